@@ -1,0 +1,1 @@
+"""Tempera trains retrieval models by contrast."""

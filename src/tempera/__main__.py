@@ -1,0 +1,5 @@
+"""`python -m tempera` is the command line."""
+
+from .cli import main
+
+main()

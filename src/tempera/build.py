@@ -1,0 +1,232 @@
+"""From options to objects: every name in a configuration, here only.
+
+Options are checked against the signatures of what they configure; there is no second declaration of them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, get_args, get_origin
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from .config import Options
+from .core import masks, presets, similarity
+from .core.corrections import Correction
+from .core.objective import Objective
+from .core.pools import POOLS, Pool
+from .core.temperature import Temperature
+from .data.files import PairsFile
+from .data.installed_python import InstalledPython
+from .data.pairs import Source
+from .engine.loop import Training
+from .errors import ConfigError, did_you_mean
+from .evaluation.retrieval import Evaluation
+from .towers.static import Static
+
+TowerOptions = Static
+
+# What stands for a kind of part: its names, each with what it makes. A value is the part itself or makes it.
+PARTS: dict[Any, dict[str, Any]] = {
+    similarity.Similarity: {"cosine": similarity.cosine, "dot": similarity.dot},
+    Pool: {pool.name: pool for pool in POOLS},
+    Correction: {},
+    masks.Mask: {"same_id": masks.SameId},
+    Source: {"installed_python": InstalledPython, "pairs": PairsFile},
+    TowerOptions: {"static": Static},
+    Objective: {preset.__name__: preset for preset in presets.PRESETS},
+}
+# Sections name their part with a key of its own, and its default.
+SECTIONS: dict[str, tuple[Any, str, str]] = {
+    "data": (Source, "source", "installed_python"),
+    "tower": (TowerOptions, "kind", "static"),
+    "objective": (Objective, "preset", "mnr"),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a run is made of, as objects, and as plain options with every default visible."""
+
+    data: Source
+    tower: TowerOptions
+    objective: Objective
+    train: Training
+    evaluation: Evaluation
+    resolved: dict[str, Any]
+
+
+def build(options: Options) -> Config:
+    """Check options and make what they describe.
+
+    Raises:
+        ConfigError: an unknown section, option or name, or a value it cannot take; says where it was written.
+    """
+    builder = _Builder(options)
+    sections = {**{name: None for name in SECTIONS}, "train": Training, "evaluation": Evaluation}
+    builder.refuse_unknown("", options.values, list(sections))
+    made: dict[str, Any] = {}
+    resolved: dict[str, Any] = {}
+    for name, plain in sections.items():
+        given = options.values.get(name)
+        if given is not None and not isinstance(given, Mapping):
+            builder.fail(name, f"is {given!r}, and a mapping of options is expected")
+        given = dict(given or {})
+        if plain is not None:
+            made[name] = builder.call(plain, given, name)
+            resolved[name] = describe(made[name])
+            continue
+        kind, tag, default = SECTIONS[name]
+        chosen = given.pop(tag, default)
+        made[name] = builder.call(builder.named(kind, chosen, f"{name}.{tag}"), given, name)
+        resolved[name] = {tag: chosen, **_options_of(made[name])}
+    return Config(**made, resolved=resolved)
+
+
+class _Builder:
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def fail(self, path: str, text: str) -> typing.NoReturn:
+        """Raise, with the path of the option and where it was written."""
+        place = self.options.place(path)
+        raise ConfigError(f"{path}: {text}" + (f" ({place})" if place else "")) from None
+
+    def refuse_unknown(self, path: str, given: Mapping[Any, Any], known: Sequence[str]) -> None:
+        """Options that do not exist."""
+        for key in given:
+            if key not in known:
+                full = f"{path}.{key}" if path else str(key)
+                hint = did_you_mean(str(key), known)
+                self.fail(full, f"no such option; {path or 'a configuration'} takes {', '.join(known)}.{hint}")
+
+    def named(self, kind: Any, name: Any, path: str) -> Any:
+        """The part of a kind with a name."""
+        names = PARTS[kind]
+        if name not in names:
+            self.fail(path, f"no {name!r}; there is {', '.join(names) or 'nothing to choose yet'}.{did_you_mean(str(name), names)}")
+        return names[name]
+
+    def call(self, make: Callable[..., Any], given: dict[Any, Any], path: str) -> Any:
+        """Call with options that its signature takes."""
+        if _makes_objective(make):
+            given = self._one_dial(given, path)
+        hints = _hints(make)
+        known = [*hints, *(["scale"] if _makes_objective(make) else [])]
+        self.refuse_unknown(path, given, known)
+        arguments = {key: self.value(hints[key], value, f"{path}.{key}") for key, value in given.items()}
+        if _makes_objective(make) and "masks" not in arguments:
+            arguments["masks"] = (masks.SameId(), *make(**arguments).masks)  # rows of a run always have ids
+        try:
+            return make(**arguments)
+        except ConfigError as error:
+            text = str(error)
+            self.fail(path, text) if not text.startswith(f"{path}.") else self._again(text, path)
+
+    def _again(self, text: str, path: str) -> typing.NoReturn:
+        raise ConfigError(text) from None
+
+    def _one_dial(self, given: dict[Any, Any], path: str) -> dict[Any, Any]:
+        """`scale` is accepted for 1 / temperature."""
+        if "scale" not in given:
+            return given
+        if "temperature" in given:
+            self.fail(f"{path}.scale", "scale is 1/temperature, and both are given; keep one")
+        scale = self.value(float, given["scale"], f"{path}.scale")
+        rest = {key: value for key, value in given.items() if key != "scale"}
+        try:
+            Temperature(math.copysign(math.inf, 1) if scale == 0 else 1 / scale)
+        except ConfigError as error:
+            self.fail(f"{path}.scale", f"{scale:g}: {error}")
+        return {**rest, "temperature": 1 / scale}
+
+    def value(self, hint: Any, value: Any, path: str) -> Any:
+        """A value that a parameter with this annotation takes."""
+        if _is_kind(hint):
+            return self.part(hint, value, path)
+        if hint is Temperature or Temperature in get_args(hint):
+            if isinstance(value, Mapping):
+                return self.call(Temperature, dict(value), path)
+            number = self._checked(float, value, path)
+            try:
+                return Temperature(number)
+            except ConfigError as error:
+                self.fail(path, str(error))
+        if get_origin(hint) is Sequence and _is_kind(get_args(hint)[0]):
+            if not isinstance(value, Sequence) or isinstance(value, str):
+                self.fail(path, f"is {value!r}, and a list is expected")
+            return tuple(self.part(get_args(hint)[0], item, f"{path}[{i}]") for i, item in enumerate(value))
+        return self._checked(hint, value, path)
+
+    def part(self, kind: Any, value: Any, path: str) -> Any:
+        """A part: its name, or a mapping from its name to its options."""
+        name, given = value, {}
+        if isinstance(value, Mapping):
+            if len(value) != 1:
+                self.fail(path, f"is {dict(value)!r}, and one name with its options is expected")
+            name, given = next(iter(value.items()))
+        found = self.named(kind, name, path)
+        if not inspect.isclass(found):
+            if given:
+                self.fail(path, f"{name} takes no options")
+            return found
+        if not isinstance(given, Mapping):
+            self.fail(f"{path}.{name}", f"is {given!r}, and a mapping of options is expected")
+        return self.call(found, dict(given), f"{path}.{name}")
+
+    def _checked(self, hint: Any, value: Any, path: str) -> Any:
+        try:
+            return TypeAdapter(hint, config=ConfigDict(strict=False)).validate_python(value)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            inner = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
+            text = first["msg"][0].lower() + first["msg"][1:]
+            self.fail(f"{path}{inner}", f"{text}, and it is {first['input']!r}")
+
+
+def _is_kind(hint: Any) -> bool:
+    return isinstance(hint, typing.Hashable) and hint in PARTS
+
+
+def _makes_objective(make: Any) -> bool:
+    return make in PARTS[Objective].values()
+
+
+def _hints(make: Callable[..., Any]) -> dict[str, Any]:
+    """Parameters and their annotations; a preset's include every part of the objective it may replace."""
+    target = make.__init__ if inspect.isclass(make) else make  # type: ignore[misc]
+    hints = typing.get_type_hints(target, include_extras=True)
+    parameters = inspect.signature(make).parameters.values()
+    named = {p.name: hints[p.name] for p in parameters if p.kind is not p.VAR_KEYWORD}
+    return {**named, **({} if len(named) == len(parameters) else {k: v for k, v in _hints(Objective).items() if k not in named})}
+
+
+def _options_of(made: Any) -> dict[str, Any]:
+    """The options that make a part again."""
+    if isinstance(made, Objective):
+        return {name: describe(getattr(made, name)) for name in _hints(Objective)}
+    if is_dataclass(made) and not isinstance(made, type):
+        return {f.name: describe(getattr(made, f.name)) for f in fields(made)}
+    return {}
+
+
+def describe(value: Any) -> Any:
+    """A value as it stands in YAML."""
+    if isinstance(value, Temperature):
+        return {"value": round(value.value, 12), "learnable": value.learnable, "floor": value.floor, "ceiling": value.ceiling}
+    if isinstance(value, tuple | list):
+        return [describe(item) for item in value]
+    for names in PARTS.values():
+        for name, part in names.items():
+            if part is value:
+                return name
+            if inspect.isclass(part) and type(value) is part:
+                return {name: _options_of(value)} if fields(value) else name
+    if is_dataclass(value) and not isinstance(value, type | types.FunctionType):
+        return _options_of(value)
+    return value

@@ -1,0 +1,132 @@
+"""The command line. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .errors import TemperaError
+
+app = typer.Typer(
+    help="Train retrieval models by contrast.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, and nothing else there.")]
+
+
+@app.command()
+def train(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[CONFIG.yaml] [KEY=VALUE ...]", help="A configuration, and dotted overrides.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The run folder to make.")] = Path("runs/first"),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that --output holds.")] = False,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print every option, resolved, and stop.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a retriever; without a configuration, one that searches the installed Python's code."""
+    from . import config as configuration
+
+    file, overrides = _split(arguments or [])
+    if print_config:
+        from .build import build
+
+        resolved = build(configuration.load(file, overrides)).resolved
+        _answer(resolved, as_json, lambda: sys.stdout.write(configuration.dump(resolved)))
+        return
+    from .train import train as run_training
+
+    run = run_training(file, output, overrides, overwrite)
+    document = {"output": str(run.folder.absolute()), **run.document}
+    _answer(document, as_json, lambda: _print_run(document))
+
+
+@app.command()
+def search(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="What to look for.")],
+    k: Annotated[int, typer.Option("-k", min=1, help="How many to show.")] = 10,
+    as_json: Json = False,
+) -> None:
+    """Search a run's corpus with its model."""
+    from .run import Run
+
+    found = Run(run).search(query, k)
+    document = {"query": query, "hits": [hit.json() for hit in found]}
+    width = max((len(hit.name) for hit in found), default=0)
+    lines = [f"{hit.rank:>2}  {hit.score:.3f}  {hit.name:<{width}}  {hit.place}" for hit in found]
+    _answer(document, as_json, lambda: print("\n".join(lines)))
+
+
+def _split(arguments: list[str]) -> tuple[Path | None, list[str]]:
+    """A configuration file, if one is given, and overrides."""
+    files = [argument for argument in arguments if "=" not in argument]
+    if len(files) > 1:
+        raise TemperaError(f"one configuration is expected, and {len(files)} are given: {', '.join(files)}")
+    return (Path(files[0]) if files else None), [argument for argument in arguments if "=" in argument]
+
+
+def _answer(document: Any, as_json: bool, show: Callable[[], Any]) -> None:
+    if as_json:
+        print(json.dumps(document, ensure_ascii=False, allow_nan=False))
+    else:
+        show()
+
+
+def _print_run(document: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    systems: dict[str, dict[str, float]] = document["metrics"]
+    table = Table(title=f"{document['data']['queries']:,} held-out queries, {document['data']['corpus']:,} documents")
+    table.add_column("metric")
+    for system in systems:
+        table.add_column(system, justify="right")
+    for metric in systems["trained"]:
+        table.add_row(metric, *(f"{values[metric]:.3f}" for values in systems.values()))
+    console = Console()
+    console.print(table)
+    seconds = ", ".join(f"{name} {value:.0f} s" for name, value in document["seconds"].items())
+    console.print(f"{seconds}; peak memory {document['peak_memory_bytes'] / 2**20:,.0f} MiB")
+    console.print(f"report: {document['output']}/report.html\nsearch: tempera search {document['output']} \"parse a date\"")
+
+
+def main() -> None:
+    """Run a command; what the user got wrong is one line on standard error and exit code 2."""
+    # Spinning threads slow a shared machine down by up to 20x; this has to be set before torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    try:
+        code = app(standalone_mode=False)
+    except typer.Exit as stop:
+        code = stop.exit_code
+    except typer.Abort:
+        code = 130
+    except TemperaError as error:
+        code = _fail(str(error))
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        code = _fail(error.format_message())
+    sys.exit(code or 0)
+
+
+def _fail(message: str) -> int:
+    line = " ".join(message.split())
+    print(f"tempera: {line}", file=sys.stderr)
+    if "--json" in sys.argv:
+        print(json.dumps({"error": line}, ensure_ascii=False))
+    return 2
+
+
+if __name__ == "__main__":
+    main()

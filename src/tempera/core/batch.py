@@ -1,0 +1,100 @@
+"""What an objective sees: one batch of rows, and what is known about each of them.
+
+Letters in shapes: b rows of this device, n rows of all devices, m documents that are not a row's pair,
+D embedding width, G guide width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Generic, Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..errors import DataError
+from .ragged import Ragged
+
+Role = Literal["query", "doc", "negatives", "sampled", "memory"]
+X = TypeVar("X")
+Y = TypeVar("Y")
+
+
+@dataclass(frozen=True)
+class Side(Generic[X]):
+    """The rows of one role.
+
+    `rows` are the features before the towers and the embeddings, [n, D], after them.
+    """
+
+    rows: X
+    ids: Tensor | None = None  # [n] int64; equal ids are the same text or item
+    logq: Tensor | None = None  # [n] log of how often the sampler is expected to put this row into a batch
+    guide: Tensor | None = None  # [n, G] a guide model's unit vectors of the same rows
+    owner: Tensor | None = None  # [n] the row a negative came with, -1 for none; None for rows that are pairs
+
+    def __len__(self) -> int:
+        return len(self.rows)  # type: ignore[arg-type]
+
+    def __getitem__(self, rows: Any) -> Side[X]:
+        """The chosen rows, with all that is known about them."""
+        present = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Side(**{name: None if value is None else value[rows] for name, value in present.items()})
+
+    def of(self, rows: Y) -> Side[Y]:
+        """The same side with other `rows`: embeddings in place of features."""
+        return replace(self, rows=rows)  # type: ignore[arg-type, return-value]
+
+
+@dataclass(frozen=True)
+class Batch(Generic[X]):
+    """Row i pairs query i with doc i.
+
+    >>> q, d = torch.randn(4, 8), torch.randn(4, 8)
+    >>> len(Batch(Side(q), Side(d, ids=torch.arange(4))))
+    4
+    """
+
+    query: Side[X]  # [n]
+    doc: Side[X]  # [n]
+    negatives: Side[X] | None = None  # [m] each with its owner
+    sampled: Side[X] | None = None  # [m] documents drawn apart from the pairs
+    memory: Side[X] | None = None  # [m] documents of past batches, without gradient
+    weight: Tensor | None = None  # [n] how much each row counts, 1 if None
+    known: Ragged | None = None  # n rows: the ids of every document known to answer each query
+    span: range | None = None  # the rows this device answers for, all if None
+
+    def __post_init__(self) -> None:
+        if len(self.query) != len(self.doc):
+            raise DataError(f"a batch pairs queries with documents, and has {len(self.query)} and {len(self.doc)}")
+        if self.negatives is not None and self.negatives.owner is None:
+            raise DataError("negatives need an owner: the row each one came with, Side(rows, owner=...)")
+
+    def __len__(self) -> int:
+        return len(self.query)
+
+    @property
+    def local(self) -> slice:
+        """This device's rows."""
+        return slice(0, len(self)) if self.span is None else slice(self.span.start, self.span.stop)
+
+    def side(self, role: Role) -> Side[X] | None:
+        """The rows of one role; None if the batch has none."""
+        found: Side[X] | None = getattr(self, role)
+        return found
+
+    def sides(self) -> dict[Role, Side[X]]:
+        """Every side that is present."""
+        roles: tuple[Role, ...] = ("query", "doc", "negatives", "sampled", "memory")
+        return {role: side for role in roles if (side := self.side(role)) is not None}
+
+    def map(self, fn: Callable[[Side[X]], Side[Y]]) -> Batch[Y]:
+        """Apply `fn` to every side that is present."""
+        changed: Any = {role: fn(side) for role, side in self.sides().items()}
+        return replace(self, **changed)  # type: ignore[return-value]
+
+    def shares(self) -> Tensor:
+        """What each of this device's rows counts in the weighted mean over all devices, [b]."""
+        weight = torch.ones(len(self), dtype=torch.float64) if self.weight is None else self.weight.double()
+        return weight[self.local] / weight.sum()

@@ -1,0 +1,102 @@
+"""Candidate pools: who stands in the denominator of a row's softmax.
+
+A pool is a choice of (anchor, candidate) roles, and nothing else:
+
+    docs            query > doc         every row's document: the in-batch negatives, and the positive itself
+    negatives       query > negatives   hard negatives, of the own row and of all others
+    sampled         query > sampled     documents drawn apart from the pairs (mixed negatives, Yang et al. 2020)
+    memory          query > memory      documents of past batches (He et al. 2020)
+    queries         query > query       the other rows' queries (GTE, Li et al. 2023, eq. 2)
+    back_queries    doc > query         the backward direction (CLIP, Radford et al. 2021)
+    back_docs       doc > doc, negatives    the other rows' documents, against the document (GTE)
+    back_positives  doc > doc           the same without negatives (GISTEmbed, Solatorio 2024)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .batch import Batch, Role, Side
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Pairs of roles: each is one block of anchors against candidates."""
+
+    name: str
+    blocks: tuple[tuple[Role, Role], ...]
+
+
+docs = Pool("docs", (("query", "doc"),))
+negatives = Pool("negatives", (("query", "negatives"),))
+sampled = Pool("sampled", (("query", "sampled"),))
+memory = Pool("memory", (("query", "memory"),))
+queries = Pool("queries", (("query", "query"),))
+back_queries = Pool("back_queries", (("doc", "query"),))
+back_docs = Pool("back_docs", (("doc", "doc"), ("doc", "negatives")))
+back_positives = Pool("back_positives", (("doc", "doc"),))
+
+POOLS = (docs, negatives, sampled, memory, queries, back_queries, back_docs, back_positives)
+
+
+@dataclass(frozen=True)
+class Block:
+    """The candidates of one role for the rows of this device, and how they relate to those rows.
+
+    Letters in shapes: b anchors, c candidates.
+    """
+
+    batch: Batch[Tensor]
+    anchor: Role
+    candidate: Role
+
+    @property
+    def direction(self) -> str:
+        """Kinds compared: query>doc, query>query, doc>query or doc>doc."""
+        return f"{self.anchor}>{'query' if self.candidate == 'query' else 'doc'}"
+
+    @property
+    def anchors(self) -> Side[Tensor]:
+        """This device's rows of the anchor's role, [b]."""
+        side = self.batch.side(self.anchor)
+        assert side is not None
+        return side[self.batch.local]
+
+    @property
+    def candidates(self) -> Side[Tensor]:
+        """All candidates, [c]."""
+        side = self.batch.side(self.candidate)
+        assert side is not None
+        return side
+
+    @property
+    def rows(self) -> Tensor:
+        """The row of each anchor, [b]."""
+        span = self.batch.local
+        return torch.arange(span.start, span.stop, device=self.candidates.rows.device)
+
+    @property
+    def paired(self) -> bool:
+        """Candidate j is row j's own query or document."""
+        return self.candidate in ("query", "doc")
+
+    @property
+    def positive(self) -> Tensor | None:
+        """The column of each row's positive, [b]; None where the block does not hold it."""
+        return self.rows if self.paired and self.anchor != self.candidate else None
+
+    @property
+    def itself(self) -> Tensor | None:
+        """The column of the anchor itself among candidates of its own kind, [b]; None where it is not there."""
+        return self.rows if self.anchor == self.candidate else None
+
+    @property
+    def owner(self) -> Tensor:
+        """The row each candidate came with, [c]; -1 for none."""
+        if self.paired:
+            return torch.arange(len(self.candidates), device=self.candidates.rows.device)
+        owner = self.candidates.owner
+        return torch.full((len(self.candidates),), -1) if owner is None else owner

@@ -1,0 +1,75 @@
+"""Rows of different lengths in one flat tensor: token ids, item histories, known positives.
+
+Letters in shapes: n rows, v values of all rows together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Row i holds `values[offsets[i]:offsets[i + 1]]`, as Arrow stores lists.
+
+    >>> tokens = Ragged.of([[5, 6], [], [7]])
+    >>> len(tokens), tokens.lengths.tolist()
+    (3, [2, 0, 1])
+    >>> tokens[torch.tensor([2, 0])].values.tolist()
+    [7, 5, 6]
+    """
+
+    values: Tensor  # [v]
+    offsets: Tensor  # [n + 1] int64, from 0 to v
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> Ragged:
+        """From a list of lists of integers."""
+        lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
+        values = torch.tensor([value for row in rows for value in row], dtype=torch.int64)
+        return cls(values, from_lengths(lengths))
+
+    @classmethod
+    def cat(cls, parts: Sequence[Ragged]) -> Ragged:
+        """The rows of several, in order."""
+        values = torch.cat([part.values for part in parts])
+        return cls(values, from_lengths(torch.cat([part.lengths for part in parts])))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> Tensor:
+        """Values of each row, [n]."""
+        return self.offsets.diff()
+
+    def __getitem__(self, rows: Any) -> Ragged:
+        """The chosen rows, by slice, boolean mask or indices."""
+        starts, lengths = self.offsets[:-1][rows], self.lengths[rows]
+        return Ragged(self.values[spread(starts, lengths)], from_lengths(lengths))
+
+    def to(self, device: torch.device | str) -> Ragged:
+        """The same rows on another device."""
+        return Ragged(self.values.to(device), self.offsets.to(device))
+
+
+def from_lengths(lengths: Tensor) -> Tensor:
+    """Offsets of rows of the given lengths, [n] -> [n + 1]."""
+    return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+
+
+def spread(starts: Tensor, lengths: Tensor) -> Tensor:
+    """The integers start, start + 1, ... of every row, one row after the other.
+
+    >>> spread(torch.tensor([3, 10]), torch.tensor([2, 3])).tolist()
+    [3, 4, 10, 11, 12]
+    """
+    ends = lengths.cumsum(0)
+    total = int(ends[-1]) if len(ends) else 0
+    shift = torch.repeat_interleave(starts - (ends - lengths), lengths, output_size=total)
+    return torch.arange(total, device=starts.device) + shift

@@ -1,0 +1,1 @@
+"""Pairs and where they come from. Rows in, batches of features out; no model."""

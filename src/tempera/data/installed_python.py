@@ -1,0 +1,213 @@
+"""Pairs that every machine has: the docstrings and the code of the Python installed there.
+
+Files are parsed with `ast` and never imported. The query is a docstring's first paragraph; the document is the
+signature and body of the function or class without docstrings. Parsing is shared out to worker processes; run as a
+module, this file is such a worker: it reads paths from standard input and writes an Arrow stream to standard output.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import inspect
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import threading
+import tokenize
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from ..errors import DataError
+from .pairs import Pairs
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+# A docstring stands first after a colon; files without one are not parsed.
+_MAYBE_DOCSTRING = re.compile(r":[ \t]*(?:#[^\n]*)?\s*\n\s*[rRuU]?[\"']")
+_BODIES = ("body", "orelse", "finalbody", "handlers", "cases")  # where a statement holds statements
+_FIRST_PARAGRAPH = re.compile(r"\n\s*\n")
+_SCHEMA = pa.schema([(name, pa.large_string()) for name in ("query", "doc", "name", "place", "root")])
+_FILES_A_BATCH = 100
+
+
+@dataclass(frozen=True)
+class InstalledPython:
+    """Functions and classes with a docstring, from the standard library and from site-packages.
+
+    Args:
+        roots: folders of Python files to read instead; evaluation then asks from all of them.
+        workers: processes that parse; None is one a core.
+        max_characters: longer documents are cut there.
+    """
+
+    roots: tuple[str, ...] = ()
+    workers: int | None = None
+    max_characters: int = 4000
+
+    def read(self) -> tuple[Pairs, NDArray[np.bool_]]:
+        """All pairs; evaluation asks the functions of the standard library, or of every root that was given."""
+        roots = [Path(root).resolve() for root in self.roots] or installed_roots()
+        for root in roots:
+            if not root.is_dir():
+                raise DataError(f"data.roots: no such folder: {root}")
+        files = [(str(root), str(path)) for root in roots for path in python_files(root, others=roots)]
+        if not files:
+            raise DataError(f"no Python files under {', '.join(map(str, roots))}: an empty data set cannot be trained on")
+        table = _parse_all(files, self.workers or os.cpu_count() or 1)
+        if not len(table):
+            raise DataError(f"no function or class with a docstring in the {len(files)} files under {roots[0]}")
+        # Workers finish in any order; the order of roots and places makes the result the same on every run.
+        rank = pc.index_in(table["root"], pa.array([str(root) for root in roots], pa.large_string()))
+        table = table.append_column("rank", rank).sort_by([("rank", "ascending"), ("place", "ascending")])
+        doc = pc.utf8_slice_codeunits(table["doc"], 0, self.max_characters)
+        pairs = Pairs.of(table["query"], doc, table["name"], table["place"])
+        return pairs, _asked(pairs, roots if self.roots else roots[:1], roots)
+
+
+def _asked(pairs: Pairs, own: Sequence[Path], roots: Sequence[Path]) -> NDArray[np.bool_]:
+    """Functions whose innermost root is one of `own`."""
+    place, doc = pairs.table["place"], pairs.table["doc"]
+    best, length = np.zeros(len(pairs), dtype=bool), np.zeros(len(pairs), dtype=np.int64)
+    for root in roots:
+        inside = pc.starts_with(place, pattern=f"{root}{os.sep}").to_numpy() & (len(str(root)) > length)
+        best[inside], length[inside] = root in own, len(str(root))
+    return best & ~pc.match_substring_regex(doc, r"^class\b").to_numpy()
+
+
+def installed_roots() -> list[Path]:
+    """The standard library first, then site-packages."""
+    paths = sysconfig.get_paths()
+    return list(dict.fromkeys(Path(paths[key]).resolve() for key in ("stdlib", "purelib", "platlib")))
+
+
+def python_files(root: Path, others: Sequence[Path] = ()) -> Iterator[Path]:
+    """Python files below a folder in a fixed order, without those below another root or in a site-packages of its own."""
+    skip = {other.resolve() for other in others} - {root.resolve()}
+    for folder, folders, files in os.walk(root):
+        inner = {name for name in folders if name in ("site-packages", "dist-packages", "__pycache__")}
+        folders[:] = sorted(n for n in folders if n not in inner and Path(folder, n).resolve() not in skip)
+        yield from (Path(folder, name) for name in sorted(files) if name.endswith(".py"))
+
+
+def definitions(source: str) -> Iterator[tuple[str, str, str, int]]:
+    """Every function and class with a docstring: qualified name, first paragraph, code without docstrings, line.
+
+    >>> next(definitions('def f(x):\\n    "Double it."\\n    return 2 * x\\n'))
+    ('f', 'Double it.', 'def f(x):\\n    return 2 * x', 1)
+    """
+    found = list(_walk(ast.parse(source).body, ""))
+    lines = source.splitlines()
+    hidden = {n for _, _, text in found for n in range(text.lineno, (text.end_lineno or text.lineno) + 1)}
+    for name, node, text in found:
+        query = " ".join(_FIRST_PARAGRAPH.split(inspect.cleandoc(_value(text)), 1)[0].split())
+        # A docstring that shares its line with the definition hides nothing: `def f(): "Text."` stays whole.
+        first = node.lineno
+        kept = [n for n in range(first, (node.end_lineno or first) + 1) if n not in hidden or n == first]
+        code = inspect.cleandoc("\n".join(lines[n - 1] for n in kept))
+        if query and code:
+            yield name, query, code, first
+
+
+def _value(text: ast.Expr) -> str:
+    assert isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+    return text.value.value
+
+
+def _walk(body: Sequence[ast.AST], prefix: str) -> Iterator[tuple[str, Definition, ast.Expr]]:
+    for child in body:
+        inner = prefix
+        if isinstance(child, Definition):
+            inner = f"{prefix}{child.name}."
+            first = child.body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+                yield inner[:-1], child, first
+        for field in _BODIES:
+            if below := getattr(child, field, None):
+                yield from _walk(below, inner)
+
+
+def _parse_all(files: Sequence[tuple[str, str]], workers: int) -> pa.Table:
+    """Share files out to worker processes, largest first, and gather what they find."""
+    by_size = sorted(files, key=lambda file: -os.stat(file[1]).st_size)
+    workers = max(1, min(workers, len(files) // _FILES_A_BATCH))
+    batches: list[list[pa.RecordBatch]] = [[] for _ in range(workers)]
+    with tqdm(total=len(files), desc="reading Python files", unit="file", disable=None) as bar:
+        command = [sys.executable, "-m", __name__]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        running = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+            for _ in range(workers)
+        ]
+
+        def feed(process: subprocess.Popen[bytes], share: Sequence[tuple[str, str]]) -> None:
+            assert process.stdin is not None
+            with process.stdin as stdin:
+                stdin.write("\n".join(f"{root}\t{path}" for root, path in share).encode("utf-8", "surrogateescape"))
+
+        def drain(process: subprocess.Popen[bytes], into: list[pa.RecordBatch]) -> None:
+            assert process.stdout is not None
+            with pa.ipc.open_stream(process.stdout) as stream:
+                for batch in stream:
+                    into.append(batch)
+                    bar.update(min(_FILES_A_BATCH, len(files) - bar.n))
+
+        threads = [
+            threading.Thread(target=target, args=arguments)
+            for i, process in enumerate(running)
+            for target, arguments in ((feed, (process, by_size[i::workers])), (drain, (process, batches[i])))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for process in running:
+            if process.wait() != 0:
+                raise DataError(f"a worker that parses Python files ended with code {process.returncode}")
+        bar.update(len(files) - bar.n)
+    return pa.Table.from_batches([batch for found in batches for batch in found], _SCHEMA)
+
+
+def _work(stdin: BinaryIO, stdout: BinaryIO) -> None:
+    """One worker: parse the files named on standard input, a batch of rows for every `_FILES_A_BATCH` files."""
+    warnings.simplefilter("ignore")  # invalid escapes in other people's files
+    gc.disable()  # syntax trees hold no cycles, and the collector took a third of the time
+    files = [line.split("\t", 1) for line in stdin.read().decode("utf-8", "surrogateescape").split("\n") if line]
+    with pa.ipc.new_stream(stdout, _SCHEMA) as stream:
+        for start in range(0, len(files), _FILES_A_BATCH):
+            rows = [row for root, path in files[start : start + _FILES_A_BATCH] for row in _rows(root, path)]
+            columns = list(zip(*rows, strict=True)) or [()] * len(_SCHEMA)
+            stream.write_batch(pa.record_batch([pa.array(c, pa.large_string()) for c in columns], schema=_SCHEMA))
+
+
+def _rows(root: str, path: str) -> Iterator[tuple[str, str, str, str, str]]:
+    module = str(Path(path).relative_to(root).with_suffix("")).replace(os.sep, ".").removesuffix(".__init__")
+    try:
+        with tokenize.open(path) as file:
+            source = file.read()
+        if not _MAYBE_DOCSTRING.search(source):
+            return
+        for name, query, code, line in definitions(source):
+            yield _clean(query), _clean(code), f"{module}.{name}", _clean(f"{path}:{line}"), root
+    except (SyntaxError, UnicodeError, ValueError, RecursionError, OSError):
+        return  # not Python of this version, or unreadable: other people's file, not ours to report
+
+
+def _clean(text: str) -> str:
+    """Text that Arrow can hold: lone surrogates replaced."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+if __name__ == "__main__":
+    _work(sys.stdin.buffer, sys.stdout.buffer)

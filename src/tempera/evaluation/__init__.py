@@ -1,0 +1,1 @@
+"""Is it better? Rankings, their metrics, and what a difference is worth."""

@@ -1,0 +1,65 @@
+"""A retrieval task: queries, a corpus, and which documents answer which query."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from .ranking import DEFAULT_METRICS, Relevant, evaluate
+from .search import top
+
+DEPTH = 100
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is held out and how it is judged.
+
+    Args:
+        queries: distinct queries to hold out, at most half of those there are.
+        metrics: any of ndcg, mrr, recall, precision, hit and map, each with a depth.
+        bm25: whether BM25 is tuned and ranked beside the trained model.
+    """
+
+    queries: Annotated[int, Field(gt=0)] = 1500
+    metrics: tuple[str, ...] = DEFAULT_METRICS
+    bm25: bool = True
+
+    def __post_init__(self) -> None:
+        evaluate(np.zeros((1, 1), np.int64), Relevant.of([[0]]), self.metrics)  # a wrong name is told before a long run
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """What one system found, judged."""
+
+    ranked: NDArray[np.int64]  # [q, K] corpus positions, best first
+    per_query: dict[str, NDArray[np.float64]]  # each [q]
+
+    @classmethod
+    def of(cls, ranked: NDArray[np.int64], relevant: Relevant, metrics: Sequence[str]) -> Ranking:
+        """Judge a ranking."""
+        return cls(ranked, evaluate(ranked, relevant, metrics))
+
+    @classmethod
+    def by_vectors(
+        cls, queries: NDArray[np.float32], docs: NDArray[np.float32], relevant: Relevant, metrics: Sequence[str]
+    ) -> Ranking:
+        """Judge the nearest documents of query vectors, by inner product; [q, D] and [c, D]."""
+        depth = max([DEPTH, *(int(name.partition("@")[2]) for name in metrics)])
+        return cls.of(top(queries, docs, depth)[1], relevant, metrics)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Means over queries."""
+        return {name: float(values.mean()) for name, values in self.per_query.items()}
+
+    def first_right(self, relevant: Relevant) -> NDArray[np.int64]:
+        """Rank of each query's first relevant document, from 1, [q]; 0 where none was found."""
+        hit = relevant.gains(self.ranked) > 0
+        return np.where(hit.any(1), hit.argmax(1) + 1, 0)

@@ -1,0 +1,105 @@
+"""Output folders that are whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..errors import OutputError
+
+MARK = "metrics.json"  # the file by which a folder is known as a finished run
+
+
+@contextmanager
+def staged(output: Path, overwrite: bool = False) -> Iterator[Path]:
+    """A folder to write into that becomes `output` when the block ends well; otherwise it is removed.
+
+    An `output` that is there keeps its content until the new one is complete and on disk.
+
+    Raises:
+        OutputError: `output` holds something and may not be replaced, or cannot be written (disk full, no permission).
+    """
+    output = output.absolute()
+    _refuse(output, overwrite)
+    stage = output.with_name(f"{output.name}.partial")
+    try:
+        if stage.exists():
+            shutil.rmtree(stage)
+        stage.mkdir(parents=True)
+        yield stage
+        for path in (*stage.rglob("*"), stage):
+            _sync(path)
+        _swap(stage, output)
+    except OSError as error:
+        where = error.filename if isinstance(error.filename, str) else str(stage)
+        kept = "; what was in it is untouched" if output.exists() else ""
+        raise OutputError(f"cannot write {output}: {error.strerror or error} ({where}){kept}") from error
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def _refuse(output: Path, overwrite: bool) -> None:
+    if not output.exists():
+        return
+    if not output.is_dir():
+        raise OutputError(f"--output {output} is a file; give a folder")
+    if output.is_mount():
+        raise OutputError(f"--output {output} is a mount point, which cannot be replaced whole; give a folder inside it")
+    if not any(output.iterdir()):
+        return
+    if not (output / MARK).exists():
+        raise OutputError(f"--output {output} holds files that are not a run of Tempera; give another folder")
+    if not overwrite:
+        raise OutputError(f"--output {output} holds another run; give another folder, or --overwrite to replace it")
+
+
+def _swap(stage: Path, output: Path) -> None:
+    old = output.with_name(f"{output.name}.replaced")
+    if output.exists():
+        output.rename(old)
+    try:
+        stage.rename(output)
+    except OSError:
+        if old.exists():
+            old.rename(output)
+        raise
+    _sync(output.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """JSON with two spaces of indent; a number that is not finite is an error."""
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+
+
+class JsonLines:
+    """A log of one JSON object a line, flushed at every line."""
+
+    def __init__(self, path: Path) -> None:
+        self.records: list[dict[str, Any]] = []
+        self.file = path.open("w", encoding="utf-8")
+
+    def __enter__(self) -> JsonLines:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
+
+    def write(self, **record: Any) -> None:
+        """Append one record."""
+        self.records.append(record)
+        self.file.write(json.dumps(record, allow_nan=False) + "\n")
+        self.file.flush()

@@ -1,0 +1,1 @@
+"""Negatives worth having."""

@@ -1,0 +1,54 @@
+"""A finished run: its metrics, and its model as a search engine."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .errors import DataError
+from .export.index import Found, Index
+from .towers.saved import Encode, load
+
+
+class Run:
+    """The folder that `tempera train` leaves."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise DataError(f"no such run: {folder}")
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """metrics.json: metrics, differences, seconds, memory."""
+        try:
+            document: dict[str, Any] = json.loads((self.folder / "metrics.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise DataError(f"{self.folder} is not a finished run: metrics.json is missing") from None
+        except ValueError as error:
+            raise DataError(f"{self.folder}/metrics.json is not JSON: {error}") from None
+        return document
+
+    @property
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Metrics of each system: untrained, bm25, trained."""
+        metrics: dict[str, dict[str, float]] = self.document["metrics"]
+        return metrics
+
+    @cached_property
+    def encode(self) -> Encode:
+        """Texts to vectors, [n, D]."""
+        return load(self.folder / "model")
+
+    @cached_property
+    def index(self) -> Index:
+        """The corpus."""
+        return Index(self.folder / "index")
+
+    def search(self, query: str, k: int = 10) -> list[Found]:
+        """The k documents nearest to a query, best first."""
+        if not query.strip():
+            raise DataError("the query is empty; give words to search for")
+        return self.index.search(self.encode([query])[0], k)

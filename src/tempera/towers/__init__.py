@@ -1,0 +1,1 @@
+"""Towers: features in, embeddings out. The only floor that knows sentence-transformers."""

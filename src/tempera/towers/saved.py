@@ -1,0 +1,61 @@
+"""A saved model as a function of texts, by the lightest means there are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DataError
+
+Encode = Callable[[Sequence[str]], NDArray[np.float32]]
+
+
+def load(folder: Path) -> Encode:
+    """Texts to vectors, [n, D], by the model in a sentence-transformers folder.
+
+    A static embedding with normalisation needs numpy only, and answers long before torch would be loaded; every other
+    model is opened by sentence-transformers.
+    """
+    try:
+        modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+        kinds = [module["type"].rsplit(".", 1)[-1] for module in modules]
+    except FileNotFoundError:
+        raise DataError(f"{folder} is not a saved model: modules.json is missing") from None
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise DataError(f"{folder}/modules.json does not describe a model") from None
+    if kinds == ["StaticEmbedding", "Normalize"]:
+        return _static(folder / modules[0]["path"])
+    return _sentence_transformer(folder)
+
+
+def _static(folder: Path) -> Encode:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        table = load_file(folder / "model.safetensors")["embedding.weight"]
+    except (OSError, SafetensorError, KeyError) as error:
+        raise DataError(f"{folder} is not a readable static embedding: {error}") from None
+
+    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+        vectors = np.zeros((len(texts), table.shape[1]), np.float32)
+        for row, encoding in enumerate(tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)):
+            if encoding.ids:
+                mean = table[encoding.ids].mean(0)
+                vectors[row] = mean / max(float(np.linalg.norm(mean)), 1e-12)
+        return vectors
+
+    return encode
+
+
+def _sentence_transformer(folder: Path) -> Encode:
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    return lambda texts: np.asarray(model.encode(list(texts), show_progress_bar=False), np.float32)

@@ -1,0 +1,64 @@
+"""A tokenizer for names and prose, trained on the corpus it will read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import torch
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tqdm import tqdm
+
+from ..core.ragged import Ragged, from_lengths
+from ..errors import ConfigError
+
+# Where the case of an identifier changes: parseDate and HTTPServer are two words each.
+_CASE_CHANGE = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
+_WORD = r"\p{L}+|\p{N}+"
+_BLOCK = 2000
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int, max_length: int) -> Tokenizer:
+    """A lower-case WordPiece tokenizer that splits identifiers at underscores, digits and changes of case.
+
+    Args:
+        vocabulary: number of word pieces.
+        max_length: longer texts are cut to this many tokens; stored in the tokenizer.
+
+    >>> tokenizer = train_tokenizer(["parse the HTTPServer date"] * 3, 60, 16)
+    >>> tokenizer.encode("parseDate").tokens
+    ['parse', 'date']
+    """
+    tokenizer = Tokenizer(models.WordPiece(vocab={"[PAD]": 0, "[UNK]": 1}, unk_token="[UNK]", max_input_chars_per_word=64))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Replace(Regex(_CASE_CHANGE), " "), normalizers.Lowercase()]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD), "removed", invert=True)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocabulary, min_frequency=2, special_tokens=["[PAD]", "[UNK]"], show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    if tokenizer.get_vocab_size() <= 2:
+        raise ConfigError("no word occurs twice in the texts, so no tokenizer can be trained on them: give more data")
+    tokenizer.enable_truncation(max_length)
+    return tokenizer
+
+
+def tokenize(tokenizer: Tokenizer, texts: Sequence[str], progress: str | None = None) -> Ragged:
+    """Token ids of texts, without special tokens; a progress bar named `progress` if given."""
+    values, lengths = [], []
+    for block in _blocks(texts, progress):
+        ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(block, add_special_tokens=False)]
+        lengths.append(np.fromiter(map(len, ids), np.int64, len(ids)))
+        values.append(np.fromiter((token for row in ids for token in row), np.int64, int(lengths[-1].sum())))
+    if not lengths:
+        return Ragged.of([])
+    return Ragged(torch.from_numpy(np.concatenate(values)), from_lengths(torch.from_numpy(np.concatenate(lengths))))
+
+
+def _blocks(texts: Sequence[str], progress: str | None) -> Iterator[Sequence[str]]:
+    with tqdm(total=len(texts), desc=progress, unit="text", disable=None if progress else True) as bar:
+        for start in range(0, len(texts), _BLOCK):
+            block = texts[start : start + _BLOCK]
+            yield block
+            bar.update(len(block))

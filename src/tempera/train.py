@@ -1,0 +1,301 @@
+"""The main job: from a configuration to a trained, searchable retriever in one folder."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from . import config as configuration
+from .build import Config, build
+from .core.ragged import Ragged
+from .data.batches import Examples, Shuffled
+from .data.pairs import Pairs, Rows, Split, hold_out
+from .engine import loop
+from .errors import DataError
+from .evaluation.compare import bootstrap
+from .evaluation.lexical import BM25, Settings, tuned
+from .evaluation.ranking import Relevant
+from .evaluation.retrieval import DEPTH, Ranking
+from .evaluation.spread import Spread, spread
+from .export.index import write_index
+from .export.report import Example, Hit, Report, render
+from .export.save import JsonLines, staged, write_json
+from .run import Run
+from .towers.pair import Towers
+from .towers.static import StaticTower
+
+BM25_TUNING_QUERIES = 500
+
+
+def train(
+    config: Mapping[str, Any] | str | Path | None = None,
+    output: str | Path = "runs/first",
+    overrides: Sequence[str] = (),
+    overwrite: bool = False,
+) -> Run:
+    """Train a retriever and leave a run folder.
+
+    Args:
+        config: options as a mapping, a YAML file, or None for the default job: search in the installed Python's code.
+        output: the folder to make: model/, index/, config.yaml, metrics.json, log.jsonl, report.html.
+        overrides: dotted.key=value, as on the command line; for a YAML file or None.
+        overwrite: replace a run that `output` holds, once the new one is complete.
+
+    Raises:
+        TemperaError: wrong options, no data, or an output that cannot be written.
+    """
+    if isinstance(config, Mapping):
+        options = configuration.of(config)
+    else:
+        options = configuration.load(None if config is None else Path(config), overrides)
+    with staged(Path(output), overwrite) as folder:
+        _Job(build(options), folder).run()
+    return Run(Path(output))
+
+
+@dataclass
+class _Task:
+    """The retrieval task of a run, by positions among its distinct texts."""
+
+    split: Split
+    query_of: Rows  # [n] the distinct query of each pair
+    doc_of: Rows  # [n]
+    asked: Rows  # [q] a pair for each distinct held-out query
+    relevant: Relevant
+
+    @classmethod
+    def of(cls, split: Split, query_of: Rows, doc_of: Rows, rows: Rows) -> _Task:
+        """Ask each distinct query of `rows` once; its answers are the documents it is paired with there."""
+        distinct, first, inverse = np.unique(query_of[rows], return_index=True, return_inverse=True)
+        place = np.full(int(doc_of.max()) + 1, -1)
+        place[doc_of[split.corpus]] = np.arange(len(split.corpus))
+        relevant = Relevant(len(distinct), inverse, place[doc_of[rows]], np.ones(len(rows)))
+        return cls(split, query_of, doc_of, rows[first], relevant)
+
+    @cached_property
+    def queries(self) -> list[str]:
+        return self.split.pairs.texts("query", self.asked)
+
+
+class _Job:
+    def __init__(self, config: Config, folder: Path) -> None:
+        self.config, self.folder = config, folder
+        self.seconds = {"data": 0.0, "train": 0.0, "evaluate": 0.0}
+        torch.manual_seed(config.train.seed)
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Count the wall-clock seconds of a phase."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] += time.perf_counter() - start
+
+    def run(self) -> None:
+        """Read, train, judge, save."""
+        with JsonLines(self.folder / "log.jsonl") as self.log:
+            with self.timed("data"):
+                self.read()
+            with self.timed("evaluate"):
+                untrained, untrained_spread = self.judge()
+            with self.timed("train"):
+                self.train()
+            with self.timed("evaluate"):
+                trained, trained_spread = self.judge()
+                bm25 = self.bm25() if self.config.evaluation.bm25 else None
+        systems = {"untrained": untrained, **({"bm25": bm25} if bm25 else {}), "trained": trained}
+        self.save(systems, {"untrained": untrained_spread, "trained": trained_spread})
+
+    def read(self) -> None:
+        """Pairs, what is held out of them, and every distinct text as tokens, once."""
+        pairs, candidates = self.config.data.read()
+        split = hold_out(pairs, candidates, self.config.evaluation.queries, self.config.train.seed)
+        query_rows, query_of = pairs.distinct("query")
+        self.doc_rows, doc_of = pairs.distinct("doc")
+        self.task = _Task.of(split, query_of, doc_of, split.asked)
+        self.rows = Shuffled(len(split.train), self.config.train.batch_size, self.config.train.seed)
+        tqdm.write(
+            f"{len(pairs):,} pairs: {len(split.train):,} to train on, {len(self.task.asked):,} held-out queries "
+            f"against {len(split.corpus):,} documents",
+            file=_stderr(),
+        )
+        texts = [pairs.texts("query", query_rows), pairs.texts("doc", self.doc_rows)]
+        self.tower: StaticTower = self.config.tower.build(_trained_texts(split, texts, (query_of, doc_of)))
+        self.queries = self.tower.features(texts[0], "reading queries")
+        self.docs = self.tower.features(texts[1], "reading documents")
+        ids = [torch.from_numpy(pairs.ids(role)[split.train]) for role in ("query", "doc")]
+        self.examples = Examples(self.queries, self.docs, *(torch.from_numpy(of[split.train]) for of in (query_of, doc_of)), *ids)
+
+    def train(self) -> None:
+        """Optimiser steps, with the metrics on the way."""
+        options, objective = self.config.train, self.config.objective
+        steps = options.steps(self.rows.batches_per_epoch)
+        modules = nn.ModuleDict({"tower": self.tower, "objective": objective})
+        batches = (self.examples.batch(rows) for rows in self.rows(0, steps))
+        pauses = loop.moments(steps, options.evaluations)
+        with tqdm(total=steps, desc="training", unit="step", disable=None) as bar:
+            for progress in loop.train(Towers(self.tower), modules, objective, batches, steps, options):
+                self.log.write(event="step", **asdict(progress))
+                bar.set_postfix(loss=f"{progress.loss:.3f}", temperature=f"{progress.temperature:.4g}")
+                bar.update()
+                if progress.step in pauses:
+                    self.log.write(event="evaluation", step=progress.step, metrics=self.judge()[0].metrics)
+        self.log.write(event="evaluation", step=steps, metrics=self.judge()[0].metrics)
+
+    def judge(self) -> tuple[Ranking, Spread]:
+        """The tower as it is now, asked the held-out queries."""
+        self.tower.eval()
+        task, metrics = self.task, self.config.evaluation.metrics
+        queries = self.vectors(self.queries, task.query_of[task.asked])
+        corpus = self.vectors(self.docs, task.doc_of[task.split.corpus])
+        answers = self.vectors(self.docs, task.doc_of[task.asked])
+        ranking = Ranking.by_vectors(queries, corpus, task.relevant, metrics)
+        self.tower.train()
+        return ranking, spread(queries, answers)
+
+    def vectors(self, features: Ragged, rows: Rows) -> NDArray[np.float32]:
+        """Unit vectors of chosen rows."""
+        vectors: NDArray[np.float32] = self.tower.encode(features[torch.from_numpy(rows)]).numpy()
+        return vectors
+
+    def bm25(self) -> Ranking:
+        """BM25 on the same task, tuned on training queries of the same corpus."""
+        task, pairs = self.task, self.task.split.pairs
+        docs = pairs.texts("doc", task.split.corpus)
+        inside = np.isin(task.doc_of[task.split.train], task.doc_of[task.split.corpus])
+        rows = task.split.train[inside]
+        chosen = np.random.default_rng(self.config.train.seed).permutation(len(rows))[:BM25_TUNING_QUERIES]
+        settings = Settings()
+        if len(chosen):
+            tuning = _Task.of(task.split, task.query_of, task.doc_of, rows[chosen])
+            settings = tuned(docs, tuning.queries, tuning.relevant)
+        self.bm25_settings = settings
+        ranked = BM25(docs, settings).rank(task.queries, DEPTH)
+        return Ranking.of(ranked, task.relevant, self.config.evaluation.metrics)
+
+    def save(self, systems: Mapping[str, Ranking], spreads: Mapping[str, Spread]) -> None:
+        """Everything a run leaves."""
+        self.tower.save(self.folder / "model")
+        vectors = self.tower.encode(self.docs).numpy()
+        write_index(self.folder / "index", vectors, self.task.split.pairs.table.take(self.doc_rows))
+        (self.folder / "config.yaml").write_text(configuration.dump(self.config.resolved), encoding="utf-8")
+        metrics = self.metrics(systems, spreads)
+        report = self.report(systems, spreads, metrics)
+        (self.folder / "report.html").write_text(render(report), encoding="utf-8")
+        write_json(self.folder / "metrics.json", metrics)
+
+    def metrics(self, systems: Mapping[str, Ranking], spreads: Mapping[str, Spread]) -> dict[str, Any]:
+        """What metrics.json holds."""
+        task = self.task
+        return {
+            "metrics": {name: system.metrics for name, system in systems.items()},
+            "difference": {
+                f"trained - {other}": {
+                    metric: asdict(bootstrap(values, systems[other].per_query[metric]))
+                    for metric, values in systems["trained"].per_query.items()
+                }
+                for other in systems
+                if other != "trained"
+            },
+            "spread": {name: spread.summary() for name, spread in spreads.items()},
+            "bm25": asdict(self.bm25_settings) if "bm25" in systems else None,
+            "data": {
+                "pairs": len(task.split.pairs),
+                "train": len(task.split.train),
+                "queries": len(task.asked),
+                "corpus": len(task.split.corpus),
+            },
+            "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
+            "peak_memory_bytes": peak_memory_bytes(),
+        }
+
+    def report(self, systems: Mapping[str, Ranking], spreads: Mapping[str, Spread], metrics: Mapping[str, Any]) -> Report:
+        """What report.html shows."""
+        trained, bm25 = systems["trained"], systems.get("bm25")
+        difference = None
+        if bm25 is not None and "ndcg@10" in trained.per_query:
+            difference = bootstrap(trained.per_query["ndcg@10"], bm25.per_query["ndcg@10"])
+        seconds = ", ".join(f"{name} {value:.0f}" for name, value in self.seconds.items())
+        return Report(
+            title="Tempera run",
+            facts={
+                "pairs found": f"{metrics['data']['pairs']:,}",
+                "pairs trained on": f"{metrics['data']['train']:,}",
+                "held-out queries": f"{metrics['data']['queries']:,}",
+                "documents ranked": f"{metrics['data']['corpus']:,}",
+                "seconds": seconds,
+                "peak memory": f"{metrics['peak_memory_bytes'] / 2**20:,.0f} MiB",
+                **({"BM25 settings": str(metrics["bm25"])} if bm25 is not None else {}),
+            },
+            systems=metrics["metrics"],
+            difference=difference,
+            log=self.log.records,
+            spreads=spreads,
+            examples=self.examples_of(trained, bm25),
+            config=configuration.dump(self.config.resolved),
+        )
+
+    def examples_of(self, trained: Ranking, bm25: Ranking | None, count: int = 10, shown: int = 5) -> list[Example]:
+        """Held-out queries at random, with what was found."""
+        task, pairs = self.task, self.task.split.pairs
+        rank = trained.first_right(task.relevant)
+        other = bm25.first_right(task.relevant) if bm25 is not None else np.zeros_like(rank)
+        right = task.relevant.gains(trained.ranked) > 0
+        queries = np.random.default_rng(self.config.train.seed).permutation(len(task.asked))[:count]
+        scores = self.scores(queries, trained.ranked[queries, :shown])
+        examples = []
+        for i, query in enumerate(queries):
+            found = task.split.corpus[trained.ranked[query, :shown]]
+            names, places = pairs.texts("name", found), pairs.texts("place", found)
+            answers = task.split.corpus[task.relevant.doc[task.relevant.query == query]]
+            examples.append(
+                Example(
+                    query=task.queries[query],
+                    answers=tuple(a or b for a, b in zip(pairs.texts("name", answers), pairs.texts("place", answers))),
+                    hits=tuple(
+                        Hit(name or place, place, float(score), bool(good))
+                        for name, place, score, good in zip(names, places, scores[i], right[query])
+                    ),
+                    baseline_rank=int(other[query]) or None,
+                    rank=int(rank[query]) or None,
+                )
+            )
+        return examples
+
+    def scores(self, queries: Rows, ranked: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Cosines of queries and what was ranked for them, [q, k]."""
+        task = self.task
+        a = self.vectors(self.queries, task.query_of[task.asked[queries]])
+        b = self.vectors(self.docs, task.doc_of[task.split.corpus[ranked.ravel()]]).reshape(*ranked.shape, -1)
+        cosines: NDArray[np.float32] = np.einsum("qd,qkd->qk", a, b)
+        return cosines
+
+
+def _trained_texts(split: Split, texts: Sequence[list[str]], of: tuple[Rows, Rows]) -> list[str]:
+    """The distinct texts of the training rows: the tokenizer does not see what is held out."""
+    used = [np.unique(rows[split.train]) for rows in of]
+    return [texts[role][i] for role in (0, 1) for i in used[role]]
+
+
+def peak_memory_bytes() -> int:
+    """The most memory this process has held, and with it the largest of its workers."""
+    return 1024 * sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
+def _stderr() -> Any:
+    import sys
+
+    return sys.stderr
