@@ -25,7 +25,7 @@ from .data.pairs import Pairs, Rows, Split, hold_out
 from .engine import loop
 from .errors import DataError
 from .evaluation.compare import bootstrap
-from .evaluation.lexical import BM25, Settings, tuned
+from .evaluation.lexical import Lexical
 from .evaluation.ranking import Relevant
 from .evaluation.retrieval import DEPTH, Ranking
 from .evaluation.spread import Spread, spread
@@ -178,12 +178,11 @@ class _Job:
         inside = np.isin(task.doc_of[task.split.train], task.doc_of[task.split.corpus])
         rows = task.split.train[inside]
         chosen = np.random.default_rng(self.config.train.seed).permutation(len(rows))[:BM25_TUNING_QUERIES]
-        settings = Settings()
+        self.lexical = Lexical(docs)
         if len(chosen):
             tuning = _Task.of(task.split, task.query_of, task.doc_of, rows[chosen])
-            settings = tuned(docs, tuning.queries, tuning.relevant)
-        self.bm25_settings = settings
-        ranked = BM25(docs, settings).rank(task.queries, DEPTH)
+            self.lexical.tune(tuning.queries, tuning.relevant)
+        ranked = self.lexical.rank(task.queries, DEPTH)
         return Ranking.of(ranked, task.relevant, self.config.evaluation.metrics)
 
     def save(self, systems: Mapping[str, Ranking], spreads: Mapping[str, Spread]) -> None:
@@ -211,7 +210,7 @@ class _Job:
                 if other != "trained"
             },
             "spread": {name: spread.summary() for name, spread in spreads.items()},
-            "bm25": asdict(self.bm25_settings) if "bm25" in systems else None,
+            "bm25": asdict(self.lexical.settings) if "bm25" in systems else None,
             "data": {
                 "pairs": len(task.split.pairs),
                 "train": len(task.split.train),

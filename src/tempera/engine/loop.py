@@ -98,10 +98,12 @@ def train(
             raise TemperaError(
                 f"the loss of step {i + 1} is {loss}: lower train.learning_rate or raise objective.temperature"
             )
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, options.max_grad_norm or float("inf")))
+        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        if options.max_grad_norm is not None:
+            torch.nn.utils.clip_grads_with_norm_(parameters, options.max_grad_norm, norm)
         optimizer.step()
         yield Progress(
-            i + 1, steps, loss, objective.temperature.value, peaks[0] * share, norm, time.perf_counter() - start
+            i + 1, steps, loss, objective.temperature.value, peaks[0] * share, float(norm), time.perf_counter() - start
         )
 
 

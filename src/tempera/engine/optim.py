@@ -23,7 +23,7 @@ def adam(
     groups = [{"params": rest, "lr": learning_rate, "weight_decay": weight_decay}]
     if dials:
         groups.append({"params": dials, "lr": temperature_learning_rate, "weight_decay": 0.0})
-    return torch.optim.AdamW(groups)
+    return torch.optim.AdamW(groups, fused=True)
 
 
 def rate(step: int, steps: int, warmup_ratio: float, schedule: Schedule) -> float:

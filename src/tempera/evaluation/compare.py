@@ -29,9 +29,9 @@ def bootstrap(
     """
     deltas = a - b
     generator = np.random.default_rng(seed)
-    # A resample is how often each query is drawn; 100 resamples at a time keep memory small.
-    counts = (generator.multinomial(len(deltas), np.full(len(deltas), 1 / len(deltas)), 100) for _ in range(draws // 100))
-    means = np.concatenate([count @ deltas for count in counts]) / len(deltas)
+    # Blocks of resamples, so that memory stays small however many there are.
+    blocks = np.array_split(np.empty(draws), max(1, draws * len(deltas) // 1_000_000))
+    means = [deltas[generator.integers(0, len(deltas), (len(block), len(deltas)))].mean(1) for block in blocks]
     tail = (1 - confidence) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
+    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
     return Difference(float(deltas.mean()), float(low), float(high), confidence)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,17 +17,16 @@ from .search import top_of
 
 _CASE_CHANGE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _WORD = re.compile(r"[^\W\d_]+|\d+")
-_GRID = {"k1": (0.9, 1.5, 2.5, 4.0), "b": (0.4, 0.75, 0.9, 1.0), "stem": (False, True)}
+_GRID: dict[str, tuple[Any, ...]] = {"b": (0.4, 0.75, 0.9, 1.0), "k1": (0.9, 1.5, 2.5, 4.0), "stem": (False, True)}
 
 
-def words(text: str, stemmer: Any = None) -> list[str]:
+def words(text: str) -> list[str]:
     """Lower-case words, with identifiers split at underscores, digits and changes of case.
 
     >>> words("parseHTTPDate(raw_text2)")
     ['parse', 'http', 'date', 'raw', 'text', '2']
     """
-    found = [word.lower() for word in _WORD.findall(_CASE_CHANGE.sub(" ", text))]
-    return stemmer.stemWords(found) if stemmer is not None else found
+    return _WORD.findall(_CASE_CHANGE.sub(" ", text).lower())
 
 
 @dataclass(frozen=True)
@@ -40,41 +39,67 @@ class Settings:
 
 
 class BM25:
-    """A corpus indexed for BM25."""
+    """A corpus indexed for BM25.
 
-    def __init__(self, docs: Sequence[str], settings: Settings) -> None:
+    Args:
+        docs: the words of each document, already stemmed if `settings` say so.
+    """
+
+    def __init__(self, docs: Sequence[list[str]], settings: Settings) -> None:
         import bm25s
 
-        self.settings = settings
-        self.stemmer = _stemmer() if settings.stem else None
         self.index = bm25s.BM25(k1=settings.k1, b=settings.b)
-        self.index.index([words(doc, self.stemmer) or [""] for doc in docs], show_progress=False)
+        self.index.index([doc or [""] for doc in docs], show_progress=False)
         self.size = len(docs)
 
-    def rank(self, queries: Sequence[str], k: int) -> NDArray[np.int64]:
+    def rank(self, queries: Sequence[list[str]], k: int) -> NDArray[np.int64]:
         """Positions of the k best documents, best first, [q, k]; documents without a common word are -1."""
         ranked = np.full((len(queries), min(k, self.size)), -1)
         for row, query in enumerate(queries):
-            known = [word for word in words(query, self.stemmer) if word in self.index.vocab_dict]
+            known = [word for word in query if word in self.index.vocab_dict]
             if known:
                 scores, positions = top_of(np.asarray(self.index.get_scores(known), np.float32)[None], k)
                 ranked[row] = np.where(scores[0] > 0, positions[0], -1)
         return ranked
 
 
-def tuned(docs: Sequence[str], queries: Sequence[str], relevant: Relevant) -> Settings:
-    """The settings with the highest nDCG@10 for these queries, which must not be those of the comparison."""
-    best, best_score = Settings(), -1.0
-    grid = [Settings(*values) for values in product(*_GRID.values())]
-    for settings in tqdm(grid, desc="tuning BM25", unit="setting", disable=None):
-        ranked = BM25(docs, settings).rank(queries, 10)
-        score = float(evaluate(ranked, relevant, ["ndcg@10"])["ndcg@10"].mean())
-        if score > best_score:
-            best, best_score = settings, score
-    return best
+class Lexical:
+    """BM25 over a corpus, with settings tuned one after the other on queries of their own."""
 
+    def __init__(self, docs: Sequence[str]) -> None:
+        self.plain = [words(doc) for doc in docs]
+        self.settings = Settings()
 
-def _stemmer() -> Any:
-    import Stemmer
+    @cached_property
+    def stemmer(self) -> Any:
+        """Snowball's English stemmer."""
+        import Stemmer
 
-    return Stemmer.Stemmer("english")
+        return Stemmer.Stemmer("english")
+
+    @cached_property
+    def stemmed(self) -> list[list[str]]:
+        """The corpus, stemmed."""
+        return [self.stemmer.stemWords(doc) for doc in self.plain]
+
+    def rank(self, queries: Sequence[str], k: int, settings: Settings | None = None) -> NDArray[np.int64]:
+        """Positions of the k best documents, best first, [q, k]; -1 for none."""
+        settings = settings or self.settings
+        found = [words(query) for query in queries]
+        if settings.stem:
+            found = [self.stemmer.stemWords(query) for query in found]
+        return BM25(self.stemmed if settings.stem else self.plain, settings).rank(found, k)
+
+    def tune(self, queries: Sequence[str], relevant: Relevant) -> None:
+        """Take the b, then the k1, then the stemming with the highest nDCG@10 for these queries.
+
+        The queries must not be those of the comparison.
+        """
+
+        def score(settings: Settings) -> float:
+            bar.update()
+            return float(evaluate(self.rank(queries, 10, settings), relevant, ["ndcg@10"])["ndcg@10"].mean())
+
+        with tqdm(total=sum(map(len, _GRID.values())), desc="tuning BM25", unit="setting", disable=None) as bar:
+            for option, values in _GRID.items():
+                self.settings = max((replace(self.settings, **{option: value}) for value in values), key=score)

@@ -30,6 +30,7 @@ _NAMES = {"bm25": "BM25", "ndcg": "nDCG", "mrr": "MRR", "map": "MAP"}
 # A system keeps its colour in every picture; those that are written with it have a contrast of 4.5 to white.
 _SYSTEMS = {"untrained": "#a3adba", "bm25": "#b45309", "trained": "#1d5fd1"}
 _LINES = ("#1d5fd1", "#be3455", "#0f766e", "#7e3fb0", "#8a6100", "#475569")
+_PAIRS = ("#a3adba", "#1d5fd1")  # random, true
 _QUIET, _PALE = "#5b6778", "#e5eaf0"
 _POINTS = 1000  # of a line; more cannot be seen and would make the page large
 
@@ -81,11 +82,15 @@ def render(report: Report) -> str:
     folder = FileSystemLoader(Path(__file__).parent)
     page = Environment(autoescape=True, loader=folder, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     page.filters |= {"label": label, "number": number}
+    metrics = list(dict.fromkeys(name for scores in report.systems.values() for name in scores))
     return page.get_template("report.html.j2").render(
         report=report,
         headline=headline(report),
         main=_main(report),
-        metrics=list(dict.fromkeys(name for scores in report.systems.values() for name in scores)),
+        metrics=metrics,
+        kinds={name.partition("@")[0] for name in metrics},
+        best={name: max(s[name] for s in report.systems.values() if name in s) for name in metrics},
+        tally=_tally(report.examples),
         spreads=_spreads(report),
         pictures={name: Markup(svg) for name, svg in _pictures(report).items()},  # noqa: S704 matplotlib has escaped it
     )
@@ -141,6 +146,12 @@ def _against(ours: float, theirs: float, name: str) -> str:
     return f"level with {name}" if written == "0.0" else f"{written} % {'above' if ours > theirs else 'below'} {name}"
 
 
+def _tally(examples: Sequence[Example]) -> str:
+    ranks = [(e.rank or np.inf, e.baseline_rank or np.inf) for e in examples]
+    higher, lower = sum(a < b for a, b in ranks), sum(a > b for a, b in ranks)
+    return f"The first right answer stands higher than with BM25 in {higher} of {len(ranks)}, lower in {lower}."
+
+
 def _spreads(report: Report) -> dict[str, Spread]:
     return {name: spread for name, spread in report.spreads.items() if len(spread.pairs) and len(spread.random)}
 
@@ -170,7 +181,7 @@ def _svg(name: str, draw: Callable[[Figure], None]) -> str:
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # whatever the user's own matplotlibrc says
         matplotlib.rcParams.update({**_LOOK, **ticks, "svg.hashsalt": name})
-        figure = Figure((5, 4), layout="constrained")
+        figure = Figure((4.3, 3.6), layout="constrained")
         draw(figure)
         text = io.StringIO()
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -192,7 +203,7 @@ _LOOK: dict[str, Any] = {
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "axes.formatter.limits": (-3, 5),
+    "axes.formatter.limits": (-3, 7),
     "grid.color": _PALE,
     "legend.frameon": False,
 }
@@ -203,10 +214,11 @@ def _training(figure: Figure, steps: Records) -> None:
     x = _column(steps, "step")
     for name, panel in axes.items():
         values, blue = _column(steps, name), _SYSTEMS["trained"]
+        panel.locator_params(axis="x", nbins=6 if name == "loss" else 4, integer=True)
         panel.set_title(name.replace("_", " ").replace("grad ", "gradient "))
-        if name != "learning_rate" and len(values) >= 20:
-            _line(panel, x, values, color=blue, linewidth=0.7, alpha=0.35)
-            values = _smooth(values, len(values) // 20)
+        if name != "learning_rate":
+            _line(panel, x, values, color=blue, linewidth=0.7, alpha=0.45)
+            values = _smooth(values)
         _line(panel, x, values, color=blue, linewidth=1.6)
     temperature = _column(steps, "temperature")
     if np.ptp(temperature) > 1e-6:
@@ -228,12 +240,14 @@ def _curves(figure: Figure, records: Records, bm25: Scores) -> None:
         if name in bm25:
             axes.axhline(bm25[name], color=color, linestyle=(0, (4, 3)), linewidth=0.9)
     axes.set_xlabel("step", color=_QUIET)
+    axes.locator_params(axis="x", integer=True)
+    axes.set_xlim(left=0)
     low, high = axes.get_ylim()
     y = -np.inf  # names stand at the ends of their lines, none upon another
     for name, (end, color) in sorted(ends.items(), key=lambda item: item[1][0]):
         y = max(end, y + (high - low) / 20)
-        place = (1.02, y)
-        axes.text(*place, f"{label(name)} {number(end)}", color=color, va="center", transform=axes.get_yaxis_transform())
+        text, place = f"{label(name)} {number(end)}", axes.get_yaxis_transform()
+        axes.text(1.02, y, text, color=color, va="center", transform=place)
 
 
 def _bars(figure: Figure, systems: Mapping[str, Scores]) -> None:
@@ -259,10 +273,9 @@ def _histograms(figure: Figure, spreads: Mapping[str, Spread]) -> None:
     edges = np.linspace(values.min() - 0.01, values.max() + 0.01, 61)
     panels: Sequence[Axes] = figure.subplots(len(spreads), sharex=True, sharey=True, squeeze=False)[:, 0]
     for axes, (name, spread) in zip(panels, spreads.items(), strict=True):
-        for kind, color in (("random", _SYSTEMS["untrained"]), ("pairs", _SYSTEMS["trained"])):
-            cosines = getattr(spread, kind)
+        for kind, cosines, color in (("random pairs", spread.random, _PAIRS[0]), ("pairs", spread.pairs, _PAIRS[1])):
             share = np.histogram(cosines, edges)[0] / len(cosines)
-            axes.stairs(share, edges, fill=True, color=color, alpha=0.55, label=kind)
+            axes.stairs(share, edges, fill=True, color=color, alpha=0.6, label=kind)
         axes.set_title(f"{label(name)}: AUC {number(spread.auc)}")
         axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
     panels[-1].set_xlabel("cosine", color=_QUIET)
@@ -278,8 +291,8 @@ def _line(axes: Axes, x: Floats, y: Floats, **look: Any) -> None:
     axes.plot(x[every], y[every], marker="o" if len(x) == 1 else "", markersize=4, **look)
 
 
-def _smooth(values: Floats, width: int) -> Floats:
-    """The mean of the `width` values around each."""
-    around = np.ones(width)
+def _smooth(values: Floats) -> Floats:
+    """The mean of the values around each, a fifteenth of them."""
+    around = np.ones(2 * (len(values) // 30) + 1)
     mean: Floats = np.convolve(values, around, "same") / np.convolve(np.ones(len(values)), around, "same")
     return mean
