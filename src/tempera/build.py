@@ -68,7 +68,7 @@ def build(options: Options) -> Config:
         ConfigError: an unknown section, option or name, or a value it cannot take; says where it was written.
     """
     builder = _Builder(options)
-    sections = {**{name: None for name in SECTIONS}, "train": Training, "evaluation": Evaluation}
+    sections = {**dict.fromkeys(SECTIONS), "train": Training, "evaluation": Evaluation}
     builder.refuse_unknown("", options.values, list(sections))
     made: dict[str, Any] = {}
     resolved: dict[str, Any] = {}
@@ -83,7 +83,7 @@ def build(options: Options) -> Config:
             continue
         kind, tag, default = SECTIONS[name]
         chosen = given.pop(tag, default)
-        made[name] = builder.call(builder.named(kind, chosen, f"{name}.{tag}"), given, name)
+        made[name] = builder.call(builder.named(kind, chosen, f"{name}.{tag}"), given, name, besides=[tag])
         resolved[name] = {tag: chosen, **_options_of(made[name])}
     return Config(**made, resolved=resolved)
 
@@ -103,33 +103,35 @@ class _Builder:
             if key not in known:
                 full = f"{path}.{key}" if path else str(key)
                 hint = did_you_mean(str(key), known)
-                self.fail(full, f"no such option; {path or 'a configuration'} takes {', '.join(known)}.{hint}")
+                takes = ", ".join(known) or "no options"
+                self.fail(full, f"no such option; {path or 'a configuration'} takes {takes}.{hint}")
 
     def named(self, kind: Any, name: Any, path: str) -> Any:
         """The part of a kind with a name."""
         names = PARTS[kind]
         if name not in names:
-            self.fail(path, f"no {name!r}; there is {', '.join(names) or 'nothing to choose yet'}.{did_you_mean(str(name), names)}")
+            self.fail(
+                path,
+                f"no {name!r}; there is {', '.join(names) or 'nothing to choose yet'}.{did_you_mean(str(name), names)}",
+            )
         return names[name]
 
-    def call(self, make: Callable[..., Any], given: dict[Any, Any], path: str) -> Any:
-        """Call with options that its signature takes."""
+    def call(self, make: Callable[..., Any], given: dict[Any, Any], path: str, besides: Sequence[str] = ()) -> Any:
+        """Call with options that its signature takes; names `besides` them are known to exist."""
         if _makes_objective(make):
-            given = self._one_dial(given, path)
+            given, besides = self._one_dial(given, path), (*besides, "scale")
         hints = _hints(make)
-        known = [*hints, *(["scale"] if _makes_objective(make) else [])]
-        self.refuse_unknown(path, given, known)
+        self.refuse_unknown(path, given, [*besides, *hints])
+        for name, parameter in inspect.signature(make).parameters.items():
+            if parameter.default is parameter.empty and name in hints and name not in given:
+                self.fail(f"{path}.{name}", "is needed and not given")
         arguments = {key: self.value(hints[key], value, f"{path}.{key}") for key, value in given.items()}
         if _makes_objective(make) and "masks" not in arguments:
             arguments["masks"] = (masks.SameId(), *make(**arguments).masks)  # rows of a run always have ids
         try:
             return make(**arguments)
         except ConfigError as error:
-            text = str(error)
-            self.fail(path, text) if not text.startswith(f"{path}.") else self._again(text, path)
-
-    def _again(self, text: str, path: str) -> typing.NoReturn:
-        raise ConfigError(text) from None
+            self.fail(path, str(error))
 
     def _one_dial(self, given: dict[Any, Any], path: str) -> dict[Any, Any]:
         """`scale` is accepted for 1 / temperature."""
@@ -140,16 +142,17 @@ class _Builder:
         scale = self.value(float, given["scale"], f"{path}.scale")
         rest = {key: value for key, value in given.items() if key != "scale"}
         try:
-            Temperature(math.copysign(math.inf, 1) if scale == 0 else 1 / scale)
+            return {**rest, "temperature": Temperature(math.inf if scale == 0 else 1 / scale)}
         except ConfigError as error:
             self.fail(f"{path}.scale", f"{scale:g}: {error}")
-        return {**rest, "temperature": 1 / scale}
 
     def value(self, hint: Any, value: Any, path: str) -> Any:
         """A value that a parameter with this annotation takes."""
         if _is_kind(hint):
             return self.part(hint, value, path)
         if hint is Temperature or Temperature in get_args(hint):
+            if isinstance(value, Temperature):
+                return value
             if isinstance(value, Mapping):
                 return self.call(Temperature, dict(value), path)
             number = self._checked(float, value, path)
@@ -165,7 +168,8 @@ class _Builder:
 
     def part(self, kind: Any, value: Any, path: str) -> Any:
         """A part: its name, or a mapping from its name to its options."""
-        name, given = value, {}
+        name: Any = value
+        given: Any = {}
         if isinstance(value, Mapping):
             if len(value) != 1:
                 self.fail(path, f"is {dict(value)!r}, and one name with its options is expected")
@@ -199,11 +203,14 @@ def _makes_objective(make: Any) -> bool:
 
 def _hints(make: Callable[..., Any]) -> dict[str, Any]:
     """Parameters and their annotations; a preset's include every part of the objective it may replace."""
-    target = make.__init__ if inspect.isclass(make) else make  # type: ignore[misc]
+    target = make.__init__ if inspect.isclass(make) else make
     hints = typing.get_type_hints(target, include_extras=True)
     parameters = inspect.signature(make).parameters.values()
     named = {p.name: hints[p.name] for p in parameters if p.kind is not p.VAR_KEYWORD}
-    return {**named, **({} if len(named) == len(parameters) else {k: v for k, v in _hints(Objective).items() if k not in named})}
+    return {
+        **named,
+        **({} if len(named) == len(parameters) else {k: v for k, v in _hints(Objective).items() if k not in named}),
+    }
 
 
 def _options_of(made: Any) -> dict[str, Any]:
@@ -218,7 +225,12 @@ def _options_of(made: Any) -> dict[str, Any]:
 def describe(value: Any) -> Any:
     """A value as it stands in YAML."""
     if isinstance(value, Temperature):
-        return {"value": round(value.value, 12), "learnable": value.learnable, "floor": value.floor, "ceiling": value.ceiling}
+        return {
+            "value": round(value.value, 12),
+            "learnable": value.learnable,
+            "floor": value.floor,
+            "ceiling": value.ceiling,
+        }
     if isinstance(value, tuple | list):
         return [describe(item) for item in value]
     for names in PARTS.values():
@@ -226,7 +238,7 @@ def describe(value: Any) -> Any:
             if part is value:
                 return name
             if inspect.isclass(part) and type(value) is part:
-                return {name: _options_of(value)} if fields(value) else name
+                return {name: _options_of(value)} if fields(part) else name
     if is_dataclass(value) and not isinstance(value, type | types.FunctionType):
         return _options_of(value)
     return value

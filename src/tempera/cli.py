@@ -21,17 +21,24 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, and nothing else there.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on standard output, and nothing else there.")
+]
 
 
 @app.command()
 def train(
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[CONFIG.yaml] [KEY=VALUE ...]", help="A configuration, and dotted overrides.")
+        list[str] | None,
+        typer.Argument(metavar="[CONFIG.yaml] [KEY=VALUE ...]", help="A configuration, and dotted overrides."),
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The run folder to make.")] = Path("runs/first"),
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The run folder to make.")] = Path(
+        "runs/first"
+    ),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that --output holds.")] = False,
-    print_config: Annotated[bool, typer.Option("--print-config", help="Print every option, resolved, and stop.")] = False,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print every option, resolved, and stop.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Train a retriever; without a configuration, one that searches the installed Python's code."""
@@ -98,7 +105,9 @@ def _print_run(document: dict[str, Any]) -> None:
     console.print(table)
     seconds = ", ".join(f"{name} {value:.0f} s" for name, value in document["seconds"].items())
     console.print(f"{seconds}; peak memory {document['peak_memory_bytes'] / 2**20:,.0f} MiB")
-    console.print(f"report: {document['output']}/report.html\nsearch: tempera search {document['output']} \"parse a date\"")
+    console.print(
+        f'report: {document["output"]}/report.html\nsearch: tempera search {document["output"]} "parse a date"'
+    )
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ class Options:
         while path:
             if path in self.places:
                 return self.places[path]
-            path = path.rpartition(".")[0] if "." in path else ""
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
         return ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,16 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 from tqdm import tqdm
 
 from . import config as configuration
 from .build import Config, build
 from .core.ragged import Ragged
 from .data.batches import Examples, Shuffled
-from .data.pairs import Pairs, Rows, Split, hold_out
+from .data.pairs import Rows, Split, hold_out
 from .engine import loop
-from .errors import DataError
 from .evaluation.compare import bootstrap
 from .evaluation.lexical import Lexical
 from .evaluation.ranking import Relevant
@@ -111,6 +111,7 @@ class _Job:
                 self.read()
             with self.timed("evaluate"):
                 untrained, untrained_spread = self.judge()
+                self.log.write(event="evaluation", step=0, metrics=untrained.metrics)
             with self.timed("train"):
                 self.train()
             with self.timed("evaluate"):
@@ -130,14 +131,16 @@ class _Job:
         tqdm.write(
             f"{len(pairs):,} pairs: {len(split.train):,} to train on, {len(self.task.asked):,} held-out queries "
             f"against {len(split.corpus):,} documents",
-            file=_stderr(),
+            file=sys.stderr,
         )
         texts = [pairs.texts("query", query_rows), pairs.texts("doc", self.doc_rows)]
         self.tower: StaticTower = self.config.tower.build(_trained_texts(split, texts, (query_of, doc_of)))
         self.queries = self.tower.features(texts[0], "reading queries")
         self.docs = self.tower.features(texts[1], "reading documents")
         ids = [torch.from_numpy(pairs.ids(role)[split.train]) for role in ("query", "doc")]
-        self.examples = Examples(self.queries, self.docs, *(torch.from_numpy(of[split.train]) for of in (query_of, doc_of)), *ids)
+        self.examples = Examples(
+            self.queries, self.docs, *(torch.from_numpy(of[split.train]) for of in (query_of, doc_of)), *ids
+        )
 
     def train(self) -> None:
         """Optimiser steps, with the metrics on the way."""
@@ -221,7 +224,9 @@ class _Job:
             "peak_memory_bytes": peak_memory_bytes(),
         }
 
-    def report(self, systems: Mapping[str, Ranking], spreads: Mapping[str, Spread], metrics: Mapping[str, Any]) -> Report:
+    def report(
+        self, systems: Mapping[str, Ranking], spreads: Mapping[str, Spread], metrics: Mapping[str, Any]
+    ) -> Report:
         """What report.html shows."""
         trained, bm25 = systems["trained"], systems.get("bm25")
         difference = None
@@ -292,9 +297,3 @@ def _trained_texts(split: Split, texts: Sequence[list[str]], of: tuple[Rows, Row
 def peak_memory_bytes() -> int:
     """The most memory this process has held, and with it the largest of its workers."""
     return 1024 * sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-
-
-def _stderr() -> Any:
-    import sys
-
-    return sys.stderr

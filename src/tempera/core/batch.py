@@ -40,7 +40,8 @@ class Side(Generic[X]):
     def __getitem__(self, rows: Any) -> Side[X]:
         """The chosen rows, with all that is known about them."""
         present = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Side(**{name: None if value is None else value[rows] for name, value in present.items()})
+        chosen: Any = {name: None if value is None else value[rows] for name, value in present.items()}
+        return Side(**chosen)
 
     def of(self, rows: Y) -> Side[Y]:
         """The same side with other `rows`: embeddings in place of features."""

@@ -22,7 +22,9 @@ class Addition:
 
     positive: Tensor | None = None  # [b] added to each row's positive
     candidate: Tensor | None = None  # [c] added to every other candidate
-    pairwise: Callable[[slice, Tensor], Tensor] | None = None  # (tile, its similarities [r, c]) -> [r, c], to every other
+    pairwise: Callable[[slice, Tensor], Tensor] | None = (
+        None  # (tile, its similarities [r, c]) -> [r, c], to every other
+    )
 
 
 Correction = Callable[[Block], Addition]

@@ -73,7 +73,7 @@ class Objective(nn.Module):
     def forward(self, batch: Batch[Tensor]) -> Tensor:
         """Losses of this device's rows, [b], differentiable for every embedding and the temperature."""
         problem, leaves = self._prepare(batch)
-        losses: Tensor = _Losses.apply(problem, *leaves)
+        losses: Tensor = _Losses.apply(problem, *leaves)  # type: ignore[no-untyped-call]
         return losses
 
     def propagate(self, batch: Batch[Tensor], shares: Tensor) -> Tensor:
@@ -156,7 +156,7 @@ class _Losses(torch.autograd.Function):
         return sweep(problem, leaves, None)[0]
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         leaves = ctx.saved_tensors
         grads = sweep(ctx.problem, leaves, grad)[1]

@@ -29,14 +29,14 @@ class Temperature(nn.Module):
     (0.05, 20.0)
     """
 
-    def __init__(
-        self, value: float = 0.05, learnable: bool = False, floor: float = 0.01, ceiling: float = 1.0
-    ) -> None:
+    def __init__(self, value: float = 0.05, learnable: bool = False, floor: float = 0.01, ceiling: float = 1.0) -> None:
         super().__init__()
         if not 0 < value < math.inf:
             raise ConfigError(_refusal(value))
         if learnable and not 0 < floor <= value <= ceiling:
-            raise ConfigError(f"a learnable temperature starts within [floor, ceiling]: {floor} <= {value} <= {ceiling}")
+            raise ConfigError(
+                f"a learnable temperature starts within [floor, ceiling]: {floor} <= {value} <= {ceiling}"
+            )
         self.floor, self.ceiling = floor, ceiling
         self.log_scale = nn.Parameter(torch.tensor(-math.log(value), dtype=torch.float64), requires_grad=learnable)
 
@@ -64,7 +64,9 @@ class Temperature(nn.Module):
 def _refusal(value: float) -> str:
     if math.isinf(value):
         return (
-            "a temperature without bound is a scale of 0: every logit is 0 and every row's loss log(candidates) whatever the "
-            "embeddings, so nothing can be learned; give a temperature such as 0.05 (scale 20)"
+            "an infinite temperature, which is a scale of 0, makes every logit 0 and every loss log(candidates) whatever "
+            "the embeddings, so nothing can be learned; give a temperature such as 0.05 (scale 20)"
         )
-    return f"the temperature must be above 0 and is {value}; usual values lie between 0.01 (scale 100) and 0.2 (scale 5)"
+    return (
+        f"the temperature must be above 0 and is {value}; usual values lie between 0.01 (scale 100) and 0.2 (scale 5)"
+    )

@@ -115,7 +115,7 @@ def _keep_hardest(logits: list[Tensor], group: Sequence[Term], tile: slice, hard
     values = torch.cat(negatives, 1)
     chosen = values.topk(min(hardest, values.shape[1]), dim=1).indices
     rest = torch.ones_like(values, dtype=torch.bool).scatter_(1, chosen, False)
-    for x, term, left_out in zip(logits, group, rest.split([x.shape[1] for x in logits], dim=1), strict=True):
+    for x, term, left_out in zip(logits, group, torch.split(rest, [x.shape[1] for x in logits], dim=1), strict=True):
         if term.positive is not None:
             left_out[here, term.positive[tile]] = False
         x.masked_fill_(left_out, -torch.inf)

@@ -55,7 +55,9 @@ class Shuffled:
                 f"give a batch_size of at most {self.rows}, or more data"
             )
         if self.batch_size < 2:
-            raise ConfigError(f"train.batch_size is {self.batch_size}; the negatives of a row are the others, so at least 2")
+            raise ConfigError(
+                f"train.batch_size is {self.batch_size}; the negatives of a row are the others, so at least 2"
+            )
 
     @property
     def batches_per_epoch(self) -> int:

@@ -110,5 +110,7 @@ def _texts(table: pa.Table, name: str, path: str) -> pa.ChunkedArray:
         raise DataError(f"{path}: column {name!r} holds {column.type}, and texts are expected")
     blank = pa.compute.fill_null(pa.compute.equal(pa.compute.utf8_trim_whitespace(column), ""), True).to_numpy()
     if blank.any():
-        raise DataError(f"{path}: column {name!r} has no text in row {int(blank.argmax()) + 1} ({int(blank.sum())} such rows)")
+        raise DataError(
+            f"{path}: column {name!r} has no text in row {int(blank.argmax()) + 1} ({int(blank.sum())} such rows)"
+        )
     return column.cast(pa.large_string())

@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+import textwrap
 import threading
 import tokenize
 import warnings
@@ -64,7 +65,9 @@ class InstalledPython:
                 raise DataError(f"data.roots: no such folder: {root}")
         files = [(str(root), str(path)) for root in roots for path in python_files(root, others=roots)]
         if not files:
-            raise DataError(f"no Python files under {', '.join(map(str, roots))}: an empty data set cannot be trained on")
+            raise DataError(
+                f"no Python files under {', '.join(map(str, roots))}: an empty data set cannot be trained on"
+            )
         table = _parse_all(files, self.workers or os.cpu_count() or 1)
         if not len(table):
             raise DataError(f"no function or class with a docstring in the {len(files)} files under {roots[0]}")
@@ -83,7 +86,8 @@ def _asked(pairs: Pairs, own: Sequence[Path], roots: Sequence[Path]) -> NDArray[
     for root in roots:
         inside = pc.starts_with(place, pattern=f"{root}{os.sep}").to_numpy() & (len(str(root)) > length)
         best[inside], length[inside] = root in own, len(str(root))
-    return best & ~pc.match_substring_regex(doc, r"^class\b").to_numpy()
+    is_class: NDArray[np.bool_] = pc.match_substring_regex(doc, r"^class\b").to_numpy()
+    return best & ~is_class
 
 
 def installed_roots() -> list[Path]:
@@ -115,7 +119,7 @@ def definitions(source: str) -> Iterator[tuple[str, str, str, int]]:
         # A docstring that shares its line with the definition hides nothing: `def f(): "Text."` stays whole.
         first = node.lineno
         kept = [n for n in range(first, (node.end_lineno or first) + 1) if n not in hidden or n == first]
-        code = inspect.cleandoc("\n".join(lines[n - 1] for n in kept))
+        code = textwrap.dedent("\n".join(lines[n - 1] for n in kept)).strip()
         if query and code:
             yield name, query, code, first
 
@@ -131,7 +135,11 @@ def _walk(body: Sequence[ast.AST], prefix: str) -> Iterator[tuple[str, Definitio
         if isinstance(child, Definition):
             inner = f"{prefix}{child.name}."
             first = child.body[0]
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            if (
+                isinstance(first, ast.Expr)
+                and isinstance(first.value, ast.Constant)
+                and isinstance(first.value.value, str)
+            ):
                 yield inner[:-1], child, first
         for field in _BODIES:
             if below := getattr(child, field, None):

@@ -27,7 +27,7 @@ class Training:
         batch_size: pairs in one softmax, over all devices.
         num_train_epochs: passes over the training pairs.
         max_steps: stop after this many optimiser steps instead; None is by epochs.
-        learning_rate: peak rate of AdamW. .02 suits static embeddings; transformers want about 2e-5.
+        learning_rate: peak rate of AdamW. .03 suits static embeddings; transformers want about 2e-5.
         temperature_learning_rate: peak rate of a learnable temperature's log.
         warmup_ratio: share of the steps in which the rate rises.
         lr_scheduler_type: how the rate falls afterwards.
@@ -37,10 +37,10 @@ class Training:
         evaluations: how often the held-out queries are asked during training.
     """
 
-    batch_size: Annotated[int, Field(gt=1)] = 1024
-    num_train_epochs: Annotated[float, Field(gt=0)] = 2.0
+    batch_size: Annotated[int, Field(gt=1)] = 2048
+    num_train_epochs: Annotated[float, Field(gt=0)] = 4.0
     max_steps: Annotated[int, Field(gt=0)] | None = None
-    learning_rate: Annotated[float, Field(gt=0)] = 0.02
+    learning_rate: Annotated[float, Field(gt=0)] = 0.03
     temperature_learning_rate: Annotated[float, Field(gt=0)] = 0.01
     warmup_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
     lr_scheduler_type: Schedule = "linear"
@@ -114,4 +114,3 @@ def moments(steps: int, count: int) -> set[int]:
     [25, 50, 75]
     """
     return {round(steps * (i + 1) / (count + 1)) for i in range(count)} - {0, steps}
-

@@ -108,7 +108,8 @@ def _hit(gains: Floats, counts: Ints, k: int, relevant: Relevant) -> Floats:
 def _map(gains: Floats, counts: Ints, k: int, relevant: Relevant) -> Floats:
     hit = gains > 0
     precision = hit.cumsum(1) / (np.arange(hit.shape[1]) + 1)
-    return _ratio((precision * hit).sum(1), np.minimum(counts, k))
+    total: Floats = (precision * hit).sum(axis=1)
+    return _ratio(total, np.minimum(counts, k))
 
 
 def _ratio(a: Floats | Ints, b: Floats | Ints) -> Floats:

@@ -49,7 +49,9 @@ def _refuse(output: Path, overwrite: bool) -> None:
     if not output.is_dir():
         raise OutputError(f"--output {output} is a file; give a folder")
     if output.is_mount():
-        raise OutputError(f"--output {output} is a mount point, which cannot be replaced whole; give a folder inside it")
+        raise OutputError(
+            f"--output {output} is a mount point, which cannot be replaced whole; give a folder inside it"
+        )
     if not any(output.iterdir()):
         return
     if not (output / MARK).exists():

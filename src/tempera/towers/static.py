@@ -27,7 +27,7 @@ class Static:
 
     Args:
         dimensions: width of the embeddings.
-        vocabulary: word pieces of the tokenizer.
+        vocabulary: pieces of the tokenizer.
         max_length: longer texts are cut to this many tokens.
     """
 

@@ -19,22 +19,22 @@ _BLOCK = 2000
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int, max_length: int) -> Tokenizer:
-    """A lower-case WordPiece tokenizer that splits identifiers at underscores, digits and changes of case.
+    """A lower-case byte-pair tokenizer (Sennrich et al. 2016) that splits identifiers at underscores, digits and changes of case.
 
     Args:
-        vocabulary: number of word pieces.
+        vocabulary: number of pieces; frequent words are one piece.
         max_length: longer texts are cut to this many tokens; stored in the tokenizer.
 
     >>> tokenizer = train_tokenizer(["parse the HTTPServer date"] * 3, 60, 16)
     >>> tokenizer.encode("parseDate").tokens
     ['parse', 'date']
     """
-    tokenizer = Tokenizer(models.WordPiece(vocab={"[PAD]": 0, "[UNK]": 1}, unk_token="[UNK]", max_input_chars_per_word=64))
+    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Replace(Regex(_CASE_CHANGE), " "), normalizers.Lowercase()]
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD), "removed", invert=True)
-    trainer = trainers.WordPieceTrainer(
+    trainer = trainers.BpeTrainer(
         vocab_size=vocabulary, min_frequency=2, special_tokens=["[PAD]", "[UNK]"], show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
