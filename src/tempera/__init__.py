@@ -1,1 +1,50 @@
-"""Tempera trains retrieval models by contrast."""
+"""Tempera trains retrieval models by contrast.
+
+The names below are the public interface; each is loaded when it is first used, so that `import tempera` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .core.batch import Batch as Batch
+    from .core.batch import Side as Side
+    from .core.objective import Objective as Objective
+    from .core.presets import mnr as mnr
+    from .core.presets import symmetric as symmetric
+    from .core.ragged import Ragged as Ragged
+    from .core.temperature import Temperature as Temperature
+    from .errors import TemperaError as TemperaError
+    from .run import Run as Run
+    from .train import train as train
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Batch": "core.batch",
+    "Side": "core.batch",
+    "Objective": "core.objective",
+    "mnr": "core.presets",
+    "symmetric": "core.presets",
+    "Ragged": "core.ragged",
+    "Temperature": "core.temperature",
+    "TemperaError": "errors",
+    "Run": "run",
+    "train": "train",
+}
+__all__ = ["__version__", *_HOME]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'tempera' has no attribute {name!r}")
+    # A function may have its module's name, so the module is imported before it is asked for its content.
+    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

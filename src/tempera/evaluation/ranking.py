@@ -89,20 +89,22 @@ def _ndcg(gains: Floats, counts: Ints, k: int, relevant: Relevant) -> Floats:
 
 def _mrr(gains: Floats, counts: Ints, k: int, relevant: Relevant) -> Floats:
     hit = gains > 0
-    return np.where(hit.any(1), 1 / (hit.argmax(1) + 1), 0.0) if hit.shape[1] else np.zeros(len(hit))
+    if not hit.shape[1]:
+        return np.zeros(len(hit))
+    first: Floats = np.where(hit.any(1), 1 / (hit.argmax(1) + 1), 0.0)
+    return first
 
 
 def _recall(gains: Floats, counts: Ints, k: int, relevant: Relevant) -> Floats:
-    return _ratio((gains > 0).sum(1), counts)
+    return _ratio(np.asarray((gains > 0).sum(1)), counts)
 
 
 def _precision(gains: Floats, counts: Ints, k: int, relevant: Relevant) -> Floats:
-    precision: Floats = (gains > 0).sum(1) / k
-    return precision
+    return np.asarray((gains > 0).sum(1) / k, np.float64)
 
 
 def _hit(gains: Floats, counts: Ints, k: int, relevant: Relevant) -> Floats:
-    return (gains > 0).any(1).astype(np.float64)
+    return np.asarray(np.any(gains > 0, axis=1), np.float64)
 
 
 def _map(gains: Floats, counts: Ints, k: int, relevant: Relevant) -> Floats:

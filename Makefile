@@ -1,0 +1,43 @@
+# Every verb sets up what it needs in .venv; nothing has to be installed by hand.
+PYTHON ?= python3
+BIN := .venv/bin
+# Spinning threads slow a shared machine down by up to 20x.
+export OMP_WAIT_POLICY ?= PASSIVE
+
+.PHONY: setup demo test test-all check bench docs clean
+
+setup: .venv/.ready
+
+.venv/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(f"Python 3.11 or newer is needed, and this is {sys.version.split()[0]}: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+# The main job: train on the installed Python's code, beat BM25, search. QUICK=1 takes a few steps only.
+demo: setup
+	$(BIN)/tempera train --output runs/demo --overwrite $(if $(QUICK),train.max_steps=20 evaluation.queries=300)
+	$(BIN)/tempera search runs/demo "parse a date from a string"
+
+test: check
+	$(BIN)/pytest -n 2
+
+test-all: check
+	$(BIN)/pytest -n 2 -m "slow or not slow"
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Each benchmark prints its table and fails naming the aims it misses.
+bench: $(patsubst bench/%.py,bench-%,$(filter-out bench/_%,$(wildcard bench/*.py)))
+
+bench-%: setup
+	$(BIN)/python bench/$*.py
+
+docs: setup
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf .venv site
