@@ -34,7 +34,7 @@ _HOME = {
     "Run": "run",
     "train": "train",
 }
-__all__ = ["__version__", *_HOME]  # noqa: PLE0604
+__all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import reprlib
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from .config import Options
 from .core import masks, presets, similarity
-from .core.corrections import Correction
+from .core.corrections import Correction, Hardness, LogQ, Margin
+from .core.matryoshka import Matryoshka
+from .core.memory import Memory
 from .core.objective import Objective
 from .core.pools import POOLS, Pool
 from .core.temperature import Temperature
@@ -35,8 +38,8 @@ TowerOptions = Static
 PARTS: dict[Any, dict[str, Any]] = {
     similarity.Similarity: {"cosine": similarity.cosine, "dot": similarity.dot},
     Pool: {pool.name: pool for pool in POOLS},
-    Correction: {},
-    masks.Mask: {"same_id": masks.SameId},
+    Correction: {"log_q": LogQ, "hardness": Hardness, "margin": Margin},
+    masks.Mask: {"same_id": masks.SameId, "known_positives": masks.KnownPositives, "guided": masks.Guided},
     Source: {"installed_python": InstalledPython, "pairs": PairsFile},
     TowerOptions: {"static": Static},
     Objective: {preset.__name__: preset for preset in presets.PRESETS},
@@ -49,13 +52,17 @@ SECTIONS: dict[str, tuple[Any, str, str]] = {
 }
 
 
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
+
+
 @dataclass(frozen=True)
 class Config:
     """Everything a run is made of, as objects, and as plain options with every default visible."""
 
     data: Source
     tower: TowerOptions
-    objective: Objective
+    objective: Objective | Matryoshka
     train: Training
     evaluation: Evaluation
     resolved: dict[str, Any]
@@ -75,7 +82,7 @@ def build(options: Options) -> Config:
     for name, plain in sections.items():
         given = options.values.get(name)
         if given is not None and not isinstance(given, Mapping):
-            builder.fail(name, f"is {given!r}, and a mapping of options is expected")
+            builder.fail(name, f"is {_shown(given)}, and a mapping of options is expected")
         given = dict(given or {})
         if plain is not None:
             made[name] = builder.call(plain, given, name)
@@ -83,8 +90,12 @@ def build(options: Options) -> Config:
             continue
         kind, tag, default = SECTIONS[name]
         chosen = given.pop(tag, default)
+        wrapper = given.pop("matryoshka", None) if kind is Objective else None
         made[name] = builder.call(builder.named(kind, chosen, f"{name}.{tag}"), given, name, besides=[tag])
         resolved[name] = {tag: chosen, **_options_of(made[name])}
+        if wrapper is not None:
+            made[name] = builder.wrapped(made[name], wrapper, f"{name}.matryoshka")
+            resolved[name]["matryoshka"] = {"widths": list(made[name].widths), "weights": list(made[name].weights)}
     return Config(**made, resolved=resolved)
 
 
@@ -109,29 +120,36 @@ class _Builder:
     def named(self, kind: Any, name: Any, path: str) -> Any:
         """The part of a kind with a name."""
         names = PARTS[kind]
-        if name not in names:
-            self.fail(
-                path,
-                f"no {name!r}; there is {', '.join(names) or 'nothing to choose yet'}.{did_you_mean(str(name), names)}",
-            )
+        if not isinstance(name, str) or name not in names:
+            known = ", ".join(names) or "nothing to choose yet"
+            self.fail(path, f"no {_shown(name)}; there is {known}.{did_you_mean(str(name), names)}")
         return names[name]
 
     def call(self, make: Callable[..., Any], given: dict[Any, Any], path: str, besides: Sequence[str] = ()) -> Any:
         """Call with options that its signature takes; names `besides` them are known to exist."""
         if _makes_objective(make):
-            given, besides = self._one_dial(given, path), (*besides, "scale")
+            given, besides = self._one_dial(given, path), (*besides, "scale", "matryoshka")
         hints = _hints(make)
         self.refuse_unknown(path, given, [*besides, *hints])
         for name, parameter in inspect.signature(make).parameters.items():
             if parameter.default is parameter.empty and name in hints and name not in given:
                 self.fail(f"{path}.{name}", "is needed and not given")
         arguments = {key: self.value(hints[key], value, f"{path}.{key}") for key, value in given.items()}
-        if _makes_objective(make) and "masks" not in arguments:
-            arguments["masks"] = (masks.SameId(), *make(**arguments).masks)  # rows of a run always have ids
         try:
+            if _makes_objective(make) and "masks" not in arguments:
+                arguments["masks"] = (masks.SameId(), *make(**arguments).masks)  # rows of a run always have ids
             return make(**arguments)
         except ConfigError as error:
             self.fail(path, str(error))
+
+    def wrapped(self, objective: Objective, given: Any, path: str) -> Matryoshka:
+        """An objective at several widths: a list of them, or a mapping with their weights."""
+
+        def nested(widths: tuple[int, ...], weights: tuple[float, ...] | None = None) -> Matryoshka:
+            return Matryoshka(objective, widths, weights)
+
+        made: Matryoshka = self.call(nested, dict(given) if isinstance(given, Mapping) else {"widths": given}, path)
+        return made
 
     def _one_dial(self, given: dict[Any, Any], path: str) -> dict[Any, Any]:
         """`scale` is accepted for 1 / temperature."""
@@ -150,19 +168,16 @@ class _Builder:
         """A value that a parameter with this annotation takes."""
         if _is_kind(hint):
             return self.part(hint, value, path)
-        if hint is Temperature or Temperature in get_args(hint):
-            if isinstance(value, Temperature):
-                return value
-            if isinstance(value, Mapping):
-                return self.call(Temperature, dict(value), path)
-            number = self._checked(float, value, path)
-            try:
-                return Temperature(number)
-            except ConfigError as error:
-                self.fail(path, str(error))
+        state = next((kind for kind in (Temperature, Memory) if hint is kind or kind in get_args(hint)), None)
+        if state is not None and value is not None and not isinstance(value, state):
+            # One number, or a mapping of all options; the first option is what the number is for.
+            first = next(iter(_hints(state)))
+            return self.call(state, dict(value) if isinstance(value, Mapping) else {first: value}, path)
+        if state is not None:
+            return value
         if get_origin(hint) is Sequence and _is_kind(get_args(hint)[0]):
             if not isinstance(value, Sequence) or isinstance(value, str):
-                self.fail(path, f"is {value!r}, and a list is expected")
+                self.fail(path, f"is {_shown(value)}, and a list is expected")
             return tuple(self.part(get_args(hint)[0], item, f"{path}[{i}]") for i, item in enumerate(value))
         return self._checked(hint, value, path)
 
@@ -172,25 +187,33 @@ class _Builder:
         given: Any = {}
         if isinstance(value, Mapping):
             if len(value) != 1:
-                self.fail(path, f"is {dict(value)!r}, and one name with its options is expected")
+                self.fail(path, f"is {_shown(value)}, and one name with its options is expected")
             name, given = next(iter(value.items()))
+            given = {} if given is None else given  # `- same_id:` with nothing behind it
         found = self.named(kind, name, path)
         if not inspect.isclass(found):
             if given:
                 self.fail(path, f"{name} takes no options")
             return found
         if not isinstance(given, Mapping):
-            self.fail(f"{path}.{name}", f"is {given!r}, and a mapping of options is expected")
+            self.fail(f"{path}.{name}", f"is {_shown(given)}, and a mapping of options is expected")
         return self.call(found, dict(given), f"{path}.{name}")
 
     def _checked(self, hint: Any, value: Any, path: str) -> Any:
+        if isinstance(value, bool) and bool not in (hint, *get_args(hint)):
+            self.fail(path, f"is {str(value).lower()}, and this option is not a switch")  # lest it count as 1 or 0
         try:
-            return TypeAdapter(hint, config=ConfigDict(strict=False)).validate_python(value)
+            return TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False)).validate_python(value)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             inner = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
             text = first["msg"][0].lower() + first["msg"][1:]
-            self.fail(f"{path}{inner}", f"{text}, and it is {first['input']!r}")
+            self.fail(f"{path}{inner}", f"{text}, and it is {_shown(first['input'])}")
+
+
+def _shown(value: Any) -> str:
+    """A value in a message: cut short where it is long."""
+    return _SHORT.repr(value)
 
 
 def _is_kind(hint: Any) -> bool:
@@ -225,12 +248,10 @@ def _options_of(made: Any) -> dict[str, Any]:
 def describe(value: Any) -> Any:
     """A value as it stands in YAML."""
     if isinstance(value, Temperature):
-        return {
-            "value": round(value.value, 12),
-            "learnable": value.learnable,
-            "floor": value.floor,
-            "ceiling": value.ceiling,
-        }
+        options = {name: getattr(value, name) for name in ("final", "schedule", "floor", "ceiling")}
+        return {"value": value.start, "learnable": value.learnable, **options}
+    if isinstance(value, Memory):
+        return {"size": value.size}
     if isinstance(value, tuple | list):
         return [describe(item) for item in value]
     for names in PARTS.values():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -15,7 +16,6 @@ from .errors import TemperaError
 
 app = typer.Typer(
     help="Train retrieval models by contrast.",
-    no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -85,7 +85,7 @@ def _split(arguments: list[str]) -> tuple[Path | None, list[str]]:
 
 def _answer(document: Any, as_json: bool, show: Callable[[], Any]) -> None:
     if as_json:
-        print(json.dumps(document, ensure_ascii=False, allow_nan=False))
+        print(json.dumps(document, allow_nan=False))
     else:
         show()
 
@@ -114,12 +114,13 @@ def main() -> None:
     """Run a command; what the user got wrong is one line on standard error and exit code 2."""
     # Spinning threads slow a shared machine down by up to 20x; this has to be set before torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _stop)
     try:
-        code = app(standalone_mode=False)
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except typer.Exit as stop:
         code = stop.exit_code
-    except typer.Abort:
-        code = 130
     except TemperaError as error:
         code = _fail(str(error))
     except Exception as error:
@@ -129,11 +130,16 @@ def main() -> None:
     sys.exit(code or 0)
 
 
+def _stop(number: int, _: object) -> NoReturn:
+    """End by way of every `finally`, so that no half-written folder stays; 130 for Ctrl-C, 143 for SIGTERM."""
+    sys.exit(128 + number)
+
+
 def _fail(message: str) -> int:
     line = " ".join(message.split())
     print(f"tempera: {line}", file=sys.stderr)
     if "--json" in sys.argv:
-        print(json.dumps({"error": line}, ensure_ascii=False))
+        print(json.dumps({"error": line}))
     return 2
 
 

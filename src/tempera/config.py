@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import yaml
 from .errors import ConfigError
 
 COMMAND_LINE = "command line"
+Place = Callable[[int], str]  # what to call a line, counted from 0
 
 
 @dataclass
@@ -39,22 +40,12 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> Options:
     >>> load(None, ["objective.temperature=0.1"]).values
     {'objective': {'temperature': 0.1}}
     """
-    options = Options() if path is None else _read(path)
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"{override!r}: an override is dotted.key=value, such as objective.temperature=0.1")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise ConfigError(f"{override!r}: {text!r} is not a YAML value") from None
-        _set(options, key, value)
-    return options
+    return _overridden(Options() if path is None else _read(path), overrides)
 
 
-def of(mapping: Mapping[str, Any]) -> Options:
-    """Options given as a mapping from Python."""
-    return Options(dict(mapping))
+def of(mapping: Mapping[str, Any], overrides: Sequence[str] = ()) -> Options:
+    """Options given as a mapping from Python, with overrides; the mapping stays as it is."""
+    return _overridden(Options(dict(mapping)), overrides)
 
 
 def dump(values: Mapping[str, Any]) -> str:
@@ -70,43 +61,74 @@ def _read(path: Path) -> Options:
         raise ConfigError(f"no such configuration file: {path}") from None
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        values = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-    if node is None:
+
+    def place(line: int) -> str:
+        return f"{path}:{line + 1}"
+
+    node, values = _parse(text, str(path), place)
+    if values is None:
         return Options()
     if not isinstance(values, dict):
         raise ConfigError(f"{path} holds {type(values).__name__}, and a mapping of sections is expected")
     options = Options(values)
-    _locate(node, "", path, options.places)
+    _locate(node, "", place, options.places, set())
     return options
 
 
-def _locate(node: yaml.Node, prefix: str, file: Path, places: dict[str, str]) -> None:
-    """Remember the line of every key below a node."""
+def _parse(text: str, what: str, place: Place) -> tuple[yaml.Node | None, Any]:
+    """YAML as nodes, which know their lines, and as values."""
+    try:
+        return yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        where = f" ({place(error.problem_mark.line)})" if error.problem_mark else ""
+        raise ConfigError(f"{what} is not YAML: {error.problem}{where}") from None
+    except Exception as error:  # PyYAML's constructors let ValueError, KeyError, RecursionError and others through
+        raise ConfigError(f"{what} is not YAML: {' '.join(str(error).split())}") from None
+
+
+def _locate(node: yaml.Node | None, prefix: str, place: Place, places: dict[str, str], seen: set[int]) -> None:
+    """Remember the place of every key below a node, once: aliases may repeat a node, even within itself."""
+    if id(node) in seen:
+        return
+    seen.add(id(node))
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            path = f"{prefix}.{key.value}" if prefix else str(key.value)
+            path, here = f"{prefix}.{key.value}" if prefix else str(key.value), place(key.start_mark.line)
             if path in places:
-                raise ConfigError(f"{path}: given twice, at {places[path]} and {file}:{key.start_mark.line + 1}")
-            places[path] = f"{file}:{key.start_mark.line + 1}"
-            _locate(value, path, file, places)
+                raise ConfigError(f"{path}: given twice, at {places[path]} and {here}")
+            places[path] = here
+            _locate(value, path, place, places, seen)
     elif isinstance(node, yaml.SequenceNode):
         for i, value in enumerate(node.value):
-            places[f"{prefix}[{i}]"] = f"{file}:{value.start_mark.line + 1}"
-            _locate(value, f"{prefix}[{i}]", file, places)
+            places[f"{prefix}[{i}]"] = place(value.start_mark.line)
+            _locate(value, f"{prefix}[{i}]", place, places, seen)
 
 
-def _set(options: Options, key: str, value: Any) -> None:
+def _overridden(options: Options, overrides: Sequence[str]) -> Options:
+    """Each override in turn put over what was given before, at its key and below."""
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"{override!r}: an override is dotted.key=value, such as objective.temperature=0.1")
+        if "[" in key:
+            raise ConfigError(f"{key}: an item of a list cannot be set; set {key[: key.index('[')]} as a whole")
+        node, value = _parse(text, override, lambda _: COMMAND_LINE)
+        _set(options.values, key, value)
+        for path in [path for path in options.places if path.startswith((f"{key}.", f"{key}["))]:
+            del options.places[path]
+        options.places[key] = COMMAND_LINE
+        _locate(node, key, lambda _: COMMAND_LINE, options.places, set())
+    return options
+
+
+def _set(values: dict[str, Any], key: str, value: Any) -> None:
     *parents, last = key.split(".")
-    here = options.values
+    here = values
     for i, parent in enumerate(parents):
-        below = here.setdefault(parent, {})
-        if not isinstance(below, dict):
+        below = here.get(parent)
+        if below is not None and not isinstance(below, Mapping):
             path = ".".join(parents[: i + 1])
             raise ConfigError(f"{key}: {path} is {below!r} and holds no options; set {path} as a whole")
-        here = below
+        here[parent] = dict(below or {})  # a copy: an alias, or the caller, may hold the same mapping
+        here = here[parent]
     here[last] = value
-    options.places[key] = COMMAND_LINE

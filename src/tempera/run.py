@@ -51,4 +51,7 @@ class Run:
         """The k documents nearest to a query, best first."""
         if not query.strip():
             raise DataError("the query is empty; give words to search for")
-        return self.index.search(self.encode([query])[0], k)
+        if k < 1:
+            raise DataError(f"k is {k}, and at least 1 document is to be found")
+        text = query.encode("utf-8", "replace").decode("utf-8")  # a terminal may pass on bytes that are no text
+        return self.index.search(self.encode([text])[0], k)

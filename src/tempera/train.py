@@ -15,12 +15,16 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import save_file
 from torch import nn
 from tqdm import tqdm
 
 from . import config as configuration
 from .build import Config, build
+from .core.advice import cautions
+from .core.matryoshka import Matryoshka
 from .core.ragged import Ragged
+from .core.similarity import cosine
 from .data.batches import Examples, Shuffled
 from .data.pairs import Rows, Split, hold_out
 from .engine import loop
@@ -50,18 +54,19 @@ def train(
     Args:
         config: options as a mapping, a YAML file, or None for the default job: search in the installed Python's code.
         output: the folder to make: model/, index/, config.yaml, metrics.json, log.jsonl, report.html.
-        overrides: dotted.key=value, as on the command line; for a YAML file or None.
+        overrides: dotted.key=value, as on the command line.
         overwrite: replace a run that `output` holds, once the new one is complete.
 
     Raises:
         TemperaError: wrong options, no data, or an output that cannot be written.
     """
     if isinstance(config, Mapping):
-        options = configuration.of(config)
+        options = configuration.of(config, overrides)
     else:
         options = configuration.load(None if config is None else Path(config), overrides)
+    resolved = build(options)
     with staged(Path(output), overwrite) as folder:
-        _Job(build(options), folder).run()
+        _Job(resolved, folder).run()
     return Run(Path(output))
 
 
@@ -145,6 +150,11 @@ class _Job:
     def train(self) -> None:
         """Optimiser steps, with the metrics on the way."""
         options, objective = self.config.train, self.config.objective
+        base = objective.objective if isinstance(objective, Matryoshka) else objective
+        base.temperature.settle(options.batch_size, normalised=base.similarity is cosine)
+        for caution in cautions(base):
+            tqdm.write(f"caution: {caution}", file=sys.stderr)
+            self.log.write(event="caution", text=caution)
         steps = options.steps(self.rows.batches_per_epoch)
         modules = nn.ModuleDict({"tower": self.tower, "objective": objective})
         batches = (self.examples.batch(rows) for rows in self.rows(0, steps))
@@ -191,6 +201,7 @@ class _Job:
     def save(self, systems: Mapping[str, Ranking], spreads: Mapping[str, Spread]) -> None:
         """Everything a run leaves."""
         self.tower.save(self.folder / "model")
+        save_file(self.config.objective.state_dict(), self.folder / "objective.safetensors")
         vectors = self.tower.encode(self.docs).numpy()
         write_index(self.folder / "index", vectors, self.task.split.pairs.table.take(self.doc_rows))
         (self.folder / "config.yaml").write_text(configuration.dump(self.config.resolved), encoding="utf-8")

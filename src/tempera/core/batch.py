@@ -6,7 +6,7 @@ D embedding width, G guide width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, Literal, TypeVar
 
@@ -90,10 +90,14 @@ class Batch(Generic[X]):
         roles: tuple[Role, ...] = ("query", "doc", "negatives", "sampled", "memory")
         return {role: side for role in roles if (side := self.side(role)) is not None}
 
-    def map(self, fn: Callable[[Side[X]], Side[Y]]) -> Batch[Y]:
-        """Apply `fn` to every side that is present."""
-        changed: Any = {role: fn(side) for role, side in self.sides().items()}
+    def of(self, rows: Mapping[Role, Y]) -> Batch[Y]:
+        """The same batch with other `rows` for every side: embeddings in place of features."""
+        changed: Any = {role: side.of(rows[role]) for role, side in self.sides().items()}
         return replace(self, **changed)  # type: ignore[return-value]
+
+    def map(self, fn: Callable[[X], Y]) -> Batch[Y]:
+        """Apply `fn` to the rows of every side."""
+        return self.of({role: fn(side.rows) for role, side in self.sides().items()})
 
     def shares(self) -> Tensor:
         """What each of this device's rows counts in the weighted mean over all devices, [b]."""

@@ -1,15 +1,24 @@
 """Terms added to the logits after the temperature: they are never divided by it.
 
-A correction is called with a block and answers with an `Addition`.
+A correction is called with a block and answers with an `Addition`. Where q is the expected number of times that the
+samplers put a document into a batch, and s the similarity:
+
+    LogQ        - log q                 on every candidate (classic), or on every negative (refined)
+    Hardness    + strength * s          on negatives, without gradient
+    Margin      - margin                on positives
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
+import torch
 from torch import Tensor
 
+from ..errors import DataError
+from .matches import match
 from .pools import Block
 
 
@@ -17,14 +26,111 @@ from .pools import Block
 class Addition:
     """What one correction adds to the logits of one block.
 
-    Letters in shapes: b rows of the block, r rows of a tile, c candidates.
+    Letters in shapes: r rows of a tile, c candidates, k positives of a tile.
     """
 
-    positive: Tensor | None = None  # [b] added to each row's positive
-    candidate: Tensor | None = None  # [c] added to every other candidate
-    pairwise: Callable[[slice, Tensor], Tensor] | None = (
-        None  # (tile, its similarities [r, c]) -> [r, c], to every other
-    )
+    candidate: Tensor | None = None  # [c] added to every candidate, positive or not
+    positive: Callable[[Tensor, Tensor], Tensor] | None = None  # (rows [k], columns [k]) -> [k], added to positives
+    pairwise: Callable[[slice, Tensor], Tensor] | None = None  # (tile, similarities [r, c]) -> [r, c], not to positives
 
 
 Correction = Callable[[Block], Addition]
+
+
+@dataclass(frozen=True)
+class LogQ:
+    """Take the log of how often a document is sampled off its logit, so that popular ones are not over-penalised.
+
+    classic: off every candidate, the positive too (Yi et al. 2019, section 3.1). A constant factor of q cancels.
+    refined: off every negative only, since the positive is there with certainty and not by sampling (Khrylchenko et
+    al. 2025, arXiv 2507.09331). q has to be an expected count, as `expected_logq` gives it; accidental hits have to be
+    masked. The gradient is the classic one's with the positive's own sampling left out, and equals in expectation
+    that of the softmax over the whole corpus.
+
+    Args:
+        weight: share of the correction; 0 leaves popular documents penalised, 1 is unbiased, between is a dial between
+            head and tail.
+
+    Raises:
+        DataError: candidates without logq.
+    """
+
+    kind: Literal["classic", "refined"] = "classic"
+    weight: float = 1.0
+
+    def __call__(self, block: Block) -> Addition:
+        logq = block.candidates.logq
+        if logq is None:
+            raise DataError(
+                f"log_q needs logq of the {block.candidate} candidates, and the batch has none: give the data a "
+                f"frequency, or drop the correction"
+            )
+        if self.kind == "classic":
+            return Addition(candidate=-self.weight * logq)
+        return Addition(candidate=-self.weight * logq, positive=lambda rows, columns: self.weight * logq[columns])
+
+
+def expected_logq(batch_rows: int, frequency: Tensor, sampled: int = 0, proposal: Tensor | None = None) -> Tensor:
+    """Log of the expected number of times each document stands in a batch, from all its sources, [n].
+
+        log( batch_rows * frequency + sampled * proposal )
+
+    (Yang et al. 2020, section 3, for mixed negative sampling.) The same document has one value, whichever source
+    brought it.
+
+    Args:
+        batch_rows: pairs of a batch.
+        frequency: [n] share of each document among the training pairs.
+        sampled: documents drawn apart from the pairs.
+        proposal: [n] chance of each document in one of these draws.
+
+    >>> expected_logq(100, torch.tensor([0.02]), 50, torch.tensor([0.01])).exp().tolist()
+    [2.5]
+    """
+    count = batch_rows * frequency
+    if sampled:
+        if proposal is None:
+            raise DataError("documents sampled apart from the pairs need their proposal probabilities")
+        count = count + sampled * proposal
+    return count.log()
+
+
+@dataclass(frozen=True)
+class Hardness:
+    """Add `strength` x similarity to negatives of the forward direction, without gradient.
+
+    others: negatives of other rows, strength 9 (Lan et al. 2025, eq. 5); own: the row's own hard negatives, strength 5
+    (Schechter Vera et al. 2025, EmbeddingGemma); all: both.
+    """
+
+    strength: float
+    on: Literal["others", "own", "all"] = "others"
+
+    def __call__(self, block: Block) -> Addition:
+        if block.direction != "query>doc":
+            return Addition()
+        if self.on == "all":
+            return Addition(pairwise=lambda tile, similarities: self.strength * similarities)
+        own = match(block.rows, block.owner)
+
+        def others(tile: slice, similarities: Tensor) -> Tensor:
+            added = self.strength * similarities
+            added[own(tile)] = 0
+            return added
+
+        def mine(tile: slice, similarities: Tensor) -> Tensor:
+            added = torch.zeros_like(similarities)
+            added[own(tile)] = self.strength * similarities[own(tile)]
+            return added
+
+        return Addition(pairwise=others if self.on == "others" else mine)
+
+
+@dataclass(frozen=True)
+class Margin:
+    """Take `margin`, in logits, off every positive (Yang et al. 2019, additive margin softmax, eq. 4, scaled)."""
+
+    margin: float
+
+    def __call__(self, block: Block) -> Addition:
+        return Addition(positive=lambda rows, columns: torch.full((len(rows),), -self.margin, device=rows.device))

@@ -1,20 +1,24 @@
 """Candidates that must not count as negatives.
 
-A mask is called with a block and answers with exclusions; each exclusion gives, for a tile of rows, the index of what is
-left out: (rows, columns) counted from the tile's first row, or a boolean [tile, c]. A row's own positive is never
-left out: the objective sees to that.
+A mask is called with a block and answers with exclusions; each gives, for a tile of rows, the index of what is left out:
+(rows, columns) counted from the tile's first row, or a boolean [tile, c]. A row's own positive is never left out: the
+objective sees to that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
 
 from ..errors import DataError
-from .matches import Index, match
-from .pools import Block
+from .matches import match
+from .pools import Block, Exclusion
+from .similarity import cosine, exact
 
-Exclusion = Callable[[slice], Index]
 Mask = Callable[[Block], tuple[Exclusion, ...]]
 
 
@@ -32,11 +36,86 @@ class SameId:
     def __call__(self, block: Block) -> tuple[Exclusion, ...]:
         batch, local = block.batch, block.batch.local
         if not block.paired:
-            if batch.doc.ids is None or block.candidates.ids is None:
-                missing = "doc" if batch.doc.ids is None else block.candidate
-                raise DataError(f"same_id compares documents by id, and the batch has no ids of {missing}: give ids=")
-            return (match(batch.doc.ids[local], block.candidates.ids),)
+            return (match(doc_ids(block)[local], _candidate_ids(block)),)
         known = [side.ids for side in (batch.query, batch.doc) if side.ids is not None]
         if not known:
             raise DataError("same_id compares rows by id, and the batch has ids of neither query nor doc: give ids=")
         return tuple(match(ids[local], ids) for ids in known)
+
+
+@dataclass(frozen=True)
+class KnownPositives:
+    """Leave out every document that is known to answer the row's query, in whichever row or pool it stands.
+
+    A document candidate is left out where its id is among `Batch.known` of row i; a query candidate j where document j
+    is known to answer query i, or document i to answer query j.
+
+    Raises:
+        DataError: the batch has no `known`, or no document ids.
+    """
+
+    def __call__(self, block: Block) -> tuple[Exclusion, ...]:
+        batch = block.batch
+        if batch.known is None:
+            raise DataError("known_positives needs the known answers of every query: give the batch known=Ragged")
+        mine = batch.known[batch.local]
+        if block.paired:
+            found = [match(mine.values, doc_ids(block), mine.offsets)]
+        else:
+            found = [match(mine.values, _candidate_ids(block), mine.offsets)]
+        if block.candidate == "query":
+            rows = torch.repeat_interleave(batch.known.lengths)
+            found.append(match(doc_ids(block)[batch.local], batch.known.values, columns=rows))
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Guided:
+    """Leave out candidates that a guide finds closer to the anchor than the row's pair (GISTEmbed, Solatorio 2024, eq. 3).
+
+        guide(anchor, candidate) > p - margin        absolute, p = guide(query, doc) of the row
+        guide(anchor, candidate) > p - margin * |p|  relative (NV-Retriever, Moreira et al. 2024: margin .05)
+
+    Args:
+        margin: how much less similar than the pair a candidate has to be.
+        kind: absolute or relative.
+        by: "guide" takes `Side.guide`, unit vectors of any model; "self" the embeddings in training themselves.
+
+    Raises:
+        DataError: a side without guide vectors.
+    """
+
+    margin: float = 0.0
+    kind: Literal["absolute", "relative"] = "absolute"
+    by: Literal["guide", "self"] = "guide"
+
+    def __call__(self, block: Block) -> tuple[Exclusion, ...]:
+        local = block.batch.local
+        query, doc = self._vectors(block, "query")[local], self._vectors(block, "doc")[local]  # each [b, G]
+        pair = (query * doc).sum(1, keepdim=True)  # [b, 1]
+        bound = pair - (self.margin if self.kind == "absolute" else self.margin * pair.abs())
+        anchors, candidates = query if block.anchor == "query" else doc, self._vectors(block, block.candidate)
+        return (lambda tile: anchors[tile] @ candidates.T > bound[tile],)
+
+    def _vectors(self, block: Block, role: str) -> Tensor:
+        side = getattr(block.batch, role)
+        if self.by == "self":
+            return cosine(side.rows.detach())
+        if side.guide is None:
+            raise DataError(f"guided needs the guide's vectors of every side, and {role} has none: give guide=")
+        return exact(side.guide)
+
+
+def doc_ids(block: Block) -> Tensor:
+    """Ids of the rows' documents, [n]."""
+    ids = block.batch.doc.ids
+    if ids is None:
+        raise DataError("documents are compared by id, and the batch has no ids of doc: give ids=")
+    return ids
+
+
+def _candidate_ids(block: Block) -> Tensor:
+    ids = block.candidates.ids
+    if ids is None:
+        raise DataError(f"documents are compared by id, and the batch has no ids of {block.candidate}: give ids=")
+    return ids

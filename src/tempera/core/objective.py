@@ -10,6 +10,7 @@ Each part is free of the others, and every combination of them runs through the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -18,12 +19,13 @@ from torch.autograd.function import once_differentiable
 
 from ..errors import ConfigError, DataError
 from . import pools as P
-from .batch import Batch
+from .batch import Batch, Role
 from .corrections import Correction
-from .masks import Mask
+from .masks import KnownPositives, Mask, SameId
+from .memory import Memory
 from .similarity import Similarity, cosine
 from .temperature import Temperature
-from .tiles import Problem, Term, sweep
+from .tiles import TILE_ELEMENTS, Numerator, Problem, Term, sweep
 
 
 class Objective(nn.Module):
@@ -31,15 +33,21 @@ class Objective(nn.Module):
 
     Args:
         similarity: `cosine` or `dot`.
-        temperature: a number, or a `Temperature` (which may learn).
-        pools: who stands in the denominator; one of them must hold the positive (docs, or back_queries).
+        temperature: a number, or a `Temperature` (which may follow a schedule or learn).
+        pools: who stands in the denominator; one of them must hold the positive (docs, or back_queries). A pool whose
+            rows the batch does not have is empty.
         corrections: terms added to the logits.
         masks: candidates that are left out; never a row's own positive. A row whose every negative is left out has loss 0.
         partition: "joint" is one softmax over all pools; "per_direction" is one for each direction, averaged.
+        numerator: "one" is the row's own positive; with several known positives of a query in the batch (by equal ids, or
+            `Batch.known`), "mean" takes the mean of their log-probabilities (Khosla et al. 2020, eq. 2) and "sum" the
+            log of their summed probability (Miech et al. 2020, eq. 1).
         hardest: keep only this many highest negatives of each row; None keeps all.
+        memory: a queue of past documents for the pool `memory`.
+        tile_elements: scores held at once; a matter of speed and memory only.
 
     Raises:
-        ConfigError: a direction without a positive.
+        ConfigError: parts that do not go together.
         DataError: a part needs ids or other data that the batch does not have.
 
     >>> from tempera.core.batch import Batch, Side
@@ -57,58 +65,74 @@ class Objective(nn.Module):
         corrections: Sequence[Correction] = (),
         masks: Sequence[Mask] = (),
         partition: Literal["joint", "per_direction"] = "joint",
+        numerator: Numerator = "one",
         hardest: int | None = None,
+        memory: Memory | None = None,
+        tile_elements: int = TILE_ELEMENTS,
     ) -> None:
         super().__init__()
         self.similarity = similarity
         self.temperature = temperature if isinstance(temperature, Temperature) else Temperature(temperature)
         self.pools, self.corrections, self.masks = tuple(pools), tuple(corrections), tuple(masks)
-        self.partition, self.hardest = partition, hardest
+        self.partition, self.numerator, self.hardest = partition, numerator, hardest
+        self.memory, self.tile_elements = memory, tile_elements
         if hardest is not None and hardest < 1:
             raise ConfigError(f"hardest keeps at least 1 negative and is {hardest}; None keeps all")
+        if (memory is not None) != (P.memory in self.pools):
+            raise ConfigError("a memory and the pool memory go together: give both or neither")
         for name, blocks in self._groups().items():
-            if not any(_holds(pair) for pair in blocks):
-                raise ConfigError(f"no pool holds the positive {name}: {_ADVICE[self.partition]}")
+            if not any(P.holds_positive(*pair) for pair in blocks):
+                advice = "add docs or back_queries to pools" if partition == "joint" else "choose partition joint"
+                raise ConfigError(f"no pool holds the positive of the softmax over {name}: {advice}")
 
     def forward(self, batch: Batch[Tensor]) -> Tensor:
         """Losses of this device's rows, [b], differentiable for every embedding and the temperature."""
-        problem, leaves = self._prepare(batch)
+        problem, leaves = self.prepare(batch)
         losses: Tensor = _Losses.apply(problem, *leaves)  # type: ignore[no-untyped-call]
         return losses
 
     def propagate(self, batch: Batch[Tensor], shares: Tensor) -> Tensor:
         """Losses, [b], and the gradients of sum(shares * losses), added to `.grad`, in one pass over the scores.
 
-        The embeddings must be leaves that require gradients; the temperature's parameter is reached too.
+        The embeddings must require gradients; the temperature's parameter is reached too.
         """
         with torch.enable_grad():
-            problem, leaves = self._prepare(batch)
+            problem, leaves = self.prepare(batch)
         with torch.no_grad():
             losses, grads = sweep(problem, leaves, shares.to(leaves[0]))
         assert grads is not None
         reached = [(leaf, grad) for leaf, grad in zip(leaves, grads, strict=True) if leaf.requires_grad]
-        if reached:
-            torch.autograd.backward([leaf for leaf, _ in reached], [grad for _, grad in reached])
+        torch.autograd.backward([leaf for leaf, _ in reached], [grad for _, grad in reached])
         return losses
 
-    def _groups(self) -> dict[str, list[tuple[Any, Any]]]:
+    def recall(self, batch: Batch[Tensor]) -> Batch[Tensor]:
+        """The batch with what the memory holds, if there is one."""
+        return batch if self.memory is None else replace(batch, memory=self.memory.side())
+
+    def remember(self, batch: Batch[Tensor]) -> None:
+        """Put the batch's documents into the memory, if there is one; to be called after the step."""
+        if self.memory is not None:
+            self.memory.push(batch.doc)
+
+    def _groups(self) -> dict[str, list[tuple[Role, Role]]]:
         """Blocks (anchor role, candidate role) of each softmax."""
-        groups: dict[str, list[tuple[Any, Any]]] = {}
-        for anchor, candidate in (pair for pool in self.pools for pair in pool.blocks):
-            direction = f"{anchor}>{'query' if candidate == 'query' else 'doc'}"
-            groups.setdefault(f"in {direction}" if self.partition == "per_direction" else "at all", []).append(
-                (anchor, candidate)
-            )
+        groups: dict[str, list[tuple[Role, Role]]] = {}
+        for pair in (pair for pool in self.pools for pair in pool.blocks):
+            name = P.direction(*pair) if self.partition == "per_direction" else "all pools"
+            groups.setdefault(name, []).append(pair)
         return groups
 
-    def _prepare(self, batch: Batch[Tensor]) -> tuple[Problem, list[Tensor]]:
+    def prepare(self, batch: Batch[Tensor]) -> tuple[Problem, list[Tensor]]:
         """The sweep's problem, and its leaves: scaled anchors and candidates, joined to the embeddings by autograd."""
+        sides = batch.sides()
+        if len(widths := sorted({side.rows.shape[1] for side in sides.values()})) > 1:
+            raise DataError(f"embeddings of one batch have one width, and these have {widths}")
         scale = self.temperature.scale()
-        vectors = {role: self.similarity(side.rows) for role, side in batch.sides().items()}
+        vectors = {role: self.similarity(side.rows) for role, side in sides.items()}
         leaves: list[Tensor] = []
-        index: dict[tuple[str, str], int] = {}
+        index: dict[tuple[Role, str], int] = {}
 
-        def leaf(role: Any, kind: Literal["anchor", "candidate"]) -> int:
+        def leaf(role: Role, kind: Literal["anchor", "candidate"]) -> int:
             if (role, kind) not in index:
                 index[role, kind] = len(leaves)
                 vector = vectors[role]
@@ -116,34 +140,30 @@ class Objective(nn.Module):
             return index[role, kind]
 
         groups = []
-        for blocks in self._groups().values():
-            terms = []
-            for anchor, candidate in blocks:
-                if candidate not in vectors:
-                    continue
-                block = P.Block(batch, anchor, candidate)
-                terms.append(
-                    Term(
-                        leaf(anchor, "anchor"),
-                        leaf(candidate, "candidate"),
-                        block.positive,
-                        block.itself,
-                        tuple(correction(block) for correction in self.corrections),
-                        tuple(exclusion for mask in self.masks for exclusion in mask(block)),
-                    )
-                )
+        for pairs in self._groups().values():
+            terms: list[Term] = []
+            for anchor, candidate in pairs:
+                if candidate in sides and len(sides[candidate]):
+                    block = P.Block(batch, anchor, candidate)
+                    first = not any(term.positive is not None for term in terms)
+                    ends = leaf(anchor, "anchor"), leaf(candidate, "candidate")
+                    terms.append(self._term(block, ends, first))
             groups.append(tuple(terms))
-        widths = {vector.shape[1] for vector in vectors.values()}
-        if len(widths) > 1:
-            raise DataError(f"embeddings of one batch have one width, and these have {sorted(widths)}")
-        return Problem(tuple(groups), float(1 / scale.detach()), self.hardest), leaves
+        problem = Problem(tuple(groups), float(1 / scale.detach()), self.hardest, self.numerator, self.tile_elements)
+        return problem, leaves
 
-
-_ADVICE = {"joint": "add docs or back_queries to pools", "per_direction": "drop that pool or choose partition joint"}
-
-
-def _holds(pair: tuple[str, str]) -> bool:
-    return pair in (("query", "doc"), ("doc", "query"))
+    def _term(self, block: P.Block, ends: tuple[int, int], first: bool) -> Term:
+        others: tuple[P.Exclusion, ...] = ()
+        if self.numerator != "one" and first and block.positive is not None:
+            others = (*SameId()(block), *(KnownPositives()(block) if block.batch.known is not None else ()))
+        return Term(
+            anchor=ends[0],
+            candidate=ends[1],
+            positive=block.positive,
+            others=others,
+            additions=tuple(correction(block) for correction in self.corrections),
+            exclusions=(*block.own_kind, *(exclusion for mask in self.masks for exclusion in mask(block))),
+        )
 
 
 class _Losses(torch.autograd.Function):
@@ -158,7 +178,6 @@ class _Losses(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        leaves = ctx.saved_tensors
-        grads = sweep(ctx.problem, leaves, grad)[1]
+        grads = sweep(ctx.problem, ctx.saved_tensors, grad)[1]
         assert grads is not None
         return (None, *grads)

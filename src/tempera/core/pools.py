@@ -2,24 +2,29 @@
 
 A pool is a choice of (anchor, candidate) roles, and nothing else:
 
-    docs            query > doc         every row's document: the in-batch negatives, and the positive itself
-    negatives       query > negatives   hard negatives, of the own row and of all others
-    sampled         query > sampled     documents drawn apart from the pairs (mixed negatives, Yang et al. 2020)
-    memory          query > memory      documents of past batches (He et al. 2020)
-    queries         query > query       the other rows' queries (GTE, Li et al. 2023, eq. 2)
-    back_queries    doc > query         the backward direction (CLIP, Radford et al. 2021)
+    docs            query > doc             every row's document: the in-batch negatives, and the positive itself
+    negatives       query > negatives       hard negatives, of the own row and of all others
+    sampled         query > sampled         documents drawn apart from the pairs (mixed negatives, Yang et al. 2020)
+    memory          query > memory          documents of past batches (He et al. 2020)
+    queries         query > query           the other rows' queries (GTE, Li et al. 2023, eq. 2)
+    back_queries    doc > query             the backward direction (CLIP, Radford et al. 2021)
     back_docs       doc > doc, negatives    the other rows' documents, against the document (GTE)
-    back_positives  doc > doc           the same without negatives (GISTEmbed, Solatorio 2024)
+    back_positives  doc > doc               the same without negatives (GISTEmbed, Solatorio 2024)
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from .batch import Batch, Role, Side
+from .matches import Index, match
+
+Exclusion = Callable[[slice], Index]
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,16 @@ back_positives = Pool("back_positives", (("doc", "doc"),))
 POOLS = (docs, negatives, sampled, memory, queries, back_queries, back_docs, back_positives)
 
 
+def direction(anchor: Role, candidate: Role) -> str:
+    """Kinds compared: query>doc, query>query, doc>query or doc>doc."""
+    return f"{anchor}>{'query' if candidate == 'query' else 'doc'}"
+
+
+def holds_positive(anchor: Role, candidate: Role) -> bool:
+    """Whether a row's positive stands among the candidates."""
+    return (anchor, candidate) in (("query", "doc"), ("doc", "query"))
+
+
 @dataclass(frozen=True)
 class Block:
     """The candidates of one role for the rows of this device, and how they relate to those rows.
@@ -55,24 +70,20 @@ class Block:
 
     @property
     def direction(self) -> str:
-        """Kinds compared: query>doc, query>query, doc>query or doc>doc."""
-        return f"{self.anchor}>{'query' if self.candidate == 'query' else 'doc'}"
+        """Kinds compared."""
+        return direction(self.anchor, self.candidate)
 
-    @property
+    @cached_property
     def anchors(self) -> Side[Tensor]:
         """This device's rows of the anchor's role, [b]."""
-        side = self.batch.side(self.anchor)
-        assert side is not None
-        return side[self.batch.local]
+        return self.batch.sides()[self.anchor][self.batch.local]
 
-    @property
+    @cached_property
     def candidates(self) -> Side[Tensor]:
         """All candidates, [c]."""
-        side = self.batch.side(self.candidate)
-        assert side is not None
-        return side
+        return self.batch.sides()[self.candidate]
 
-    @property
+    @cached_property
     def rows(self) -> Tensor:
         """The row of each anchor, [b]."""
         span = self.batch.local
@@ -86,17 +97,20 @@ class Block:
     @property
     def positive(self) -> Tensor | None:
         """The column of each row's positive, [b]; None where the block does not hold it."""
-        return self.rows if self.paired and self.anchor != self.candidate else None
+        return self.rows if holds_positive(self.anchor, self.candidate) else None
 
-    @property
-    def itself(self) -> Tensor | None:
-        """The column of the anchor itself among candidates of its own kind, [b]; None where it is not there."""
-        return self.rows if self.anchor == self.candidate else None
-
-    @property
+    @cached_property
     def owner(self) -> Tensor:
         """The row each candidate came with, [c]; -1 for none."""
+        device = self.candidates.rows.device
         if self.paired:
-            return torch.arange(len(self.candidates), device=self.candidates.rows.device)
+            return torch.arange(len(self.candidates), device=device)
         owner = self.candidates.owner
-        return torch.full((len(self.candidates),), -1) if owner is None else owner
+        return torch.full((len(self.candidates),), -1, device=device) if owner is None else owner
+
+    @property
+    def own_kind(self) -> tuple[Exclusion, ...]:
+        """What is no candidate at all: among its own kind, the anchor itself; for a document, its row's negatives."""
+        if self.anchor == self.candidate or (self.anchor == "doc" and self.candidate == "negatives"):
+            return (match(self.rows, self.owner),)
+        return ()

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from . import pools
+from .corrections import Hardness, LogQ
+from .masks import Guided, SameId
 from .objective import Objective
-from .similarity import cosine
+from .similarity import cosine, dot
 from .temperature import Temperature
 
 FORWARD = (pools.docs, pools.negatives, pools.sampled)
 
 
 def mnr(temperature: float | Temperature = 0.05, **parts: Any) -> Objective:
-    """Multiple negatives ranking (Henderson et al. 2017, section 4), also InfoNCE, NT-Xent, in-batch softmax.
+    """Multiple negatives ranking (Henderson et al. 2017, section 4), also InfoNCE (van den Oord et al. 2018), NT-Xent.
 
     The temperature .05 (scale 20) is sentence-transformers' default.
     """
@@ -23,7 +25,53 @@ def mnr(temperature: float | Temperature = 0.05, **parts: Any) -> Objective:
 def symmetric(temperature: float | Temperature = 0.05, **parts: Any) -> Objective:
     """Both directions, one softmax each, averaged (CLIP, Radford et al. 2021, figure 3)."""
     both = {"pools": (*FORWARD, pools.back_queries), "partition": "per_direction"}
-    return Objective(**{"similarity": cosine, "temperature": temperature, **both, **parts})
+    return mnr(temperature, **{**both, **parts})
 
 
-PRESETS = (mnr, symmetric)
+def gte(temperature: float | Temperature = 0.01, **parts: Any) -> Objective:
+    """All four directions in one softmax (GTE, Li et al. 2023, eq. 2); its temperature is .01."""
+    every = (*FORWARD, pools.queries, pools.back_queries, pools.back_docs)
+    return mnr(temperature, **{"pools": every, **parts})
+
+
+def gist(temperature: float | Temperature = 0.01, margin: float = 0.0, **parts: Any) -> Objective:
+    """Guided in-sample selection of negatives (GISTEmbed, Solatorio 2024, eq. 3-4); its temperature is .01.
+
+    Needs the guide's vectors of every side.
+    """
+    three = (*FORWARD, pools.queries, pools.back_positives)
+    return mnr(temperature, **{"pools": three, "masks": (Guided(margin),), **parts})
+
+
+def simcse(temperature: float | Temperature = 0.05, **parts: Any) -> Objective:
+    """Two dropout views of one text, or a pair with hard negatives (SimCSE, Gao et al. 2021, eq. 1 and 5)."""
+    return mnr(temperature, **{"pools": (pools.docs, pools.negatives), **parts})
+
+
+def sampled_softmax(temperature: float | Temperature = 1.0, **parts: Any) -> Objective:
+    """Corrected in-batch softmax of two-tower recommenders (Yi et al. 2019, eq. 4-5), TFRS `Retrieval`'s loss.
+
+    Needs ids and logq of every document.
+    """
+    corrected = {"similarity": dot, "corrections": (LogQ(),), "masks": (SameId(),)}
+    return mnr(temperature, **{**corrected, **parts})
+
+
+def mixed_negatives(temperature: float | Temperature = 0.05, **parts: Any) -> Objective:
+    """In-batch and uniformly drawn documents, corrected for both (Yang et al. 2020, section 3; `expected_logq`).
+
+    Normalised with a temperature, as Yi et al. 2019 recommend in section 3.2. Needs ids and logq of every document.
+    """
+    return sampled_softmax(temperature, **{"similarity": cosine, "pools": (pools.docs, pools.sampled), **parts})
+
+
+def hardness(temperature: float | Temperature = 0.05, strength: float = 9.0, **parts: Any) -> Objective:
+    """Negatives weighted by their similarity: strength 9 on the other rows' (Lan et al. 2025, eq. 5).
+
+    EmbeddingGemma (Schechter Vera et al. 2025) weights a row's own hard negatives with strength 5:
+    `mnr(corrections=(Hardness(5.0, "own"),))`.
+    """
+    return mnr(temperature, **{"corrections": (Hardness(strength),), **parts})
+
+
+PRESETS = (mnr, symmetric, gte, gist, simcse, sampled_softmax, mixed_negatives, hardness)

@@ -3,42 +3,63 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError
 
+AUTO_BOUNDS = (0.01, 1.0)
+
 
 class Temperature(nn.Module):
     """The temperature t of the softmax; similarities are multiplied by the scale 1/t.
 
-    Learned as log(1/t), as CLIP does (Radford et al. 2021, section 2.5), so that it stays positive; kept within
-    [floor, ceiling], from which it can return. No weight decay is applied to it.
+    fixed: `Temperature(0.05)`.
+    scheduled: `Temperature(0.1, final=0.02)` goes from one value to the other over the run, geometrically.
+    learned: `Temperature(0.05, learnable=True)`, as log(1/t), as CLIP does (Radford et al. 2021, section 2.5), so that it
+    stays positive; kept within [floor, ceiling], from which it can return; no weight decay.
+    auto: `Temperature("auto")` takes its value from the run's batch when it starts, see `starting_value`.
 
     Args:
-        value: t itself, or the value to start from; above 0.
+        value: t itself, above 0, or what a schedule or training starts from, or "auto".
         learnable: whether training moves it.
+        final: the value at the end of a scheduled run; None is no schedule.
+        schedule: how a scheduled log t moves between the two.
         floor: lowest t that training may reach. CLIP's is .01.
         ceiling: highest t that training may reach.
 
     Raises:
-        ConfigError: a temperature of 0 or below, or outside [floor, ceiling] when it is learnable.
+        ConfigError: a temperature of 0 or below, outside [floor, ceiling] when learnable, learned and scheduled at once.
 
     >>> round(Temperature(0.05).value, 4), round(float(Temperature(0.05).scale()), 4)
     (0.05, 20.0)
     """
 
-    def __init__(self, value: float = 0.05, learnable: bool = False, floor: float = 0.01, ceiling: float = 1.0) -> None:
+    def __init__(
+        self,
+        value: float | Literal["auto"] = 0.05,
+        learnable: bool = False,
+        final: float | None = None,
+        schedule: Literal["linear", "cosine"] = "linear",
+        floor: float = 0.01,
+        ceiling: float = 1.0,
+    ) -> None:
         super().__init__()
-        if not 0 < value < math.inf:
-            raise ConfigError(_refusal(value))
-        if learnable and not 0 < floor <= value <= ceiling:
+        self.start, self.final, self.schedule = value, final, schedule
+        self.floor, self.ceiling = floor, ceiling
+        for given in (value, final):
+            if isinstance(given, float | int) and not 0 < given < math.inf:
+                raise ConfigError(_refusal(given))
+        if learnable and final is not None:
+            raise ConfigError("a temperature is learned or follows a schedule, not both: drop learnable or final")
+        if learnable and not 0 < floor <= (floor if value == "auto" else value) <= ceiling:
             raise ConfigError(
                 f"a learnable temperature starts within [floor, ceiling]: {floor} <= {value} <= {ceiling}"
             )
-        self.floor, self.ceiling = floor, ceiling
-        self.log_scale = nn.Parameter(torch.tensor(-math.log(value), dtype=torch.float64), requires_grad=learnable)
+        known = math.nan if value == "auto" else -math.log(value)
+        self.log_scale = nn.Parameter(torch.tensor(known, dtype=torch.float64), requires_grad=learnable)
 
     @property
     def learnable(self) -> bool:
@@ -52,13 +73,49 @@ class Temperature(nn.Module):
 
     def scale(self) -> Tensor:
         """1/t, a scalar with gradient if learnable; a value that left [floor, ceiling] is set back to its bound first."""
+        if self.log_scale.isnan():
+            raise ConfigError("the temperature is auto and has no value yet: call settle(candidates, normalised)")
         if self.learnable:
             with torch.no_grad():
                 self.log_scale.clamp_(-math.log(self.ceiling), -math.log(self.floor))
         return self.log_scale.exp()
 
+    def settle(self, candidates: int, normalised: bool, lowest_q: float | None = None) -> None:
+        """Give an auto temperature its value; see `starting_value`. Every other keeps its own."""
+        if self.log_scale.isnan():
+            value = starting_value(candidates, normalised, lowest_q)
+            if self.learnable:
+                value = min(max(value, self.floor), self.ceiling)
+            self.start = value
+            with torch.no_grad():
+                self.log_scale.fill_(-math.log(value))
+
+    def advance(self, progress: float) -> None:
+        """Follow the schedule to `progress` of the run, from 0 to 1; nothing happens without a schedule."""
+        if self.final is None or self.start == "auto":
+            return
+        share = progress if self.schedule == "linear" else (1 - math.cos(math.pi * progress)) / 2
+        log_t = (1 - share) * math.log(self.start) + share * math.log(self.final)
+        with torch.no_grad():
+            self.log_scale.fill_(-log_t)
+
     def extra_repr(self) -> str:
         return f"{self.value:.6g}, learnable={self.learnable}"
+
+
+def starting_value(candidates: int, normalised: bool, lowest_q: float | None = None) -> float:
+    """A temperature to start from: 1 / |log q| for cosines, 1 for inner products.
+
+    q is the smallest sampling probability if it is known, else 1 / candidates: the scale is then the log-odds against a
+    document that is drawn by chance, so that a cosine of 1 can just make up for it. Kept within [.01, 1].
+
+    >>> round(starting_value(1024, normalised=True), 3), round(starting_value(1024, True, lowest_q=1e-6), 3)
+    (0.144, 0.072)
+    """
+    if not normalised:
+        return 1.0
+    log_q = math.log(lowest_q if lowest_q else 1 / max(2, candidates))
+    return min(max(1 / max(abs(log_q), 1e-9), AUTO_BOUNDS[0]), AUTO_BOUNDS[1])
 
 
 def _refusal(value: float) -> str:

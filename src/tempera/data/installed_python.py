@@ -16,10 +16,10 @@ import subprocess
 import sys
 import sysconfig
 import textwrap
-import threading
 import tokenize
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -37,6 +37,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 # A docstring stands first after a colon; files without one are not parsed.
 _MAYBE_DOCSTRING = re.compile(r":[ \t]*(?:#[^\n]*)?\s*\n\s*[rRuU]?[\"']")
+_NEWLINE = re.compile(r"\r\n?|\n")  # `str.splitlines` also splits at form feeds, which Python does not count as lines
 _BODIES = ("body", "orelse", "finalbody", "handlers", "cases")  # where a statement holds statements
 _FIRST_PARAGRAPH = re.compile(r"\n\s*\n")
 _SCHEMA = pa.schema([(name, pa.large_string()) for name in ("query", "doc", "name", "place", "root")])
@@ -102,7 +103,7 @@ def python_files(root: Path, others: Sequence[Path] = ()) -> Iterator[Path]:
     for folder, folders, files in os.walk(root):
         inner = {name for name in folders if name in ("site-packages", "dist-packages", "__pycache__")}
         folders[:] = sorted(n for n in folders if n not in inner and Path(folder, n).resolve() not in skip)
-        yield from (Path(folder, name) for name in sorted(files) if name.endswith(".py"))
+        yield from (path for name in sorted(files) if name.endswith(".py") and (path := Path(folder, name)).is_file())
 
 
 def definitions(source: str) -> Iterator[tuple[str, str, str, int]]:
@@ -112,16 +113,18 @@ def definitions(source: str) -> Iterator[tuple[str, str, str, int]]:
     ('f', 'Double it.', 'def f(x):\\n    return 2 * x', 1)
     """
     found = list(_walk(ast.parse(source).body, ""))
-    lines = source.splitlines()
-    hidden = {n for _, _, text in found for n in range(text.lineno, (text.end_lineno or text.lineno) + 1)}
+    lines = _NEWLINE.split(source)
+    hidden: set[int] = set()
+    for _, _, text in found:
+        # A docstring that shares its line with the definition hides nothing: `def f(): "Text."` stays whole.
+        if not lines[text.lineno - 1][: text.col_offset].strip():
+            hidden.update(range(text.lineno, (text.end_lineno or text.lineno) + 1))
     for name, node, text in found:
         query = " ".join(_FIRST_PARAGRAPH.split(inspect.cleandoc(_value(text)), 1)[0].split())
-        # A docstring that shares its line with the definition hides nothing: `def f(): "Text."` stays whole.
-        first = node.lineno
-        kept = [n for n in range(first, (node.end_lineno or first) + 1) if n not in hidden or n == first]
+        kept = [n for n in range(node.lineno, (node.end_lineno or node.lineno) + 1) if n not in hidden]
         code = textwrap.dedent("\n".join(lines[n - 1] for n in kept)).strip()
         if query and code:
-            yield name, query, code, first
+            yield name, query, code, node.lineno
 
 
 def _value(text: ast.Expr) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,11 +13,10 @@ from pydantic import Field
 from torch import nn
 
 from ..core.batch import Batch
-from ..core.objective import Objective
 from ..core.ragged import Ragged
 from ..errors import TemperaError
 from .optim import Schedule, adam, rate
-from .step import Towers, step
+from .step import Loss, Towers, step
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Training:
     lr_scheduler_type: Schedule = "linear"
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     max_grad_norm: Annotated[float, Field(gt=0)] | None = None
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     evaluations: Annotated[int, Field(ge=0)] = 4
 
     def steps(self, batches_per_epoch: int) -> int:
@@ -70,7 +70,7 @@ class Progress:
 def train(
     towers: Towers,
     modules: nn.Module,
-    objective: Objective,
+    objective: Loss,
     batches: Iterable[Batch[Ragged]],
     steps: int,
     options: Training,
@@ -81,7 +81,7 @@ def train(
         modules: holds every parameter to train, of towers and objective.
 
     Raises:
-        TemperaError: a loss that is not a number.
+        TemperaError: a loss or a gradient that is not finite.
     """
     optimizer = adam(modules, options.learning_rate, options.temperature_learning_rate, options.weight_decay)
     peaks = [group["lr"] for group in optimizer.param_groups]
@@ -92,13 +92,15 @@ def train(
         share = rate(i, steps, options.warmup_ratio, options.lr_scheduler_type)
         for group, peak in zip(optimizer.param_groups, peaks, strict=True):
             group["lr"] = peak * share
+        objective.temperature.advance(i / max(1, steps - 1))
         optimizer.zero_grad()
         loss = float(step(towers, objective, batch))
-        if loss != loss or loss in (float("inf"), float("-inf")):
-            raise TemperaError(
-                f"the loss of step {i + 1} is {loss}: lower train.learning_rate or raise objective.temperature"
-            )
         norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        for name, value in (("loss", loss), ("gradient norm", float(norm))):
+            if not math.isfinite(value):
+                raise TemperaError(
+                    f"the {name} of step {i + 1} is {value}: lower train.learning_rate or raise objective.temperature"
+                )
         if options.max_grad_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(parameters, options.max_grad_norm, norm)
         optimizer.step()

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..errors import DataError
@@ -39,10 +40,10 @@ def write_index(folder: Path, vectors: NDArray[np.float32], documents: pa.Table)
     np.save(folder / _VECTORS, np.ascontiguousarray(vectors, np.float32), allow_pickle=False)
     table = pa.table(
         {
-            "id": pa.compute.cast(documents["doc_id"], pa.string()),
+            "id": pc.cast(documents["doc_id"], pa.string()),
             "name": documents["name"],
             "place": documents["place"],
-            "preview": pa.compute.utf8_slice_codeunits(documents["doc"], 0, _PREVIEW),
+            "preview": pc.utf8_slice_codeunits(documents["doc"], 0, _PREVIEW),
         }
     )
     with pa.OSFile(str(folder / _DOCUMENTS), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:

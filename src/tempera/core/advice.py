@@ -1,0 +1,44 @@
+"""Choices that cannot work, told before a run."""
+
+from __future__ import annotations
+
+import torch
+
+from .objective import Objective
+from .similarity import cosine
+
+
+def cautions(objective: Objective, dtype: torch.dtype = torch.float32, normalised: bool = False) -> list[str]:
+    """What is likely to go wrong with an objective, one sentence each; empty if nothing is.
+
+    Args:
+        dtype: of the embeddings as the towers give them.
+        normalised: whether the towers give unit vectors, which makes `dot` a cosine.
+
+    >>> cautions(Objective(temperature=1.0))[0].split(":")[0]
+    'cosine with temperature 1'
+    """
+    temperature = objective.temperature
+    if temperature.start == "auto" and temperature.log_scale.isnan():
+        return []
+    bounded = objective.similarity is cosine or normalised
+    t = temperature.value
+    lowest = min(t, temperature.final or t, temperature.floor if temperature.learnable else t)
+    found = []
+    if bounded and t >= 0.3 and not temperature.learnable:
+        found.append(
+            f"cosine with temperature {t:g}: logits stay within {-1 / t:.3g} and {1 / t:.3g}, so every negative counts "
+            f"about the same and the loss cannot fall far below log(candidates); usual values are .01 to .2"
+        )
+    if not bounded and lowest < 0.5:
+        found.append(
+            f"dot with temperature {lowest:g} on embeddings that are not normalised: logits of unbounded size saturate "
+            f"the softmax; use cosine, or a temperature near 1"
+        )
+    epsilon = torch.finfo(dtype).eps
+    if bounded and epsilon / lowest > 1:
+        found.append(
+            f"temperature {lowest:g} is below what {str(dtype).removeprefix('torch.')} embeddings hold: a rounding error "
+            f"of {epsilon:.2g} in a cosine moves its logit by {epsilon / lowest:.2g}; keep it above {epsilon:.2g}"
+        )
+    return found

@@ -1,0 +1,139 @@
+"""What an objective sees on a batch: read-only, for people who ask why.
+
+Letters in shapes: b rows of this device, r rows of a tile.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .batch import Batch
+from .matches import Index
+from .objective import Objective
+from .pools import Block
+from .tiles import tiles
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Each tensor has one number a row, [b]; rows without a negative have rank 1 and nan where a negative is needed.
+
+    For a loss of several directions these are of its first softmax.
+    """
+
+    rank: Tensor  # of the positive among its negatives, from 1, by logit
+    probability: Tensor  # of the positive
+    effective_negatives: Tensor  # exp of the entropy of the softmax over negatives: how many share the gradient
+    hardest_share: Tensor  # of the negatives' gradient, carried by the hardest one
+    positive: Tensor  # similarity of the pair
+    hardest: Tensor  # highest similarity of a negative
+    random: Tensor  # similarity of the query to the document of another row drawn at random
+    masked: dict[str, float]  # share of all candidates that each mask leaves out
+    alignment: float  # mean squared distance of the unit vectors of a pair (Wang and Isola 2020, eq. 1)
+    uniformity: float  # log mean exp(-2 squared distance) of random documents (eq. 2)
+    temperature: float
+
+    def summary(self) -> dict[str, Any]:
+        """Means, and quantiles of the similarities."""
+        whole = ("rank", "probability", "effective_negatives", "hardest_share")
+        means = {name: float(getattr(self, name).nanmean()) for name in whole}
+        similarities = ("positive", "hardest", "random")
+        quantiles = {
+            f"{name}_{q:.0%}": float(getattr(self, name).nanquantile(q)) for name in similarities for q in QUANTILES
+        }
+        rest = ("masked", "alignment", "uniformity", "temperature")
+        return {**means, **quantiles, **{name: value for name, value in asdict(self).items() if name in rest}}
+
+
+@torch.no_grad()
+def diagnose(objective: Objective, batch: Batch[Tensor], seed: int = 0) -> Diagnosis:
+    """Look at a batch of embeddings through an objective; nothing is changed.
+
+    >>> from tempera.core.batch import Side
+    >>> found = diagnose(Objective(temperature=0.1), Batch(Side(torch.eye(4)), Side(torch.eye(4))))
+    >>> found.rank.tolist(), round(float(found.effective_negatives.mean()), 3)
+    ([1.0, 1.0, 1.0, 1.0], 3.0)
+    """
+    problem, leaves = objective.prepare(batch)
+    columns: dict[str, list[Tensor]] = {name: [] for name in ("rank", "probability", "effective", "share", "hardest")}
+    for tile in tiles(problem, leaves):
+        if tile.group > 0:
+            break
+        own = tile.positives[1][: tile.rows.stop - tile.rows.start]
+        here = torch.arange(len(own), device=own.device)
+        positive = tile.logits[tile.held][here, own].clone()  # [r]
+        tile.logits[tile.held][tile.positives] = -torch.inf
+        negatives = torch.cat(tile.logits, 1)  # [r, c]
+        log_mass = negatives.logsumexp(1)
+        p = (negatives - log_mass[:, None]).exp().nan_to_num()  # rows without negatives have none
+        entropy = -(p * negatives.sub(log_mass[:, None]).masked_fill(p == 0, 0)).sum(1)
+        some = log_mass > -torch.inf
+        columns["rank"].append(1.0 + (negatives > positive[:, None]).sum(1))
+        columns["probability"].append((positive - torch.logaddexp(positive, log_mass)).exp())
+        columns["effective"].append(entropy.exp().where(some, torch.zeros_like(entropy)))
+        columns["share"].append(p.amax(1).where(some, torch.full_like(entropy, math.nan)))
+        columns["hardest"].append(_hardest_similarity(problem.groups[0], leaves, tile, problem.temperature))
+    rank, probability, effective, share, hardest = (torch.cat(part) for part in columns.values())
+    query, doc = objective.similarity(batch.query.rows), objective.similarity(batch.doc.rows)
+    n = len(doc)
+    generator = torch.Generator().manual_seed(seed)
+    other = (torch.arange(n) + torch.randint(1, max(2, n), (n,), generator=generator)) % n
+    units = [torch.nn.functional.normalize(side, dim=1) for side in (query, doc)]
+    far = (units[1] - units[1][other]).square().sum(1)
+    return Diagnosis(
+        rank=rank,
+        probability=probability,
+        effective_negatives=effective,
+        hardest_share=share,
+        positive=(query * doc).sum(1)[batch.local],
+        hardest=hardest,
+        random=(query * doc[other]).sum(1)[batch.local],
+        masked=_masked(objective, batch),
+        alignment=float((units[0] - units[1]).square().sum(1).mean()),
+        uniformity=float((-2 * far).exp().mean().log()),
+        temperature=objective.temperature.value,
+    )
+
+
+def _hardest_similarity(group: Any, leaves: Any, tile: Any, temperature: float) -> Tensor:
+    """The highest similarity, before corrections, of a candidate that is not left out and no positive, [r]."""
+    best = []
+    for term, logits in zip(group, tile.logits, strict=True):
+        raw = leaves[term.anchor][tile.rows] @ leaves[term.candidate].T * temperature
+        best.append(raw.masked_fill(logits == -torch.inf, -torch.inf).amax(1))
+    top = torch.stack(best).amax(0)
+    return top.masked_fill(top == -torch.inf, math.nan)
+
+
+def _masked(objective: Objective, batch: Batch[Tensor]) -> dict[str, float]:
+    """Share of the candidates of all pools that each mask leaves out, the positives not counted."""
+    sides = batch.sides()
+    shares: dict[str, float] = {}
+    blocks = [Block(batch, a, c) for pool in objective.pools for a, c in pool.blocks if c in sides and len(sides[c])]
+    for mask in objective.masks:
+        left_out = total = 0
+        for block in blocks:
+            b, c = len(block.rows), len(block.candidates)
+            for start in range(0, b, height := max(1, objective.tile_elements // c)):
+                tile = slice(start, min(start + height, b))
+                table = torch.zeros(tile.stop - tile.start, c, dtype=torch.bool)
+                for exclusion in mask(block):
+                    _mark(table, exclusion(tile))
+                for own in (block.positive, block.rows if block.own_kind and block.paired else None):
+                    if own is not None:
+                        table[torch.arange(len(table)), own[tile]] = False
+                left_out += int(table.sum())
+                total += table.numel()
+        shares[type(mask).__name__] = left_out / max(1, total)
+    return shares
+
+
+def _mark(table: Tensor, index: Index) -> None:
+    table[index] = True

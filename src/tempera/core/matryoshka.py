@@ -1,0 +1,73 @@
+"""The same objective at several widths of the embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ConfigError, DataError
+from .batch import Batch
+from .objective import Objective
+from .temperature import Temperature
+
+
+class Matryoshka(nn.Module):
+    """The weighted sum of an objective's losses on the first `width` numbers of every embedding (Kusupati et al. 2022, eq. 1).
+
+    Args:
+        objective: any objective; its parts are shared by all widths.
+        widths: how many numbers of the embeddings; each must be there.
+        weights: of each width's loss; None is 1 for all.
+
+    >>> from tempera.core.batch import Side
+    >>> nested = Matryoshka(Objective(temperature=1.0), widths=(2, 3))
+    >>> nested(Batch(Side(torch.eye(3)), Side(torch.eye(3)))).shape
+    torch.Size([3])
+    """
+
+    def __init__(self, objective: Objective, widths: Sequence[int], weights: Sequence[float] | None = None) -> None:
+        super().__init__()
+        self.objective = objective
+        self.widths = tuple(widths)
+        self.weights = tuple(weights) if weights is not None else (1.0,) * len(self.widths)
+        if not self.widths or min(self.widths) < 1 or len(self.weights) != len(self.widths):
+            raise ConfigError(
+                f"matryoshka: one weight for each width of at least 1, not {self.widths} and {self.weights}"
+            )
+
+    @property
+    def temperature(self) -> Temperature:
+        """The objective's."""
+        return self.objective.temperature
+
+    def forward(self, batch: Batch[Tensor]) -> Tensor:
+        """Losses of this device's rows, [b], differentiable."""
+        return torch.stack([w * self.objective(self._cut(batch, n)) for n, w in self._parts()]).sum(0)
+
+    def propagate(self, batch: Batch[Tensor], shares: Tensor) -> Tensor:
+        """Losses, [b]; gradients of sum(shares * losses) are added to `.grad`, one pass over the scores a width."""
+        losses = torch.zeros_like(shares)
+        for width, weight in self._parts():
+            with torch.enable_grad():
+                cut = self._cut(batch, width)
+            losses = losses + weight * self.objective.propagate(cut, weight * shares)
+        return losses
+
+    def recall(self, batch: Batch[Tensor]) -> Batch[Tensor]:
+        """The batch with what the objective's memory holds."""
+        return self.objective.recall(batch)
+
+    def remember(self, batch: Batch[Tensor]) -> None:
+        """Put the batch's documents into the objective's memory."""
+        self.objective.remember(batch)
+
+    def _parts(self) -> list[tuple[int, float]]:
+        return list(zip(self.widths, self.weights, strict=True))
+
+    def _cut(self, batch: Batch[Tensor], width: int) -> Batch[Tensor]:
+        have = batch.query.rows.shape[1]
+        if width > have:
+            raise DataError(f"matryoshka: width {width} of embeddings that have {have} numbers")
+        return batch.map(lambda rows: rows[:, :width])

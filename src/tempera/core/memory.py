@@ -1,0 +1,61 @@
+"""A queue of past documents, as more negatives than a batch holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ConfigError, DataError
+from .batch import Side
+
+_FIELDS = ("rows", "ids", "logq", "guide")
+
+
+class Memory(nn.Module):
+    """The last `size` document embeddings with their ids and logq, first in, first out (He et al. 2020; Wang et al. 2020).
+
+    The content is part of the state dict, so that a checkpoint restores it. Embeddings are as old as the batch they
+    came with and carry no gradient.
+
+    Args:
+        size: how many documents are kept.
+
+    >>> memory = Memory(3)
+    >>> memory.push(Side(torch.eye(2), ids=torch.tensor([1, 2])))
+    >>> memory.push(Side(torch.eye(2), ids=torch.tensor([3, 4])))
+    >>> memory.side().ids.tolist()
+    [2, 3, 4]
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        if size < 1:
+            raise ConfigError(f"a memory keeps at least 1 document, and size is {size}")
+        self.size = size
+        for name in _FIELDS:
+            self.register_buffer(name, None)
+
+    def side(self) -> Side[Tensor] | None:
+        """What is remembered, oldest first; None before the first push."""
+        if self.rows is None:
+            return None
+        return Side(**{name: getattr(self, name) for name in _FIELDS})
+
+    @torch.no_grad()
+    def push(self, side: Side[Tensor]) -> None:
+        """Remember documents and forget the oldest above `size`."""
+        held = self.side()
+        for name in _FIELDS:
+            new, old = getattr(side, name), None if held is None else getattr(held, name)
+            if held is not None and (new is None) != (old is None):
+                raise DataError(f"memory: documents with and without {name} cannot be remembered together")
+            if new is not None:
+                joined = new.detach() if old is None else torch.cat([old, new.detach().to(old)])
+                setattr(self, name, joined[-self.size :].clone())
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        # The buffers have the shapes of what was remembered when the state was saved.
+        for name in _FIELDS:
+            setattr(self, name, state_dict.pop(f"{prefix}{name}", None))

@@ -1,0 +1,152 @@
+"""What several test files share: planted data, one tiny run, and the command line, warm and cold."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Each query is three words of its document, so that training and searching have something to find.
+WORDS = [a + b for a in ("ka", "lo", "mi", "nu", "ra", "to", "vi", "zu") for b in ("ban", "cel", "dor", "fin", "gar")]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command left: exit code, standard output, standard error."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """Standard output, which must be exactly one JSON document."""
+        return json.loads(self.out)
+
+
+Command = Callable[..., Answer]
+
+
+def planted(count: int, seed: int = 0) -> list[dict[str, str]]:
+    """Pairs that share three rare words, with two words of noise on either side."""
+    generator = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        common = generator.sample(WORDS, 3)
+        query, doc = (common + generator.sample(["the", "of", "and", "with", "from"], 2) for _ in "qd")
+        generator.shuffle(doc)
+        rows.append({"query": " ".join(query), "doc": " ".join(doc)})
+    return rows
+
+
+def write_pairs(path: Path, rows: list[dict[str, str]]) -> Path:
+    """Rows as JSON lines."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def small_options(pairs: Path) -> dict[str, Any]:
+    """A run of a second: 300 pairs, 16 dimensions."""
+    return {
+        "data": {"source": "pairs", "path": str(pairs)},
+        "tower": {"dimensions": 16, "vocabulary": 300},
+        "train": {"batch_size": 32, "num_train_epochs": 6, "evaluations": 1},
+        "evaluation": {"queries": 40},
+    }
+
+
+@pytest.fixture(scope="session")
+def pairs_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pairs(tmp_path_factory.mktemp("data") / "pairs.jsonl", planted(300))
+
+
+@pytest.fixture
+def options(pairs_file: Path) -> dict[str, Any]:
+    """Options of a tiny run, to change as the test likes."""
+    return small_options(pairs_file)
+
+
+@pytest.fixture(scope="session")
+def tiny(pairs_file: Path) -> list[str]:
+    """The same as overrides of the command line."""
+    sections = small_options(pairs_file)
+    return [f"{section}.{key}={value}" for section, given in sections.items() for key, value in given.items()]
+
+
+@pytest.fixture(scope="session")
+def tiny_run(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run; look, do not touch."""
+    from tempera.train import train
+
+    return train(small_options(pairs_file), tmp_path_factory.mktemp("runs") / "tiny").folder
+
+
+# A command line that has torch loaded: it answers a list of arguments a line. Loading takes most of a short command's time.
+_WARM = """
+import contextlib, io, json, sys, traceback
+import tempera.train
+from tempera.cli import main
+
+for line in sys.stdin:
+    sys.argv = ["tempera", *json.loads(line)]
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+    print(json.dumps([code, out.getvalue(), err.getvalue()]), flush=True)
+"""
+
+
+@pytest.fixture(scope="session")
+def tempera(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    """The command line in a process that answers one command after another."""
+    folder = tmp_path_factory.mktemp("warm")
+    with (folder / "stderr").open("w") as noise:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _WARM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=noise, cwd=folder
+        )
+        assert process.stdin is not None and process.stdout is not None
+        stdin, stdout = process.stdin, process.stdout
+
+        def command(*arguments: object) -> Answer:
+            stdin.write(json.dumps([str(argument) for argument in arguments]).encode() + b"\n")
+            stdin.flush()
+            line = stdout.readline()
+            assert line, (folder / "stderr").read_text()
+            return Answer(*json.loads(line))
+
+        yield command
+        stdin.close()
+        process.wait(timeout=30)
+    assert (folder / "stderr").read_text() == ""  # nothing went past sys.stderr
+
+
+@pytest.fixture(scope="session")
+def cold() -> Command:
+    """The command line as it is called: `python -m tempera`."""
+
+    def command(*arguments: str | bytes | Path, **options: Any) -> Answer:
+        done = subprocess.run(
+            [sys.executable, *options.pop("python", []), "-m", "tempera", *arguments],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **options.pop("env", {})},
+            timeout=120,
+            **options,
+        )
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    return command
