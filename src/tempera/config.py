@@ -23,12 +23,13 @@ class Options:
     places: dict[str, str] = field(default_factory=dict)
 
     def place(self, path: str) -> str:
-        """Where an option, or the nearest one around it, was written; empty if nowhere."""
-        while path:
-            if path in self.places:
-                return self.places[path]
-            path = path[: max(path.rfind("."), path.rfind("["), 0)]
-        return ""
+        """Where an option, or the nearest one around it, or else one below it, was written; empty if nowhere."""
+        around = path
+        while around:
+            if around in self.places:
+                return self.places[around]
+            around = around[: max(around.rfind("."), around.rfind("["), 0)]
+        return next((place for key, place in self.places.items() if key.startswith(f"{path}.")), "")
 
 
 def load(path: Path | None, overrides: Sequence[str] = ()) -> Options:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
+from safetensors.torch import save as as_bytes
 from torch import nn
 from tqdm import tqdm
 
@@ -25,9 +25,10 @@ from .core.advice import cautions
 from .core.matryoshka import Matryoshka
 from .core.ragged import Ragged
 from .core.similarity import cosine
-from .data.batches import Examples, Shuffled
+from .data.batches import Draws, Examples, Shuffled
 from .data.pairs import Rows, Split, hold_out
 from .engine import loop
+from .errors import TemperaError
 from .evaluation.compare import bootstrap
 from .evaluation.lexical import Lexical
 from .evaluation.ranking import Relevant
@@ -142,22 +143,28 @@ class _Job:
         self.tower: StaticTower = self.config.tower.build(_trained_texts(split, texts, (query_of, doc_of)))
         self.queries = self.tower.features(texts[0], "reading queries")
         self.docs = self.tower.features(texts[1], "reading documents")
-        ids = [torch.from_numpy(pairs.ids(role)[split.train]) for role in ("query", "doc")]
+        options = self.config.train
         self.examples = Examples(
-            self.queries, self.docs, *(torch.from_numpy(of[split.train]) for of in (query_of, doc_of)), *ids
+            self.queries,
+            self.docs,
+            query=torch.from_numpy(query_of[split.train]),
+            doc=torch.from_numpy(doc_of[split.train]),
+            query_ids=torch.from_numpy(pairs.ids("query")[split.train]),
+            doc_ids=torch.from_numpy(pairs.ids("doc")[split.train]),
+            draws=Draws(options.sampled, options.sampled_power, options.seed),
         )
 
     def train(self) -> None:
         """Optimiser steps, with the metrics on the way."""
         options, objective = self.config.train, self.config.objective
         base = objective.objective if isinstance(objective, Matryoshka) else objective
-        base.temperature.settle(options.batch_size, normalised=base.similarity is cosine)
+        base.temperature.settle(options.batch_size + options.sampled, normalised=base.similarity is cosine)
         for caution in cautions(base):
             tqdm.write(f"caution: {caution}", file=sys.stderr)
             self.log.write(event="caution", text=caution)
         steps = options.steps(self.rows.batches_per_epoch)
         modules = nn.ModuleDict({"tower": self.tower, "objective": objective})
-        batches = (self.examples.batch(rows) for rows in self.rows(0, steps))
+        batches = (self.examples.batch(rows, step) for step, rows in enumerate(self.rows(0, steps)))
         pauses = loop.moments(steps, options.evaluations)
         with tqdm(total=steps, desc="training", unit="step", disable=None) as bar:
             for progress in loop.train(Towers(self.tower), modules, objective, batches, steps, options):
@@ -182,6 +189,8 @@ class _Job:
     def vectors(self, features: Ragged, rows: Rows) -> NDArray[np.float32]:
         """Unit vectors of chosen rows."""
         vectors: NDArray[np.float32] = self.tower.encode(features[torch.from_numpy(rows)]).numpy()
+        if not np.isfinite(vectors).all():
+            raise TemperaError("training has left embeddings that are not finite: lower train.learning_rate")
         return vectors
 
     def bm25(self) -> Ranking:
@@ -201,7 +210,7 @@ class _Job:
     def save(self, systems: Mapping[str, Ranking], spreads: Mapping[str, Spread]) -> None:
         """Everything a run leaves."""
         self.tower.save(self.folder / "model")
-        save_file(self.config.objective.state_dict(), self.folder / "objective.safetensors")
+        (self.folder / "objective.safetensors").write_bytes(as_bytes(self.config.objective.state_dict()))
         vectors = self.tower.encode(self.docs).numpy()
         write_index(self.folder / "index", vectors, self.task.split.pairs.table.take(self.doc_rows))
         (self.folder / "config.yaml").write_text(configuration.dump(self.config.resolved), encoding="utf-8")

@@ -31,7 +31,8 @@ class Addition:
 
     candidate: Tensor | None = None  # [c] added to every candidate, positive or not
     positive: Callable[[Tensor, Tensor], Tensor] | None = None  # (rows [k], columns [k]) -> [k], added to positives
-    pairwise: Callable[[slice, Tensor], Tensor] | None = None  # (tile, similarities [r, c]) -> [r, c], not to positives
+    # (tile, similarities / t [r, c], t): adds to these in place, not to positives; without gradient
+    pairwise: Callable[[slice, Tensor, float], None] | None = None
 
 
 Correction = Callable[[Block], Addition]
@@ -109,21 +110,22 @@ class Hardness:
     def __call__(self, block: Block) -> Addition:
         if block.direction != "query>doc":
             return Addition()
-        if self.on == "all":
-            return Addition(pairwise=lambda tile, similarities: self.strength * similarities)
         own = match(block.rows, block.owner)
 
-        def others(tile: slice, similarities: Tensor) -> Tensor:
-            added = self.strength * similarities
-            added[own(tile)] = 0
-            return added
+        def harder(tile: slice, logits: Tensor, temperature: float) -> None:
+            gain = 1 + self.strength * temperature  # s / t + strength * s
+            if self.on == "all":
+                logits *= gain
+                return
+            mine = own(tile)
+            before = logits[mine]
+            if self.on == "others":
+                logits *= gain
+                logits[mine] = before
+            else:
+                logits[mine] = before * gain
 
-        def mine(tile: slice, similarities: Tensor) -> Tensor:
-            added = torch.zeros_like(similarities)
-            added[own(tile)] = self.strength * similarities[own(tile)]
-            return added
-
-        return Addition(pairwise=others if self.on == "others" else mine)
+        return Addition(pairwise=harder)
 
 
 @dataclass(frozen=True)

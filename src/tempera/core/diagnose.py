@@ -6,6 +6,7 @@ Letters in shapes: b rows of this device, r rows of a tile.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,10 +14,9 @@ import torch
 from torch import Tensor
 
 from .batch import Batch
-from .matches import Index
 from .objective import Objective
 from .pools import Block
-from .tiles import tiles
+from .tiles import Term, Tile, Vectors, leave_out, tiles
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -61,9 +61,10 @@ def diagnose(objective: Objective, batch: Batch[Tensor], seed: int = 0) -> Diagn
     >>> found.rank.tolist(), round(float(found.effective_negatives.mean()), 3)
     ([1.0, 1.0, 1.0, 1.0], 3.0)
     """
-    problem, leaves = objective.prepare(batch)
+    problem, scale = objective.problem(batch), float(objective.temperature.scale())
+    vectors = {role: objective.similarity(side.rows) for role, side in batch.sides().items()}
     columns: dict[str, list[Tensor]] = {name: [] for name in ("rank", "probability", "effective", "share", "hardest")}
-    for tile in tiles(problem, leaves):
+    for tile in tiles(problem, vectors, scale):
         if tile.group > 0:
             break
         own = tile.positives[1][: tile.rows.stop - tile.rows.start]
@@ -79,7 +80,7 @@ def diagnose(objective: Objective, batch: Batch[Tensor], seed: int = 0) -> Diagn
         columns["probability"].append((positive - torch.logaddexp(positive, log_mass)).exp())
         columns["effective"].append(entropy.exp().where(some, torch.zeros_like(entropy)))
         columns["share"].append(p.amax(1).where(some, torch.full_like(entropy, math.nan)))
-        columns["hardest"].append(_hardest_similarity(problem.groups[0], leaves, tile, problem.temperature))
+        columns["hardest"].append(_hardest_similarity(problem.groups[0], vectors, tile))
     rank, probability, effective, share, hardest = (torch.cat(part) for part in columns.values())
     query, doc = objective.similarity(batch.query.rows), objective.similarity(batch.doc.rows)
     n = len(doc)
@@ -102,12 +103,12 @@ def diagnose(objective: Objective, batch: Batch[Tensor], seed: int = 0) -> Diagn
     )
 
 
-def _hardest_similarity(group: Any, leaves: Any, tile: Any, temperature: float) -> Tensor:
+def _hardest_similarity(group: Sequence[Term], vectors: Vectors, tile: Tile) -> Tensor:
     """The highest similarity, before corrections, of a candidate that is not left out and no positive, [r]."""
     best = []
-    for term, logits in zip(group, tile.logits, strict=True):
-        raw = leaves[term.anchor][tile.rows] @ leaves[term.candidate].T * temperature
-        best.append(raw.masked_fill(logits == -torch.inf, -torch.inf).amax(1))
+    for term, anchors, logits in zip(group, tile.anchors, tile.logits, strict=True):
+        similarities = anchors @ vectors[term.candidate].T
+        best.append(similarities.masked_fill(logits == -torch.inf, -torch.inf).amax(1))
     top = torch.stack(best).amax(0)
     return top.masked_fill(top == -torch.inf, math.nan)
 
@@ -123,17 +124,13 @@ def _masked(objective: Objective, batch: Batch[Tensor]) -> dict[str, float]:
             b, c = len(block.rows), len(block.candidates)
             for start in range(0, b, height := max(1, objective.tile_elements // c)):
                 tile = slice(start, min(start + height, b))
-                table = torch.zeros(tile.stop - tile.start, c, dtype=torch.bool)
+                table = torch.zeros(tile.stop - tile.start, c)
                 for exclusion in mask(block):
-                    _mark(table, exclusion(tile))
+                    leave_out(table, exclusion(tile))
                 for own in (block.positive, block.rows if block.own_kind and block.paired else None):
                     if own is not None:
-                        table[torch.arange(len(table)), own[tile]] = False
-                left_out += int(table.sum())
+                        table[torch.arange(len(table)), own[tile]] = 0
+                left_out += int(table.isinf().sum())
                 total += table.numel()
         shares[type(mask).__name__] = left_out / max(1, total)
     return shares
-
-
-def _mark(table: Tensor, index: Index) -> None:
-    table[index] = True

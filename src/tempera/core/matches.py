@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .ragged import spread
 
-Index = tuple[Tensor, Tensor] | Tensor  # (rows, columns) of a tile, or a [tile, c] boolean
+Index = tuple[Tensor, Tensor] | Tensor  # (rows, columns) of a tile, or an addend [tile, c] of 0 and -inf
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from . import pools as P
 from .batch import Batch, Role
 from .corrections import Correction
 from .masks import KnownPositives, Mask, SameId
+from .matches import Matches
 from .memory import Memory
 from .similarity import Similarity, cosine
 from .temperature import Temperature
@@ -87,22 +88,25 @@ class Objective(nn.Module):
 
     def forward(self, batch: Batch[Tensor]) -> Tensor:
         """Losses of this device's rows, [b], differentiable for every embedding and the temperature."""
-        problem, leaves = self.prepare(batch)
-        losses: Tensor = _Losses.apply(problem, *leaves)  # type: ignore[no-untyped-call]
+        roles, rows = zip(*((role, side.rows) for role, side in batch.sides().items()), strict=True)
+        losses: Tensor = _Losses.apply(self, self.problem(batch), roles, self.temperature.scale(), *rows)  # type: ignore[no-untyped-call]
         return losses
 
     def propagate(self, batch: Batch[Tensor], shares: Tensor) -> Tensor:
         """Losses, [b], and the gradients of sum(shares * losses), added to `.grad`, in one pass over the scores.
 
-        The embeddings must require gradients; the temperature's parameter is reached too.
+        Reaches every embedding that requires gradients, and the temperature if it learns.
         """
-        with torch.enable_grad():
-            problem, leaves = self.prepare(batch)
+        scale = self.temperature.scale()
+        rows = {role: side.rows for role, side in batch.sides().items()}
         with torch.no_grad():
-            losses, grads = sweep(problem, leaves, shares.to(leaves[0]))
-        assert grads is not None
-        reached = [(leaf, grad) for leaf, grad in zip(leaves, grads, strict=True) if leaf.requires_grad]
-        torch.autograd.backward([leaf for leaf, _ in reached], [grad for _, grad in reached])
+            vectors = {role: self.similarity.vectors(side) for role, side in rows.items()}
+            losses, grads = sweep(self.problem(batch), vectors, float(scale), shares.to(vectors["query"]))
+            assert grads is not None
+            pulled = [self.similarity.pullback(side, vectors[role], grads.vectors[role]) for role, side in rows.items()]
+        ends = [(scale, scale.new_tensor(grads.scale)), *zip(rows.values(), pulled, strict=True)]
+        reached = [(end, grad) for end, grad in ends if end.requires_grad]
+        torch.autograd.backward([end for end, _ in reached], [grad for _, grad in reached])
         return losses
 
     def recall(self, batch: Batch[Tensor]) -> Batch[Tensor]:
@@ -122,43 +126,28 @@ class Objective(nn.Module):
             groups.setdefault(name, []).append(pair)
         return groups
 
-    def prepare(self, batch: Batch[Tensor]) -> tuple[Problem, list[Tensor]]:
-        """The sweep's problem, and its leaves: scaled anchors and candidates, joined to the embeddings by autograd."""
+    def problem(self, batch: Batch[Tensor]) -> Problem:
+        """The parts, bound to a batch."""
         sides = batch.sides()
         if len(widths := sorted({side.rows.shape[1] for side in sides.values()})) > 1:
             raise DataError(f"embeddings of one batch have one width, and these have {widths}")
-        scale = self.temperature.scale()
-        vectors = {role: self.similarity(side.rows) for role, side in sides.items()}
-        leaves: list[Tensor] = []
-        index: dict[tuple[Role, str], int] = {}
-
-        def leaf(role: Role, kind: Literal["anchor", "candidate"]) -> int:
-            if (role, kind) not in index:
-                index[role, kind] = len(leaves)
-                vector = vectors[role]
-                leaves.append(vector[batch.local] * scale.to(vector.dtype) if kind == "anchor" else vector)
-            return index[role, kind]
-
         groups = []
         for pairs in self._groups().values():
             terms: list[Term] = []
             for anchor, candidate in pairs:
                 if candidate in sides and len(sides[candidate]):
-                    block = P.Block(batch, anchor, candidate)
                     first = not any(term.positive is not None for term in terms)
-                    ends = leaf(anchor, "anchor"), leaf(candidate, "candidate")
-                    terms.append(self._term(block, ends, first))
+                    terms.append(self._term(P.Block(batch, anchor, candidate), first))
             groups.append(tuple(terms))
-        problem = Problem(tuple(groups), float(1 / scale.detach()), self.hardest, self.numerator, self.tile_elements)
-        return problem, leaves
+        return Problem(tuple(groups), batch.local, self.hardest, self.numerator, self.tile_elements)
 
-    def _term(self, block: P.Block, ends: tuple[int, int], first: bool) -> Term:
-        others: tuple[P.Exclusion, ...] = ()
+    def _term(self, block: P.Block, first: bool) -> Term:
+        others: tuple[Matches, ...] = ()
         if self.numerator != "one" and first and block.positive is not None:
             others = (*SameId()(block), *(KnownPositives()(block) if block.batch.known is not None else ()))
         return Term(
-            anchor=ends[0],
-            candidate=ends[1],
+            anchor=block.anchor,
+            candidate=block.candidate,
             positive=block.positive,
             others=others,
             additions=tuple(correction(block) for correction in self.corrections),
@@ -170,14 +159,24 @@ class _Losses(torch.autograd.Function):
     """Losses whose gradient is a second sweep, since a row's share in the total is known only in the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, problem: Problem, *leaves: Tensor) -> Tensor:
-        ctx.problem = problem
-        ctx.save_for_backward(*leaves)
-        return sweep(problem, leaves, None)[0]
+    def forward(
+        ctx: Any, objective: Objective, problem: Problem, roles: tuple[Role, ...], scale: Tensor, *rows: Tensor
+    ) -> Tensor:
+        ctx.objective, ctx.problem, ctx.roles = objective, problem, roles
+        ctx.save_for_backward(scale, *rows)
+        vectors = {role: objective.similarity.vectors(side) for role, side in zip(roles, rows, strict=True)}
+        return sweep(problem, vectors, float(scale), None)[0]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        grads = sweep(ctx.problem, ctx.saved_tensors, grad)[1]
+        scale, *rows = ctx.saved_tensors
+        similarity = ctx.objective.similarity
+        vectors = {role: similarity.vectors(side) for role, side in zip(ctx.roles, rows, strict=True)}
+        grads = sweep(ctx.problem, vectors, float(scale), grad)[1]
         assert grads is not None
-        return (None, *grads)
+        pulled = [
+            similarity.pullback(side, vectors[role], grads.vectors[role])
+            for role, side in zip(ctx.roles, rows, strict=True)
+        ]
+        return (None, None, None, scale.new_tensor(grads.scale), *pulled)

@@ -1,14 +1,31 @@
-"""How two embeddings are compared: a map of each embedding whose inner products are the similarity."""
+"""How two embeddings are compared: a map of each embedding, the inner products of whose values are the similarity."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-Similarity = Callable[[Tensor], Tensor]
+_SHORTEST = 1e-12  # an embedding shorter than this has no direction
+
+
+@dataclass(frozen=True)
+class Similarity:
+    """A similarity of all pairs that is an inner product of vectors, each made of one embedding.
+
+    >>> cosine(torch.tensor([[3.0, 4.0]])).tolist()
+    [[0.6000000238418579, 0.800000011920929]]
+    """
+
+    name: str
+    vectors: Callable[[Tensor], Tensor]  # embeddings [n, D] -> vectors [n, D], float32 or float64
+    pullback: Callable[[Tensor, Tensor, Tensor], Tensor]  # (embeddings, vectors, gradient of vectors) -> of embeddings
+
+    def __call__(self, embeddings: Tensor) -> Tensor:
+        """Vectors of embeddings, [n, D] -> [n, D]."""
+        return self.vectors(embeddings)
 
 
 def exact(x: Tensor) -> Tensor:
@@ -16,15 +33,25 @@ def exact(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
-def dot(emb: Tensor) -> Tensor:
-    """Inner product: embeddings as they are, [n, D] -> [n, D]."""
-    return exact(emb)
+def _lengths(embeddings: Tensor) -> Tensor:
+    lengths: Tensor = torch.linalg.vector_norm(exact(embeddings), dim=1, keepdim=True)
+    return lengths
 
 
-def cosine(emb: Tensor) -> Tensor:
-    """Cosine: embeddings scaled to length 1, [n, D] -> [n, D]; a zero embedding stays zero.
+def _unit(embeddings: Tensor) -> Tensor:
+    unit: Tensor = exact(embeddings) / _lengths(embeddings).clamp_min_(_SHORTEST)
+    return unit
 
-    >>> cosine(torch.tensor([[3.0, 4.0]])).tolist()
-    [[0.6000000238418579, 0.800000011920929]]
-    """
-    return F.normalize(exact(emb), dim=-1)
+
+def _unit_pullback(embeddings: Tensor, vectors: Tensor, grad: Tensor) -> Tensor:
+    """(g - u (u . g)) / |e|, in place of g; 0 where the embedding has no direction."""
+    along = torch.linalg.vecdot(vectors, grad)[:, None]  # [n, 1]
+    lengths = _lengths(embeddings)
+    inverse = torch.where(lengths > _SHORTEST, 1 / lengths, 0)
+    return grad.addcmul_(vectors, along, value=-1).mul_(inverse).to(embeddings.dtype)
+
+
+# The inner product of embeddings as they are.
+dot = Similarity("dot", exact, lambda embeddings, vectors, grad: grad.to(embeddings.dtype))
+# The inner product of embeddings scaled to length 1; a zero embedding stays zero and gets no gradient.
+cosine = Similarity("cosine", _unit, _unit_pullback)

@@ -8,20 +8,21 @@ and the share w_i of its loss in the total,
 Two matrix products take that to anchors and candidates, so a tile costs three products, and memory is O(b D + tile c)
 for any choice of pools, corrections, masks and numerator.
 
-Letters in shapes: b rows of this device, r rows of a tile, c candidates of a block, k positives of a tile, D width.
+Letters in shapes: b rows of this device, n rows of all, r rows of a tile, c candidates of a block, k positives of a tile, D width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from .batch import Role
 from .corrections import Addition
-from .matches import Index
+from .matches import Index, Matches
 from .pools import Exclusion
 
 Numerator = Literal["one", "mean", "sum"]
@@ -30,24 +31,29 @@ Numerator = Literal["one", "mean", "sum"]
 TILE_ELEMENTS = 1 << 20
 
 
+# A share this small cannot be seen in a sum of either precision, and subnormal numbers take 40 times as long.
+_INVISIBLE = 1e-30
+_LOWEST = -70.0  # exp of this lies below
+
+
 @dataclass(frozen=True)
 class Term:
-    """One block of the score matrix: which leaves it multiplies, what is added and what is left out."""
+    """One block of the score matrix: which vectors it multiplies, what is added and what is left out."""
 
-    anchor: int  # index of the anchors among the leaves, [b, D], already multiplied by the scale
-    candidate: int  # index of the candidates, [c, D]
+    anchor: Role
+    candidate: Role
     positive: Tensor | None  # [b] column of each row's own positive
-    others: tuple[Exclusion, ...]  # further positives, where the numerator counts them
+    others: tuple[Matches, ...]  # further positives, where the numerator counts them
     additions: tuple[Addition, ...]
     exclusions: tuple[Exclusion, ...]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Everything a sweep needs besides the embeddings."""
+    """Everything a sweep needs besides the vectors."""
 
     groups: tuple[tuple[Term, ...], ...]  # one softmax each; a row's loss is their mean
-    temperature: float
+    local: slice  # this device's rows, of the anchors
     hardest: int | None = None
     numerator: Numerator = "one"
     tile_elements: int = TILE_ELEMENTS
@@ -57,54 +63,75 @@ class Problem:
 class Tile:
     """The logits of some rows against all candidates of a group; what is left out is -inf."""
 
-    rows: slice
+    rows: slice  # counted from this device's first
     group: int
+    anchors: list[Tensor]  # one [r, D] a term, not scaled
     logits: list[Tensor]  # one [r, c] a term
     held: int  # the term with the positives,
     positives: tuple[Tensor, Tensor]  # their rows in the tile and columns, [k] each; the first r are the rows' own
 
 
-def tiles(problem: Problem, leaves: Sequence[Tensor]) -> Iterator[Tile]:
+Vectors = Mapping[Role, Tensor]
+
+
+def tiles(problem: Problem, vectors: Vectors, scale: float) -> Iterator[Tile]:
     """Every tile of every group. The logits are good until the next tile is asked for."""
+    first, rows = problem.local.start, problem.local.stop - problem.local.start
     for g, group in enumerate(problem.groups):
-        rows, width = len(leaves[group[0].anchor]), sum(len(leaves[term.candidate]) for term in group)
-        height = min(rows, max(1, problem.tile_elements // max(1, width)))
-        scratch = [leaves[0].new_empty(height * len(leaves[term.candidate])) for term in group]
+        widths = [len(vectors[term.candidate]) for term in group]
+        height = min(rows, max(1, problem.tile_elements // max(1, sum(widths))))
+        scratch = [vectors[term.candidate].new_empty(height, width) for term, width in zip(group, widths, strict=True)]
         held = next(i for i, term in enumerate(group) if term.positive is not None)
         for start in range(0, rows, height):
             tile = slice(start, min(start + height, rows))
-            positives = [_positives(term, tile, len(leaves[term.candidate])) for term in group]
-            parts = zip(group, scratch, positives, strict=True)
-            logits = [_logits(problem, term, leaves, tile, out, kept) for term, out, kept in parts]
+            anchors = [vectors[term.anchor][first + tile.start : first + tile.stop] for term in group]
+            positives = [_positives(term, tile, width) for term, width in zip(group, widths, strict=True)]
+            logits = []
+            for term, anchor, out, kept in zip(group, anchors, scratch, positives, strict=True):
+                raw = torch.mm(anchor * scale, vectors[term.candidate].T, out=out[: len(anchor)])
+                logits.append(_adjust(raw, term, tile, kept, 1 / scale))
             if problem.hardest is not None:
                 _keep_hardest(logits, positives, problem.hardest)
-            yield Tile(tile, g, logits, held, positives[held])
+            yield Tile(tile, g, anchors, logits, held, positives[held])
 
 
-def sweep(problem: Problem, leaves: Sequence[Tensor], shares: Tensor | None) -> tuple[Tensor, list[Tensor] | None]:
-    """Losses, [b], and the gradients of sum(shares * losses) for every leaf; no gradients where `shares` is None."""
-    losses = leaves[0].new_zeros(len(leaves[problem.groups[0][0].anchor]))
-    grads = None if shares is None else [torch.zeros_like(leaf) for leaf in leaves]
-    for tile in tiles(problem, leaves):
+@dataclass(frozen=True)
+class Gradients:
+    """Gradients of the weighted sum of losses."""
+
+    vectors: dict[Role, Tensor]  # like the vectors
+    scale: float
+
+
+def sweep(problem: Problem, vectors: Vectors, scale: float, shares: Tensor | None) -> tuple[Tensor, Gradients | None]:
+    """Losses, [b], and the gradients of sum(shares * losses); no gradients where `shares` is None."""
+    some = next(iter(vectors.values()))
+    losses = some.new_zeros(problem.local.stop - problem.local.start)
+    grads = {role: torch.zeros_like(vector) for role, vector in vectors.items()} if shares is not None else {}
+    first, scale_grad, groups = problem.local.start, 0.0, len(problem.groups)
+    for tile in tiles(problem, vectors, scale):
         level, target = _numerator(problem.numerator, tile)
         mass, top = exponentiate(tile.logits)
-        losses[tile.rows] += (top + mass.log() - level) / len(problem.groups)
-        if grads is None or shares is None:
+        losses[tile.rows] += (top + mass.log() - level) / groups
+        if shares is None:
             continue
         tile.logits[tile.held][tile.positives] -= target * mass[tile.positives[0]]
-        factor = (shares[tile.rows] / (mass * len(problem.groups)))[:, None]  # [r, 1]
-        for term, x in zip(problem.groups[tile.group], tile.logits, strict=True):
-            grads[term.anchor][tile.rows].addcmul_(x @ leaves[term.candidate], factor)
-            grads[term.candidate].addmm_(x.T, leaves[term.anchor][tile.rows] * factor)
-    return losses, grads
+        factor = (shares[tile.rows] / (mass * groups))[:, None]  # [r, 1]
+        for term, anchors, x in zip(problem.groups[tile.group], tile.anchors, tile.logits, strict=True):
+            towards = (x @ vectors[term.candidate]).mul_(factor)  # [r, D] gradient of the scaled anchors
+            scale_grad += float(torch.vdot(towards.flatten(), anchors.flatten()))
+            grads[term.anchor][first + tile.rows.start : first + tile.rows.stop].add_(towards, alpha=scale)
+            grads[term.candidate].addmm_(x.T, anchors * (factor * scale))
+    return losses, None if shares is None else Gradients(grads, scale_grad)
 
 
 def exponentiate(logits: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Turn logits into exp(logit - top) in place; their sum, [r], and the highest logit, [r]."""
-    top = torch.stack([x.amax(1) if x.shape[1] else x.new_full((len(x),), -torch.inf) for x in logits]).amax(0)
+    top = torch.stack([x.amax(1) for x in logits]).amax(0)
     mass = torch.zeros_like(top)
     for x in logits:
-        mass += x.sub_(top[:, None]).exp_().sum(1)
+        x.sub_(top[:, None]).clamp_min_(_LOWEST).exp_()
+        mass += torch.threshold_(x, _INVISIBLE, 0.0).sum(1)
     return mass, top
 
 
@@ -134,31 +161,14 @@ def _positives(term: Term, tile: slice, width: int) -> tuple[Tensor, Tensor]:
     here = torch.arange(len(own), device=own.device)
     if not term.others:
         return here, own
-    found = [_pairs(other(tile)) for other in term.others]
+    found = [other(tile) for other in term.others]
     keys = torch.unique(torch.cat([rows * width + columns for rows, columns in found]))
     keys = keys[keys != here[keys // width] * width + own[keys // width]]
     return torch.cat([here, keys // width]), torch.cat([own, keys % width])
 
 
-def _pairs(index: Index) -> tuple[Tensor, Tensor]:
-    if isinstance(index, Tensor):
-        rows, columns = index.nonzero(as_tuple=True)
-        return rows, columns
-    return index
-
-
-def _logits(
-    problem: Problem,
-    term: Term,
-    leaves: Sequence[Tensor],
-    tile: slice,
-    scratch: Tensor,
-    positives: tuple[Tensor, Tensor],
-) -> Tensor:
-    """Logits of a tile, [r, c], in `scratch`: scale first, corrections next, masks last; positives always stay."""
-    anchors, candidates = leaves[term.anchor][tile], leaves[term.candidate]
-    out = scratch[: len(anchors) * len(candidates)].view(len(anchors), len(candidates))
-    logits = torch.mm(anchors, candidates.T, out=out)
+def _adjust(logits: Tensor, term: Term, tile: slice, positives: tuple[Tensor, Tensor], temperature: float) -> Tensor:
+    """Scaled similarities to logits, [r, c], in place: corrections first, masks last; positives always stay."""
     rows, columns = positives
     kept = logits[rows, columns]  # [k]
     for addition in term.additions:
@@ -166,14 +176,31 @@ def _logits(
             kept = kept + addition.candidate[columns].to(kept)
         if addition.positive is not None:
             kept = kept + addition.positive(rows + tile.start, columns).to(kept)
-    pairwise = [a.pairwise(tile, logits * problem.temperature) for a in term.additions if a.pairwise is not None]
-    for values in (*pairwise, *(a.candidate for a in term.additions if a.candidate is not None)):
-        logits += values.to(logits)
+    pairwise = [addition.pairwise for addition in term.additions if addition.pairwise is not None]
+    raw = logits.clone() if len(pairwise) > 1 else logits
+    for i, change in enumerate(pairwise):
+        if i == 0:
+            change(tile, logits, temperature)
+        else:  # each correction is a function of the similarities, whatever the others have added
+            changed = raw.clone()
+            change(tile, changed, temperature)
+            logits += changed.sub_(raw)
+    for addition in term.additions:
+        if addition.candidate is not None:
+            logits += addition.candidate.to(logits)
     for exclusion in term.exclusions:
-        logits[exclusion(tile)] = -torch.inf
+        leave_out(logits, exclusion(tile))
     if len(rows):
         logits[rows, columns] = kept
     return logits
+
+
+def leave_out(logits: Tensor, index: Index) -> None:
+    """Set what an exclusion names to -inf."""
+    if isinstance(index, Tensor):
+        logits += index
+    else:
+        logits[index] = -torch.inf
 
 
 def _keep_hardest(logits: list[Tensor], positives: Sequence[tuple[Tensor, Tensor]], hardest: int) -> None:

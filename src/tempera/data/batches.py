@@ -4,35 +4,102 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.batch import Batch, Side
-from ..core.ragged import Ragged
+from ..core.corrections import expected_logq
+from ..core.ragged import Ragged, from_lengths
 from ..errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Examples:
-    """Pairs as features: row i is the distinct query `query[i]` and the distinct document `doc[i]`."""
+class Draws:
+    """Documents drawn apart from the pairs, with replacement, by training frequency to a power.
 
-    queries: Ragged  # features of every distinct query
-    docs: Ragged
+    Args:
+        count: documents a batch.
+        power: 0 is uniform over the distinct training documents, 1 by frequency.
+        seed: with the step it fixes what is drawn.
+    """
+
+    count: int = 0
+    power: float = 0.0
+    seed: int = 0
+
+    def proposal(self, frequency: Tensor) -> Tensor:
+        """Chance of each document in one draw, [u]; what is not trained on is never drawn."""
+        weight = torch.where(frequency > 0, frequency**self.power, 0.0)
+        return weight / weight.sum()
+
+    def __call__(self, proposal: Tensor, step: int) -> Tensor:
+        """What step `step` draws, [count]."""
+        generator = torch.Generator().manual_seed(hash((self.seed, step)) & 0x7FFF_FFFF_FFFF_FFFF)
+        return torch.multinomial(proposal, self.count, replacement=True, generator=generator)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Pairs as features: row i is the distinct query `query[i]` and the distinct document `doc[i]`.
+
+    A batch carries all that parts of an objective may ask for: ids, logq (the log of how often a batch is expected to
+    hold each query and document, over the pairs and the draws), and every known answer of its queries.
+    """
+
+    queries: Ragged  # features of every distinct query, [p]
+    docs: Ragged  # and document, [u]
     query: Tensor  # [n]
     doc: Tensor  # [n]
     query_ids: Tensor  # [n]
     doc_ids: Tensor  # [n]
+    draws: Draws = Draws()
 
     def __len__(self) -> int:
         return len(self.query)
 
-    def batch(self, rows: Tensor) -> Batch[Ragged]:
-        """The chosen rows with their ids."""
+    @cached_property
+    def query_frequency(self) -> Tensor:
+        """Share of each distinct query among the pairs, [p]."""
+        return torch.bincount(self.query, minlength=len(self.queries)) / len(self)
+
+    @cached_property
+    def doc_frequency(self) -> Tensor:
+        """Share of each distinct document among the pairs, [u]."""
+        return torch.bincount(self.doc, minlength=len(self.docs)) / len(self)
+
+    @cached_property
+    def proposal(self) -> Tensor:
+        """Chance of each document in one draw, [u]."""
+        return self.draws.proposal(self.doc_frequency)
+
+    @cached_property
+    def id_of_doc(self) -> Tensor:
+        """The id of each distinct document that is trained on, [u]."""
+        return torch.zeros(len(self.docs), dtype=torch.int64).index_put_((self.doc,), self.doc_ids)
+
+    @cached_property
+    def known(self) -> Ragged:
+        """Ids of every document paired with each distinct query, p rows."""
+        order = self.query.argsort(stable=True)
+        lengths = torch.bincount(self.query, minlength=len(self.queries))
+        return Ragged(self.doc_ids[order], from_lengths(lengths))
+
+    def batch(self, rows: Tensor, step: int = 0) -> Batch[Ragged]:
+        """The chosen rows, and what step `step` draws besides."""
+        query, doc, drawn = self.query[rows], self.doc[rows], None
+        counts = expected_logq(len(rows), self.doc_frequency, self.draws.count, self.proposal)
+        if self.draws.count:
+            chosen = self.draws(self.proposal, step)
+            drawn = Side(self.docs[chosen], ids=self.id_of_doc[chosen], logq=counts[chosen])
+        logq = expected_logq(len(rows), self.query_frequency[query])
         return Batch(
-            query=Side(self.queries[self.query[rows]], ids=self.query_ids[rows]),
-            doc=Side(self.docs[self.doc[rows]], ids=self.doc_ids[rows]),
+            query=Side(self.queries[query], ids=self.query_ids[rows], logq=logq),
+            doc=Side(self.docs[doc], ids=self.doc_ids[rows], logq=counts[doc]),
+            sampled=drawn,
+            known=self.known[query],
         )
 
 

@@ -20,6 +20,7 @@ import tokenize
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -33,6 +34,7 @@ from tqdm import tqdm
 from ..errors import DataError
 from .pairs import Pairs
 
+File = tuple[str, str]  # the root and the path
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 # A docstring stands first after a colon; files without one are not parsed.
@@ -149,52 +151,48 @@ def _walk(body: Sequence[ast.AST], prefix: str) -> Iterator[tuple[str, Definitio
                 yield from _walk(below, inner)
 
 
-def _parse_all(files: Sequence[tuple[str, str]], workers: int) -> pa.Table:
+def _parse_all(files: Sequence[File], workers: int) -> pa.Table:
     """Share files out to worker processes, largest first, and gather what they find."""
     by_size = sorted(files, key=lambda file: -os.stat(file[1]).st_size)
     workers = max(1, min(workers, len(files) // _FILES_A_BATCH))
-    batches: list[list[pa.RecordBatch]] = [[] for _ in range(workers)]
     with tqdm(total=len(files), desc="reading Python files", unit="file", disable=None) as bar:
-        command = [sys.executable, "-m", __name__]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        running = [
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-            for _ in range(workers)
-        ]
 
-        def feed(process: subprocess.Popen[bytes], share: Sequence[tuple[str, str]]) -> None:
-            assert process.stdin is not None
-            with process.stdin as stdin:
-                stdin.write("\n".join(f"{root}\t{path}" for root, path in share).encode("utf-8", "surrogateescape"))
+        def ask(share: Sequence[File]) -> list[pa.RecordBatch]:
+            found = []
+            for batch in _worker(share):
+                found.append(batch)
+                bar.update(min(_FILES_A_BATCH, len(files) - bar.n))
+            return found
 
-        def drain(process: subprocess.Popen[bytes], into: list[pa.RecordBatch]) -> None:
-            assert process.stdout is not None
-            with pa.ipc.open_stream(process.stdout) as stream:
-                for batch in stream:
-                    into.append(batch)
-                    bar.update(min(_FILES_A_BATCH, len(files) - bar.n))
-
-        threads = [
-            threading.Thread(target=target, args=arguments)
-            for i, process in enumerate(running)
-            for target, arguments in ((feed, (process, by_size[i::workers])), (drain, (process, batches[i])))
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for process in running:
-            if process.wait() != 0:
-                raise DataError(f"a worker that parses Python files ended with code {process.returncode}")
+        with ThreadPoolExecutor(workers) as pool:
+            found = list(pool.map(ask, [by_size[i::workers] for i in range(workers)]))
         bar.update(len(files) - bar.n)
-    return pa.Table.from_batches([batch for found in batches for batch in found], _SCHEMA)
+    return pa.Table.from_batches([batch for batches in found for batch in batches], _SCHEMA)
+
+
+def _worker(share: Sequence[File]) -> Iterator[pa.RecordBatch]:
+    """What a worker process finds in its share of the files, as it finds it."""
+    command = [sys.executable, "-P", "-m", __name__]  # -P: nothing in the current folder can pose as a module
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    whole = False
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdin is not None and process.stdout is not None
+        with suppress(OSError, pa.ArrowException):  # of a worker that ended early
+            with process.stdin as stdin:
+                stdin.write("\0".join(part for file in share for part in file).encode("utf-8", "surrogateescape"))
+            with process.stdout as stdout, pa.ipc.open_stream(stdout) as stream:
+                yield from stream
+            whole = True
+    if process.returncode or not whole:
+        raise DataError(f"a worker that parses Python files broke off and ended with code {process.returncode}")
 
 
 def _work(stdin: BinaryIO, stdout: BinaryIO) -> None:
     """One worker: parse the files named on standard input, a batch of rows for every `_FILES_A_BATCH` files."""
     warnings.simplefilter("ignore")  # invalid escapes in other people's files
     gc.disable()  # syntax trees hold no cycles, and the collector took a third of the time
-    files = [line.split("\t", 1) for line in stdin.read().decode("utf-8", "surrogateescape").split("\n") if line]
+    parts = stdin.read().decode("utf-8", "surrogateescape").split("\0")
+    files = list(zip(parts[::2], parts[1::2], strict=True))
     with pa.ipc.new_stream(stdout, _SCHEMA) as stream:
         for start in range(0, len(files), _FILES_A_BATCH):
             rows = [row for root, path in files[start : start + _FILES_A_BATCH] for row in _rows(root, path)]
@@ -202,7 +200,7 @@ def _work(stdin: BinaryIO, stdout: BinaryIO) -> None:
             stream.write_batch(pa.record_batch([pa.array(c, pa.large_string()) for c in columns], schema=_SCHEMA))
 
 
-def _rows(root: str, path: str) -> Iterator[tuple[str, str, str, str, str]]:
+def _rows(root: str, path: str) -> Iterator[tuple[str, ...]]:
     module = str(Path(path).relative_to(root).with_suffix("")).replace(os.sep, ".").removesuffix(".__init__")
     try:
         with tokenize.open(path) as file:
@@ -210,8 +208,8 @@ def _rows(root: str, path: str) -> Iterator[tuple[str, str, str, str, str]]:
         if not _MAYBE_DOCSTRING.search(source):
             return
         for name, query, code, line in definitions(source):
-            yield _clean(query), _clean(code), f"{module}.{name}", _clean(f"{path}:{line}"), root
-    except (SyntaxError, UnicodeError, ValueError, RecursionError, OSError):
+            yield tuple(map(_clean, (query, code, f"{module}.{name}", f"{path}:{line}", root)))
+    except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError, OSError):
         return  # not Python of this version, or unreadable: other people's file, not ours to report
 
 

@@ -33,6 +33,8 @@ class Training:
         lr_scheduler_type: how the rate falls afterwards.
         weight_decay: AdamW's, on everything but the temperature.
         max_grad_norm: gradients are scaled down to this norm; None leaves them.
+        sampled: documents drawn from the training documents besides each batch, for the pool `sampled`.
+        sampled_power: their chance is their frequency to this power; 0 is uniform, 1 by frequency.
         seed: of the weights, the order of the rows and the choice of what is held out.
         evaluations: how often the held-out queries are asked during training.
     """
@@ -46,6 +48,8 @@ class Training:
     lr_scheduler_type: Schedule = "linear"
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     max_grad_norm: Annotated[float, Field(gt=0)] | None = None
+    sampled: Annotated[int, Field(ge=0)] = 0
+    sampled_power: Annotated[float, Field(ge=0)] = 0.0
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     evaluations: Annotated[int, Field(ge=0)] = 4
 

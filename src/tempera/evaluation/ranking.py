@@ -37,6 +37,8 @@ class Relevant:
 
     def gains(self, ranked: Ints) -> Floats:
         """Gains of ranked documents, [q, K] -> [q, K]; 0 where not relevant or where the ranking holds -1."""
+        if not len(self.doc):
+            return np.zeros(ranked.shape)
         size = int(max(self.doc.max(initial=0), ranked.max(initial=0))) + 1
         keys = self.query * size + self.doc
         order = np.argsort(keys)
@@ -73,7 +75,7 @@ def evaluate(ranked: Ints, relevant: Relevant, metrics: Sequence[str] = DEFAULT_
 
 def _metric(name: str, gains: Floats, counts: Ints, relevant: Relevant) -> Floats:
     kind, _, depth = name.partition("@")
-    if kind not in _METRICS or not depth.isdigit() or int(depth) < 1:
+    if kind not in _METRICS or not depth.isdecimal() or int(depth) < 1:
         raise ConfigError(f"no metric {name!r}; give one of {', '.join(_METRICS)} with a depth, such as ndcg@10")
     k = int(depth)
     return _METRICS[kind](gains[:, :k], counts, k, relevant)

@@ -16,6 +16,7 @@ from ..evaluation.search import top
 
 _PREVIEW = 400
 _VECTORS, _DOCUMENTS = "vectors.npy", "documents.arrow"
+_COLUMNS = ["id", "name", "place", "preview"]
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,13 @@ class Index:
 
     def __init__(self, folder: Path) -> None:
         try:
-            self.vectors: NDArray[np.float32] = np.load(folder / _VECTORS, mmap_mode="r", allow_pickle=False)
-            self.documents: pa.Table = pa.ipc.open_file(pa.memory_map(str(folder / _DOCUMENTS))).read_all()
+            self.vectors: NDArray[np.float32] = np.lib.format.open_memmap(folder / _VECTORS, mode="r")
+            self.documents: pa.Table = (
+                pa.ipc.open_file(pa.memory_map(str(folder / _DOCUMENTS))).read_all().select(_COLUMNS)
+            )
         except FileNotFoundError as error:
             raise DataError(f"{folder} is not an index: {error.filename or error} is missing") from None
-        except (pa.ArrowException, ValueError) as error:
+        except (OSError, pa.ArrowException, ValueError, KeyError) as error:
             raise DataError(f"{folder} is not a readable index: {str(error).splitlines()[0]}") from None
         if self.vectors.ndim != 2 or len(self.vectors) != len(self.documents):
             raise DataError(f"{folder} is damaged: {self.vectors.shape} vectors for {len(self.documents)} documents")

@@ -24,23 +24,24 @@ def staged(output: Path, overwrite: bool = False) -> Iterator[Path]:
     Raises:
         OutputError: `output` holds something and may not be replaced, or cannot be written (disk full, no permission).
     """
-    output = output.absolute()
-    _refuse(output, overwrite)
-    stage = output.with_name(f"{output.name}.partial")
+    output = Path(os.path.realpath(output))  # what a link stands for is replaced, the link stays
+    stage = output.parent / f"{output.name}.partial"
     try:
+        _refuse(output, overwrite)
         if stage.exists():
             shutil.rmtree(stage)
         stage.mkdir(parents=True)
-        yield stage
-        for path in (*stage.rglob("*"), stage):
-            _sync(path)
-        _swap(stage, output)
+        try:
+            yield stage
+            for path in (*stage.rglob("*"), stage):
+                _sync(path)
+            _swap(stage, output)
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
     except OSError as error:
         where = error.filename if isinstance(error.filename, str) else str(stage)
-        kept = "; what was in it is untouched" if output.exists() else ""
+        kept = "; what was in it is untouched" if os.path.exists(output) else ""
         raise OutputError(f"cannot write {output}: {error.strerror or error} ({where}){kept}") from error
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
 
 
 def _refuse(output: Path, overwrite: bool) -> None:
@@ -62,15 +63,18 @@ def _refuse(output: Path, overwrite: bool) -> None:
 
 def _swap(stage: Path, output: Path) -> None:
     old = output.with_name(f"{output.name}.replaced")
+    shutil.rmtree(old, ignore_errors=True)  # of a run that was killed here
     if output.exists():
         output.rename(old)
     try:
         stage.rename(output)
-    except OSError:
+        _sync(output.parent)
+    except BaseException:
+        if output.exists():
+            output.rename(stage)
         if old.exists():
             old.rename(output)
         raise
-    _sync(output.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 

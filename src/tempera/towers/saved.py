@@ -23,25 +23,28 @@ def load(folder: Path) -> Encode:
     try:
         modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
         kinds = [module["type"].rsplit(".", 1)[-1] for module in modules]
-    except FileNotFoundError:
+        paths = [folder / module["path"] for module in modules]
+    except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{folder} is not a saved model: modules.json is missing") from None
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         raise DataError(f"{folder}/modules.json does not describe a model") from None
     if kinds == ["StaticEmbedding", "Normalize"]:
-        return _static(folder / modules[0]["path"])
+        return _static(paths[0])
     return _sentence_transformer(folder)
 
 
 def _static(folder: Path) -> Encode:
-    from safetensors import SafetensorError
     from safetensors.numpy import load_file
     from tokenizers import Tokenizer
 
     try:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         table = load_file(folder / "model.safetensors")["embedding.weight"]
-    except (OSError, SafetensorError, KeyError) as error:
+    except Exception as error:  # tokenizers raises no narrower one
         raise DataError(f"{folder} is not a readable static embedding: {error}") from None
+    if table.ndim != 2 or len(table) < tokenizer.get_vocab_size():
+        raise DataError(f"{folder} is damaged: {table.shape} embeddings for {tokenizer.get_vocab_size()} tokens")
+    tokenizer.no_padding()
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
         vectors = np.zeros((len(texts), table.shape[1]), np.float32)
@@ -55,7 +58,13 @@ def _static(folder: Path) -> Encode:
 
 
 def _sentence_transformer(folder: Path) -> Encode:
-    from sentence_transformers import SentenceTransformer
-
-    model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError:
+        raise DataError(f"{folder} is opened by sentence-transformers: pip install 'tempera[text]'") from None
+    try:
+        model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    except Exception as error:  # whatever its modules raise
+        text = " ".join(str(error).split())
+        raise DataError(f"{folder} is not a model that sentence-transformers opens: {text}") from None
     return lambda texts: np.asarray(model.encode(list(texts), show_progress_bar=False), np.float32)

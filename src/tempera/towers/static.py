@@ -7,10 +7,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from pydantic import Field
+from safetensors.torch import save
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
@@ -31,9 +33,9 @@ class Static:
         max_length: longer texts are cut to this many tokens.
     """
 
-    dimensions: int = 256
-    vocabulary: int = 32_000
-    max_length: int = 256
+    dimensions: Annotated[int, Field(gt=0)] = 256
+    vocabulary: Annotated[int, Field(gt=0)] = 32_000
+    max_length: Annotated[int, Field(gt=0)] = 256
 
     def build(self, texts: Sequence[str]) -> StaticTower:
         """An untrained tower whose tokenizer has read (an even sample of) the texts."""
@@ -77,8 +79,10 @@ class StaticTower(nn.Module):
         _write_json(folder / "modules.json", modules)
         _write_json(folder / "config_sentence_transformers.json", about)
         _write_json(folder / "1_Normalize" / "config.json", {})
-        self.tokenizer.save(str(folder / "tokenizer.json"))
-        save_file({"embedding.weight": self.embedding.weight.detach().contiguous()}, folder / "model.safetensors")
+        # Both libraries can write files, but a full disk is then no OSError.
+        (folder / "tokenizer.json").write_text(self.tokenizer.to_str(pretty=True), encoding="utf-8")
+        weight = self.embedding.weight.detach().contiguous()
+        (folder / "model.safetensors").write_bytes(save({"embedding.weight": weight}))
 
 
 def _write_json(path: Path, value: object) -> None:

@@ -1,0 +1,104 @@
+"""What every benchmark shares: alternating CPU time, peak memory in a process of its own, tables, aims, records."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Aim:
+    """A figure to reach: at most `bound`, or at least."""
+
+    name: str
+    value: float
+    bound: float
+    at_least: bool = False
+
+    @property
+    def met(self) -> bool:
+        """Whether the figure is on the right side of its bound."""
+        return self.value >= self.bound if self.at_least else self.value <= self.bound
+
+    def __str__(self) -> str:
+        sign = ">=" if self.at_least else "<="
+        return f"{'met   ' if self.met else 'MISSED'}  {self.name}: {self.value:.3g} (aim {sign} {self.bound:g})"
+
+
+def alternate(variants: Mapping[str, Callable[[], Any]], rounds: int, limit: float = 60.0) -> dict[str, float]:
+    """Median CPU seconds of each variant, run in turns; one that takes longer than `limit` seconds runs once."""
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(rounds):
+        for name, run in variants.items():
+            if seconds[name] and max(seconds[name]) > limit:
+                continue
+            start = time.process_time()
+            run()
+            seconds[name].append(time.process_time() - start)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def peak_bytes(script: str, *arguments: str) -> int:
+    """The memory that `script` says it added, run in a process of its own with the given arguments."""
+    # A fixed threshold keeps freed blocks from being counted for the next one.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+    out = subprocess.run(
+        [sys.executable, script, *arguments], env=environment, capture_output=True, text=True, check=True
+    )
+    return int(out.stdout.split()[-1])
+
+
+def added_memory(run: Callable[[], Any]) -> int:
+    """Highest resident memory while `run` runs, above what was resident before, in bytes (Linux)."""
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status("VmRSS")
+    run()
+    return _status("VmHWM") - before
+
+
+def _status(key: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith(f"{key}:")).split()[1])
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print aligned columns."""
+    cells = [[str(cell) for cell in row] for row in [header, *rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    for row in cells:
+        print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)), flush=True)
+
+
+def finish(name: str, figures: Any, aims: Sequence[Aim], packages: Sequence[str]) -> None:
+    """Print the aims, keep the figures with commit, versions, machine and date, and exit non-zero if an aim is missed."""
+    print()
+    for aim in aims:
+        print(aim)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    cpu = [line.partition(": ")[2] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+    record = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": commit.stdout.strip(),
+        "machine": f"{cpu[0] if cpu else platform.processor()}, {os.cpu_count()} cores, {platform.system()}",
+        "versions": {"python": platform.python_version(), **{package: version(package) for package in packages}},
+        "aims": [str(aim) for aim in aims],
+        "figures": figures,
+    }
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    missed = [aim.name for aim in aims if not aim.met]
+    if missed:
+        sys.exit(f"missed: {'; '.join(missed)}")

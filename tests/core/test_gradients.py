@@ -1,0 +1,190 @@
+"""Gradients of every embedding and of the temperature against autograd on whole matrices; precision of the inputs."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import dense
+import oracle
+import pytest
+import torch
+from oracle import Parts
+from torch import Tensor
+
+from tempera.core.batch import Batch, Side
+from tempera.core.corrections import LogQ, Margin
+from tempera.core.masks import Guided, KnownPositives, SameId
+from tempera.core.memory import Memory
+from tempera.core.objective import Objective
+from tempera.core.pools import POOLS, back_docs, back_queries, docs, memory, negatives, queries, sampled
+from tempera.core.similarity import cosine, dot
+from tempera.core.temperature import Temperature
+
+WHOLE = [oracle.made(seed) for seed in range(3)]
+LEAVES = ("query", "doc", "negatives", "sampled")
+Gradients = dict[str, Tensor]
+
+
+def gradients(batch: Batch[Tensor], dial: Tensor) -> Gradients:
+    """What has been left in `.grad`; zeros where nothing was."""
+    leaves = {role: side.rows for role, side in batch.sides().items()} | {"temperature": dial}
+    assert all(leaf.grad is None for role, leaf in leaves.items() if role == "memory")
+    return {
+        role: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+        for role, leaf in leaves.items()
+        if role != "memory"
+    }
+
+
+def reference(batch: Batch[Tensor], parts: Parts) -> Gradients:
+    """By autograd on whole matrices, for the rows of the batch's span."""
+    dial = torch.tensor(1 / oracle.T, dtype=torch.float64).log().requires_grad_()
+    losses = dense.losses(replace(batch, span=None), parts, (-dial).exp())
+    (batch.shares() * losses[batch.local]).sum().backward()
+    return gradients(batch, dial)
+
+
+def by_propagate(batch: Batch[Tensor], parts: Parts) -> Gradients:
+    objective = oracle.objective_of(parts, Temperature(oracle.T, learnable=True))
+    objective.propagate(batch, batch.shares())
+    return gradients(batch, objective.temperature.log_scale)
+
+
+def by_autograd(batch: Batch[Tensor], parts: Parts) -> Gradients:
+    objective = oracle.objective_of(parts, Temperature(oracle.T, learnable=True))
+    (batch.shares() * objective(batch)).sum().backward()
+    return gradients(batch, objective.temperature.log_scale)
+
+
+def off(got: Gradients, want: Gradients, tolerance: float) -> list[str]:
+    """The leaves whose gradients differ by more than a share of their largest number."""
+    assert list(got) == list(want) and all(bool(g.isfinite().all()) for g in (*got.values(), *want.values()))
+    largest = {role: float(w.abs().max()) if w.numel() else 0.0 for role, w in want.items()}
+    error = {role: float((got[role].double() - w).abs().max()) if w.numel() else 0.0 for role, w in want.items()}
+    return [f"{role}: {error[role]}" for role in want if error[role] > tolerance * max(1.0, largest[role])]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_gradients_of_a_sample_of_all_combinations(seed: int) -> None:
+    spans = itertools.cycle((None, None, range(0, 3), range(2, 6), range(6, 7)))
+    for parts, data, span in zip(oracle.sampled(100 + seed, 80), itertools.cycle(WHOLE), spans):
+        want = reference(oracle.batch_of(data, span=span, grad=True), parts)
+        for run in (by_propagate, by_autograd):
+            assert off(run(oracle.batch_of(data, span=span, grad=True), parts), want, 1e-10) == [], (run, parts, span)
+
+
+def test_every_leaf_has_a_gradient_to_compare() -> None:
+    want = reference(oracle.batch_of(WHOLE[0], grad=True), Parts(pools=tuple(oracle.POOLS), similarity="dot"))
+    assert all(float(grad.abs().max()) > 1e-3 for grad in want.values()) and set(want) == {*LEAVES, "temperature"}
+
+
+def test_propagate_gives_the_losses_and_adds_to_what_is_there() -> None:
+    parts = Parts(pools=("docs", "negatives"))
+    batch = oracle.batch_of(WHOLE[0], grad=True)
+    objective = oracle.objective_of(parts, Temperature(oracle.T, learnable=True))
+    losses = objective.propagate(batch, batch.shares())
+    assert not losses.requires_grad
+    torch.testing.assert_close(losses, objective(batch).detach(), rtol=1e-14, atol=1e-14)
+    once = {role: grad.clone() for role, grad in gradients(batch, objective.temperature.log_scale).items()}
+    objective.propagate(batch, batch.shares())
+    twice = gradients(batch, objective.temperature.log_scale)
+    assert off(twice, {role: 2 * grad for role, grad in once.items()}, 1e-12) == []
+
+
+def test_a_fixed_temperature_has_no_gradient() -> None:
+    batch = oracle.batch_of(WHOLE[0], grad=True)
+    objective = oracle.objective_of(Parts())
+    objective.propagate(batch, batch.shares())
+    assert objective.temperature.log_scale.grad is None and batch.query.rows.grad is not None
+
+
+def test_embeddings_of_a_tower_are_reached_through_their_graph() -> None:
+    """Propagation goes on into what made the embeddings."""
+    torch.manual_seed(0)
+    tower, features = torch.nn.Linear(5, 4).double(), torch.randn(6, 5, dtype=torch.float64)
+    found = []
+    for run in ("propagate", "autograd"):
+        tower.zero_grad()
+        query, doc = tower(features).chunk(2)
+        batch, objective = Batch(Side(query), Side(doc)), Objective(temperature=0.2)
+        if run == "propagate":
+            objective.propagate(batch, batch.shares())
+        else:
+            objective(batch).mean().backward()
+        found.append(tower.weight.grad.clone())
+    assert float(found[0].abs().max()) > 1e-3
+    torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("similarity", "numerator"), [(cosine, "one"), (dot, "mean"), (cosine, "sum")])
+def test_gradcheck(similarity: object, numerator: str) -> None:
+    """Numerical differences, without the parts that are held constant."""
+    plain = oracle.batch_of(oracle.made(40, n=4, width=2))
+    objective = Objective(
+        similarity,
+        Temperature(0.4, learnable=True),
+        (docs, negatives, sampled, memory, queries, back_queries, back_docs),
+        (LogQ("refined", 0.7), Margin(0.5)),
+        (SameId(), KnownPositives(), Guided(0.1)),
+        numerator=numerator,
+        memory=Memory(3),
+        tile_elements=60,
+    )
+
+    def losses(query: Tensor, doc: Tensor, hard: Tensor, drawn: Tensor, dial: Tensor) -> Tensor:
+        assert dial is objective.temperature.log_scale
+        sides = {"query": query, "doc": doc, "negatives": hard, "sampled": drawn}
+        return objective(replace(plain, **{role: replace(plain.sides()[role], rows=rows) for role, rows in sides.items()}))
+
+    inputs = [plain.sides()[role].rows.clone().requires_grad_() for role in LEAVES]
+    assert torch.autograd.gradcheck(losses, (*inputs, objective.temperature.log_scale), atol=1e-6, rtol=1e-5)
+
+
+def double(rows: Tensor) -> Tensor:
+    return rows.detach().double().requires_grad_(rows.requires_grad)
+
+
+HALVES = [(torch.float32, 2e-5, 2e-5), (torch.bfloat16, 2e-5, 1e-2), (torch.float16, 2e-5, 2e-3)]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance", "gradient_tolerance"), HALVES)
+def test_logits_are_float32_whatever_the_precision_of_the_embeddings(
+    dtype: torch.dtype, tolerance: float, gradient_tolerance: float
+) -> None:
+    """Close to the float64 result of the same rounded numbers; gradients come back in the embeddings' precision."""
+    for parts, data in zip(oracle.sampled(200, 60), itertools.cycle(WHOLE)):
+        low = oracle.batch_of(data, dtype, grad=True)
+        exact = oracle.with_sides(low, lambda side: replace(side, rows=double(side.rows)))
+        want, gradient = dense.losses(exact, parts, oracle.T).detach(), reference(exact, parts)
+        objective = oracle.objective_of(parts, Temperature(oracle.T, learnable=True))
+        got = objective.propagate(low, low.shares())
+        assert got.dtype == torch.float32
+        torch.testing.assert_close(got.double(), want, rtol=tolerance, atol=tolerance, msg=str(parts))
+        reached = gradients(low, objective.temperature.log_scale)
+        assert all(reached[role].dtype == dtype for role in LEAVES if role in reached)
+        assert off(reached, gradient, gradient_tolerance) == [], parts
+
+
+def test_precisions_can_be_mixed() -> None:
+    """Towers in half precision beside a memory and negatives in float32."""
+    batch = oracle.batch_of(WHOLE[0], torch.bfloat16)
+    float32 = oracle.with_sides(batch, lambda side: replace(side, rows=side.rows.float()))
+    mixed = replace(batch, memory=float32.memory, negatives=float32.negatives)
+    objective = oracle.objective_of(Parts(pools=("docs", "negatives", "memory")))
+    assert objective(mixed).equal(objective(float32))
+
+
+@pytest.mark.parametrize("similarity", [cosine, dot])
+@pytest.mark.parametrize("t", [1e-3, 1.0, 1e3])
+def test_no_nan_where_everything_is_left_out(similarity: object, t: float) -> None:
+    """All ids equal: every row's loss is exactly 0 and so is every gradient."""
+    data = oracle.made(5)
+    batch = oracle.batch_of(data, grad=True)
+    same = oracle.with_sides(batch, lambda side: replace(side, ids=torch.zeros(len(side), dtype=torch.int64)))
+    dial = Temperature(t, learnable=True, floor=1e-4, ceiling=1e4)
+    chosen = [pool for pool in POOLS if pool.name != "back_queries"]
+    objective = Objective(similarity, dial, chosen, (LogQ(),), (SameId(),), memory=Memory(3), tile_elements=90)
+    assert objective.propagate(same, same.shares()).tolist() == [0.0] * len(same)
+    found = gradients(same, dial.log_scale)
+    assert set(found) == {*LEAVES, "temperature"} and all(not bool(grad.any()) for grad in found.values())

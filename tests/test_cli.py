@@ -1,0 +1,361 @@
+"""The command line: what it prints where, how it ends, and that it never shows a traceback.
+
+`tempera` answers in a process that has torch loaded, `cold` is `python -m tempera` itself; see conftest.py.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+
+def refused(answer: Any, *says: str) -> str:
+    """The one line of a refusal, which must have every property of one; `says` must stand in it."""
+    assert answer.code == 2, answer
+    assert "Traceback" not in answer.err
+    *progress, line = answer.err.splitlines()
+    assert line.startswith("tempera: ")
+    assert all("held-out queries against" in other for other in progress), progress
+    assert len(line) < 1000
+    for text in says:
+        assert text in line, line
+    if answer.out:
+        assert answer.document == {"error": line.removeprefix("tempera: ")}
+    return line
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, with its content."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+QUICK = ["train.max_steps=1", "train.evaluations=0", "evaluation.bm25=false"]
+
+
+# ---- answers
+
+
+def test_train_prints_one_json_document(cold: Any, tiny: list[str], tmp_path: Path) -> None:
+    answer = cold("train", *tiny, *QUICK[1:], "evaluation.bm25=true", "--output", "run", "--json", cwd=tmp_path)
+    assert answer.code == 0
+    document = answer.document
+    assert answer.out.count("\n") == 1
+    assert document["output"] == str(tmp_path / "run")
+    for system in ("untrained", "bm25", "trained"):
+        assert 0 <= document["metrics"][system]["ndcg@10"] <= 1
+    assert {"data", "train", "evaluate"} <= set(document["seconds"])
+    assert document["peak_memory_bytes"] > 2**20
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text()).items() <= document.items()
+    assert answer.err == "300 pairs: 260 to train on, 40 held-out queries against 300 documents\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_train_shows_a_table(tempera: Any, tiny: list[str], tmp_path: Path) -> None:
+    answer = tempera("train", *tiny, *QUICK, "--output", tmp_path / "run")
+    assert answer.code == 0
+    for text in (
+        "metric",
+        "untrained",
+        "trained",
+        "ndcg@10",
+        "recall@100",
+        "peak memory",
+        "report.html",
+        "tempera search",
+    ):
+        assert text in answer.out
+    assert "bm25" not in answer.out
+
+
+def test_search_prints_one_json_document(cold: Any, tiny_run: Path) -> None:
+    answer = cold("search", tiny_run, "kaban ünïcode", "-k", "3", "--json")
+    assert (answer.code, answer.err, answer.out.count("\n")) == (0, "", 1)
+    assert answer.document["query"] == "kaban ünïcode"
+    assert [hit["rank"] for hit in answer.document["hits"]] == [1, 2, 3]
+    for hit in answer.document["hits"]:
+        assert set(hit) == {"rank", "score", "id", "name", "place", "preview"}
+
+
+def test_search_shows_rank_score_and_place(tempera: Any, tiny_run: Path, pairs_file: Path) -> None:
+    doc = json.loads(pairs_file.read_text().splitlines()[41])["doc"]
+    answer = tempera("search", tiny_run, doc)
+    assert (answer.code, answer.err) == (0, "")
+    lines = answer.out.splitlines()
+    assert len(lines) == 10
+    assert lines[0].split() == ["1", "1.000", f"{pairs_file}:42"]
+    assert len(tempera("search", tiny_run, doc, "-k", "2").out.splitlines()) == 2
+    assert len(tempera("search", tiny_run, doc, "-k", "9999").out.splitlines()) == 300
+
+
+def test_a_query_of_bytes_that_are_no_text_is_searched_for_all_the_same(cold: Any, tiny_run: Path) -> None:
+    answer = cold("search", tiny_run, b"kaban \xff", "--json", env={"PYTHONIOENCODING": "ascii"})
+    assert (answer.code, answer.err) == (0, "")
+    assert len(answer.document["hits"]) == 10
+
+
+@pytest.mark.parametrize("preset", ["mnr", "symmetric"])
+def test_the_printed_configuration_prints_itself(tempera: Any, preset: str, tmp_path: Path) -> None:
+    given = ["train", "--print-config", f"objective.preset={preset}", "objective.scale=16", "train.seed=4"]
+    answer = tempera(*given)
+    assert (answer.code, answer.err) == (0, "")
+    file = tmp_path / "config.yaml"
+    file.write_text(answer.out)
+    assert tempera("train", "--print-config", file) == answer
+    as_json = tempera(*given, "--json")
+    assert as_json.out.count("\n") == 1
+    assert as_json.document == yaml.safe_load(answer.out)
+    assert as_json.document["train"]["seed"] == 4
+    assert tempera("train", file, "train.seed=9", "--print-config", "--json").document["train"]["seed"] == 9
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["train", "--help"], ["search", "-h"]])
+def test_help(tempera: Any, arguments: list[str]) -> None:
+    answer = tempera(*arguments)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith("Usage: ")
+
+
+def test_a_reader_that_has_gone_is_no_reason_to_complain() -> None:
+    done = subprocess.run(f"{sys.executable} -m tempera --help | true", shell=True, capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+# ---- refusals
+
+
+def test_an_unknown_key_of_the_command_line(cold: Any, tmp_path: Path) -> None:
+    answer = cold("train", "objective.temprature=1", "--json", cwd=tmp_path)
+    refused(answer, "objective.temprature: no such option", " Did you mean temperature?", "(command line)")
+    assert answer.document["error"].startswith("objective.temprature: ")
+    assert answer.err.count("\n") == answer.out.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_key_of_a_file(tempera: Any, tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("train:\n  seed: 1\n\nobjective:\n  temprature: 1\n")
+    refused(tempera("train", file), " Did you mean temperature?", f"({file}:5)")
+    refused(tempera("train", file, "--print-config"), f"({file}:5)")
+
+
+@pytest.mark.parametrize("json_too", [False, True])
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["train", "none.yaml"], "no such configuration file: none.yaml"),
+        (["train", "a.yaml", "b.yaml"], "one configuration is expected, and 2 are given: a.yaml, b.yaml"),
+        (["train", "=1"], "an override is dotted.key=value"),
+        (["train", "train.seed=["], "is not YAML"),
+        (["train", "objective.temperature=0"], "objective.temperature: the temperature must be above 0 and is 0"),
+        (["train", "objective.temperature=-1"], "objective.temperature: the temperature must be above 0 and is -1"),
+        (["train", "objective.scale=0"], "so nothing can be learned"),
+        (["train", "objective.scale=20", "objective.temperature=1"], "both are given; keep one"),
+        (["train", "objective.preset=[mnr]"], "objective.preset: no ['mnr']"),
+        (["train", "objective.hardest=0"], "hardest keeps at least 1 negative"),
+        (["train", "data.source=pairs"], "data.path: is needed and not given"),
+        (["train", "data.source=pairs", "data.path=none.jsonl"], "no such file: none.jsonl"),
+        (["train", "data.roots=[/no/such/folder]"], "no such folder: /no/such/folder"),
+        (["train", "--output"], "--output"),
+        (["train", "--nonsense"], "No such option: --nonsense"),
+        (["search"], "RUN"),
+        (["search", "none", "words"], "no such run: none"),
+        (["search", "none"], "QUERY"),
+        (["search", "none", "words", "-k", "0"], "-k"),
+        (["search", "none", "words", "-k", "-3"], "-k"),
+        (["search", "none", "words", "-k", "many"], "-k"),
+        (["search", "none", "words", "more"], "more"),
+        (["serach", "none", "words"], "No such command 'serach'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_one_line(tempera: Any, arguments: list[str], says: str, json_too: bool) -> None:
+    answer = tempera(arguments[0], *(["--json"] if json_too else []), *arguments[1:])
+    refused(answer, says)
+    assert bool(answer.out) == json_too
+
+
+def test_a_search_in_what_is_no_run_and_for_nothing(tempera: Any, tiny_run: Path, tmp_path: Path) -> None:
+    refused(tempera("search", tmp_path, "words"), "is missing")
+    refused(tempera("search", tiny_run / "metrics.json", "words"), "no such run")
+    refused(tempera("search", tiny_run, ""), "the query is empty")
+    refused(tempera("search", tiny_run, " \n ", "--json"), "the query is empty")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("empty.jsonl", "", "an empty data set cannot be trained on"),
+        ("rows.csv", "query,doc\n", "an empty data set cannot be trained on"),
+        ("one.jsonl", '{"query": "a b", "doc": "a c"}\n', "give more data"),
+        ("other.jsonl", '{"x": "a", "y": "b"}\n', "has no column that is usual for a query"),
+        ("broken.jsonl", '{"query": \n', "not a readable jsonl file"),
+        ("pairs.txt", "a b\n", "cannot read .txt"),
+    ],
+)
+def test_data_that_cannot_be_trained_on(tempera: Any, tmp_path: Path, name: str, content: str, says: str) -> None:
+    (tmp_path / name).write_text(content)
+    output = tmp_path / "run"
+    refused(tempera("train", "data.source=pairs", f"data.path={tmp_path / name}", "--output", output), says)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_an_empty_folder_of_python(tempera: Any, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    command = ["train", f"data.roots=[{source}]", "--output", tmp_path / "run"]
+    refused(tempera(*command), "an empty data set cannot be trained on")
+    (source / "a.py").write_text("def f():\n    return 1\n")
+    refused(tempera(*command), "no function or class with a docstring")
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_a_batch_larger_than_the_data(tempera: Any, tiny: list[str], tmp_path: Path) -> None:
+    answer = tempera("train", *tiny, "train.batch_size=261", "--output", tmp_path / "run", "--json")
+    refused(answer, "train.batch_size is 261 and the data has 260 pairs to train on")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_that_are_lost(tempera: Any, tiny: list[str], tmp_path: Path) -> None:
+    answer = tempera("train", *tiny, "train.learning_rate=1e39", "--output", tmp_path / "run")
+    refused(answer, "is nan: lower train.learning_rate or raise objective.temperature")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_that_holds_a_run_is_replaced_only_when_asked(tempera: Any, tiny: list[str], tmp_path: Path) -> None:
+    command = ["train", *tiny, *QUICK, "--output", tmp_path / "run"]
+    assert tempera(*command).code == 0
+    before = tree(tmp_path)
+    refused(tempera(*command), f"--output {tmp_path}/run holds another run", "--overwrite")
+    refused(tempera(*command, "data.path=none.jsonl", "--overwrite"), "no such file")
+    assert tree(tmp_path) == before
+    assert tempera(*command, "train.seed=3", "--overwrite").code == 0
+    after = tree(tmp_path)
+    assert set(after) == set(before)
+    assert after["run/model/model.safetensors"] != before["run/model/model.safetensors"]
+
+
+def test_an_output_that_is_no_place_for_a_run(tempera: Any, tiny: list[str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("x")
+    before = tree(tmp_path)
+    for output, says in {
+        "file": "is a file; give a folder",
+        "file/run": "cannot write",
+        "other": "holds files that are not a run of Tempera",
+        "x" * 300: "ile name too long",
+    }.items():
+        for overwrite in ([], ["--overwrite"]):
+            refused(tempera("train", *tiny, *QUICK, "--output", tmp_path / output, *overwrite), says)
+    assert tree(tmp_path) == before
+
+
+# ---- being stopped
+
+
+def default_signals() -> None:
+    """A shell that starts the tests in the background has its children ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+
+
+@pytest.fixture(scope="module")
+def training(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Any]]:
+    """For each signal, a process in the midst of an endless training, and the folder it works in."""
+    running = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        folder = tmp_path_factory.mktemp(number.name)
+        command = [
+            sys.executable,
+            "-m",
+            "tempera",
+            "train",
+            *tiny,
+            "train.max_steps=10000000",
+            "--output",
+            folder / "run",
+        ]
+        process = subprocess.Popen(
+            [*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=default_signals
+        )
+        running[number] = process, folder
+    yield running
+    for process, _ in running.values():
+        process.kill()
+        process.communicate()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_training_leaves_nothing(training: dict[int, Any], number: signal.Signals, code: int) -> None:
+    process, folder = training[number]
+    log = folder / "run.partial" / "log.jsonl"
+
+    def steps() -> int:
+        assert process.poll() is None, process.communicate()
+        return log.read_text().count('"step", "step"') if log.exists() else 0
+
+    wait_for(lambda: steps() > 3)
+    process.send_signal(signal.SIGHUP)  # ignored when it started, and still
+    seen = steps()
+    wait_for(lambda: steps() > seen + 3)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert out == ""
+    assert err == "300 pairs: 260 to train on, 40 held-out queries against 300 documents\n"
+    assert list(folder.iterdir()) == []
+
+
+# ---- a full disk
+
+
+@pytest.fixture(scope="module")
+def small_disk(tmp_path_factory: pytest.TempPathFactory, tiny_run: Path) -> Iterator[Path]:
+    """A disk of 4 MiB that holds a run."""
+    disk = tmp_path_factory.mktemp("disk")
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"a small disk cannot be mounted here: {getattr(error, 'stderr', None) or error}")
+    try:
+        shutil.copytree(tiny_run, disk / "run")
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("free", [0, 4, 12, 16, 20, 24, 28, 32, 48, 64, 96])  # KiB, a run takes about 150
+def test_a_full_disk_keeps_the_run_that_was_there(tempera: Any, tiny: list[str], small_disk: Path, free: int) -> None:
+    ballast = small_disk / "ballast"
+    ballast.unlink(missing_ok=True)
+    before = tree(small_disk)
+    room = shutil.disk_usage(small_disk).free - free * 1024
+    ballast.write_bytes(bytes(max(0, room)))
+    answer = tempera("train", *tiny, *QUICK, "--output", small_disk / "run", "--overwrite")
+    refused(answer, f"cannot write {small_disk}/run: ", "untouched")
+    ballast.unlink()
+    assert tree(small_disk) == before
+    assert [path.name for path in small_disk.iterdir()] == ["run"]
+
+
+def test_with_room_again_the_run_is_replaced(tempera: Any, tiny: list[str], small_disk: Path) -> None:
+    assert tempera("train", *tiny, *QUICK, "--output", small_disk / "run", "--overwrite").code == 0

@@ -1,0 +1,237 @@
+"""One static embedding, four ways to its vectors: by hand, by the tower, by sentence-transformers, and by numpy alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tempera.core.ragged import Ragged
+from tempera.errors import DataError
+from tempera.towers.saved import load
+from tempera.towers.static import Static, StaticTower
+
+CORPUS = ["parse the date of a mail", "parseHTTPDate of a raw_text2", "the mail, the date", "Größe 漢字 of a mail"] * 3
+# An empty text, one without words, unknown letters, one far longer than is read, and one with them all.
+TEXTS = [*CORPUS[:4], "", " ?!_ ", "жжж ъ", "mail " * 500, "the ж " * 9, "a", "\x00 the"]
+EMPTY, LENGTH = [4, 5], 8
+
+
+@pytest.fixture(scope="module")
+def tower() -> StaticTower:
+    torch.manual_seed(0)
+    return Static(dimensions=6, vocabulary=60, max_length=LENGTH).build(CORPUS)
+
+
+@pytest.fixture(scope="module")
+def folder(tower: StaticTower, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved") / "deep" / "model"
+    tower.save(folder)
+    return folder
+
+
+@pytest.fixture
+def copy(folder: Path, tmp_path: Path) -> Path:
+    """A saved model to damage."""
+    return Path(shutil.copytree(folder, tmp_path / "model"))
+
+
+@pytest.fixture(scope="module")
+def by_hand(tower: StaticTower) -> np.ndarray:
+    """Mean of the vectors of the first tokens, over its length, in float64."""
+    table = tower.embedding.weight.detach().double().numpy()
+    rows = []
+    for text in TEXTS:
+        ids = tower.tokenizer.encode(text, add_special_tokens=False).ids
+        total = np.zeros(6)
+        for token in ids:
+            total += table[token]
+        length = np.sqrt((total**2).sum())
+        rows.append(total / length if ids else total)
+    assert len(rows[7]) == 6 and len(tower.tokenizer.encode(TEXTS[7]).ids) == LENGTH
+    return np.stack(rows)
+
+
+def elsewhere(code: str, folder: Path, answer: Path) -> np.ndarray:
+    """What a process without this package's help, or without torch, makes of the texts."""
+    texts, out = json.dumps(TEXTS), str(answer / "vectors.npy")
+    subprocess.run([sys.executable, "-c", code, str(folder), texts, out], check=True, cwd=answer)
+    vectors = np.load(out)
+    assert vectors.dtype == np.float32
+    return vectors
+
+
+def close(vectors: np.ndarray, expected: np.ndarray) -> None:
+    assert vectors.shape == expected.shape == (len(TEXTS), 6)
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-6)
+    assert not vectors[EMPTY].any() and np.delete(vectors, EMPTY, 0).any(1).all()
+    np.testing.assert_allclose(np.linalg.norm(np.delete(vectors, EMPTY, 0), axis=1), 1, atol=1e-6)
+
+
+def test_the_tower_is_the_mean_by_hand(tower: StaticTower, by_hand: np.ndarray) -> None:
+    features = tower.features(TEXTS)
+    for block in (1, 3, 4096):
+        close(tower.encode(features, block).numpy(), by_hand)
+    assert not tower.encode(features).requires_grad and tower.encode(Ragged.of([])).shape == (0, 6)
+
+
+def test_a_forward_pass_is_the_mean_and_teaches_the_tokens_that_were_read(tower: StaticTower) -> None:
+    features = tower.features(["the mail", "", "the the date"])
+    means = tower(features)
+    table = tower.embedding.weight.detach().numpy()
+    rows = [tower.tokenizer.encode(text, add_special_tokens=False).ids for text in ("the mail", "", "the the date")]
+    expected = [sum((table[t] for t in ids), np.zeros(6)) / max(1, len(ids)) for ids in rows]
+    np.testing.assert_allclose(means.detach().numpy(), expected, atol=1e-6)
+    (gradient,) = torch.autograd.grad(means.sum(), tower.embedding.weight)
+    counts = np.zeros(len(table))
+    for ids in rows:
+        for token in ids:
+            counts[token] += 1 / len(ids)
+    np.testing.assert_allclose(gradient.numpy(), np.repeat(counts[:, None], 6, 1), atol=1e-6)
+
+
+def test_sentence_transformers_opens_it_without_tempera(folder: Path, by_hand: np.ndarray, tmp_path: Path) -> None:
+    code = """
+import json, sys
+import numpy as np
+sys.modules["tempera"] = None  # whoever imports it now fails
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer(sys.argv[1], device="cpu", local_files_only=True)
+assert model.get_sentence_embedding_dimension() == 6 and model.similarity_fn_name == "cosine"
+vectors = model.encode(json.loads(sys.argv[2]), show_progress_bar=False)
+assert not [name for name, module in sys.modules.items() if name.startswith("tempera") and module]
+np.save(sys.argv[3], vectors)
+"""
+    close(elsewhere(code, folder, tmp_path), by_hand)
+
+
+def test_numpy_alone_opens_it(folder: Path, by_hand: np.ndarray, tmp_path: Path) -> None:
+    close(load(folder)(TEXTS), by_hand)
+    code = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from tempera.towers.saved import load
+vectors = load(Path(sys.argv[1]))(json.loads(sys.argv[2]))
+loaded = {name.partition(".")[0] for name in sys.modules}
+assert "tokenizers" in loaded and not loaded & {"torch", "transformers", "sentence_transformers"}, loaded
+np.save(sys.argv[3], vectors)
+"""
+    close(elsewhere(code, folder, tmp_path), by_hand)
+    assert load(folder)([]).shape == (0, 6)
+
+
+def test_files_of_a_saved_model(folder: Path, tower: StaticTower, tmp_path: Path) -> None:
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    expected = "1_Normalize/config.json config_sentence_transformers.json model.safetensors modules.json tokenizer.json"
+    assert names == expected.split()
+    tower.save(tmp_path)  # a folder that is there
+    for name in names:
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_seeds_make_towers(tower: StaticTower) -> None:
+    torch.manual_seed(0)
+    again = Static(6, 60, LENGTH).build(CORPUS)
+    assert torch.equal(again.embedding.weight, tower.embedding.weight)
+    assert again.tokenizer.to_str() == tower.tokenizer.to_str()
+    wide = StaticTower(tower.tokenizer, 400).embedding.weight
+    assert wide.std().item() == pytest.approx(1 / 20, rel=0.05)  # unit vectors in expectation
+
+
+def test_the_tokenizer_reads_an_even_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tempera.towers import static
+
+    read: list[list[str]] = []
+    train_tokenizer = static.train_tokenizer
+
+    def spy(texts: list[str], *options: int) -> object:
+        read.append(list(texts))
+        return train_tokenizer(texts, *options)
+
+    monkeypatch.setattr(static, "train_tokenizer", spy)
+    monkeypatch.setattr(static, "_TOKENIZER_TEXTS", 5)
+    texts = [f"word text {i}" for i in range(12)]
+    for count in (4, 5, 6, 12):
+        Static(4, 50).build(texts[:count])
+    assert [len(sample) for sample in read] == [4, 5, 3, 4] and read[-1] == texts[::3]
+
+
+def edit(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes())) and None
+
+
+def other_table(folder: Path) -> None:
+    from safetensors.numpy import save_file
+
+    save_file({"embedding.weight": np.ones((3, 6), np.float32)}, folder / "model.safetensors")
+
+
+def other_name(folder: Path) -> None:
+    from safetensors.numpy import save_file
+
+    save_file({"weight": np.ones((60, 6), np.float32)}, folder / "model.safetensors")
+
+
+MODULES = "{0}/modules.json does not describe a model"
+UNREADABLE = "{0} is not a readable static embedding: "
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (shutil.rmtree, "{0} is not a saved model: modules.json is missing"),
+        (lambda folder: (shutil.rmtree(folder), folder.write_text("")), "{0} is not a saved model: modules.json is"),
+        (lambda folder: (folder / "modules.json").unlink(), "{0} is not a saved model: modules.json is missing"),
+        (edit("modules.json", lambda text: b""), MODULES),
+        (edit("modules.json", lambda text: text[:50]), MODULES),
+        (edit("modules.json", lambda text: b"\xff" + text), MODULES),
+        (edit("modules.json", lambda text: b"3"), MODULES),
+        (edit("modules.json", lambda text: b'{"type": "x"}'), MODULES),
+        (edit("modules.json", lambda text: b"[1]"), MODULES),
+        (edit("modules.json", lambda text: b'[{"type": 1, "path": ""}]'), MODULES),
+        (edit("modules.json", lambda text: text.replace(b'"type"', b'"kind"')), MODULES),
+        (edit("modules.json", lambda text: text.replace(b'"path"', b'"paths"')), MODULES),
+        (lambda folder: (folder / "tokenizer.json").unlink(), UNREADABLE),
+        (edit("tokenizer.json", lambda text: b""), UNREADABLE),
+        (edit("tokenizer.json", lambda text: text[:-100]), UNREADABLE),
+        (edit("tokenizer.json", lambda text: b"{}"), UNREADABLE),
+        (lambda folder: (folder / "model.safetensors").unlink(), UNREADABLE),
+        (edit("model.safetensors", lambda data: b""), UNREADABLE),
+        (edit("model.safetensors", lambda data: data[:-1]), UNREADABLE),
+        (edit("model.safetensors", lambda data: b"\xff" * 64 + data[64:]), UNREADABLE),
+        (other_name, UNREADABLE),
+        (other_table, "{0} is damaged: (3, 6) embeddings for 48 tokens"),
+    ],
+)
+def test_damaged_models(copy: Path, damage: Callable[[Path], None], message: str) -> None:
+    damage(copy)
+    with pytest.raises(DataError) as error:
+        load(copy)
+    assert str(error.value).startswith(message.format(copy)) and "\n" not in str(error.value)
+
+
+def test_padding_that_another_program_has_stored_is_not_read(copy: Path, by_hand: np.ndarray) -> None:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(copy / "tokenizer.json"))
+    tokenizer.enable_padding(pad_token="[PAD]")
+    tokenizer.save(str(copy / "tokenizer.json"))
+    close(load(copy)(TEXTS), by_hand)
+
+
+def test_without_sentence_transformers_the_command_that_installs_it_is_named(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit("modules.json", lambda text: text.replace(b"models.Normalize", b"models.Dense"))(copy)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(DataError) as error:
+        load(copy)
+    assert str(error.value) == f"{copy} is opened by sentence-transformers: pip install 'tempera[text]'"

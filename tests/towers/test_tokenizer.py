@@ -1,0 +1,103 @@
+"""A tokenizer for identifiers and prose, the same on every run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from tempera.errors import ConfigError
+from tempera.towers.tokenizer import tokenize, train_tokenizer
+
+# Every letter and pair of letters is about as frequent as any other, so that many merges are ties.
+_TRAIN = """
+import random
+from tempera.towers.tokenizer import train_tokenizer
+
+generator = random.Random(0)
+words = ["".join(generator.choices("abcdefghij", k=5)) for _ in range(300)]
+texts = [" ".join(generator.sample(words, 20)) for _ in range(60)]
+tokenizer = train_tokenizer(iter(texts), 200, 16)
+print(tokenizer.to_str(pretty=True))
+"""
+TEXTS = ["the cat sat on the mat", "The CAT", "parseHTTPDate(raw_text2)", "Größe 漢字 größe", "the mat"] * 3
+
+
+def small(vocabulary: int = 400, max_length: int = 64) -> Tokenizer:
+    return train_tokenizer(TEXTS, vocabulary, max_length)
+
+
+def test_the_same_tokenizer_in_every_process() -> None:
+    running = []
+    for seed, threads in (("1", "1"), ("2", "4")):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": threads}
+        running.append(
+            subprocess.Popen([sys.executable, "-c", _TRAIN], stdout=subprocess.PIPE, text=True, env=environment)
+        )
+    answers = [process.communicate(timeout=60)[0].removesuffix("\n") for process in running]
+    assert [process.returncode for process in running] == [0, 0]
+    here: dict[str, Tokenizer] = {}
+    exec(_TRAIN, here)
+    assert here["tokenizer"].get_vocab_size() == 200
+    assert answers == [here["tokenizer"].to_str(pretty=True)] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("parseHTTPDate(raw_text2)", "parse http date raw text 2"),
+        ("the-cat.SAT\n\ton__the mat!", "the cat sat on the mat"),
+        ("catSat CATSat catSAT", "cat sat cat sat cat sat"),
+        ("GRÖßE größe 漢字", "größe größe 漢字"),
+        ("date2text", "date 2 text"),
+        ("?!_ ", ""),
+        ("", ""),
+    ],
+)
+def test_identifiers_are_split(text: str, tokens: str) -> None:
+    assert small().encode(text, add_special_tokens=False).tokens == tokens.split()
+
+
+def test_unknown_letters_are_known_to_be_unknown() -> None:
+    assert small().encode("the жq", add_special_tokens=False).tokens == ["the", "[UNK]", "[UNK]"]
+
+
+def test_long_texts_are_cut_also_by_the_saved_tokenizer(tmp_path: Path) -> None:
+    tokenizer = small(max_length=4)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    for each in (tokenizer, Tokenizer.from_file(str(tmp_path / "tokenizer.json"))):
+        assert each.encode("the cat sat on the mat", add_special_tokens=False).tokens == ["the", "cat", "sat", "on"]
+    assert tokenize(tokenizer, ["the cat sat on the mat", "the"]).lengths.tolist() == [4, 1]
+
+
+def test_the_vocabulary_is_no_larger_than_asked_for_and_starts_with_the_special_tokens() -> None:
+    tokenizer = small(vocabulary=40)
+    assert tokenizer.get_vocab_size() == 40
+    assert [tokenizer.id_to_token(i) for i in range(2)] == ["[PAD]", "[UNK]"]
+    assert small(vocabulary=10**6).get_vocab_size() < 200
+
+
+@pytest.mark.parametrize("count", [0, 1, 1999, 2000, 2001, 4001])
+def test_tokens_of_many_texts_in_blocks(count: int) -> None:
+    tokenizer = small()
+    texts = [TEXTS[i % 5] if i % 7 else "" for i in range(count)]
+    expected = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    found = tokenize(tokenizer, texts)
+    assert len(found) == count and found.values.tolist() == [token for row in expected for token in row]
+    assert found.lengths.tolist() == [len(row) for row in expected]
+
+
+def test_progress_is_shown_only_if_it_has_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    tokenize(small(), TEXTS)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["?!", "_ ..."]])
+def test_texts_without_words(texts: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"^no word occurs twice in the texts") as error:
+        train_tokenizer(texts, 100, 16)
+    assert "\n" not in str(error.value)
