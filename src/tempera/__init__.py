@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .core.batch import Batch as Batch
     from .core.batch import Side as Side
+    from .core.diagnose import diagnose as diagnose
+    from .core.matryoshka import Matryoshka as Matryoshka
+    from .core.memory import Memory as Memory
     from .core.objective import Objective as Objective
+    from .core.presets import gist as gist
+    from .core.presets import gte as gte
+    from .core.presets import hardness as hardness
+    from .core.presets import mixed_negatives as mixed_negatives
     from .core.presets import mnr as mnr
+    from .core.presets import sampled_softmax as sampled_softmax
+    from .core.presets import simcse as simcse
     from .core.presets import symmetric as symmetric
     from .core.ragged import Ragged as Ragged
     from .core.temperature import Temperature as Temperature
@@ -25,11 +34,20 @@ __version__ = "0.1.0"
 _HOME = {
     "Batch": "core.batch",
     "Side": "core.batch",
+    "Ragged": "core.ragged",
     "Objective": "core.objective",
+    "Temperature": "core.temperature",
+    "Memory": "core.memory",
+    "Matryoshka": "core.matryoshka",
     "mnr": "core.presets",
     "symmetric": "core.presets",
-    "Ragged": "core.ragged",
-    "Temperature": "core.temperature",
+    "gte": "core.presets",
+    "gist": "core.presets",
+    "simcse": "core.presets",
+    "sampled_softmax": "core.presets",
+    "mixed_negatives": "core.presets",
+    "hardness": "core.presets",
+    "diagnose": "core.diagnose",
     "TemperaError": "errors",
     "Run": "run",
     "train": "train",

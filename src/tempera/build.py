@@ -169,12 +169,12 @@ class _Builder:
         if _is_kind(hint):
             return self.part(hint, value, path)
         state = next((kind for kind in (Temperature, Memory) if hint is kind or kind in get_args(hint)), None)
-        if state is not None and value is not None and not isinstance(value, state):
+        if state is not None:
+            if isinstance(value, state) or (value is None and type(None) in get_args(hint)):
+                return value
             # One number, or a mapping of all options; the first option is what the number is for.
             first = next(iter(_hints(state)))
             return self.call(state, dict(value) if isinstance(value, Mapping) else {first: value}, path)
-        if state is not None:
-            return value
         if get_origin(hint) is Sequence and _is_kind(get_args(hint)[0]):
             if not isinstance(value, Sequence) or isinstance(value, str):
                 self.fail(path, f"is {_shown(value)}, and a list is expected")

@@ -101,13 +101,10 @@ def _print_run(document: dict[str, Any]) -> None:
         table.add_column(system, justify="right")
     for metric in systems["trained"]:
         table.add_row(metric, *(f"{values[metric]:.3f}" for values in systems.values()))
-    console = Console()
-    console.print(table)
+    Console().print(table)
     seconds = ", ".join(f"{name} {value:.0f} s" for name, value in document["seconds"].items())
-    console.print(f"{seconds}; peak memory {document['peak_memory_bytes'] / 2**20:,.0f} MiB")
-    console.print(
-        f'report: {document["output"]}/report.html\nsearch: tempera search {document["output"]} "parse a date"'
-    )
+    print(f"{seconds}; peak memory {document['peak_memory_bytes'] / 2**20:,.0f} MiB")
+    print(f'report: {document["output"]}/report.html\nsearch: tempera search {document["output"]} "parse a date"')
 
 
 def main() -> None:
