@@ -20,7 +20,7 @@ from tempera.core.masks import SameId
 from tempera.core.objective import Objective
 from tempera.core.similarity import dot
 
-K, Q, D, SCALE = 30, 6, 4, 0.8
+K, Q, D, SCALE = 30, 6, 4, 0.5
 REFINED = Objective(dot, 1.0, (pools.docs, pools.sampled), (LogQ("refined"),), (SameId(),))
 CLASSIC = Objective(dot, 1.0, (pools.docs, pools.sampled), (LogQ(),))
 PLAIN = Objective(dot, 1.0, (pools.docs, pools.sampled), (), (SameId(),))

@@ -146,7 +146,7 @@ def _numerator(kind: Numerator, tile: Tile) -> tuple[Tensor, Tensor]:
         target = 1 / torch.bincount(rows, minlength=count).to(values)[rows]
         return values.new_zeros(count).index_add_(0, rows, values * target), target
     # log of the summed probability: Miech et al. 2020, eq. 1
-    top = values.new_full((count,), -torch.inf).index_reduce_(0, rows, values, "amax")
+    top = values.new_full((count,), -torch.inf).scatter_reduce_(0, rows, values, "amax")
     mass = values.new_zeros(count).index_add_(0, rows, (values - top[rows]).exp())
     level = top + mass.log()
     return level, (values - level[rows]).exp()
