@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import math
 import sys
@@ -16,12 +17,16 @@ import yaml
 
 from tempera.build import build
 from tempera.config import load
+from tempera.core.batch import Batch, Side
 from tempera.core.objective import Objective
+from tempera.core.ragged import Ragged
 from tempera.core.temperature import Temperature
+from tempera.engine import loop
 from tempera.engine.loop import Training
 from tempera.engine.optim import adam, rate
 from tempera.errors import ConfigError, DataError, OutputError, TemperaError
 from tempera.run import Run
+from tempera.towers.pair import Towers
 from tempera.train import train
 
 STEPS = 48  # 6 epochs of 8 full batches of 32 in 260 pairs
@@ -319,6 +324,56 @@ def test_the_temperature_has_its_own_rate_and_no_decay() -> None:
     ]
     modules["objective"] = Objective(temperature=0.1)
     assert [len(group["params"]) for group in adam(modules, 0.5, 0.01, 0.3).param_groups] == [2]
+
+
+class Bag(torch.nn.Module):
+    """A tower of six token vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.bag = torch.nn.EmbeddingBag(6, 4, mode="mean")
+
+    def forward(self, features: Ragged) -> torch.Tensor:
+        vectors: torch.Tensor = self.bag(features.values, features.offsets[:-1])
+        return vectors
+
+
+def moved(steps: int, **options: Any) -> tuple[list[float], list[float], list[loop.Progress]]:
+    """The largest change of a weight and the change of log(1/t) in each step on one small batch, and the progress."""
+    tower, objective = Bag(), Objective(temperature=Temperature(0.2, learnable=True))
+    modules = torch.nn.ModuleDict({"tower": tower, "objective": objective})
+    batch = Batch(Side(Ragged.of([[0, 1], [2], [1, 3]])), Side(Ragged.of([[1, 4], [3], [5]])))
+    weight, dial = tower.bag.weight, objective.temperature.log_scale
+    found, weights, dials = [], [weight.detach().clone()], [float(dial.detach())]
+    for progress in loop.train(Towers(tower), modules, objective, [batch] * steps, steps, Training(**options)):
+        found.append(progress)
+        weights.append(weight.detach().clone())
+        dials.append(float(dial.detach()))
+    changes = [float((b - a).abs().max()) for a, b in itertools.pairwise(weights)]
+    return changes, [abs(b - a) for a, b in itertools.pairwise(dials)], found
+
+
+def test_a_step_moves_weights_and_temperature_by_their_rates() -> None:
+    """Adam's first step is the rate itself, whatever the size of the gradient."""
+    weights, dials, progress = moved(4, learning_rate=0.02, temperature_learning_rate=0.003, warmup_ratio=0.5)
+    assert (weights[0], dials[0]) == (pytest.approx(0.01, rel=1e-3), pytest.approx(0.0015, rel=1e-3))
+    assert [p.learning_rate for p in progress] == pytest.approx([0.01, 0.02, 0.02, 0.01])
+    assert weights[3] < 0.75 * weights[2]
+    assert progress[-1].loss < progress[0].loss
+    assert progress[0].temperature != progress[1].temperature != 0.2
+
+
+def test_no_gradient_is_left_for_the_next_step() -> None:
+    norms = [p.grad_norm for p in moved(4, learning_rate=1e-9, temperature_learning_rate=1e-9)[2]]
+    assert norms == pytest.approx(norms[:1] * 4, rel=1e-4)
+
+
+def test_gradients_are_scaled_down_to_the_norm_asked_for() -> None:
+    free, _, plain = moved(1, warmup_ratio=0.0)
+    held, _, clipped = moved(1, warmup_ratio=0.0, max_grad_norm=1e-10)
+    assert clipped[0].grad_norm == plain[0].grad_norm > 1e-3  # the norm that is reported is the one before
+    assert held[0] < free[0] / 20  # Adam divides by the gradient's size plus 1e-8
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])

@@ -6,7 +6,7 @@ Checked against the loops of `oracle`; gradients are checked against this. Lette
 from __future__ import annotations
 
 import torch
-from oracle import MARGIN, POSITIVE, STRENGTH, WEIGHT, Pair, Parts, groups
+from oracle import MARGIN, STRENGTH, WEIGHT, Pair, Parts, groups, holds_positive
 from torch import Tensor
 
 from tempera.core.batch import Batch
@@ -29,14 +29,14 @@ def losses(batch: Batch[Tensor], parts: Parts, t: Tensor | float) -> Tensor:
             if pair[1] not in sides:
                 continue
             mine = torch.zeros(n, len(sides[pair[1]]), dtype=torch.bool)  # [n, c]
-            if POSITIVE(pair):
+            if holds_positive(pair):
                 mine |= torch.eye(n, dtype=torch.bool)
                 if level is None and parts.numerator != "one":
                     mine |= same_id(batch, pair)
                     if batch.known is not None:
                         mine |= known(batch, pair)
             x = block(batch, parts, pair, mine, t)
-            if POSITIVE(pair) and level is None:
+            if holds_positive(pair) and level is None:
                 own = x.masked_fill(~mine, 0.0)
                 level = {
                     "one": lambda own=own: own.diagonal(),
@@ -108,8 +108,9 @@ def known(batch: Batch[Tensor], pair: Pair) -> Tensor:
 def guided(batch: Batch[Tensor], kind: str, pair: Pair) -> Tensor:
     """Candidates nearer to the anchor than the pair, [n, c]."""
     sides = batch.sides()
-    vectors = {role: unit(side.rows.detach().double()) if kind == "self" else side.guide for role, side in sides.items()}
+    vectors = {
+        role: unit(side.rows.detach().double()) if kind == "self" else side.guide for role, side in sides.items()
+    }
     p = (vectors["query"] @ vectors["doc"].T).diagonal()[:, None]
     bound = {"absolute": p - 0.1, "relative": p - 0.2 * p.abs(), "self": p - 0.15 * p.abs()}[kind]
     return vectors[pair[0]] @ vectors[pair[1]].T > bound
-

@@ -94,10 +94,10 @@ class Parts:
     @property
     def allowed(self) -> bool:
         """Whether every softmax has a positive."""
-        return all(any(POSITIVE(pair) for pair in group) for group in groups(self.pools, self.partition))
+        return all(any(holds_positive(pair) for pair in group) for group in groups(self.pools, self.partition))
 
 
-def POSITIVE(pair: Pair) -> bool:  # noqa: N802
+def holds_positive(pair: Pair) -> bool:
     """Whether the block holds the rows' own positives, in column i of row i."""
     return pair in (("query", "doc"), ("doc", "query"))
 
@@ -135,7 +135,9 @@ def made(seed: int, n: int = 7, width: int = 5, bare: bool = False) -> Data:
 # What is compared with ---------------------------------------------------------------------------------------------
 
 
-def batch_of(data: Data, dtype: torch.dtype = torch.float64, span: range | None = None, grad: bool = False) -> Batch[Tensor]:
+def batch_of(
+    data: Data, dtype: torch.dtype = torch.float64, span: range | None = None, grad: bool = False
+) -> Batch[Tensor]:
     """The same as a batch of tensors; with `grad`, all embeddings but the memory's are leaves of autograd."""
 
     def side(role: str) -> Side[Tensor] | None:
@@ -260,7 +262,7 @@ def guided(data: Data, kind: str, pair: Pair, i: int) -> set[int]:
 @cache
 def positives(data: Data, pair: Pair, i: int, several: bool) -> set[int]:
     """The columns of row i's positives; `several` adds those of other rows that are known to be."""
-    if not POSITIVE(pair):
+    if not holds_positive(pair):
         return set()
     own = {i}
     if several:
@@ -332,7 +334,7 @@ def losses(data: Data, parts: Parts) -> list[float]:
     softmaxes = groups(parts.pools, parts.partition)
     for blocks in softmaxes:
         blocks = [pair for pair in blocks if pair[1] in data.sides]
-        first = next(k for k, pair in enumerate(blocks) if POSITIVE(pair))
+        first = next(k for k, pair in enumerate(blocks) if holds_positive(pair))
         for i in range(len(data)):
             per_block = [
                 split(data, here, pair, parts.numerator != "one" and k == first, i) for k, pair in enumerate(blocks)

@@ -162,7 +162,9 @@ def guides_of(embs: list[Tensor], alike: float = 0.5) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("negatives", [0, 1])
-@pytest.mark.parametrize(("kind", "margin"), [("absolute", 0.0), ("absolute", 0.2), ("relative", 0.05), ("relative", 0.5)])
+@pytest.mark.parametrize(
+    ("kind", "margin"), [("absolute", 0.0), ("absolute", 0.2), ("relative", 0.05), ("relative", 0.5)]
+)
 def test_gist(gist: Callable[..., Tensor], kind: str, margin: float, negatives: int) -> None:
     embs = columns(2 + negatives, seed=2)
     guides = guides_of(embs)
@@ -175,7 +177,9 @@ def test_gist(gist: Callable[..., Tensor], kind: str, margin: float, negatives: 
     with torch.no_grad():
         assert abs(value - float(presets.gist(0.05, masks=())(batch_of(embs)).mean())) > 0.1  # the guide had a say
     if kind == "absolute":
-        torch.testing.assert_close(presets.gist(0.05, margin)(batch_of(embs, guides)).mean(), torch.tensor(value).double())
+        torch.testing.assert_close(
+            presets.gist(0.05, margin)(batch_of(embs, guides)).mean(), torch.tensor(value).double()
+        )
 
 
 @pytest.mark.parametrize(("anchors", "positives"), [(False, False), (True, False), (False, True)])
@@ -198,7 +202,9 @@ def test_an_anchor_that_its_guide_takes_for_its_pair_is_not_its_own_negative(gis
     assert float(theirs.detach() - ours.mean().detach()) > 1.0
     # Here are the same losses without the anchor and the document themselves, whose cosine of 1 the peer counts.
     query, doc = (F.normalize(emb, dim=1) for emb in embs)
-    every = torch.cat([query @ doc.T, *(x @ x.T - torch.diag(torch.full((N,), torch.inf)) for x in (query, doc))], 1) / 0.05
+    every = (
+        torch.cat([query @ doc.T, *(x @ x.T - torch.diag(torch.full((N,), torch.inf)) for x in (query, doc))], 1) / 0.05
+    )
     torch.testing.assert_close(ours, every.logsumexp(1) - every.diagonal(), rtol=1e-10, atol=1e-10)
     every = torch.cat([query @ doc.T, query @ query.T, doc @ doc.T], 1) / 0.05
     torch.testing.assert_close(theirs, F.cross_entropy(every, torch.arange(N)), rtol=1e-10, atol=1e-10)

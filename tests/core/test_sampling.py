@@ -6,7 +6,6 @@ the expected loss with the softmax over all 30 documents. Errors are lengths of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -79,3 +78,84 @@ def error(
     every, goal = torch.stack(found), here.gradient(here.chance)
     spread = every.var(0).sum().div(draws).sqrt()
     return float(every.mean(0).norm() / goal.norm()), float(spread / goal.norm())
+
+
+def test_the_goal_is_the_gradient_of_the_full_softmax() -> None:
+    here = world()
+    losses = -(here.queries @ here.docs.T).log_softmax(1)
+    grads = torch.autograd.grad((here.chance * losses).sum(), (here.queries, here.docs))
+    torch.testing.assert_close(here.gradient(here.chance), torch.cat([grad.flatten() for grad in grads]))
+
+
+def test_in_batch_negatives_converge_with_a_correction_and_not_without() -> None:
+    logq = expected_logq(256, world().popularity)
+    for objective in (REFINED, CLASSIC):
+        off, noise = error(objective, 256, logq, draws=400)
+        assert noise < 0.015 and off < 4 * noise
+    for rows in (64, 256):  # a larger batch does not help
+        off, noise = error(PLAIN, rows, logq, draws=200)
+        assert noise < 0.03 and off > 0.4
+
+
+def test_a_wrong_sign_or_half_a_correction_does_not_converge() -> None:
+    logq = expected_logq(256, world().popularity)
+    for weight, least in ((-1.0, 0.6), (0.5, 0.15)):
+        for kind in ("classic", "refined"):
+            objective = Objective(dot, 1.0, (pools.docs,), (LogQ(kind, weight),), (SameId(),))
+            off, noise = error(objective, 256, logq, draws=100)
+            assert noise < 0.03 and off > least
+
+
+def of_one_row(objective: Objective, rows: int, draws: int = 600) -> tuple[Tensor, Tensor, Tensor]:
+    """What a row with a given document sees of the corpus when the other rows are drawn; all queries are query 0.
+
+    Returns, for each document, [K]: exp(loss) x exp(s+) over the sum of the corpus; its standard error; the error of the
+    gradient of the query.
+    """
+    here, generator, ids = world(), torch.Generator().manual_seed(2), torch.arange(K)
+    query, docs = here.queries[0].detach(), here.docs.detach()
+    logq = expected_logq(rows - 1, here.popularity)
+    weights = (docs @ query).exp()  # [K]
+    goal = weights @ docs / weights.sum() - docs  # [K, D]
+    seen, grads, ratios, squares = (torch.zeros(K, width, dtype=torch.float64) for width in (1, D, 1, 1))
+    for _ in range(draws):
+        doc = here.popularity.multinomial(rows, replacement=True, generator=generator)
+        leaf = query.expand(rows, -1).clone().requires_grad_()
+        losses = objective(Batch(Side(leaf), Side(docs[doc], ids=ids[doc], logq=logq[doc])))
+        ratio = (losses.detach().exp() * weights[doc] / weights.sum())[:, None]
+        for total, value in (
+            (seen, torch.ones_like(ratio)),
+            (grads, torch.autograd.grad(losses.sum(), leaf)[0]),
+            (ratios, ratio),
+            (squares, ratio**2),
+        ):
+            total.index_add_(0, doc, value)
+    mean = ratios / seen
+    noise = ((squares / seen - mean**2) / seen).sqrt()
+    return mean[:, 0], noise[:, 0], (grads / seen - goal).norm(dim=1) / goal.norm(dim=1)
+
+
+def test_refined_counts_the_whole_corpus_whatever_the_positive() -> None:
+    """Unbiased in the sum over the corpus; classic counts the positive 1 / q times, which is many where it is rare."""
+    here = world()
+    q = expected_logq(15, here.popularity).exp()
+    rare = here.popularity.argsort()[:10]
+    mean, noise, off = of_one_row(REFINED, 16)
+    assert float(noise.max()) < 0.1 and float(((mean - 1).abs() / noise).max()) < 4
+    classic = Objective(dot, 1.0, (pools.docs,), (LogQ(),), (SameId(),))
+    mean, noise, classic_off = of_one_row(classic, 16)
+    share = (here.docs @ here.queries[0]).softmax(0).detach()
+    assert float(((mean / q - 1 - share * (1 / q - 1)).abs() / (noise / q)).max()) < 4
+    assert float((mean / q)[rare].mean()) > 1.2
+    assert float(off[rare].mean()) < 0.6 * float(classic_off[rare].mean())
+
+
+def test_mixed_sampling_needs_the_expected_count_of_both_sources() -> None:
+    uniform = torch.full((K,), 1 / K, dtype=torch.float64)
+    both = expected_logq(32, world().popularity, 32, uniform)
+    for objective in (REFINED, CLASSIC):
+        off, noise = error(objective, 32, both, 32, uniform, draws=300)
+        assert noise < 0.03 and off < 3 * noise
+    for one in (expected_logq(32, world().popularity), expected_logq(0, world().popularity, 32, uniform)):
+        off, noise = error(REFINED, 32, one, 32, uniform, draws=300)
+        assert noise < 0.03 and off > 4 * noise

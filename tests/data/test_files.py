@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
+from tempera.data import files
 from tempera.data.files import DOC_NAMES, QUERY_NAMES, PairsFile
 from tempera.data.pairs import Pairs
 from tempera.errors import DataError
@@ -85,6 +86,15 @@ def test_texts_of_megabytes(put, kind: str) -> None:
     long = [("a" * 3_000_000, "b"), ("c", "d" * 3_000_000)]
     pairs = read(put("long" + kind, encode(long, kind)))
     assert list(zip(pairs.texts("query"), pairs.texts("doc"))) == long
+
+
+@pytest.mark.parametrize("kind", [".jsonl", ".csv"])
+@pytest.mark.parametrize("block", [100, 101, 127, 1000])
+def test_a_block_may_end_anywhere(put, monkeypatch: pytest.MonkeyPatch, kind: str, block: int) -> None:
+    monkeypatch.setattr(files, "_BLOCK", block)
+    rows = [(f"query,\n\n{i}", f'"doc"\n{i}\n') for i in range(50)]
+    pairs = read(put("a" + kind, encode(rows, kind)))
+    assert list(zip(pairs.texts("query"), pairs.texts("doc"))) == rows
 
 
 def test_texts_that_look_like_something_else_stay_texts(put) -> None:

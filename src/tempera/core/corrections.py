@@ -135,4 +135,4 @@ class Margin:
     margin: float
 
     def __call__(self, block: Block) -> Addition:
-        return Addition(positive=lambda rows, columns: torch.full((len(rows),), -self.margin, device=rows.device))
+        return Addition(positive=lambda rows, columns: torch.full_like(rows, -self.margin, dtype=torch.float64))

@@ -61,16 +61,17 @@ def diagnose(objective: Objective, batch: Batch[Tensor], seed: int = 0) -> Diagn
     >>> found.rank.tolist(), round(float(found.effective_negatives.mean()), 3)
     ([1.0, 1.0, 1.0, 1.0], 3.0)
     """
-    problem, scale = objective.problem(batch), float(objective.temperature.scale())
+    problem, scale = objective.problem(batch), 1 / objective.temperature.value
     vectors = {role: objective.similarity(side.rows) for role, side in batch.sides().items()}
     columns: dict[str, list[Tensor]] = {name: [] for name in ("rank", "probability", "effective", "share", "hardest")}
     for tile in tiles(problem, vectors, scale):
         if tile.group > 0:
             break
-        own = tile.positives[1][: tile.rows.stop - tile.rows.start]
+        own = tile.positives[tile.held][1][: tile.rows.stop - tile.rows.start]
         here = torch.arange(len(own), device=own.device)
         positive = tile.logits[tile.held][here, own].clone()  # [r]
-        tile.logits[tile.held][tile.positives] = -torch.inf
+        for logits, positives in zip(tile.logits, tile.positives, strict=True):
+            logits[positives] = -torch.inf
         negatives = torch.cat(tile.logits, 1)  # [r, c]
         log_mass = negatives.logsumexp(1)
         p = (negatives - log_mass[:, None]).exp().nan_to_num()  # rows without negatives have none

@@ -46,11 +46,11 @@ class Memory(nn.Module):
     @torch.no_grad()
     def push(self, side: Side[Tensor]) -> None:
         """Remember documents and forget the oldest above `size`."""
-        held = self.side()
         for name in _FIELDS:
-            new, old = getattr(side, name), None if held is None else getattr(held, name)
-            if held is not None and (new is None) != (old is None):
+            if self.rows is not None and (getattr(self, name) is None) != (getattr(side, name) is None):
                 raise DataError(f"memory: documents with and without {name} cannot be remembered together")
+        for name in _FIELDS:
+            old, new = getattr(self, name), getattr(side, name)
             if new is not None:
                 joined = new.detach() if old is None else torch.cat([old, new.detach().to(old)])
                 setattr(self, name, joined[-self.size :].clone())

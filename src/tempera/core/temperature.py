@@ -37,6 +37,8 @@ class Temperature(nn.Module):
     (0.05, 20.0)
     """
 
+    origin: Tensor  # what it started from, nan for an auto one that is not settled; part of the state
+
     def __init__(
         self,
         value: float | Literal["auto"] = 0.05,
@@ -47,7 +49,7 @@ class Temperature(nn.Module):
         ceiling: float = 1.0,
     ) -> None:
         super().__init__()
-        self.start, self.final, self.schedule = value, final, schedule
+        self.final, self.schedule = final, schedule
         self.floor, self.ceiling = floor, ceiling
         for given in (value, final):
             if isinstance(given, float | int) and not 0 < given < math.inf:
@@ -59,6 +61,7 @@ class Temperature(nn.Module):
                 f"a learnable temperature starts within [floor, ceiling]: {floor} <= {value} <= {ceiling}"
             )
         known = math.nan if value == "auto" else -math.log(value)
+        self.register_buffer("origin", torch.tensor(math.nan if value == "auto" else value, dtype=torch.float64))
         self.log_scale = nn.Parameter(torch.tensor(known, dtype=torch.float64), requires_grad=learnable)
 
     @property
@@ -67,9 +70,15 @@ class Temperature(nn.Module):
         return self.log_scale.requires_grad
 
     @property
+    def start(self) -> float | Literal["auto"]:
+        """The value it was given, or "auto" as long as that is not settled."""
+        return "auto" if self.origin.isnan() else float(self.origin)
+
+    @property
     def value(self) -> float:
-        """The temperature now."""
-        return math.exp(-float(self.log_scale.detach()))
+        """The temperature now, within its bounds if it learns."""
+        value = math.exp(-float(self.log_scale.detach()))
+        return min(max(value, self.floor), self.ceiling) if self.learnable else value
 
     def scale(self) -> Tensor:
         """1/t, a scalar with gradient if learnable; a value that left [floor, ceiling] is set back to its bound first."""
@@ -86,16 +95,17 @@ class Temperature(nn.Module):
             value = starting_value(candidates, normalised, lowest_q)
             if self.learnable:
                 value = min(max(value, self.floor), self.ceiling)
-            self.start = value
             with torch.no_grad():
+                self.origin.fill_(value)
                 self.log_scale.fill_(-math.log(value))
 
     def advance(self, progress: float) -> None:
         """Follow the schedule to `progress` of the run, from 0 to 1; nothing happens without a schedule."""
-        if self.final is None or self.start == "auto":
+        start = self.start
+        if self.final is None or start == "auto":
             return
         share = progress if self.schedule == "linear" else (1 - math.cos(math.pi * progress)) / 2
-        log_t = (1 - share) * math.log(self.start) + share * math.log(self.final)
+        log_t = (1 - share) * math.log(start) + share * math.log(self.final)
         with torch.no_grad():
             self.log_scale.fill_(-log_t)
 

@@ -67,8 +67,9 @@ class Tile:
     group: int
     anchors: list[Tensor]  # one [r, D] a term, not scaled
     logits: list[Tensor]  # one [r, c] a term
-    held: int  # the term with the positives,
-    positives: tuple[Tensor, Tensor]  # their rows in the tile and columns, [k] each; the first r are the rows' own
+    held: int  # the term whose positives the loss is about
+    # Rows in the tile and columns of each term's positives, [k] each; where there are any, the first r are the rows' own.
+    positives: list[tuple[Tensor, Tensor]]
 
 
 Vectors = Mapping[Role, Tensor]
@@ -92,7 +93,7 @@ def tiles(problem: Problem, vectors: Vectors, scale: float) -> Iterator[Tile]:
                 logits.append(_adjust(raw, term, tile, kept, 1 / scale))
             if problem.hardest is not None:
                 _keep_hardest(logits, positives, problem.hardest)
-            yield Tile(tile, g, anchors, logits, held, positives[held])
+            yield Tile(tile, g, anchors, logits, held, positives)
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,8 @@ def sweep(problem: Problem, vectors: Vectors, scale: float, shares: Tensor | Non
         losses[tile.rows] += (top + mass.log() - level) / groups
         if shares is None:
             continue
-        tile.logits[tile.held][tile.positives] -= target * mass[tile.positives[0]]
+        positives = tile.positives[tile.held]
+        tile.logits[tile.held][positives] -= target * mass[positives[0]]
         factor = (shares[tile.rows] / (mass * groups))[:, None]  # [r, 1]
         for term, anchors, x in zip(problem.groups[tile.group], tile.anchors, tile.logits, strict=True):
             towards = (x @ vectors[term.candidate]).mul_(factor)  # [r, D] gradient of the scaled anchors
@@ -137,7 +139,7 @@ def exponentiate(logits: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 def _numerator(kind: Numerator, tile: Tile) -> tuple[Tensor, Tensor]:
     """What a row's log-sum-exp is compared with, [r], and the target share of each positive, [k]."""
-    rows, columns = tile.positives
+    rows, columns = tile.positives[tile.held]
     values = tile.logits[tile.held][rows, columns]  # [k]
     count = tile.rows.stop - tile.rows.start
     if kind == "one":

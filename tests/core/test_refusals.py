@@ -1,0 +1,155 @@
+"""What is missing or does not go together is told in one sentence that says what to do; what is not needed is not asked for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import oracle
+import pytest
+import torch
+from oracle import Parts
+
+from tempera.core import pools
+from tempera.core.batch import Batch, Side
+from tempera.core.corrections import LogQ, expected_logq
+from tempera.core.masks import Guided, KnownPositives, SameId
+from tempera.core.memory import Memory
+from tempera.core.objective import Objective
+from tempera.core.similarity import cosine
+from tempera.errors import ConfigError, DataError
+
+WHOLE = oracle.batch_of(oracle.made(0), torch.float32)
+EVERY = tuple(pool for pool in pools.POOLS)
+
+
+def lacking(field: str, *roles: str) -> Batch:
+    """The whole batch without one thing that is known of some sides."""
+    return replace(WHOLE, **{role: replace(WHOLE.sides()[role], **{field: None}) for role in roles})
+
+
+def refusal(batch: Batch, **parts: object) -> str:
+    """Why the batch is refused; by propagation as well."""
+    memory = Memory(3) if pools.memory in parts.get("pools", ()) else None
+    objective = Objective(memory=memory, **parts)
+    with pytest.raises(DataError) as found:
+        objective(batch)
+    with pytest.raises(DataError, match=re.escape(str(found.value))):
+        objective.propagate(batch, batch.shares())
+    assert "\n" not in str(found.value)
+    return str(found.value)
+
+
+@pytest.mark.parametrize(("role", "pool"), [("doc", "docs"), ("negatives", "negatives"), ("sampled", "sampled"),
+                                            ("memory", "memory"), ("query", "back_queries")])  # fmt: skip
+def test_logq_is_asked_of_the_candidates(role: str, pool: str) -> None:
+    batch, chosen = lacking("logq", role), (pools.docs, getattr(pools, pool))
+    for kind in ("classic", "refined"):
+        said = refusal(batch, pools=chosen, corrections=(LogQ(kind),))
+        assert f"log_q needs logq of the {role} candidates" in said and "drop the correction" in said
+    # Of no other side.
+    others = [side for side in batch.sides() if side not in (role, "doc")]
+    memory = Memory(3) if pool == "memory" else None
+    Objective(pools=chosen, corrections=(LogQ(),), memory=memory)(lacking("logq", *others))
+
+
+def test_ids_are_asked_of_what_is_compared() -> None:
+    none = lacking("ids", "query", "doc")
+    assert "ids of neither query nor doc: give ids=" in refusal(none, masks=(SameId(),))
+    assert "has no ids of doc" in refusal(lacking("ids", "doc"), masks=(SameId(),))
+    for role in ("negatives", "sampled", "memory"):
+        chosen = (pools.docs, getattr(pools, role))
+        for mask in (SameId(), KnownPositives()):
+            assert f"has no ids of {role}: give ids=" in refusal(lacking("ids", role), pools=chosen, masks=(mask,))
+    assert "has no ids of doc" in refusal(lacking("ids", "doc"), masks=(KnownPositives(),))
+    for numerator in ("mean", "sum"):
+        assert "ids of neither" in refusal(replace(none, known=None), numerator=numerator)
+    # One of the two is enough for the rows themselves.
+    rows = (pools.docs, pools.queries, pools.back_queries, pools.back_positives)
+    for role in ("query", "doc"):
+        assert bool(Objective(pools=rows, masks=(SameId(),))(lacking("ids", role)).isfinite().all())
+
+
+def test_known_positives_ask_for_known() -> None:
+    assert "give the batch known=Ragged" in refusal(replace(WHOLE, known=None), masks=(KnownPositives(),))
+
+
+@pytest.mark.parametrize("role", ["query", "doc", "negatives", "sampled", "memory"])
+def test_a_guide_is_asked_of_every_side(role: str) -> None:
+    chosen = (pools.docs, pools.negatives, pools.sampled, pools.memory)
+    said = refusal(lacking("guide", role), pools=chosen, masks=(Guided(),))
+    assert f"{role} has none: give guide=" in said
+    Objective(pools=chosen, masks=(Guided(by="self"),), memory=Memory(3))(lacking("guide", role))
+
+
+def test_what_no_part_asks_for_may_be_missing() -> None:
+    bare = replace(WHOLE, known=None, weight=None)
+    for field in ("ids", "logq", "guide"):
+        bare = replace(bare, **{r: replace(side, **{field: None}) for r, side in bare.sides().items()})
+    assert Objective(pools=EVERY, memory=Memory(3))(bare).equal(Objective(pools=EVERY, memory=Memory(3))(WHOLE))
+
+
+def test_batches_that_are_none() -> None:
+    rows = torch.randn(3, 4)
+    with pytest.raises(DataError, match="pairs queries with documents, and has 3 and 2"):
+        Batch(Side(rows), Side(rows[:2]))
+    with pytest.raises(DataError, match="negatives need an owner"):
+        Batch(Side(rows), Side(rows), negatives=Side(rows))
+    wide = Batch(Side(rows), Side(rows), sampled=Side(torch.randn(2, 5)))
+    assert "have one width, and these have [4, 5]" in refusal(wide)
+
+
+def test_expected_counts_of_sampled_documents_need_their_proposal() -> None:
+    with pytest.raises(DataError, match="need their proposal probabilities"):
+        expected_logq(10, torch.tensor([0.1]), 5)
+    torch.testing.assert_close(expected_logq(10, torch.tensor([0.1])), torch.tensor([0.0]))
+    torch.testing.assert_close(
+        expected_logq(10, torch.tensor([0.1, 0.0]), 5, torch.tensor([0.2, 0.4])).exp(), torch.tensor([2.0, 2.0])
+    )
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        (
+            {"pools": (pools.sampled,)},
+            "no pool holds the positive of the softmax over all pools: add docs or back_queries",
+        ),
+        (
+            {"pools": (pools.docs, pools.queries), "partition": "per_direction"},
+            "no pool holds the positive of the softmax over query>query: choose partition joint",
+        ),
+        (
+            {"pools": (pools.docs, pools.back_positives), "partition": "per_direction"},
+            "over doc>doc: choose partition joint",
+        ),
+        (
+            {"pools": (pools.docs, pools.back_docs), "partition": "per_direction"},
+            "over doc>doc: choose partition joint",
+        ),
+        ({"hardest": 0}, "hardest keeps at least 1 negative and is 0"),
+        ({"memory": Memory(3)}, "a memory and the pool memory go together"),
+        ({"pools": (pools.docs, pools.memory)}, "a memory and the pool memory go together"),
+        ({"temperature": 0.0}, "must be above 0"),
+    ],
+)
+def test_parts_that_do_not_go_together(parts: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError) as found:
+        Objective(**parts)
+    assert said in str(found.value)
+
+
+def test_a_memory_keeps_something() -> None:
+    with pytest.raises(ConfigError, match="at least 1 document, and size is 0"):
+        Memory(0)
+
+
+def test_the_oracle_agrees_on_what_is_allowed() -> None:
+    for chosen in oracle.subsets(tuple(oracle.POOLS)):
+        for partition in ("joint", "per_direction"):
+            parts = Parts(pools=chosen, partition=partition)
+            if chosen and not (parts.allowed and {"docs", "back_queries"} & set(chosen)):
+                with pytest.raises(ConfigError):
+                    oracle.objective_of(parts)
+            elif chosen:
+                assert oracle.objective_of(parts).similarity is cosine

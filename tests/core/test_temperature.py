@@ -1,0 +1,254 @@
+"""The temperature: fixed, scheduled, learned, taken from the run; what it refuses, what is saved; cautions."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from tempera.core import presets
+from tempera.core.advice import cautions
+from tempera.core.batch import Batch, Side
+from tempera.core.objective import Objective
+from tempera.core.similarity import cosine, dot
+from tempera.core.temperature import Temperature, starting_value
+from tempera.errors import ConfigError
+
+
+def at(value: float) -> object:
+    return pytest.approx(value, rel=1e-12)
+
+
+def test_a_fixed_temperature() -> None:
+    dial = Temperature(0.07)
+    assert dial.value == at(0.07) and float(dial.scale()) == at(1 / 0.07)
+    assert not dial.learnable and not dial.scale().requires_grad
+    for progress in (0.0, 0.5, 1.0):
+        dial.advance(progress)
+    dial.settle(1024, True)
+    assert dial.value == at(0.07)
+    assert Temperature(3.0, floor=0.1, ceiling=1.0).value == at(3.0)  # bounds are for training only
+
+
+@pytest.mark.parametrize("value", [0, -0.1, math.nan])
+def test_values_that_are_refused(value: float) -> None:
+    for given in ({"value": value}, {"value": 0.1, "final": value}):
+        with pytest.raises(ConfigError, match=rf"must be above 0 and is {value}"):
+            Temperature(**given)
+
+
+def test_an_infinite_temperature_is_refused_with_its_reason() -> None:
+    with pytest.raises(ConfigError, match="every loss log"):
+        Temperature(math.inf)
+
+
+def test_choices_that_do_not_go_together() -> None:
+    with pytest.raises(ConfigError, match="learned or follows a schedule, not both"):
+        Temperature(0.1, learnable=True, final=0.05)
+    for value, floor, ceiling in ((0.005, 0.01, 1), (2.0, 0.01, 1), (0.1, 0.5, 0.05), (0.1, 0, 1), (0.1, -1, 1)):
+        with pytest.raises(ConfigError, match=r"starts within \[floor, ceiling\]"):
+            Temperature(value, learnable=True, floor=floor, ceiling=ceiling)
+    assert Temperature(0.01, learnable=True).learnable and Temperature(1.0, learnable=True).learnable
+    with pytest.raises(ConfigError, match=r"starts within \[floor, ceiling\]"):
+        Temperature("auto", learnable=True, floor=2.0)
+
+
+# Learned -----------------------------------------------------------------------------------------------------------
+
+
+def step(dial: Temperature, slope: float) -> float:
+    """One step of gradient descent down slope x scale; the temperature after it."""
+    dial.log_scale.grad = None
+    (slope * dial.scale()).backward()
+    assert dial.log_scale.grad is not None and float(dial.log_scale.grad) != 0
+    with torch.no_grad():
+        dial.log_scale -= 0.3 * dial.log_scale.grad.sign()
+    return 1 / float(dial.scale().detach())
+
+
+def test_a_learned_temperature_stays_within_its_bounds_and_returns() -> None:
+    dial = Temperature(0.3, learnable=True, floor=0.1, ceiling=0.5)
+    path = [step(dial, slope) for slope in [-1] * 8 + [1] * 10 + [-1] * 3]
+    assert path[0] == at(0.3 * math.exp(-0.3))
+    assert path[7] == at(0.1) and min(path) >= 0.1 * (1 - 1e-12)
+    assert path[8] == at(0.1 * math.exp(0.3))  # one step brings it back from a bound
+    assert path[17] == at(0.5) and max(path) <= 0.5 * (1 + 1e-12)
+    assert path[18] == at(0.5 * math.exp(-0.3))
+    assert dial.value == at(path[-1])
+
+
+def test_a_learned_temperature_follows_the_gradient_of_the_loss() -> None:
+    """Pairs that are alike are served by a lower temperature, pairs that are not by a higher one."""
+    for docs, lower in ((torch.eye(4), True), (torch.eye(4).roll(1, 0), False)):
+        dial = Temperature(0.3, learnable=True)
+        batch = Batch(Side(torch.eye(4)), Side(docs))
+        objective = Objective(cosine, dial)
+        optimizer = torch.optim.SGD(objective.parameters(), lr=0.1)
+        for _ in range(5):
+            optimizer.zero_grad()
+            objective.propagate(batch, batch.shares())
+            optimizer.step()
+        assert (dial.value < 0.29) if lower else (dial.value > 0.31)
+
+
+def test_the_parameter_is_float64_and_the_only_one() -> None:
+    objective = presets.mnr(Temperature(0.05, learnable=True))
+    assert [(name, p.dtype) for name, p in objective.named_parameters()] == [("temperature.log_scale", torch.float64)]
+    assert not [p for p in presets.mnr().parameters() if p.requires_grad]
+
+
+# Scheduled ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("schedule", "quarter"), [("linear", 0.25), ("cosine", (1 - math.sqrt(0.5)) / 2)])
+@pytest.mark.parametrize(("start", "final"), [(0.1, 0.02), (0.02, 0.1), (1.0, 1.0)])
+def test_a_schedule_goes_from_one_end_to_the_other(start: float, final: float, schedule: str, quarter: float) -> None:
+    dial = Temperature(start, final=final, schedule=schedule)
+    assert dial.value == at(start)
+    places = {0.0: start, 0.25: start * (final / start) ** quarter, 0.5: math.sqrt(start * final), 1.0: final}
+    for progress, value in places.items():
+        dial.advance(progress)
+        assert dial.value == at(value) and float(dial.scale()) == at(1 / value)
+    path = []
+    for k in range(11):
+        dial.advance(k / 10)
+        path.append(dial.value)
+    assert path == sorted(path, reverse=final < start)
+
+
+# Auto --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_rule_of_the_starting_value() -> None:
+    for candidates in (8, 128, 1024, 65536):
+        assert starting_value(candidates, True) == at(1 / math.log(candidates))
+        assert starting_value(candidates, False) == 1.0
+    for q in (1e-6, 1e-3, 0.2):
+        assert starting_value(1024, True, q) == at(1 / abs(math.log(q)))
+    assert starting_value(1024, False, 1e-6) == 1.0
+    assert starting_value(1, True) == starting_value(2, True) == 1.0  # kept within [.01, 1]
+    assert starting_value(8, True, 0.9) == starting_value(8, True, 1.0) == 1.0
+    assert starting_value(8, True, 1e-50) == 0.01
+
+
+def test_auto_takes_its_value_once() -> None:
+    dial = Temperature("auto")
+    with pytest.raises(ConfigError, match="auto and has no value yet"):
+        dial.scale()
+    dial.settle(1024, True)
+    assert dial.value == at(1 / math.log(1024))
+    dial.settle(8, True)
+    assert dial.value == at(1 / math.log(1024))
+    learned = Temperature("auto", learnable=True, floor=0.2, ceiling=0.3)
+    learned.settle(1024, True)
+    assert learned.value == at(0.2) and learned.learnable
+    learned = Temperature("auto", learnable=True, floor=0.01, ceiling=0.1)
+    learned.settle(1024, True)
+    assert learned.value == at(0.1)
+
+
+def test_auto_is_where_a_schedule_starts() -> None:
+    dial = Temperature("auto", final=0.02)
+    dial.advance(0.5)  # nothing to go on yet
+    dial.settle(1024, True)
+    for progress, value in ((0.0, 1 / math.log(1024)), (1.0, 0.02)):
+        dial.advance(progress)
+        assert dial.value == at(value)
+
+
+# Checkpoints -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("learnable", [False, True])
+def test_a_checkpoint_restores_the_temperature(learnable: bool) -> None:
+    before = Temperature("auto", learnable=learnable)
+    before.settle(1000, True)
+    if learnable:
+        step(before, -1.0)
+    file = io.BytesIO()
+    torch.save(before.state_dict(), file)
+    for state in (torch.load(io.BytesIO(file.getvalue()), weights_only=True), load(save(before.state_dict()))):
+        for after in (Temperature(0.5, learnable=learnable), Temperature("auto", learnable=learnable)):
+            after.load_state_dict(state)
+            assert after.value == before.value and after.learnable == learnable
+            after.settle(7, True)  # is settled already
+            assert after.value == before.value
+
+
+def test_a_schedule_goes_on_after_a_checkpoint() -> None:
+    before, after = Temperature(0.1, final=0.02), Temperature(0.1, final=0.02)
+    before.advance(0.3)
+    after.load_state_dict(before.state_dict())
+    assert after.value == before.value
+    for dial in (before, after):
+        dial.advance(0.7)
+    assert after.value == before.value == at(0.1**0.3 * 0.02**0.7)
+
+
+@pytest.mark.xfail(strict=True, reason="where an auto temperature started from is not in its state")
+def test_a_schedule_from_auto_goes_on_after_a_checkpoint() -> None:
+    before, after = Temperature("auto", final=0.02), Temperature("auto", final=0.02)
+    before.settle(1024, True)
+    before.advance(0.3)
+    after.load_state_dict(before.state_dict())
+    for dial in (before, after):
+        dial.settle(1024, True)
+        dial.advance(0.7)
+    assert after.value == before.value
+
+
+# Cautions ----------------------------------------------------------------------------------------------------------
+
+
+def heads(objective: Objective, **given: object) -> list[str]:
+    return [caution.split(":")[0] for caution in cautions(objective, **given)]
+
+
+def test_cosine_with_a_high_temperature() -> None:
+    assert heads(Objective(cosine, 1.0)) == ["cosine with temperature 1"]
+    assert "logits stay within -1 and 1" in cautions(Objective(cosine, 1.0))[0]
+    assert heads(Objective(dot, 1.0), normalised=True) == ["cosine with temperature 1"]
+    assert heads(Objective(cosine, Temperature(0.5, final=0.4))) == ["cosine with temperature 0.5"]
+    for silent in (0.2, 0.05, 0.01, Temperature(1.0, learnable=True)):
+        assert heads(Objective(cosine, silent)) == []
+    assert heads(Objective(dot, 1.0)) == []
+
+
+def test_dot_with_a_low_temperature() -> None:
+    start = "dot with temperature 0.05 on embeddings that are not normalised"
+    assert heads(Objective(dot, 0.05)) == [start]
+    assert heads(Objective(dot, Temperature(1.0, final=0.05))) == [start]
+    assert heads(Objective(dot, Temperature(1.0, learnable=True, floor=0.05))) == [start]
+    for silent in (0.5, 1.0, 2.0, Temperature(1.0, learnable=True, floor=0.5)):
+        assert heads(Objective(dot, silent)) == []
+    assert heads(Objective(dot, 0.05), normalised=True) == []
+    assert heads(Objective(cosine, 0.05)) == []
+
+
+@pytest.mark.parametrize(
+    ("dtype", "below", "above"),
+    [(torch.bfloat16, 0.007, 0.01), (torch.float16, 0.0009, 0.002), (torch.float32, 1e-8, 1e-6)],
+)
+def test_a_temperature_below_what_the_precision_holds(dtype: torch.dtype, below: float, above: float) -> None:
+    name = str(dtype).removeprefix("torch.")
+    head = f"temperature {below:g} is below what {name} embeddings hold"
+    for dial in (below, Temperature(0.1, final=below), Temperature(0.1, learnable=True, floor=below)):
+        assert heads(Objective(cosine, dial), dtype=dtype) == [head]
+    assert heads(Objective(cosine, above), dtype=dtype) == []
+    assert heads(Objective(dot, below), dtype=dtype, normalised=True) == [head]
+    assert heads(Objective(dot, 1.0), dtype=dtype) == []
+
+
+def test_auto_is_judged_when_it_has_a_value() -> None:
+    dial = Temperature("auto")
+    assert heads(Objective(cosine, dial)) == []
+    dial.settle(2, True)
+    assert heads(Objective(cosine, dial)) == ["cosine with temperature 1"]
+
+
+@pytest.mark.parametrize("preset", presets.PRESETS, ids=lambda preset: preset.__name__)
+def test_no_preset_needs_a_caution(preset: object) -> None:
+    assert cautions(preset()) == []
