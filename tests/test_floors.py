@@ -19,7 +19,7 @@ FLOORS: list[list[set[str]]] = [
     [{"evaluation"}],
     [{"mining"}, {"export"}],
     [{"config", "build"}],
-    [{"train", "run"}, {"integrations"}],
+    [{"training", "run"}, {"integrations"}],
     [{"tuning"}],
     [{"cli", "__main__"}, {"__init__"}],  # the package's own names are loaded when they are asked for
 ]
@@ -78,8 +78,8 @@ def test_no_module_imports_upwards_or_sideways() -> None:
 
 def test_the_arrows_that_are_there_are_seen() -> None:
     """The check is of use only while it reads the imports that the package has."""
-    text = modules()["tempera", "train"].read_text(encoding="utf-8")
-    seen = {name[:3] for _, name in imports(text, ("tempera", "train"))}
+    text = modules()["tempera", "training"].read_text(encoding="utf-8")
+    seen = {name[:3] for _, name in imports(text, ("tempera", "training"))}
     assert {("tempera", "config"), ("tempera", "engine", "loop"), ("tempera", "core", "ragged")} <= seen
     assert ("numpy",) in seen
 
@@ -99,13 +99,13 @@ def test_the_arrows_that_are_there_are_seen() -> None:
         ("engine.step", "from ..data import batches", 1),
         ("evaluation.search", "from ..data.pairs import Pairs", 0),
         ("export.index", "from ..mining import guide", 1),
-        ("build", "from .config import Options\nfrom .train import train", 1),
+        ("build", "from .config import Options\nfrom .training import train", 1),
         ("config", "from . import build", 0),
-        ("train", "from .run import Run\nfrom . import tuning", 1),
-        ("integrations.sentence_transformers", "from ..train import train", 1),
+        ("training", "from .run import Run\nfrom . import tuning", 1),
+        ("integrations.sentence_transformers", "from ..training import train", 1),
         ("integrations.sentence_transformers", "import sentence_transformers", 0),
-        ("tuning.study", "from ..train import train\nfrom ..cli import app", 1),
-        ("cli", "from .train import train", 0),
+        ("tuning.study", "from ..training import train\nfrom ..cli import app", 1),
+        ("cli", "from .training import train", 0),
         ("run", "from . import __version__", 1),
         ("towers.saved", "def f():\n    from sentence_transformers import SentenceTransformer", 0),
         ("evaluation.search", "def f():\n    import sentence_transformers.util", 1),

@@ -8,12 +8,30 @@ import pytest
 
 README = Path(__file__).parents[1] / "README.md"
 TOPICS = ["password", "invoice", "delivery", "refund", "address", "subscription", "language", "warranty"]
-ACTIONS = ["reset", "change", "find", "cancel", "download", "renew", "delete", "share", "print", "explain", "check", "move"]
+ACTIONS = [
+    "reset",
+    "change",
+    "find",
+    "cancel",
+    "download",
+    "renew",
+    "delete",
+    "share",
+    "print",
+    "explain",
+    "check",
+    "move",
+]
 
 
-def test_the_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_python_example_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = [
-        {"question": f"how do I {action} my {topic}?", "answer": f"To {action} the {topic}, open {topic} and choose {action}."}
+        {
+            "question": f"how do I {action} my {topic}?",
+            "answer": f"To {action} the {topic}, open {topic} and choose {action}.",
+        }
         for action in ACTIONS
         for topic in TOPICS
     ]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .core.temperature import Temperature as Temperature
     from .errors import TemperaError as TemperaError
     from .run import Run as Run
-    from .train import train as train
+    from .training import train as train
 
 __version__ = "0.1.0"
 
@@ -50,7 +50,7 @@ _HOME = {
     "diagnose": "core.diagnose",
     "TemperaError": "errors",
     "Run": "run",
-    "train": "train",
+    "train": "training",
 }
 __all__ = ["__version__", *_HOME]
 

@@ -51,7 +51,7 @@ def train(
         resolved = build(configuration.load(file, overrides)).resolved
         _answer(resolved, as_json, lambda: sys.stdout.write(configuration.dump(resolved)))
         return
-    from .train import train as run_training
+    from .training import train as run_training
 
     run = run_training(file, output, overrides, overwrite)
     document = {"output": str(run.folder.absolute()), **run.document}

@@ -27,21 +27,20 @@ EACH_ROW = ("rank", "probability", "effective_negatives", "hardest_share", "posi
 
 
 def expected(data: Data, parts: Parts, i: int) -> dict[str, float]:
-    """What the first softmax shows of row i; its positives stand in its first block."""
+    """What the first softmax shows of row i: its positive against all that is no positive of it."""
     here = replace(parts, pools=(), partition="joint", numerator="one", hardest=None, tile=None)
     blocks = oracle.groups(parts.pools, parts.partition)[0]
-    assert oracle.holds_positive(blocks[0]) and not any(oracle.holds_positive(pair) for pair in blocks[1:])
-    several = parts.numerator != "one"
+    first = next(k for k, pair in enumerate(blocks) if oracle.holds_positive(pair))
     negatives: list[tuple[float, float]] = []  # logit and similarity
     for k, pair in enumerate(blocks):
-        mine = oracle.positives(data, pair, i, several and k == 0)
+        mine = oracle.positives(data, pair, i, parts.numerator != "one" and k == first)
         out = oracle.left_out(data, parts.same_id, parts.known, parts.guided, pair, i)
         rest = [c for c in oracle.candidates(data, pair, i) if c not in mine and c not in out]
-        logits = oracle.split(data, here, pair, several and k == 0, i).negative
+        logits = oracle.split(data, here, pair, parts.numerator != "one" and k == first, i).negative
         negatives += zip(logits, (oracle.similarities(data, parts.similarity, pair)[i][c] for c in rest), strict=True)
     if parts.hardest is not None:
         negatives = sorted(negatives, reverse=True)[: parts.hardest]
-    own = oracle.split(data, here, blocks[0], False, i).positive[0]
+    own = oracle.split(data, here, blocks[first], False, i).positive[0]
     weights = [math.exp(logit) for logit, _ in negatives]
     shares = [weight / sum(weights) for weight in weights]
     return {
@@ -49,27 +48,15 @@ def expected(data: Data, parts: Parts, i: int) -> dict[str, float]:
         "probability": math.exp(own) / (math.exp(own) + sum(weights)),
         "effective_negatives": math.exp(-sum(p * math.log(p) for p in shares)) if shares else 0.0,
         "hardest_share": max(shares, default=math.nan),
-        "positive": oracle.similarities(data, parts.similarity, blocks[0])[i][i],
+        "positive": oracle.similarities(data, parts.similarity, blocks[first])[i][i],
         "hardest": max((s for _, s in negatives), default=math.nan),
     }
 
 
-def choices() -> list[Parts]:
-    """Choices whose first softmax begins with its positives and holds no others."""
-    found = []
-    for parts in oracle.sampled(400, 300):
-        blocks = oracle.groups(parts.pools, parts.partition)[0]
-        if oracle.holds_positive(blocks[0]) and not any(oracle.holds_positive(pair) for pair in blocks[1:]):
-            found.append(parts)
-    return found
-
-
 @pytest.mark.parametrize("tile", [None, 60])
 def test_each_number_of_each_row(tile: int | None) -> None:
-    chosen = choices()
-    assert len(chosen) > 80
     spans = itertools.cycle((None, range(2, 6)))
-    for parts, data, span in zip(chosen, itertools.cycle(WHOLE), spans):
+    for parts, data, span in zip(oracle.sampled(400, 150), itertools.cycle(WHOLE), spans):
         found = diagnose(oracle.objective_of(replace(parts, tile=tile)), oracle.batch_of(data, span=span))
         rows = range(len(data)) if span is None else span
         want = [expected(data, parts, i) for i in rows]
@@ -189,7 +176,6 @@ def test_nothing_is_changed() -> None:
     assert not any(getattr(found, name).requires_grad for name in (*EACH_ROW, "random"))
 
 
-@pytest.mark.xfail(strict=True, reason="the temperature is set back within its bounds")
 def test_a_temperature_out_of_bounds_is_not_changed() -> None:
     dial = Temperature(0.02, learnable=True)
     with torch.no_grad():
@@ -198,7 +184,6 @@ def test_a_temperature_out_of_bounds_is_not_changed() -> None:
     assert float(dial.log_scale.detach()) == 5.0
 
 
-@pytest.mark.xfail(strict=True, reason="the pair of the backward direction is counted among the negatives")
 def test_a_pair_seen_from_both_sides_is_no_negative() -> None:
     """All directions in one softmax, pairs closer than anything else: the hardest negative is not the pair itself."""
     batch = Batch(Side(torch.eye(6)), Side(torch.eye(6)))

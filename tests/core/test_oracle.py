@@ -67,7 +67,6 @@ def test_one_row_and_two() -> None:
     assert Objective()(alone).tolist() == [0.0]
 
 
-@pytest.mark.xfail(strict=True, reason="the margin is rounded to float32")
 def test_a_margin_that_float32_cannot_hold() -> None:
     batch = oracle.batch_of(BARE)
     plain, moved = (Objective(dot, 1.0, corrections=c)(batch) for c in ((), (Margin(0.7),)))

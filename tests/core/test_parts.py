@@ -179,7 +179,6 @@ def test_without_logq_or_guide_there_is_none_to_remember() -> None:
             Memory.push(memory, more)
 
 
-@pytest.mark.xfail(strict=True, reason="the rows are remembered before the ids are looked at")
 def test_a_refused_push_changes_nothing() -> None:
     memory = Memory(9)
     memory.push(documents(0, 2))

@@ -188,7 +188,6 @@ def test_a_schedule_goes_on_after_a_checkpoint() -> None:
     assert after.value == before.value == at(0.1**0.3 * 0.02**0.7)
 
 
-@pytest.mark.xfail(strict=True, reason="where an auto temperature started from is not in its state")
 def test_a_schedule_from_auto_goes_on_after_a_checkpoint() -> None:
     before, after = Temperature("auto", final=0.02), Temperature("auto", final=0.02)
     before.settle(1024, True)

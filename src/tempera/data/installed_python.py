@@ -12,6 +12,7 @@ import gc
 import inspect
 import os
 import re
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -219,4 +220,5 @@ def _clean(text: str) -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a worker without a word; its parent tells
     _work(sys.stdin.buffer, sys.stdout.buffer)

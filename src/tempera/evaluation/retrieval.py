@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from ..errors import ConfigError
 from .ranking import DEFAULT_METRICS, Relevant, evaluate
 from .search import top
 
@@ -31,6 +32,8 @@ class Evaluation:
     bm25: bool = True
 
     def __post_init__(self) -> None:
+        if not self.metrics:
+            raise ConfigError("metrics is empty; give at least one, such as ndcg@10")
         evaluate(np.zeros((1, 1), np.int64), Relevant.of([[0]]), self.metrics)  # a wrong name is told before a long run
 
 

@@ -122,6 +122,7 @@ class _Job:
                 self.train()
             with self.timed("evaluate"):
                 trained, trained_spread = self.judge()
+                self.log.write(event="evaluation", step=self.steps, metrics=trained.metrics)
                 bm25 = self.bm25() if self.config.evaluation.bm25 else None
         systems = {"untrained": untrained, **({"bm25": bm25} if bm25 else {}), "trained": trained}
         self.save(systems, {"untrained": untrained_spread, "trained": trained_spread})
@@ -162,18 +163,18 @@ class _Job:
         for caution in cautions(base):
             tqdm.write(f"caution: {caution}", file=sys.stderr)
             self.log.write(event="caution", text=caution)
-        steps = options.steps(self.rows.batches_per_epoch)
+        steps = self.steps = options.steps(self.rows.batches_per_epoch)
         modules = nn.ModuleDict({"tower": self.tower, "objective": objective})
         batches = (self.examples.batch(rows, step) for step, rows in enumerate(self.rows(0, steps)))
         pauses = loop.moments(steps, options.evaluations)
         with tqdm(total=steps, desc="training", unit="step", disable=None) as bar:
             for progress in loop.train(Towers(self.tower), modules, objective, batches, steps, options):
                 self.log.write(event="step", **asdict(progress))
-                bar.set_postfix(loss=f"{progress.loss:.3f}", temperature=f"{progress.temperature:.4g}")
+                dial = f"{progress.temperature:.4g} (scale {1 / progress.temperature:.4g})"
+                bar.set_postfix(loss=f"{progress.loss:.3f}", temperature=dial)
                 bar.update()
                 if progress.step in pauses:
                     self.log.write(event="evaluation", step=progress.step, metrics=self.judge()[0].metrics)
-        self.log.write(event="evaluation", step=steps, metrics=self.judge()[0].metrics)
 
     def judge(self) -> tuple[Ranking, Spread]:
         """The tower as it is now, asked the held-out queries."""
