@@ -33,7 +33,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = str(Path(folder) / "run")
         start = time.perf_counter()
-        done = subprocess.run([*TEMPERA, "train", "--output", run, "--json"], check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            [*TEMPERA, "train", "--output", run, "--json"], check=True, capture_output=True, text=True
+        )
         total = time.perf_counter() - start
         document = json.loads(done.stdout)
         search = seconds([*TEMPERA, "search", run, "parse a date from a string"])
@@ -49,7 +51,9 @@ def main() -> None:
         Aim("seconds to search from a cold start", search, 2),
         Aim("seconds to help", help_, 0.5),
     ]
-    finish("demo", {"document": document, "seconds": {"total": total, "search": search, "help": help_}}, aims, ["torch"])
+    finish(
+        "demo", {"document": document, "seconds": {"total": total, "search": search, "help": help_}}, aims, ["torch"]
+    )
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def block(batch: Batch[Tensor], parts: Parts, pair: Pair, mine: Tensor, t: Tenso
         on = {"all": torch.ones_like(own), "own": own, "others": ~own}[parts.hardness] & ~mine
         x = x + torch.where(on, STRENGTH * s.detach(), 0.0)
     if parts.margin:
-        x = x - torch.where(mine, MARGIN, 0.0)
+        x = x - MARGIN * mine.double()
     out = torch.zeros_like(mine)
     if parts.same_id:
         out |= same_id(batch, pair)

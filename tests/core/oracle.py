@@ -27,7 +27,7 @@ from tempera.core.ragged import Ragged
 from tempera.core.similarity import cosine, dot
 from tempera.core.temperature import Temperature
 
-T, WEIGHT, STRENGTH, MARGIN = 0.3, 0.8, 3.0, 0.75
+T, WEIGHT, STRENGTH, MARGIN = 0.3, 0.8, 3.0, 0.7
 GUIDES = {"absolute": Guided(0.1), "relative": Guided(0.2, "relative"), "self": Guided(0.15, "relative", by="self")}
 
 # (anchor, candidate) of each pool.

@@ -127,6 +127,7 @@ def test_expected_counts_of_sampled_documents_need_their_proposal() -> None:
             {"pools": (pools.docs, pools.back_docs), "partition": "per_direction"},
             "over doc>doc: choose partition joint",
         ),
+        ({"pools": ()}, "no pool holds the positive of the softmax over no pools: add docs"),
         ({"hardest": 0}, "hardest keeps at least 1 negative and is 0"),
         ({"memory": Memory(3)}, "a memory and the pool memory go together"),
         ({"pools": (pools.docs, pools.memory)}, "a memory and the pool memory go together"),
@@ -148,8 +149,8 @@ def test_the_oracle_agrees_on_what_is_allowed() -> None:
     for chosen in oracle.subsets(tuple(oracle.POOLS)):
         for partition in ("joint", "per_direction"):
             parts = Parts(pools=chosen, partition=partition)
-            if chosen and not (parts.allowed and {"docs", "back_queries"} & set(chosen)):
+            if not (chosen and parts.allowed):
                 with pytest.raises(ConfigError):
                     oracle.objective_of(parts)
-            elif chosen:
+            else:
                 assert oracle.objective_of(parts).similarity is cosine

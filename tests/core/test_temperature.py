@@ -78,6 +78,10 @@ def test_a_learned_temperature_stays_within_its_bounds_and_returns() -> None:
     assert path[17] == at(0.5) and max(path) <= 0.5 * (1 + 1e-12)
     assert path[18] == at(0.5 * math.exp(-0.3))
     assert dial.value == at(path[-1])
+    for left, value in ((9.0, 0.1), (-9.0, 0.5)):  # as an optimiser may leave it: what is reported is what will be used
+        with torch.no_grad():
+            dial.log_scale.fill_(left)
+        assert dial.value == at(value) == at(1 / float(dial.scale().detach()))
 
 
 def test_a_learned_temperature_follows_the_gradient_of_the_loss() -> None:

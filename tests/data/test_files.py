@@ -33,7 +33,7 @@ def encode(rows: list[tuple[str, str]], kind: str, names: tuple[str, str] = ("qu
     else:
         quoted = [['"' + cell.replace('"', '""') + '"' for cell in row] for row in [names, *rows]]
         text = "".join(",".join(row) + "\r\n" for row in quoted)
-    return gzip.compress(text.encode()) if kind.endswith(".gz") else text.encode()
+    return gzip.compress(text.encode(), mtime=0) if kind.endswith(".gz") else text.encode()
 
 
 @pytest.fixture
@@ -103,8 +103,10 @@ def test_texts_that_look_like_something_else_stay_texts(put) -> None:
     assert list(zip(pairs.texts("query"), pairs.texts("doc"))) == rows
 
 
-@pytest.mark.parametrize("query", QUERY_NAMES)
-@pytest.mark.parametrize("doc", DOC_NAMES)
+@pytest.mark.parametrize("query", ["query", "anchor", "question", "premise", "sentence1", "text1"])
+@pytest.mark.parametrize(
+    "doc", ["doc", "document", "positive", "answer", "passage", "context", "hypothesis", "sentence2", "text2"]
+)
 def test_usual_names_of_columns(put, query: str, doc: str) -> None:
     path = put("a.jsonl", json.dumps({"other": "z", doc: "x", query: "a"}).encode())
     pairs = read(path)
@@ -166,11 +168,11 @@ def test_columns_that_are_not_there(put, header: str, options: dict[str, str], m
         ("a.json", b'[{"query":"a","doc":"b"}]', "not a readable json file: "),
         ("a.csv", b"query,doc\na,b\nx,y,z\n", "not a readable csv file: "),
         ("a.csv", b"\n\n", "not a readable csv file: "),
-        ("a.csv", gzip.compress(b"query,doc\na,b\n"), "not a readable csv file: "),
+        ("a.csv", gzip.compress(b"query,doc\na,b\n", mtime=0), "not a readable csv file: "),
         ("a.csv.gz", b"query,doc\na,b\n", "not a readable csv.gz file: "),
         ("a.jsonl.gz", b'{"query":"a","doc":"b"}', "not a readable jsonl.gz file: "),
-        ("a.csv.gz", gzip.compress(b""), "not a readable csv.gz file: "),
-        ("a.jsonl.gz", gzip.compress(b""), "not a readable jsonl.gz file: "),
+        ("a.csv.gz", gzip.compress(b"", mtime=0), "not a readable csv.gz file: "),
+        ("a.jsonl.gz", gzip.compress(b"", mtime=0), "not a readable jsonl.gz file: "),
         ("a.parquet", b"query,doc\na,b\n", "not a readable parquet file: "),
     ],
 )

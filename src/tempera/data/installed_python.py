@@ -181,7 +181,7 @@ def _worker(share: Sequence[File]) -> Iterator[pa.RecordBatch]:
         with suppress(OSError, pa.ArrowException):  # of a worker that ended early
             with process.stdin as stdin:
                 stdin.write("\0".join(part for file in share for part in file).encode("utf-8", "surrogateescape"))
-            with process.stdout as stdout, pa.ipc.open_stream(stdout) as stream:
+            with pa.ipc.open_stream(process.stdout) as stream:
                 yield from stream
             whole = True
     if process.returncode or not whole:
