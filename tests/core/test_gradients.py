@@ -192,7 +192,6 @@ def test_no_nan_where_everything_is_left_out(similarity: object, t: float) -> No
     assert set(found) == {*LEAVES, "temperature"} and all(not bool(grad.any()) for grad in found.values())
 
 
-@pytest.mark.xfail(strict=True, reason="products are taken in half precision, or refused")
 def test_autocast_does_not_lower_the_precision_of_the_loss() -> None:
     """A tower runs under autocast; the loss may stand in the same block."""
     parts = Parts(pools=("docs", "negatives", "queries"), guided="absolute", hardness="others")

@@ -19,6 +19,9 @@ from .matches import Matches, match
 from .pools import Block, Exclusion
 from .similarity import cosine, exact
 
+# Inner products of unit vectors that differ by less, in units of rounding, are equal: a tie is not above.
+_TIE = 16
+
 Mask = Callable[[Block], Sequence[Exclusion]]
 
 
@@ -76,6 +79,8 @@ class Guided:
         guide(anchor, candidate) > p - margin        absolute, p = guide(query, doc) of the row
         guide(anchor, candidate) > p - margin * |p|  relative (NV-Retriever, Moreira et al. 2024: margin .05)
 
+    A tie, up to rounding, is not above: a copy of the row's document stays unless `same_id` leaves it out.
+
     Args:
         margin: how much less similar than the pair a candidate has to be.
         kind: absolute or relative.
@@ -94,6 +99,7 @@ class Guided:
         query, doc = self._vectors(block, "query")[local], self._vectors(block, "doc")[local]  # each [b, G]
         pair = (query * doc).sum(1, keepdim=True)  # [b, 1]
         bound = pair - (self.margin if self.kind == "absolute" else self.margin * pair.abs())
+        bound += _TIE * torch.finfo(bound.dtype).eps
         anchors, candidates = query if block.anchor == "query" else doc, self._vectors(block, block.candidate)
 
         def closer(tile: slice) -> Tensor:

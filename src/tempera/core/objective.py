@@ -99,7 +99,7 @@ class Objective(nn.Module):
         """
         scale = self.temperature.scale()
         rows = {role: side.rows for role, side in batch.sides().items()}
-        with torch.no_grad():
+        with torch.no_grad(), _exactly(batch.doc.rows):
             vectors = {role: self.similarity.vectors(side) for role, side in rows.items()}
             losses, grads = sweep(self.problem(batch), vectors, float(scale), shares.to(vectors["query"]))
             assert grads is not None
@@ -155,6 +155,11 @@ class Objective(nn.Module):
         )
 
 
+def _exactly(rows: Tensor) -> torch.autocast:
+    """Products in the precision of their factors, also where a tower's autocast is still on."""
+    return torch.autocast(rows.device.type, enabled=False)
+
+
 class _Losses(torch.autograd.Function):
     """Losses whose gradient is a second sweep, since a row's share in the total is known only in the backward pass."""
 
@@ -164,8 +169,9 @@ class _Losses(torch.autograd.Function):
     ) -> Tensor:
         ctx.objective, ctx.problem, ctx.roles = objective, problem, roles
         ctx.save_for_backward(scale, *rows)
-        vectors = {role: objective.similarity.vectors(side) for role, side in zip(roles, rows, strict=True)}
-        return sweep(problem, vectors, float(scale), None)[0]
+        with _exactly(rows[0]):
+            vectors = {role: objective.similarity.vectors(side) for role, side in zip(roles, rows, strict=True)}
+            return sweep(problem, vectors, float(scale), None)[0]
 
     @staticmethod
     @once_differentiable
