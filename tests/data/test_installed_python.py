@@ -153,18 +153,22 @@ def test_tabs_and_relative_indentation_stay() -> None:
     assert one(f"class A:\n{source}")[2] == "def f(a,\n      b):\n    return (a +\n            b)"
 
 
-def test_a_docstring_on_the_line_of_its_definition_stays() -> None:
+def test_a_docstring_goes_from_the_line_of_its_definition() -> None:
     source = '''
     class A:
         """Outer."""
-        def f(self): "One line."; return 1
+        def f(self, größe="ß"): "One line."
         def g(
             self,
         ): """Two
         lines."""
+        def h(self):
+            return 1
+    class B: "Only this."
     '''
-    f, g = 'def f(self): "One line."; return 1', 'def g(\n        self,\n    ): """Two\n    lines."""'
-    assert [code for _, _, code, _ in found(source)] == [f"class A:\n    {f}\n    {g}", f, textwrap.dedent(" " * 4 + g)]
+    f, g, h = 'def f(self, größe="ß"):', "def g(\n    self,\n):", "def h(self):\n    return 1"
+    inside = textwrap.indent(f"{f}\n{g}\n{h}", "    ")
+    assert [code for _, _, code, _ in found(source)] == [f"class A:\n{inside}", f, g, "class B:"]
 
 
 @pytest.mark.parametrize("space", ["\f", "\v", "\x1c", "\x85", "\u2028"])

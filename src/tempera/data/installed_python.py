@@ -116,16 +116,16 @@ def definitions(source: str) -> Iterator[tuple[str, str, str, int]]:
     ('f', 'Double it.', 'def f(x):\\n    return 2 * x', 1)
     """
     found = list(_walk(ast.parse(source).body, ""))
-    lines = _NEWLINE.split(source)
-    hidden: set[int] = set()
+    lines: list[str | None] = [*_NEWLINE.split(source)]
     for _, _, text in found:
-        # A docstring that shares its line with the definition hides nothing: `def f(): "Text."` stays whole.
-        if not lines[text.lineno - 1][: text.col_offset].strip():
-            hidden.update(range(text.lineno, (text.end_lineno or text.lineno) + 1))
+        first, end = text.lineno - 1, text.end_lineno or text.lineno
+        # Of `def f(): "Text."` the definition stays. Columns count bytes.
+        head = (lines[first] or "").encode()[: text.col_offset].decode().rstrip()
+        lines[first:end] = [head or None, *[None] * (end - first - 1)]
     for name, node, text in found:
         query = " ".join(_FIRST_PARAGRAPH.split(inspect.cleandoc(_value(text)), 1)[0].split())
-        kept = [n for n in range(node.lineno, (node.end_lineno or node.lineno) + 1) if n not in hidden]
-        code = textwrap.dedent("\n".join(lines[n - 1] for n in kept)).strip()
+        kept = [line for line in lines[node.lineno - 1 : node.end_lineno] if line is not None]
+        code = textwrap.dedent("\n".join(kept)).strip()
         if query and code:
             yield name, query, code, node.lineno
 
