@@ -90,11 +90,11 @@ def test_the_goal_is_the_gradient_of_the_full_softmax() -> None:
 def test_in_batch_negatives_converge_with_a_correction_and_not_without() -> None:
     logq = expected_logq(256, world().popularity)
     for objective in (REFINED, CLASSIC):
-        off, noise = error(objective, 256, logq, draws=400)
-        assert noise < 0.015 and off < 4 * noise
+        off, noise = error(objective, 256, logq, draws=250)
+        assert noise < 0.02 and off < 3 * noise
     for rows in (64, 256):  # a larger batch does not help
-        off, noise = error(PLAIN, rows, logq, draws=200)
-        assert noise < 0.03 and off > 0.4
+        off, noise = error(PLAIN, rows, logq, draws=80)
+        assert noise < 0.05 and off > 0.4
 
 
 def test_a_wrong_sign_or_half_a_correction_does_not_converge() -> None:
@@ -102,7 +102,7 @@ def test_a_wrong_sign_or_half_a_correction_does_not_converge() -> None:
     for weight, least in ((-1.0, 0.6), (0.5, 0.15)):
         for kind in ("classic", "refined"):
             objective = Objective(dot, 1.0, (pools.docs,), (LogQ(kind, weight),), (SameId(),))
-            off, noise = error(objective, 256, logq, draws=100)
+            off, noise = error(objective, 256, logq, draws=60)
             assert noise < 0.03 and off > least
 
 
@@ -154,8 +154,8 @@ def test_mixed_sampling_needs_the_expected_count_of_both_sources() -> None:
     uniform = torch.full((K,), 1 / K, dtype=torch.float64)
     both = expected_logq(32, world().popularity, 32, uniform)
     for objective in (REFINED, CLASSIC):
-        off, noise = error(objective, 32, both, 32, uniform, draws=300)
+        off, noise = error(objective, 32, both, 32, uniform, draws=250)
         assert noise < 0.03 and off < 3 * noise
     for one in (expected_logq(32, world().popularity), expected_logq(0, world().popularity, 32, uniform)):
-        off, noise = error(REFINED, 32, one, 32, uniform, draws=300)
+        off, noise = error(REFINED, 32, one, 32, uniform, draws=250)
         assert noise < 0.03 and off > 4 * noise

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .batch import Batch
-from .objective import Objective
+from .objective import Objective, exactly
 from .pools import Block
 from .tiles import Term, Tile, Vectors, leave_out, tiles
 
@@ -52,7 +52,6 @@ class Diagnosis:
         return {**means, **quantiles, **{name: value for name, value in asdict(self).items() if name in rest}}
 
 
-@torch.no_grad()
 def diagnose(objective: Objective, batch: Batch[Tensor], seed: int = 0) -> Diagnosis:
     """Look at a batch of embeddings through an objective; nothing is changed.
 
@@ -61,6 +60,11 @@ def diagnose(objective: Objective, batch: Batch[Tensor], seed: int = 0) -> Diagn
     >>> found.rank.tolist(), round(float(found.effective_negatives.mean()), 3)
     ([1.0, 1.0, 1.0, 1.0], 3.0)
     """
+    with torch.no_grad(), exactly(batch.doc.rows):
+        return _diagnosis(objective, batch, seed)
+
+
+def _diagnosis(objective: Objective, batch: Batch[Tensor], seed: int) -> Diagnosis:
     problem, scale = objective.problem(batch), 1 / objective.temperature.value
     vectors = {role: objective.similarity(side.rows) for role, side in batch.sides().items()}
     columns: dict[str, list[Tensor]] = {name: [] for name in ("rank", "probability", "effective", "share", "hardest")}

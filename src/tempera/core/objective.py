@@ -99,7 +99,7 @@ class Objective(nn.Module):
         """
         scale = self.temperature.scale()
         rows = {role: side.rows for role, side in batch.sides().items()}
-        with torch.no_grad(), _exactly(batch.doc.rows):
+        with torch.no_grad(), exactly(batch.doc.rows):
             vectors = {role: self.similarity.vectors(side) for role, side in rows.items()}
             losses, grads = sweep(self.problem(batch), vectors, float(scale), shares.to(vectors["query"]))
             assert grads is not None
@@ -155,7 +155,7 @@ class Objective(nn.Module):
         )
 
 
-def _exactly(rows: Tensor) -> torch.autocast:
+def exactly(rows: Tensor) -> torch.autocast:
     """Products in the precision of their factors, also where a tower's autocast is still on."""
     return torch.autocast(rows.device.type, enabled=False)
 
@@ -169,7 +169,7 @@ class _Losses(torch.autograd.Function):
     ) -> Tensor:
         ctx.objective, ctx.problem, ctx.roles = objective, problem, roles
         ctx.save_for_backward(scale, *rows)
-        with _exactly(rows[0]):
+        with exactly(rows[0]):
             vectors = {role: objective.similarity.vectors(side) for role, side in zip(roles, rows, strict=True)}
             return sweep(problem, vectors, float(scale), None)[0]
 
@@ -178,11 +178,12 @@ class _Losses(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         scale, *rows = ctx.saved_tensors
         similarity = ctx.objective.similarity
-        vectors = {role: similarity.vectors(side) for role, side in zip(ctx.roles, rows, strict=True)}
-        grads = sweep(ctx.problem, vectors, float(scale), grad)[1]
-        assert grads is not None
-        pulled = [
-            similarity.pullback(side, vectors[role], grads.vectors[role])
-            for role, side in zip(ctx.roles, rows, strict=True)
-        ]
+        with exactly(rows[0]):
+            vectors = {role: similarity.vectors(side) for role, side in zip(ctx.roles, rows, strict=True)}
+            grads = sweep(ctx.problem, vectors, float(scale), grad)[1]
+            assert grads is not None
+            pulled = [
+                similarity.pullback(side, vectors[role], grads.vectors[role])
+                for role, side in zip(ctx.roles, rows, strict=True)
+            ]
         return (None, None, None, scale.new_tensor(grads.scale), *pulled)
