@@ -13,7 +13,7 @@ from tempera.evaluation.ranking import DEFAULT_METRICS, Relevant, evaluate
 from tempera.evaluation.retrieval import Evaluation, Ranking
 
 KINDS = ("ndcg", "mrr", "recall", "precision", "hit", "map")
-TREC = {"ndcg": "ndcg_cut_{}", "recall": "recall_{}", "precision": "P_{}", "hit": "success_{}"}
+TREC = {"ndcg": "ndcg_cut_{}", "recall": "recall_{}", "precision": "P_{}", "hit": "success_{}", "map": "map_cut_{}"}
 DEPTHS = (1, 2, 3, 5, 10, 20, 50)
 Judged = list[dict[int, int]]  # the gain of each judged document, by query
 
@@ -61,7 +61,7 @@ def by_definition(kind: str, k: int, row: np.ndarray, gains: dict[int, int]) -> 
         return next((1 / (i + 1) for i, gain in enumerate(found) if gain), 0.0)
     if kind == "map":
         right = [i for i, gain in enumerate(found) if gain]
-        return sum((j + 1) / (i + 1) for j, i in enumerate(right)) / min(k, len(gains))
+        return sum((j + 1) / (i + 1) for j, i in enumerate(right)) / len(gains)
     hits = sum(gain > 0 for gain in found)
     return {"recall": hits / len(gains), "precision": hits / k, "hit": float(hits > 0)}[kind]
 
@@ -72,7 +72,7 @@ def test_trec_eval_agrees(seed: int) -> None:
     names = [f"{kind}@{k}" for kind in TREC for k in DEPTHS]
     ours = evaluate(ranked, relevant_of(judged), names)
     depths = ",".join(map(str, DEPTHS))
-    theirs = by_trec_eval(ranked, judged, {f"{m}.{depths}" for m in ("ndcg_cut", "recall", "P", "success")})
+    theirs = by_trec_eval(ranked, judged, {f"{m}.{depths}" for m in ("ndcg_cut", "recall", "P", "success", "map_cut")})
     assert list(ours) == names
     for name, values in ours.items():
         kind, _, k = name.partition("@")
@@ -109,7 +109,7 @@ def test_identities() -> None:
     np.testing.assert_array_equal(evaluate(below, relevant, ["ndcg@10"])["ndcg@10"], scores["ndcg@10"])
     # The best ranking has 1, and queries are judged apart.
     best = np.array([[*sorted(d, key=d.get, reverse=True), *[-1] * 40][:40] for d in judged])  # type: ignore[arg-type]
-    for name in ("ndcg@10", "mrr@1", "map@5", "hit@1", "recall@50", "precision@1"):
+    for name in ("ndcg@10", "mrr@1", "map@50", "hit@1", "recall@50", "precision@1"):
         np.testing.assert_allclose(evaluate(best, relevant, [name])[name], 1)
     order = np.random.default_rng(0).permutation(len(ranked))
     turned = evaluate(ranked[order], relevant_of([judged[i] for i in order]), names)

@@ -58,8 +58,9 @@ def evaluate(ranked: Ints, relevant: Relevant, metrics: Sequence[str] = DEFAULT_
 
     ndcg@k: DCG_k = sum gain / log2(rank + 1), over the DCG of the best ranking (Jarvelin and Kekalainen 2002);
     mrr@k: 1 / rank of the first relevant document, 0 below k; recall@k, precision@k: share found, share right;
-    hit@k: whether one was found; map@k: mean precision at the relevant ranks, over min(k, relevant documents).
-    A query without relevant documents counts 0.
+    hit@k: whether one was found; map@k: the sum of precisions at the relevant ranks to k, over all relevant documents.
+    A query without relevant documents counts 0. trec_eval puts equal scores in falling order of the documents' ids, and
+    `tempera.evaluation.search.top` in the order of the corpus: order a corpus by falling id and the two agree.
 
     Args:
         ranked: corpus positions, best first, [q, K]; -1 where a ranking is shorter.
@@ -113,7 +114,7 @@ def _map(gains: Floats, counts: Ints, k: int, relevant: Relevant) -> Floats:
     hit = gains > 0
     precision = hit.cumsum(1) / (np.arange(hit.shape[1]) + 1)
     total: Floats = (precision * hit).sum(axis=1)
-    return _ratio(total, np.minimum(counts, k))
+    return _ratio(total, counts)
 
 
 def _ratio(a: Floats | Ints, b: Floats | Ints) -> Floats:
