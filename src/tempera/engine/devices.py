@@ -1,0 +1,81 @@
+"""Where a run computes: devices, processes and precision, as it was launched.
+
+The same program runs under `python`, `torchrun` and `accelerate launch`, on CPUs (gloo) and CUDA (NCCL): Accelerate reads what
+the launcher left in the environment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+from ..errors import ConfigError
+from .distributed import ALONE, Group
+
+Precision = Literal["no", "bf16", "fp16"]
+_DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What a run computes on.
+
+    >>> alone = Devices()
+    >>> with alone.autocast():
+    ...     (torch.eye(2) @ torch.eye(2)).dtype
+    torch.float32
+    >>> alone.scaler().get_scale()
+    1.0
+    """
+
+    group: Group = ALONE
+    mixed_precision: Precision = "no"
+
+    def autocast(self) -> torch.autocast:
+        """The precision of the towers; the objective stays in float32 in any case."""
+        enabled = self.mixed_precision != "no"
+        return torch.autocast(
+            self.group.device.type, _DTYPES[self.mixed_precision] if enabled else None, enabled=enabled
+        )
+
+    def scaler(self) -> torch.amp.GradScaler:
+        """A new gradient scaler; with another precision than fp16, one that does nothing and has scale 1."""
+        return torch.amp.GradScaler(self.group.device.type, enabled=self.mixed_precision == "fp16")
+
+
+def start(mixed_precision: Precision = "no", cpu: bool = False, timeout: float = 600.0) -> Devices:
+    """Join the processes that were launched together, and take this process's device; once, at the start of a program.
+
+    Args:
+        mixed_precision: of the towers; fp16 scales its gradients.
+        cpu: compute on CPUs although there is a GPU.
+        timeout: seconds that a process waits for the others before it ends with an error. A process that ends, or is
+            killed, is noticed at once by gloo and by the launchers; this is for one that hangs.
+
+    Raises:
+        ConfigError: the device does not have the precision.
+    """
+    from accelerate import PartialState
+    from accelerate.utils import parse_flag_from_env
+
+    cpu = cpu or parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.cuda.is_available()
+    state = PartialState(cpu=cpu, timeout=timedelta(seconds=timeout))
+    device = torch.device("cpu") if cpu else state.device
+    if mixed_precision == "fp16" and device.type == "cpu":
+        raise ConfigError("mixed_precision: fp16 needs a GPU, and this process computes on a CPU; take bf16 or no")
+    if mixed_precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+        raise ConfigError(f"mixed_precision: {torch.cuda.get_device_name(device)} has no bf16; take fp16 or no")
+    return Devices(Group(state.process_index, state.num_processes, device), mixed_precision)
+
+
+def stop() -> None:
+    """Leave the other processes; at the end of a program, or the next start finds the old ones."""
+    from accelerate import PartialState
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    PartialState._reset_state()

@@ -1,0 +1,188 @@
+"""Several processes, one batch: rows are gathered, gradients brought home, gradients of parameters added up.
+
+Nothing here is differentiable. Embeddings arrive as leaves, so a step has a handful of exchanges and none of them inside a
+backward pass: sizes, the rows with all that is known of them, their gradients on the way back, and the parameters'.
+
+Letters in shapes: p processes, f columns of a batch, n rows of all processes, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ..core.batch import Batch, Role
+from ..errors import TemperaError
+from .columns import FLOATS, ROLES, Columns, Gathered, check, columns_of, header_of, join, leaf, pack, places, unpack
+
+CPU = torch.device("cpu")
+BUCKET_BYTES = 1 << 26  # gradients that are added up at once: above this, starting an exchange costs nothing any more
+
+
+@dataclass(frozen=True)
+class Group:
+    """The processes that train together. `Group()` is one process on its own: nothing is exchanged, nothing copied.
+
+    Args:
+        rank: the place of this process, from 0.
+        size: how many processes there are; above 1, torch.distributed is to be initialised.
+        device: where this process computes.
+
+    >>> from tempera.core.batch import Side
+    >>> eye, alone = torch.eye(2), Group()
+    >>> gathered = alone.gather(Batch(Side(eye), Side(eye)))
+    >>> (2 * gathered.query.rows).sum().backward()
+    >>> alone.bring_home(gathered)["query"].tolist()
+    [[2.0, 2.0], [2.0, 2.0]]
+    """
+
+    rank: int = 0
+    size: int = 1
+    device: torch.device = CPU
+
+    @property
+    def main(self) -> bool:
+        """Whether this is the process that writes files and speaks."""
+        return self.rank == 0
+
+    def gather(self, batch: Batch[Tensor]) -> Gathered:
+        """The batch of all processes from the embedded rows of each; `span` is where this process's rows stand in it.
+
+        Embeddings are leaves that require gradient, cut off from what made them. Processes may have different numbers
+        of rows, also none: a side that is None counts as one without rows, and one that is empty everywhere is left
+        out. `owner` counts rows of the whole batch afterwards. `memory` is passed on; it has to be the same everywhere.
+
+        Raises:
+            DataError: on all processes, if what is known of rows, its dtype or its width differs between them, or no
+                process has a row.
+        """
+        if self.size == 1:
+            sides = {role: side for role, side in batch.sides().items() if role in ROLES}
+            leaves: Any = {role: replace(side, rows=leaf(side.rows)) for role, side in sides.items()}
+            counts = {role: (len(side),) for role, side in sides.items()}
+            return Gathered(**{**vars(batch), **leaves, "span": range(len(batch)), "counts": counts})
+        return join(self._exchange(columns_of(batch)), self.rank, batch.memory)
+
+    def bring_home(self, gathered: Gathered) -> dict[Role, Tensor]:
+        """Gradients of this process's rows, [own rows, D] for every role of the batch, summed over all processes.
+
+        They travel in the dtype of the embeddings, in one reduce-scatter a dtype; a role without gradient counts as 0.
+        """
+        leaves = {role: side.rows for role, side in gathered.sides().items() if role in gathered.counts}
+        grads = {role: torch.zeros_like(rows) if rows.grad is None else rows.grad for role, rows in leaves.items()}
+        if self.size == 1:
+            return grads
+        home: dict[Role, Tensor] = {}
+        for dtype in FLOATS:
+            if roles := [role for role in grads if grads[role].dtype == dtype]:
+                home |= self._scatter({role: grads[role].split_with_sizes(gathered.counts[role]) for role in roles})
+        return home
+
+    def add_up(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Sum the gradients of parameters over all processes, in place; once a step, after the backward passes.
+
+        Every process gives the same parameters in the same order. A gradient that is None counts as 0, and stays None
+        where all processes have none. Parameters that `shard` divided are skipped: their gradients are sums already.
+        """
+        if self.size == 1:
+            return
+        from torch.distributed.tensor import DTensor
+
+        whole = [p for p in parameters if p.requires_grad and not isinstance(p, DTensor)]
+        there = torch.tensor([p.grad is not None for p in whole], dtype=torch.uint8, device=self.device)
+        with self._together("adding up gradients"):
+            dist.all_reduce(there, dist.ReduceOp.MAX)
+            reached = [p for p, some in zip(whole, there.tolist(), strict=True) if some]
+            for parameter in reached:
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            for grads in buckets([p.grad for p in reached if p.grad is not None]):
+                flat = torch.cat([grad.flatten() for grad in grads])
+                dist.all_reduce(flat)
+                for grad, part in zip(grads, flat.split_with_sizes([grad.numel() for grad in grads]), strict=True):
+                    grad.copy_(part.view_as(grad))
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is so on any process."""
+        return bool(self._agree(flag, dist.ReduceOp.MAX)) if self.size > 1 else flag
+
+    def total(self, value: float) -> float:
+        """The sum over all processes."""
+        return self._agree(value, dist.ReduceOp.SUM) if self.size > 1 else value
+
+    def most(self, count: int) -> int:
+        """The largest of all processes' counts."""
+        return int(self._agree(count, dist.ReduceOp.MAX)) if self.size > 1 else count
+
+    def wait(self) -> None:
+        """Go on when all processes have come here."""
+        self.total(0.0)
+
+    def _agree(self, value: float, how: Any) -> float:
+        number = torch.tensor(float(value), dtype=torch.float64, device=self.device)
+        with self._together("comparing numbers"):
+            dist.all_reduce(number, how)
+            return float(number)
+
+    def _exchange(self, mine: Columns) -> list[Columns]:
+        """The columns of every process, in two exchanges: their sizes, then all of them as bytes."""
+        header = torch.tensor(header_of(mine), device=self.device)  # [f, 3]
+        headers = header.new_empty(self.size, *header.shape)
+        with self._together("exchanging sizes"):
+            dist.all_gather(list(headers), header)
+            sizes = headers.tolist()
+        check(sizes)
+        longest = max(places(each)[-1] for each in sizes)
+        packed = pack(mine, sizes[self.rank], torch.zeros(longest, dtype=torch.uint8, device=self.device))
+        everything = packed.new_empty(self.size, longest)
+        with self._together("gathering rows"):
+            dist.all_gather(list(everything), packed)
+        return [unpack(each, size) for each, size in zip(everything, sizes, strict=True)]
+
+    def _scatter(self, grads: Mapping[Role, Sequence[Tensor]]) -> dict[Role, Tensor]:
+        """Gradients of one dtype, divided by process, to the sums of this process's rows."""
+        one = next(iter(grads.values()))[0]
+        counts = [[len(parts[process]) for parts in grads.values()] for process in range(self.size)]
+        sums = one.new_zeros(self.size, max(map(sum, counts)), one.shape[1])
+        for process, rows in enumerate(sums):
+            torch.cat([parts[process] for parts in grads.values()], out=rows[: sum(counts[process])])
+        own = torch.empty_like(sums[0])
+        with self._together("bringing gradients home"):
+            dist.reduce_scatter(own, list(sums))
+        return dict(zip(grads, own[: sum(counts[self.rank])].split_with_sizes(counts[self.rank]), strict=True))
+
+    @contextmanager
+    def _together(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise TemperaError(
+                f"process {self.rank} of {self.size} lost the others while {doing} "
+                f"({str(error).strip().splitlines()[0]}); see what the one that stopped first has printed"
+            ) from error
+
+
+ALONE = Group()
+
+
+def buckets(grads: Iterable[Tensor], limit: int = BUCKET_BYTES) -> list[list[Tensor]]:
+    """Tensors of one dtype together, in order, up to `limit` bytes; a larger one by itself.
+
+    >>> small, large = torch.zeros(2), torch.zeros(5)
+    >>> [len(bucket) for bucket in buckets([small, small, large, small.double(), small], limit=24)]
+    [2, 1, 1, 1]
+    """
+    found: list[list[Tensor]] = []
+    filling: dict[torch.dtype, list[Tensor]] = {}
+    for grad in grads:
+        bucket = filling.get(grad.dtype, [])
+        if not bucket or sum(other.nbytes for other in bucket) + grad.nbytes > limit:
+            bucket = filling[grad.dtype] = []
+            found.append(bucket)
+        bucket.append(grad)
+    return found
