@@ -36,7 +36,7 @@ class PairsFile:
 
     def read(self) -> tuple[Pairs, NDArray[np.bool_]]:
         """All pairs; evaluation may ask every one of them."""
-        table = _read(Path(self.path))
+        table = read_table(Path(self.path))
         if not len(table):
             raise DataError(f"{self.path} holds no rows: an empty data set cannot be trained on")
         query = _column(table, self.query, QUERY_NAMES, "query", self.path)
@@ -47,7 +47,8 @@ class PairsFile:
         return pairs, np.ones(len(pairs), dtype=bool)
 
 
-def _read(path: Path) -> pa.Table:
+def read_table(path: Path) -> pa.Table:
+    """Every row of a file, all texts valid UTF-8."""
     if not path.is_file():
         raise DataError(f"no such file: {path}")
     kind = "".join(path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:]).lower()

@@ -122,3 +122,4 @@ def _ratio(a: Floats | Ints, b: Floats | Ints) -> Floats:
 
 
 _METRICS = {"ndcg": _ndcg, "mrr": _mrr, "recall": _recall, "precision": _precision, "hit": _hit, "map": _map}
+KINDS = tuple(_METRICS)

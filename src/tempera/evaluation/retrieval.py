@@ -11,10 +11,16 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ..errors import ConfigError
+from .compare import Comparison, Difference, bootstrap, compare
 from .ranking import DEFAULT_METRICS, Relevant, evaluate
 from .search import top
 
 DEPTH = 100
+
+
+def depth_of(metrics: Sequence[str]) -> int:
+    """How deep to rank for some metrics; 100 at least."""
+    return max([DEPTH, *(int(name.partition("@")[2]) for name in metrics)])
 
 
 @dataclass(frozen=True)
@@ -54,13 +60,20 @@ class Ranking:
         cls, queries: NDArray[np.float32], docs: NDArray[np.float32], relevant: Relevant, metrics: Sequence[str]
     ) -> Ranking:
         """Judge the nearest documents of query vectors, by inner product; [q, D] and [c, D]."""
-        depth = max([DEPTH, *(int(name.partition("@")[2]) for name in metrics)])
-        return cls.of(top(queries, docs, depth)[1], relevant, metrics)
+        return cls.of(top(queries, docs, depth_of(metrics))[1], relevant, metrics)
 
     @property
     def metrics(self) -> dict[str, float]:
         """Means over queries."""
         return {name: float(values.mean()) for name, values in self.per_query.items()}
+
+    def intervals(self) -> dict[str, Difference]:
+        """Means with the intervals that hold them."""
+        return {name: bootstrap(values) for name, values in self.per_query.items()}
+
+    def against(self, other: Ranking) -> dict[str, Comparison]:
+        """This system's scores less those of another one for the same queries."""
+        return compare(self.per_query, other.per_query)
 
     def first_right(self, relevant: Relevant) -> NDArray[np.int64]:
         """Rank of each query's first relevant document, from 1, [q]; 0 where none was found."""

@@ -52,6 +52,11 @@ class Agreement:
     grades: Floats
 
     @property
+    def per_query(self) -> dict[str, Floats]:
+        """The cosine of each pair."""
+        return {"cosine": self.cosines}
+
+    @property
     def metrics(self) -> dict[str, float]:
         """Spearman's and Pearson's correlation."""
         return {name: measure(self.cosines, self.grades) for name, measure in _MEASURES.items()}
