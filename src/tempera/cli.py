@@ -75,6 +75,54 @@ def search(
     _answer(document, as_json, lambda: print("\n".join(lines)))
 
 
+@app.command("eval")
+def evaluate(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder or a run folder.")],
+    data: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DATA ...", help="BEIR folders, tables of pairs, tables with sentence1, sentence2, score."
+        ),
+    ],
+    against: Annotated[
+        Path | None, typer.Option("--against", metavar="MODEL", help="Another model, compared query by query.")
+    ] = None,
+    bm25: Annotated[bool, typer.Option("--bm25", help="BM25 beside it.")] = False,
+    split: Annotated[str, typer.Option("--split", help="Of BEIR folders.")] = "test",
+    metrics: Annotated[
+        str, typer.Option("--metrics", help="Of ndcg, mrr, map, recall, precision, hit: ndcg@10,mrr or so.")
+    ] = "",
+    k: Annotated[str, typer.Option("-k", "--k", help="Depths for metrics without one: 1,10 or so.")] = "",
+    exclude_self: Annotated[
+        bool, typer.Option("--exclude-self", help="Leave a query's own text out of its ranking.")
+    ] = False,
+    per_query: Annotated[
+        Path | None, typer.Option("--per-query", metavar="FILE", help="Write every score to a .parquet or .csv.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Judge a model on retrieval sets, pairs or graded pairs; say whether it differs from another one."""
+    from .evaluation import judge
+
+    depths = [int(part) if part.isdecimal() else _wrong_depth(part) for part in k.split(",") if part]
+    names = [name.strip() for name in metrics.split(",") if name.strip()]
+    findings = judge.evaluate(
+        model,
+        *data,
+        against=against,
+        bm25=bm25,
+        split=split,
+        metrics=names,
+        k=depths,
+        exclude_self=exclude_self,
+    )
+    if per_query is not None:
+        judge.write_per_query(per_query, findings)
+    documents = [finding.json() for finding in findings]
+    document = {"model": str(model), "against": None if against is None else str(against), "tasks": documents}
+    _answer(document, as_json, lambda: _print_findings(documents))
+
+
 def _split(arguments: list[str]) -> tuple[Path | None, list[str]]:
     """A configuration file, if one is given, and overrides."""
     files = [argument for argument in arguments if "=" not in argument]
@@ -105,6 +153,27 @@ def _print_run(document: dict[str, Any]) -> None:
     seconds = ", ".join(f"{name} {value:.0f} s" for name, value in document["seconds"].items())
     print(f"{seconds}; peak memory {document['peak_memory_bytes'] / 2**20:,.0f} MiB")
     print(f'report: {document["output"]}/report.html\nsearch: tempera search {document["output"]} "parse a date"')
+
+
+def _wrong_depth(text: str) -> NoReturn:
+    raise TemperaError(f"--k has {text!r}, and depths such as 1,10 are expected")
+
+
+def _print_findings(documents: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    for document in documents:
+        counts = (f"{number:,} {what}" for what, number in document["counts"].items() if number)
+        table = Table(title=", ".join([document["task"], *counts]))
+        table.add_column("metric")
+        for system in document["systems"]:
+            table.add_column(system, justify="right")
+        for metric in next(iter(document["systems"].values())):
+            found = [system[metric] for system in document["systems"].values()]
+            table.add_row(metric, *(f"{f['mean']:.4f} [{f['low']:.3f}, {f['high']:.3f}]" for f in found))
+        Console().print(table)
+        print("\n".join(document["verdicts"]))
 
 
 def main() -> None:
