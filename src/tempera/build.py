@@ -30,9 +30,9 @@ from .data.pairs import Source
 from .engine.loop import Training
 from .errors import ConfigError, did_you_mean
 from .evaluation.retrieval import Evaluation
+from .towers.pair import Options as TowerOptions
 from .towers.static import Static
-
-TowerOptions = Static
+from .towers.text import Pretrained
 
 # What stands for a kind of part: its names, each with what it makes. A value is the part itself or makes it.
 PARTS: dict[Any, dict[str, Any]] = {
@@ -41,7 +41,7 @@ PARTS: dict[Any, dict[str, Any]] = {
     Correction: {"log_q": LogQ, "hardness": Hardness, "margin": Margin},
     masks.Mask: {"same_id": masks.SameId, "known_positives": masks.KnownPositives, "guided": masks.Guided},
     Source: {"installed_python": InstalledPython, "pairs": PairsFile},
-    TowerOptions: {"static": Static},
+    TowerOptions: {"static": Static, "pretrained": Pretrained},
     Objective: {preset.__name__: preset for preset in presets.PRESETS},
 }
 # Sections name their part with a key of its own, and its default.

@@ -22,6 +22,7 @@ from tqdm import tqdm
 from . import config as configuration
 from .build import Config, build
 from .core.advice import cautions
+from .core.batch import Role
 from .core.matryoshka import Matryoshka
 from .core.ragged import Ragged
 from .core.similarity import cosine
@@ -38,8 +39,6 @@ from .export.index import write_index
 from .export.report import Example, Hit, Report, render
 from .export.save import JsonLines, staged, write_json
 from .run import Run
-from .towers.pair import Towers
-from .towers.static import StaticTower
 
 BM25_TUNING_QUERIES = 500
 
@@ -141,9 +140,9 @@ class _Job:
             file=sys.stderr,
         )
         texts = [pairs.texts("query", query_rows), pairs.texts("doc", self.doc_rows)]
-        self.tower: StaticTower = self.config.tower.build(_trained_texts(split, texts, (query_of, doc_of)))
-        self.queries = self.tower.features(texts[0], "reading queries")
-        self.docs = self.tower.features(texts[1], "reading documents")
+        self.tower = self.config.tower.build(_trained_texts(split, texts, (query_of, doc_of)))
+        self.queries = self.tower.features(texts[0], "reading queries", "query")
+        self.docs = self.tower.features(texts[1], "reading documents", "doc")
         options = self.config.train
         self.examples = Examples(
             self.queries,
@@ -168,7 +167,7 @@ class _Job:
         batches = (self.examples.batch(rows, step) for step, rows in enumerate(self.rows(0, steps)))
         pauses = loop.moments(steps, options.evaluations)
         with tqdm(total=steps, desc="training", unit="step", disable=None) as bar:
-            for progress in loop.train(Towers(self.tower), modules, objective, batches, steps, options):
+            for progress in loop.train(self.tower, modules, objective, batches, steps, options):
                 self.log.write(event="step", **asdict(progress))
                 dial = f"{progress.temperature:.4g} (scale {1 / progress.temperature:.4g})"
                 bar.set_postfix(loss=f"{progress.loss:.3f}", temperature=dial)
@@ -178,18 +177,16 @@ class _Job:
 
     def judge(self) -> tuple[Ranking, Spread]:
         """The tower as it is now, asked the held-out queries."""
-        self.tower.eval()
         task, metrics = self.task, self.config.evaluation.metrics
-        queries = self.vectors(self.queries, task.query_of[task.asked])
+        queries = self.vectors(self.queries, task.query_of[task.asked], "query")
         corpus = self.vectors(self.docs, task.doc_of[task.split.corpus])
         answers = self.vectors(self.docs, task.doc_of[task.asked])
         ranking = Ranking.by_vectors(queries, corpus, task.relevant, metrics)
-        self.tower.train()
         return ranking, spread(queries, answers)
 
-    def vectors(self, features: Ragged, rows: Rows) -> NDArray[np.float32]:
+    def vectors(self, features: Ragged, rows: Rows, role: Role = "doc") -> NDArray[np.float32]:
         """Unit vectors of chosen rows."""
-        vectors: NDArray[np.float32] = self.tower.encode(features[torch.from_numpy(rows)]).numpy()
+        vectors: NDArray[np.float32] = self.tower.encode(features[torch.from_numpy(rows)], role).numpy()
         if not np.isfinite(vectors).all():
             raise TemperaError("training has left embeddings that are not finite: lower train.learning_rate")
         return vectors
@@ -303,7 +300,7 @@ class _Job:
     def scores(self, queries: Rows, ranked: NDArray[np.int64]) -> NDArray[np.float32]:
         """Cosines of queries and what was ranked for them, [q, k]."""
         task = self.task
-        a = self.vectors(self.queries, task.query_of[task.asked[queries]])
+        a = self.vectors(self.queries, task.query_of[task.asked[queries]], "query")
         b = self.vectors(self.docs, task.doc_of[task.split.corpus[ranked.ravel()]]).reshape(*ranked.shape, -1)
         cosines: NDArray[np.float32] = np.einsum("qd,qkd->qk", a, b)
         return cosines

@@ -78,7 +78,7 @@ def close(vectors: np.ndarray, expected: np.ndarray) -> None:
 def test_the_tower_is_the_mean_by_hand(tower: StaticTower, by_hand: np.ndarray) -> None:
     features = tower.features(TEXTS)
     for block in (1, 3, 4096):
-        close(tower.encode(features, block).numpy(), by_hand)
+        close(tower.encode(features, block=block).numpy(), by_hand)
     assert not tower.encode(features).requires_grad and tower.encode(Ragged.of([])).shape == (0, 6)
 
 

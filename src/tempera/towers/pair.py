@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -12,30 +13,55 @@ from ..core.batch import Role
 from ..core.ragged import Ragged
 
 
-class Tower(Protocol):
-    """What the engine and evaluation ask of a tower; an `nn.Module` as well."""
+class Tower(nn.Module, ABC):
+    """What training and evaluation ask of one tower for every role, or of a tower for each."""
 
-    def __call__(self, features: Ragged) -> Tensor:
-        """Embeddings of n rows, [n, D], with gradient."""
+    padded: bool  # whether rows are padded to the longest of those that are embedded together
 
-    def features(self, texts: Sequence[str], progress: str | None = None) -> Ragged:
-        """What the tower reads of texts."""
+    def of(self, role: Role) -> Tower:
+        """The module that embeds a role: features of n rows to [n, D], with gradient; this one unless roles differ."""
+        return self
 
-    def encode(self, features: Ragged) -> Tensor:
-        """Embeddings as the saved model gives them, [n, D], without gradient."""
+    @abstractmethod
+    def features(self, texts: Sequence[str], progress: str | None = None, role: Role = "doc") -> Ragged:
+        """What the tower reads of texts, behind the prompt of their role; a progress bar named `progress` if given."""
 
+    @abstractmethod
+    def encode(self, features: Ragged, role: Role = "doc") -> Tensor:
+        """Unit vectors as the saved model gives them, [n, D], on the CPU and without gradient; 0 for a row of zeros."""
+
+    @abstractmethod
     def save(self, folder: Path) -> None:
         """Write a folder that opens without Tempera."""
 
 
-class Towers(nn.Module):
-    """The tower of each role; documents, negatives and samples share one."""
+class Options(Protocol):
+    """The options of a kind of tower."""
 
-    def __init__(self, query: nn.Module, doc: nn.Module | None = None) -> None:
+    def build(self, texts: Sequence[str]) -> Tower:
+        """A tower to be trained on (among others) these texts."""
+
+
+class Towers(Tower):
+    """The tower of each role; documents, negatives and samples share one. Both are parts of the model that is saved."""
+
+    def __init__(self, query: Tower, doc: Tower | None = None) -> None:
         super().__init__()
         self.query = query
         self.doc = query if doc is None else doc
 
-    def of(self, role: Role) -> nn.Module:
+    def of(self, role: Role) -> Tower:
         """The tower that embeds a role."""
         return self.query if role == "query" else self.doc
+
+    def features(self, texts: Sequence[str], progress: str | None = None, role: Role = "doc") -> Ragged:
+        """What the tower of a role reads of texts."""
+        return self.of(role).features(texts, progress, role)
+
+    def encode(self, features: Ragged, role: Role = "doc") -> Tensor:
+        """Unit vectors of a role's features, [n, D]."""
+        return self.of(role).encode(features, role)
+
+    def save(self, folder: Path) -> None:
+        """Write the model of both."""
+        self.doc.save(folder)

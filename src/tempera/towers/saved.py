@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
 
+if TYPE_CHECKING:  # it would load torch
+    from ..core.batch import Role
+
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 
 
-def load(folder: Path) -> Encode:
-    """Texts to vectors, [n, D], by the model in a sentence-transformers folder.
+def load(folder: Path, role: Role = "query") -> Encode:
+    """Texts to unit vectors, [n, D], by the model in a sentence-transformers folder and its prompt for queries or documents.
 
-    A static embedding with normalisation needs numpy only, and answers long before torch would be loaded; every other
-    model is opened by sentence-transformers.
+    A static embedding with normalisation and without prompts needs numpy only, and answers long before torch would be
+    loaded; every other model is opened by sentence-transformers.
     """
     try:
         modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
@@ -28,9 +32,19 @@ def load(folder: Path) -> Encode:
         raise DataError(f"{folder} is not a saved model: modules.json is missing") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         raise DataError(f"{folder}/modules.json does not describe a model") from None
-    if kinds == ["StaticEmbedding", "Normalize"]:
+    if kinds == ["StaticEmbedding", "Normalize"] and not _has_prompts(folder):
         return _static(paths[0])
-    return _sentence_transformer(folder)
+    return _sentence_transformer(folder, role)
+
+
+def _has_prompts(folder: Path) -> bool:
+    try:
+        about = json.loads((folder / "config_sentence_transformers.json").read_text(encoding="utf-8"))
+        return any(about.get("prompts", {}).values())
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, AttributeError):
+        raise DataError(f"{folder}/config_sentence_transformers.json does not describe a model") from None
 
 
 def _static(folder: Path) -> Encode:
@@ -57,7 +71,7 @@ def _static(folder: Path) -> Encode:
     return encode
 
 
-def _sentence_transformer(folder: Path) -> Encode:
+def _sentence_transformer(folder: Path, role: Role) -> Encode:
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError:
@@ -65,6 +79,16 @@ def _sentence_transformer(folder: Path) -> Encode:
     try:
         model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     except Exception as error:  # whatever its modules raise
-        text = " ".join(str(error).split())
-        raise DataError(f"{folder} is not a model that sentence-transformers opens: {text}") from None
-    return lambda texts: np.asarray(model.encode(list(texts), show_progress_bar=False), np.float32)
+        raise DataError(f"{folder} is not a model that sentence-transformers opens: {said(error)}") from None
+    read = model.encode_query if role == "query" else model.encode_document
+
+    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+        vectors = np.asarray(read(list(texts), show_progress_bar=False, normalize_embeddings=True), np.float32)
+        return vectors.reshape(len(texts), model.get_embedding_dimension() or -1)
+
+    return encode
+
+
+def said(error: Exception) -> str:
+    """What an error of another library says, in one line."""
+    return " ".join(str(error).split())

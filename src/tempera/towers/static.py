@@ -16,7 +16,9 @@ from safetensors.torch import save
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from ..core.batch import Role
 from ..core.ragged import Ragged
+from .pair import Tower
 from .tokenizer import tokenize, train_tokenizer
 
 # Vocabularies of a third of 87,000 code pairs and of all of them retrieve alike; the third takes a quarter of the time.
@@ -43,8 +45,12 @@ class Static:
         return StaticTower(train_tokenizer(sample, self.vocabulary, self.max_length), self.dimensions)
 
 
-class StaticTower(nn.Module):
+class StaticTower(Tower):
     """Token ids of n rows to embeddings, [n, D]: the mean of each row's token vectors; 0 for an empty row."""
+
+    padded = False
+
+    padded = False
 
     def __init__(self, tokenizer: Tokenizer, dimensions: int) -> None:
         super().__init__()
@@ -56,16 +62,16 @@ class StaticTower(nn.Module):
         embeddings: Tensor = self.embedding(features.values, features.offsets[:-1])
         return embeddings
 
-    def features(self, texts: Sequence[str], progress: str | None = None) -> Ragged:
-        """Token ids of texts."""
+    def features(self, texts: Sequence[str], progress: str | None = None, role: Role = "doc") -> Ragged:
+        """Token ids of texts; queries and documents are read alike."""
         return tokenize(self.tokenizer, texts, progress)
 
     @torch.no_grad()
-    def encode(self, features: Ragged, block: int = 4096) -> Tensor:
+    def encode(self, features: Ragged, role: Role = "doc", block: int = 4096) -> Tensor:
         """Unit vectors of rows, [n, D], as the saved model gives them; 0 for an empty row."""
-        starts = range(0, len(features), block)
-        parts = [F.normalize(self(features[start : start + block]), dim=-1) for start in starts]
-        return torch.cat(parts) if parts else self.embedding.weight.new_empty(0, self.embedding.embedding_dim)
+        device, starts = self.embedding.weight.device, range(0, len(features), block)
+        parts = [F.normalize(self(features[start : start + block].to(device)), dim=-1).cpu() for start in starts]
+        return torch.cat(parts) if parts else torch.empty(0, self.embedding.embedding_dim)
 
     def save(self, folder: Path) -> None:
         """Write the folder that `SentenceTransformer(folder)` opens."""
