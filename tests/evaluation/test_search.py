@@ -56,3 +56,48 @@ def test_real_vectors_and_what_is_given_stays_as_it_is() -> None:
     assert np.isfinite(scores).all() and (np.diff(scores, axis=1) <= 0).all()
     assert np.array_equal(positions, sorted_whole(queries @ docs.T, 10))
     assert np.array_equal(queries, before[0]) and np.array_equal(docs, before[1])
+
+
+def loops(queries: np.ndarray, docs: np.ndarray, k: int, without: set[tuple[int, int]]) -> tuple[list, list]:
+    """Positions and scores by the definition, in float64; -1 and -inf where there are no more documents."""
+    positions, scores = [], []
+    for q, query in enumerate(queries.astype(np.float64)):
+        allowed = [(-float(query @ doc), d) for d, doc in enumerate(docs.astype(np.float64)) if (q, d) not in without]
+        best = sorted(allowed)[:k]
+        missing = min(k, len(docs)) - len(best)
+        positions.append([d for _, d in best] + [-1] * missing)
+        scores.append([-s for s, _ in best] + [-np.inf] * missing)
+    return positions, scores
+
+
+@pytest.mark.parametrize("order", ["random", "rising", "falling"])
+@pytest.mark.parametrize(("width", "k"), [(3, 2), (3, 7), (8, 1), (8, 5), (64, 60)])
+def test_blocks_of_documents_and_what_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, order: str, width: int, k: int
+) -> None:
+    monkeypatch.setattr("tempera.evaluation.search._WIDTH", width)
+    generator = np.random.default_rng(width * k)
+    queries, docs = (generator.integers(-2, 3, (n, 3)).astype(np.float32) for n in (9, 60))
+    if order != "random":
+        sums = docs @ np.abs(queries[0]) * (1 if order == "rising" else -1)
+        docs = docs[np.argsort(sums, kind="stable")]
+    rows, columns = np.divmod(np.sort(generator.choice(9 * 60, 200, replace=False)), 60)
+    rows, columns = (
+        np.concatenate([rows[rows != 4], np.full(58, 4)]),
+        np.concatenate([columns[rows != 4], np.arange(58)]),
+    )
+    in_order = np.argsort(rows, kind="stable")
+    rows, columns = rows[in_order], columns[in_order]
+    for docs_given in (docs, docs.astype(np.float16)):
+        scores, positions = top(queries, docs_given, k, 4, (rows, columns))
+        expected = loops(queries, docs, k, set(zip(rows.tolist(), columns.tolist())))
+        assert positions.tolist() == expected[0]
+        assert scores.tolist() == expected[1]
+    assert top(queries, docs, k, 4)[1].tolist() == loops(queries, docs, k, set())[0]
+
+
+def test_many_documents_that_beat_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempera.evaluation.search._WIDTH", 16)
+    docs = np.arange(1000, dtype=np.float32)[:, None]
+    queries = np.array([[1.0], [-1.0], [0.0]], np.float32)
+    assert top(queries, docs, 5)[1].tolist() == [[999, 998, 997, 996, 995], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]

@@ -1,6 +1,6 @@
-"""Exact nearest neighbours, in blocks.
+"""Exact nearest neighbours, in blocks: memory does not grow with the documents, nor with the queries but for the answer.
 
-Letters in shapes: q queries, c documents, D width.
+Letters in shapes: q queries, c documents, D width, k how many are wanted, e pairs that are left out.
 """
 
 from __future__ import annotations
@@ -9,27 +9,47 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+_WIDTH = 4096  # documents at once: with 1,024 queries the scores stay within the processor's cache
+_CELLS = 1 << 22  # scores held at once
 
 
-def top(queries: Floats, docs: Floats, k: int, block: int = 512) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def top(
+    queries: Floats, docs: NDArray[np.floating], k: int, block: int = 1024, without: tuple[Ints, Ints] | None = None
+) -> tuple[Floats, Ints]:
     """Scores and positions of the k documents with the highest inner product, best first, [q, min(k, c)] each.
 
-    Equal scores come in the order of the documents.
+    Equal scores come in the order of the documents. Where fewer than k documents are allowed, the rest is -inf at -1.
+
+    Args:
+        queries: [q, D].
+        docs: [c, D]; float16 and memory-mapped files are read block by block.
+        k: how many.
+        block: queries at once.
+        without: rows of queries, rising, and of documents that are no answer to them, [e] each.
 
     >>> scores, positions = top(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32), 1)
     >>> positions.tolist()
     [[0], [1]]
+    >>> top(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32), 1, without=(np.array([0]), np.array([0])))[1].tolist()
+    [[1], [1]]
     """
     k = min(k, len(docs))
     scores = np.empty((len(queries), k), np.float32)
     positions = np.empty((len(queries), k), np.int64)
+    width = max(_WIDTH, k)
+    block = max(1, min(block, _CELLS // width))
     for start in range(0, len(queries), block):
         rows = slice(start, start + block)
-        scores[rows], positions[rows] = top_of(queries[rows] @ docs.T, k)
+        out = None if without is None else _of_rows(without, start, start + block)
+        scores[rows], positions[rows] = _top(np.ascontiguousarray(queries[rows], np.float32), docs, k, width, out)
+    if without is not None:
+        positions[np.isneginf(scores)] = -1
     return scores, positions
 
 
-def top_of(scores: Floats, k: int) -> tuple[Floats, NDArray[np.int64]]:
+def top_of(scores: Floats, k: int) -> tuple[Floats, Ints]:
     """The k highest of each row of scores, best first, [q, c] -> [q, k] each; equal scores in the order of columns."""
     k = min(k, scores.shape[1])
     # The k-th highest score bounds what can be in; ties at the bound are settled by position.
@@ -39,3 +59,70 @@ def top_of(scores: Floats, k: int) -> tuple[Floats, NDArray[np.int64]]:
         inside = np.flatnonzero(values >= least)
         positions[row] = inside[np.argsort(-values[inside], kind="stable")[:k]]
     return np.take_along_axis(scores, positions, 1), positions
+
+
+def _of_rows(without: tuple[Ints, Ints], start: int, stop: int) -> tuple[Ints, Ints]:
+    """The pairs of some queries, counted from the first of them, by rising document."""
+    found = slice(*np.searchsorted(without[0], (start, stop)))
+    order = np.argsort(without[1][found], kind="stable")
+    return without[0][found][order] - start, without[1][found][order]
+
+
+def _top(
+    queries: Floats, docs: NDArray[np.floating], k: int, width: int, without: tuple[Ints, Ints] | None
+) -> tuple[Floats, Ints]:
+    """One block of queries: only what beats a row's k-th best so far is kept, and put in order now and then."""
+    buffer = np.empty((len(queries), width), np.float32)
+    best = _Best(len(queries), k)
+    for start in range(0, len(docs), width):
+        part = np.asarray(docs[start : start + width], np.float32)
+        scores = np.matmul(queries, part.T, out=buffer[:, : len(part)] if len(part) == width else None)
+        if without is not None:
+            here = slice(*np.searchsorted(without[1], (start, start + width)))
+            scores[without[0][here], without[1][here] - start] = -np.inf
+        best.offer(scores, start)
+    return best.settle()
+
+
+class _Best:
+    """The k best of every row so far, and what has beaten the k-th since it was last put in order."""
+
+    def __init__(self, rows: int, k: int) -> None:
+        self.k = k
+        self.scores = np.empty((rows, 0), np.float32)  # best first
+        self.positions = np.empty((rows, 0), np.int64)
+        self.waiting: list[tuple[Ints, Floats, Ints]] = []  # rows, scores, positions
+        self.count = np.zeros(rows, np.int64)  # waiting in each row
+
+    def offer(self, scores: Floats, start: int) -> None:
+        """Scores of the documents from `start` on, [q, width]; all of them later than those before."""
+        if self.scores.shape[1] < self.k:
+            self.scores, self.positions = top_of(scores, self.k)
+            return
+        # A tie with the k-th is no gain: the earlier document stands.
+        flat = np.flatnonzero(scores > self.scores[:, -1:])
+        rows, columns = np.divmod(flat, scores.shape[1])
+        self.waiting.append((rows, scores.reshape(-1)[flat], columns + start))
+        self.count += np.bincount(rows, minlength=len(self.count))
+        if self.count.sum() > self.scores.size or self.count.max() > max(self.k, _WIDTH):
+            self.settle()
+
+    def settle(self) -> tuple[Floats, Ints]:
+        """Put in order what waits."""
+        if self.count.any():
+            rows = np.concatenate([rows for rows, _, _ in self.waiting])
+            touched, number = np.unique(rows, return_counts=True)
+            order = np.argsort(rows, kind="stable")  # within a row, the documents stay in order
+            line = np.repeat(np.arange(len(touched)), number)
+            place = np.arange(len(rows)) - np.repeat(number.cumsum() - number, number)
+            scores = np.full((len(touched), int(number.max())), -np.inf, np.float32)
+            positions = np.full(scores.shape, -1)
+            scores[line, place] = np.concatenate([scores for _, scores, _ in self.waiting])[order]
+            positions[line, place] = np.concatenate([positions for _, _, positions in self.waiting])[order]
+            scores = np.concatenate([self.scores[touched], scores], 1)
+            positions = np.concatenate([self.positions[touched], positions], 1)
+            kept = np.argsort(-scores, axis=1, kind="stable")[:, : self.k]
+            self.scores[touched] = np.take_along_axis(scores, kept, 1)
+            self.positions[touched] = np.take_along_axis(positions, kept, 1)
+        self.waiting, self.count = [], np.zeros_like(self.count)
+        return self.scores, self.positions
