@@ -151,7 +151,8 @@ def _print_run(document: dict[str, Any]) -> None:
         table.add_row(metric, *(f"{values[metric]:.3f}" for values in systems.values()))
     Console().print(table)
     seconds = ", ".join(f"{name} {value:.0f} s" for name, value in document["seconds"].items())
-    print(f"{seconds}; peak memory {document['peak_memory_bytes'] / 2**20:,.0f} MiB")
+    replaying = f"{document['replaying']:.0%} of training embedding again"
+    print(f"{seconds} ({replaying}); peak memory {document['peak_memory_bytes'] / 2**20:,.0f} MiB")
     print(f'report: {document["output"]}/report.html\nsearch: tempera search {document["output"]} "parse a date"')
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import resource
 import sys
 import time
@@ -10,25 +11,27 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save as as_bytes
-from torch import nn
 from tqdm import tqdm
 
 from . import config as configuration
 from .build import Config, build
 from .core.advice import cautions
-from .core.batch import Role
+from .core.batch import Batch, Role, divide
 from .core.matryoshka import Matryoshka
+from .core.objective import Objective
 from .core.ragged import Ragged
 from .core.similarity import cosine
 from .data.batches import Draws, Examples, Shuffled
 from .data.pairs import Rows, Split, hold_out
-from .engine import loop
+from .engine import loop, outlook
+from .engine.devices import Devices, start
 from .errors import TemperaError
 from .evaluation.compare import bootstrap
 from .evaluation.lexical import Lexical
@@ -65,8 +68,11 @@ def train(
     else:
         options = configuration.load(None if config is None else Path(config), overrides)
     resolved = build(options)
-    with staged(Path(output), overwrite) as folder:
-        _Job(resolved, folder).run()
+    devices = start(resolved.train.mixed_precision)
+    folders = staged(Path(output), overwrite) if devices.group.main else TemporaryDirectory()
+    with folders as folder:
+        _Job(resolved, Path(folder), devices).run()
+    devices.group.wait()
     return Run(Path(output))
 
 
@@ -95,8 +101,8 @@ class _Task:
 
 
 class _Job:
-    def __init__(self, config: Config, folder: Path) -> None:
-        self.config, self.folder = config, folder
+    def __init__(self, config: Config, folder: Path, devices: Devices) -> None:
+        self.config, self.folder, self.devices = config, folder, devices
         self.seconds = {"data": 0.0, "train": 0.0, "evaluate": 0.0}
         torch.manual_seed(config.train.seed)
 
@@ -114,6 +120,9 @@ class _Job:
         with JsonLines(self.folder / "log.jsonl") as self.log:
             with self.timed("data"):
                 self.read()
+            if not self.devices.group.main:  # one process judges and writes for all
+                self.train()
+                return
             with self.timed("evaluate"):
                 untrained, untrained_spread = self.judge()
                 self.log.write(event="evaluation", step=0, metrics=untrained.metrics)
@@ -162,18 +171,46 @@ class _Job:
         for caution in cautions(base):
             tqdm.write(f"caution: {caution}", file=sys.stderr)
             self.log.write(event="caution", text=caution)
-        steps = self.steps = options.steps(self.rows.batches_per_epoch)
-        modules = nn.ModuleDict({"tower": self.tower, "objective": objective})
-        batches = (self.examples.batch(rows, step) for step, rows in enumerate(self.rows(0, steps)))
-        pauses = loop.moments(steps, options.evaluations)
-        with tqdm(total=steps, desc="training", unit="step", disable=None) as bar:
-            for progress in loop.train(self.tower, modules, objective, batches, steps, options):
+        group, steps = self.devices.group, options.steps(self.rows.batches_per_epoch)
+        self.steps, self.cache = steps, options.cached(self.devices)
+        batches = self.batches(steps * options.gradient_accumulation_steps)
+        self.tower.to(group.device)
+        objective.to(group.device)
+        torch.manual_seed(options.seed + group.rank)  # processes draw dropout apart
+        first = next(batches)
+        self.announce(base, first)
+        pauses = loop.moments(steps, options.evaluations) if group.main else set()
+        with tqdm(total=steps, desc="training", unit="step", disable=None if group.main else True) as bar:
+            rows = itertools.chain([first], batches)
+            for progress in loop.train(self.tower, objective, rows, steps, options, self.cache, self.devices):
                 self.log.write(event="step", **asdict(progress))
                 dial = f"{progress.temperature:.4g} (scale {1 / progress.temperature:.4g})"
                 bar.set_postfix(loss=f"{progress.loss:.3f}", temperature=dial)
                 bar.update()
                 if progress.step in pauses:
                     self.log.write(event="evaluation", step=progress.step, metrics=self.judge()[0].metrics)
+
+    def batches(self, count: int) -> Iterator[Batch[Ragged]]:
+        """This process's part of each batch of the run."""
+        group = self.devices.group
+        for number, rows in enumerate(self.rows(0, count)):
+            yield divide(self.examples.batch(rows, number), group.rank, group.size)
+
+    def announce(self, objective: Objective, batch: Batch[Ragged]) -> None:
+        """Say what the run is about to do, before its first step."""
+        group, together = self.devices.group, self.config.train.gradient_accumulation_steps
+        plan = self.cache.plan(self.tower, batch)
+        width = len(self.vectors(self.docs, self.task.doc_of[:1])[0])
+        sizes = outlook.memory(plan, [self.tower, objective], objective.tile_elements, width)
+        lines = [outlook.negatives(objective, batch, group), f"towers: {plan}", outlook.described(sizes)]
+        if together > 1:
+            lines.append(
+                f"{together} batches a step: each is a softmax of its own, which averages gradients and adds no negatives"
+            )
+        if group.main:
+            for line in lines:
+                tqdm.write(line, file=sys.stderr)
+            self.log.write(event="plan", text=lines, expected_bytes=sizes, replayed=plan.replayed)
 
     def judge(self) -> tuple[Ranking, Spread]:
         """The tower as it is now, asked the held-out queries."""
@@ -239,6 +276,7 @@ class _Job:
                 "corpus": len(task.split.corpus),
             },
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
+            "replaying": round(self.cache.replaying.seconds() / self.seconds["train"], 4),
             "peak_memory_bytes": peak_memory_bytes(),
         }
 

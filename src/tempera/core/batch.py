@@ -43,6 +43,12 @@ class Side(Generic[X]):
         chosen: Any = {name: None if value is None else value[rows] for name, value in present.items()}
         return Side(**chosen)
 
+    def to(self, device: torch.device) -> Side[X]:
+        """The same side on another device."""
+        present = {f.name: getattr(self, f.name) for f in fields(self)}
+        moved: Any = {name: None if value is None else value.to(device) for name, value in present.items()}
+        return Side(**moved)
+
     def of(self, rows: Y) -> Side[Y]:
         """The same side with other `rows`: embeddings in place of features."""
         return replace(self, rows=rows)  # type: ignore[arg-type, return-value]
@@ -99,7 +105,44 @@ class Batch(Generic[X]):
         """Apply `fn` to the rows of every side."""
         return self.of({role: fn(side.rows) for role, side in self.sides().items()})
 
+    def to(self, device: torch.device) -> Batch[X]:
+        """The same batch on another device."""
+        moved: Any = {role: side.to(device) for role, side in self.sides().items()}
+        about: Any = {
+            name: None if (x := getattr(self, name)) is None else x.to(device) for name in ("weight", "known")
+        }
+        return replace(self, **moved, **about)
+
     def shares(self) -> Tensor:
         """What each of this device's rows counts in the weighted mean over all devices, [b]."""
         weight = torch.ones(len(self), dtype=torch.float64) if self.weight is None else self.weight.double()
         return weight[self.local] / weight.sum()
+
+
+def divide(batch: Batch[X], part: int, parts: int) -> Batch[X]:
+    """The rows of a batch that one of several processes embeds: a run of pairs with their negatives, and of the samples.
+
+    >>> whole = Batch(Side(torch.eye(5)), Side(torch.eye(5)))
+    >>> [len(divide(whole, part, 2)) for part in range(2)]
+    [2, 3]
+    """
+    if parts == 1:
+        return batch
+    rows = _share(len(batch), part, parts)
+    changed: Any = {"query": batch.query[rows], "doc": batch.doc[rows]}
+    if batch.negatives is not None and batch.negatives.owner is not None:
+        owner = batch.negatives.owner
+        mine = ((owner >= rows.start) & (owner < rows.stop)) | ((owner < 0) & (part == 0))
+        negatives = batch.negatives[mine]
+        shifted = torch.where(owner[mine] < 0, -1, owner[mine] - rows.start)
+        changed["negatives"] = replace(negatives, owner=shifted)
+    if batch.sampled is not None:
+        changed["sampled"] = batch.sampled[_share(len(batch.sampled), part, parts)]
+    for name in ("weight", "known"):
+        value = getattr(batch, name)
+        changed[name] = None if value is None else value[rows]
+    return replace(batch, **changed)
+
+
+def _share(count: int, part: int, parts: int) -> slice:
+    return slice(count * part // parts, count * (part + 1) // parts)

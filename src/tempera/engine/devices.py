@@ -6,6 +6,7 @@ the launcher left in the environment.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
@@ -59,17 +60,24 @@ def start(mixed_precision: Precision = "no", cpu: bool = False, timeout: float =
     Raises:
         ConfigError: the device does not have the precision.
     """
+    if "WORLD_SIZE" not in os.environ and not torch.cuda.is_available():  # nobody launched it, and importing takes 2 s
+        return _checked(Devices(mixed_precision=mixed_precision))
     from accelerate import PartialState
     from accelerate.utils import parse_flag_from_env
 
     cpu = cpu or parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.cuda.is_available()
     state = PartialState(cpu=cpu, timeout=timedelta(seconds=timeout))
     device = torch.device("cpu") if cpu else state.device
+    return _checked(Devices(Group(state.process_index, state.num_processes, device), mixed_precision))
+
+
+def _checked(devices: Devices) -> Devices:
+    device, mixed_precision = devices.group.device, devices.mixed_precision
     if mixed_precision == "fp16" and device.type == "cpu":
         raise ConfigError("mixed_precision: fp16 needs a GPU, and this process computes on a CPU; take bf16 or no")
     if mixed_precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
         raise ConfigError(f"mixed_precision: {torch.cuda.get_device_name(device)} has no bf16; take fp16 or no")
-    return Devices(Group(state.process_index, state.num_processes, device), mixed_precision)
+    return devices
 
 
 def stop() -> None:

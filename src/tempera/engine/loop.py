@@ -6,15 +6,17 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from itertools import islice
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 from torch import nn
 
 from ..core.batch import Batch
-from ..core.ragged import Ragged
 from ..errors import TemperaError
+from .cache import Cache, Mode, Size
+from .devices import Devices, Precision
 from .optim import Schedule, adam, rate
 from .step import Loss, Towers, step
 
@@ -35,6 +37,14 @@ class Training:
         max_grad_norm: gradients are scaled down to this norm; None leaves them.
         sampled: documents drawn from the training documents besides each batch, for the pool `sampled`.
         sampled_power: their chance is their frequency to this power; 0 is uniform, 1 by frequency.
+        gradient_accumulation_steps: batches whose gradients are averaged into one optimiser step. Each batch is a softmax of its
+            own, so this adds no negatives; a larger batch_size does, on any memory.
+        cache: "auto" embeds a second time what does not fit `cache_memory`, "always" everything, "never" nothing.
+        cache_memory: what graphs of the towers may take: bytes (also as "2GiB"), or up to 1 a share of the free memory; None
+            is 4 GiB on a CPU and .8 of what is free on a GPU.
+        micro_batch_tokens: most tokens that a tower embeds at once, padding counted; None is what 256 MiB of graph hold on a
+            CPU, and 1/8 of `cache_memory` on a GPU.
+        mixed_precision: of the towers: no, bf16 or fp16; logits, norms and softmax are float32 in any case.
         seed: of the weights, the order of the rows and the choice of what is held out.
         evaluations: how often the held-out queries are asked during training.
     """
@@ -48,6 +58,11 @@ class Training:
     lr_scheduler_type: Schedule = "linear"
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     max_grad_norm: Annotated[float, Field(gt=0)] | None = None
+    gradient_accumulation_steps: Annotated[int, Field(gt=0)] = 1
+    cache: Mode = "auto"
+    cache_memory: Size | None = None
+    micro_batch_tokens: Annotated[int, Field(gt=0)] | None = None
+    mixed_precision: Precision = "no"
     sampled: Annotated[int, Field(ge=0)] = 0
     sampled_power: Annotated[float, Field(ge=0)] = 0.0
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
@@ -55,7 +70,12 @@ class Training:
 
     def steps(self, batches_per_epoch: int) -> int:
         """Optimiser steps of the run."""
-        return self.max_steps or max(1, round(self.num_train_epochs * batches_per_epoch))
+        batches = self.num_train_epochs * batches_per_epoch
+        return self.max_steps or max(1, round(batches / self.gradient_accumulation_steps))
+
+    def cached(self, devices: Devices) -> Cache:
+        """How the towers embed."""
+        return Cache(self.cache, self.cache_memory, self.micro_batch_tokens, devices.group.device, devices.autocast)
 
 
 @dataclass(frozen=True)
@@ -67,50 +87,63 @@ class Progress:
     loss: float  # weighted mean of the batch
     temperature: float
     learning_rate: float
-    grad_norm: float
+    grad_norm: float | None  # None where fp16 has overflowed and the step was left out
     seconds: float  # of this step
 
 
 def train(
     towers: Towers,
-    modules: nn.Module,
     objective: Loss,
-    batches: Iterable[Batch[Ragged]],
+    batches: Iterable[Batch[Any]],
     steps: int,
     options: Training,
+    cache: Cache | None = None,
+    devices: Devices | None = None,
 ) -> Iterator[Progress]:
-    """Take one optimiser step a batch.
+    """Take an optimiser step for every `gradient_accumulation_steps` batches.
 
     Args:
-        modules: holds every parameter to train, of towers and objective.
+        batches: the rows of this process.
+        cache: how the towers embed; None is as the options say.
 
     Raises:
         TemperaError: a loss or a gradient that is not finite.
     """
+    devices = devices or Devices()
+    cache = cache or options.cached(devices)
+    group, scaler, together = devices.group, devices.scaler(), options.gradient_accumulation_steps
+    modules = nn.ModuleDict({"towers": towers, "objective": objective})  # type: ignore[dict-item]
     optimizer = adam(modules, options.learning_rate, options.temperature_learning_rate, options.weight_decay)
-    peaks = [group["lr"] for group in optimizer.param_groups]
+    peaks = [each["lr"] for each in optimizer.param_groups]
     parameters = [p for p in modules.parameters() if p.requires_grad]
     modules.train()
-    for i, batch in enumerate(batches):
+    rows = iter(batches)
+    for i in range(steps):
         start = time.perf_counter()
+        several = list(islice(rows, together))
         share = rate(i, steps, options.warmup_ratio, options.lr_scheduler_type)
-        for group, peak in zip(optimizer.param_groups, peaks, strict=True):
-            group["lr"] = peak * share
+        for each, peak in zip(optimizer.param_groups, peaks, strict=True):
+            each["lr"] = peak * share
         objective.temperature.advance(i / max(1, steps - 1))
         optimizer.zero_grad()
-        loss = float(step(towers, objective, batch))
+        scale = scaler.get_scale() / len(several)
+        loss = sum(step(towers, objective, batch, cache, group, scale) for batch in several) / len(several)
+        group.add_up(parameters)
+        scaler.unscale_(optimizer)
         norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        for name, value in (("loss", loss), ("gradient norm", float(norm))):
+        overflow = scaler.is_enabled() and not norm.isfinite()  # the scaler leaves this step out and lowers its scale
+        for name, value in (("loss", loss), *([] if overflow else [("gradient norm", float(norm))])):
             if not math.isfinite(value):
                 raise TemperaError(
                     f"the {name} of step {i + 1} is {value}: lower train.learning_rate or raise objective.temperature"
                 )
         if options.max_grad_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(parameters, options.max_grad_norm, norm)
-        optimizer.step()
-        yield Progress(
-            i + 1, steps, loss, objective.temperature.value, peaks[0] * share, float(norm), time.perf_counter() - start
-        )
+        scaler.step(optimizer)
+        scaler.update()
+        seconds = time.perf_counter() - start
+        dial = objective.temperature.value
+        yield Progress(i + 1, steps, loss, dial, peaks[0] * share, None if overflow else float(norm), seconds)
 
 
 def moments(steps: int, count: int) -> set[int]:

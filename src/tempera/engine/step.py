@@ -2,28 +2,45 @@
 
 The graph is always cut at the embeddings:
 
-    embed -> score -> through the towers
+    embed -> gather -> score -> bring the gradients home -> through the towers
 
-The objective leaves a gradient on every embedding in one pass over the scores; the towers take it from there.
+The objective leaves a gradient on every embedding in one pass over the scores; the towers take it from there. How they embed
+(in one piece, in micro-batches, kept or replayed) is the cache's affair, and the gradient does not depend on it.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch, Role
-from ..core.ragged import Ragged
 from ..core.temperature import Temperature
+from .cache import Cache
+from .distributed import ALONE, Group
+
+X = TypeVar("X")
+P = ParamSpec("P")
+
+
+class Tower(Protocol):
+    """Features in, embeddings out; an `nn.Module` as well."""
+
+    padded: bool  # whether rows are padded to the longest of those that are embedded together
+
+    def __call__(self, features: Any) -> Tensor:
+        """Embeddings of n rows, [n, D], with gradient."""
 
 
 class Towers(Protocol):
-    """The tower of each role."""
+    """The tower of each role; an `nn.Module` as well."""
 
-    def of(self, role: Role) -> nn.Module:
+    def of(self, role: Role) -> Tower:
         """The tower that embeds a role."""
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
 
 
 class Loss(Protocol):
@@ -42,19 +59,55 @@ class Loss(Protocol):
     def remember(self, batch: Batch[Tensor]) -> None:
         """Keep what later batches need."""
 
+    def parameters(self) -> Iterator[nn.Parameter]: ...
 
-def step(towers: Towers, objective: Loss, batch: Batch[Ragged], scale: float = 1.0) -> Tensor:
+
+def step(
+    towers: Towers,
+    objective: Loss,
+    batch: Batch[Any],
+    cache: Cache | None = None,
+    group: Group = ALONE,
+    scale: float = 1.0,
+) -> float:
     """Add the gradient of the batch's weighted mean loss to every parameter; return that loss.
 
+    On several processes `batch` holds the rows of this one, the loss is that of all rows, and the gradient what this
+    process's rows add to it: `group.add_up` makes it whole, once for any number of batches.
+
+    A device that runs out of memory in the towers does not end the run: the micro-batches are halved, with a warning, and
+    the batch is embedded again.
+
     Args:
+        cache: how the towers embed; None in micro-batches chosen anew.
         scale: multiplies the gradient (accumulation of several batches, or a gradient scaler).
     """
-    graphs = {role: towers.of(role)(side.rows) for role, side in batch.sides().items()}  # each [n, D]
-    leaves = {role: graph.detach().requires_grad_() for role, graph in graphs.items()}
-    embedded = batch.of(leaves)
-    shares = embedded.shares()
-    losses = objective.propagate(objective.recall(embedded), shares * scale)
-    objective.remember(embedded)
-    reached = [(graphs[role], leaf.grad) for role, leaf in leaves.items() if leaf.grad is not None]
-    torch.autograd.backward([graph for graph, _ in reached], [grad for _, grad in reached])
-    return (losses * shares).sum()
+    cache = Cache() if cache is None else cache
+    parameters = [p for module in (towers, objective) for p in module.parameters() if p.requires_grad]
+    earlier = [p.grad for p in parameters]  # of batches that are accumulated
+    while True:
+        for p in parameters:
+            p.grad = None
+        there = _fitting(cache.embed, towers, batch)
+        if not group.any(not there):
+            everyone = group.gather(there[0].batch)
+            shares = everyone.shares()
+            losses = objective.propagate(objective.recall(everyone), shares * scale)
+            grads = group.bring_home(everyone)
+            back = _fitting(there[0].backward, grads)
+            if not group.any(not back):
+                break
+        cache.halve()
+    for p, grad in zip(parameters, earlier, strict=True):
+        if grad is not None:
+            p.grad = grad if p.grad is None else p.grad.add_(grad)
+    objective.remember(everyone)
+    return group.total(float((losses * shares.to(losses)).sum()))
+
+
+def _fitting(work: Callable[P, X], *given: P.args, **named: P.kwargs) -> list[X]:
+    """What `work` returns, alone in a list; an empty one if the device has run out of memory."""
+    try:
+        return [work(*given, **named)]
+    except torch.OutOfMemoryError:
+        return []

@@ -1,0 +1,304 @@
+"""Gradient caching as a way to embed: keep the graph of what fits the memory, embed the rest again when its gradient is known.
+
+GradCache (Gao et al. 2021) embeds every row twice. Here a micro-batch is embedded twice only if its graph does not fit:
+
+    embed what will be replayed, without graph -> embed what is kept -> gradients of all embeddings
+    -> backward through what is kept, which frees it -> replay the others, one at a time
+
+so memory peaks at the kept graphs or at one replayed micro-batch, whichever is larger, and not at their sum. Each micro-batch
+draws its random numbers from a seed of its own, so a replay repeats its dropout exactly.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import BeforeValidator, Field
+from torch import Tensor, nn
+
+from ..core.batch import Batch, Role
+from ..errors import ConfigError, TemperaError
+from .clock import Clock
+from .lookup import adding_in_place
+from .plan import START_TOKENS, Features, Footprint, footprint, keep, pack
+
+CPU_MEMORY = 4 << 30  # bytes for kept graphs; a stated amount, so that a run repeats exactly
+GPU_MEMORY = 0.8  # of what is free
+CPU_MICRO_BATCH = 256 << 20  # bytes of one micro-batch's graph
+GPU_MICRO_BATCH = 1 / 8  # of the memory for kept graphs
+_PROBE_TOKENS = 512
+_MOST_HALVINGS = 16
+
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def size_of(given: Any) -> Any:
+    """Bytes, also from a text with a unit of 1,024.
+
+    >>> size_of("1.5GiB"), size_of("200 MB"), size_of(0.5)
+    (1610612736.0, 209715200.0, 0.5)
+    """
+    if not isinstance(given, str):
+        return given
+    number = given.strip().upper().removesuffix("B").removesuffix("I")
+    unit = number[-1:] if number[-1:] in _UNITS else ""
+    return float(number.removesuffix(unit)) * _UNITS.get(unit, 1)
+
+
+Size = Annotated[float, BeforeValidator(size_of), Field(gt=0)]
+Mode = Literal["auto", "never", "always"]
+Context = Callable[[], AbstractContextManager[Any]]
+
+
+@dataclass
+class Work:
+    """What one tower has to embed of a batch: the rows of its roles, one after the other."""
+
+    tower: Any
+    roles: list[Role]
+    counts: list[int]  # rows of each role
+    features: Features
+    rows: Tensor | None = None  # [n, D] embeddings
+    grads: Tensor | None = None  # [n, D]
+
+
+@dataclass
+class Micro:
+    """Rows of one tower that are embedded together."""
+
+    work: Work
+    rows: Tensor  # [r] which of them
+    tokens: int  # padding counted
+    bytes: float  # that its graph is expected to keep
+    kept: bool = False
+    seed: int = 0
+    graph: Tensor | None = None
+
+    def embed(self, device: torch.device) -> Tensor:
+        """Embeddings, [r, D]; the same random numbers are drawn whenever it is called."""
+        with _seeded(self.seed, device), adding_in_place(self.work.tower):
+            embeddings: Tensor = self.work.tower(self.work.features[self.rows].to(device))
+        return embeddings
+
+
+@dataclass
+class Plan:
+    """How a batch is embedded: in which micro-batches, in this order."""
+
+    works: list[Work]
+    micros: list[Micro]  # those to be replayed first
+
+    @property
+    def kept_bytes(self) -> float:
+        """Expected bytes of the kept graphs."""
+        return sum(micro.bytes for micro in self.micros if micro.kept)
+
+    @property
+    def peak_bytes(self) -> float:
+        """Expected bytes of all graphs that live at once, at their most."""
+        return max([self.kept_bytes, *(micro.bytes for micro in self.micros if not micro.kept)])
+
+    @property
+    def replayed(self) -> float:
+        """Share of the tokens that is embedded twice."""
+        tokens = sum(micro.tokens for micro in self.micros)
+        return sum(micro.tokens for micro in self.micros if not micro.kept) / max(1, tokens)
+
+    def __str__(self) -> str:
+        kept = sum(micro.kept for micro in self.micros)
+        return (
+            f"{len(self.micros):,} micro-batches, {kept:,} kept in {self.kept_bytes / 2**20:,.0f} MiB, "
+            f"{len(self.micros) - kept:,} replayed ({self.replayed:.0%} of the tokens)"
+        )
+
+
+@dataclass
+class Embedded:
+    """An embedded batch, and the way back through the towers."""
+
+    batch: Batch[Tensor]  # rows without graph
+    plan: Plan
+    cache: Cache
+
+    def backward(self, grads: Mapping[Role, Tensor | None]) -> None:
+        """Add the gradients of the towers' parameters, given those of the embeddings; a role without one has zeros."""
+        for work in self.plan.works:
+            assert work.rows is not None
+            parts = work.rows.split_with_sizes(work.counts)
+            found = [grads.get(role) for role in work.roles]
+            work.grads = torch.cat([torch.zeros_like(p) if g is None else g for p, g in zip(parts, found, strict=True)])
+        for micro in reversed(self.plan.micros):
+            graph, micro.graph = micro.graph, None
+            if graph is None:
+                with self.cache.replaying, torch.enable_grad(), self.cache.autocast():
+                    graph = micro.embed(self.cache.device)
+            assert micro.work.grads is not None
+            if graph.requires_grad:  # a frozen tower has none
+                torch.autograd.backward([graph], [micro.work.grads[micro.rows.to(graph.device)].to(graph.dtype)])
+
+
+@dataclass
+class Cache:
+    """How the towers of a run embed a batch; remembers what their graphs weigh.
+
+    Args:
+        mode: "auto" keeps the graphs that fit `memory`; "never" keeps all, so no row is embedded twice; "always" keeps none.
+        memory: bytes for kept graphs, or, up to 1, a share of the free memory; None is 4 GiB on a CPU and .8 of what is
+            free on a GPU.
+        tokens: most tokens of a micro-batch, padding counted; None is what 256 MiB hold on a CPU, 1/8 of `memory` on a GPU.
+        autocast: a context in which the towers run.
+
+    Raises:
+        ConfigError: a tower whose layers look at the whole batch, which cannot be cut.
+    """
+
+    mode: Mode = "auto"
+    memory: float | None = None
+    tokens: int | None = None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    autocast: Context = nullcontext
+
+    def __post_init__(self) -> None:
+        on_gpu = self.device.type == "cuda"
+        share = self.memory if self.memory is not None and self.memory <= 1 else GPU_MEMORY
+        if self.memory is None and not on_gpu:
+            self.bytes = float(CPU_MEMORY)
+        elif self.memory is None or self.memory <= 1:
+            self.bytes = share * free_bytes(self.device)
+        else:
+            self.bytes = self.memory
+        self.micro_bytes = self.bytes * GPU_MICRO_BATCH if on_gpu else float(CPU_MICRO_BATCH)
+        self.replaying = Clock(self.device)
+        self.footprints: dict[int, Footprint] = {}  # of each tower, by identity
+        self.halved = 0
+
+    def halve(self) -> None:
+        """Smaller micro-batches and fewer kept graphs, where memory has run out after all.
+
+        Raises:
+            TemperaError: they have been halved so often that it is of no use.
+        """
+        self.halved += 1
+        if self.halved > _MOST_HALVINGS:
+            raise TemperaError(
+                "the device runs out of memory even with one row at a time: lower the tower's max_length or size"
+            )
+        self.bytes, self.micro_bytes = self.bytes / 2, self.micro_bytes / 2
+        self.tokens = None if self.tokens is None else max(1, self.tokens // 2)
+        self.mode = "auto" if self.mode == "never" else self.mode
+        warnings.warn(
+            f"out of memory: micro-batches are halved, {self.halved} times now; the batch stays as it is", stacklevel=3
+        )
+
+    def plan(self, towers: Any, batch: Batch[Any]) -> Plan:
+        """Cut a batch into micro-batches and choose those that keep their graph."""
+        roles: dict[int, list[Role]] = {}
+        for role in batch.sides():
+            roles.setdefault(id(towers.of(role)), []).append(role)
+        works = [_work(towers.of(same[0]), same, batch) for same in roles.values()]
+        micros = [micro for work in works for micro in self._cut(work)]
+        if self.mode == "auto":
+            chosen = keep([micro.bytes for micro in micros], [micro.tokens for micro in micros], self.bytes)
+        else:
+            chosen = [self.mode == "never"] * len(micros)
+        for micro, kept in zip(micros, chosen, strict=True):
+            micro.kept = kept
+        return Plan(works, sorted(micros, key=lambda micro: micro.kept))
+
+    def embed(self, towers: Any, batch: Batch[Any]) -> Embedded:
+        """Embed every side of a batch; rows come back in their order."""
+        plan = self.plan(towers, batch)
+        for micro, seed in zip(plan.micros, torch.randint(2**62, (len(plan.micros),)).tolist(), strict=True):
+            micro.seed = seed
+        for kept in (False, True):
+            # A context each: weights that autocast has made without graph must not reach what is kept.
+            with torch.set_grad_enabled(kept), self.autocast():
+                for micro in plan.micros:
+                    if micro.kept == kept:
+                        rows = micro.embed(self.device)
+                        _put(micro, rows.detach())
+                        micro.graph = rows if kept else None
+        vectors: dict[Role, Tensor] = {}
+        for work in plan.works:
+            assert work.rows is not None
+            vectors |= zip(work.roles, work.rows.split_with_sizes(work.counts), strict=True)
+        return Embedded(batch.of(vectors).to(self.device), plan, self)
+
+    def _cut(self, work: Work) -> list[Micro]:
+        lengths = work.features.lengths.cpu()
+        if not len(lengths):
+            work.rows = self._empty(work)
+            return []
+        weight = self._footprint(work, lengths)
+        padded = work.tower.padded
+        widest = max(1.0, float(lengths.max() if padded else lengths.double().mean()))
+        budget = self.tokens or weight.tokens(self.micro_bytes, widest)
+        micros = []
+        for rows in pack(lengths, budget, padded, START_TOKENS[self.device.type]):
+            total = max(1, int(lengths[rows].sum()))
+            width = max(1, int(lengths[rows].max())) if padded else total / len(rows)
+            tokens = int(len(rows) * width)
+            micros.append(Micro(work, rows, tokens, weight.bytes(len(rows), width)))
+        return micros
+
+    def _footprint(self, work: Work, lengths: Tensor) -> Footprint:
+        found = self.footprints.get(id(work.tower))
+        if found is None:
+            _refuse_batch_statistics(work.tower)
+            order = lengths.argsort(stable=True)
+            short = order[: max(1, _PROBE_TOKENS // max(1, int(lengths[order[len(order) // 4]])))]
+            probes = [work.features[rows].to(self.device) for rows in (short, order[-1:])]
+            with _seeded(0, self.device), self.autocast():
+                found = self.footprints[id(work.tower)] = footprint(work.tower, probes, work.tower.padded)
+        return found
+
+    @torch.no_grad()
+    def _empty(self, work: Work) -> Tensor:
+        with self.autocast():
+            rows: Tensor = work.tower(work.features.to(self.device))
+        return rows
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free on a device."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
+def _work(tower: Any, roles: list[Role], batch: Batch[Any]) -> Work:
+    sides = [batch.sides()[role].rows for role in roles]
+    features = sides[0] if len(sides) == 1 else type(sides[0]).cat(sides)
+    return Work(tower, roles, [len(side) for side in sides], features)
+
+
+def _put(micro: Micro, rows: Tensor) -> None:
+    work = micro.work
+    if work.rows is None:
+        work.rows = rows.new_empty(sum(work.counts), rows.shape[1])
+    work.rows[micro.rows.to(rows.device)] = rows
+
+
+def _refuse_batch_statistics(tower: nn.Module) -> None:
+    for name, module in tower.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise ConfigError(
+                f"the tower's layer {name or 'itself'} is a {type(module).__name__}: its result depends on which rows are embedded "
+                "together, so a batch cannot be cut into micro-batches; use LayerNorm"
+            )
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Random numbers from a seed; what was drawn before goes on afterwards."""
+    devices: Sequence[torch.device] = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield

@@ -1,0 +1,63 @@
+"""Gradients of embedding tables in place: a lookup adds to the rows it has read, and to nothing else.
+
+Autograd makes a gradient as large as the table for every micro-batch and then adds it to the others. With the vocabulary of a
+language model that is 47 MB of zeros for a few hundred tokens, half of the time of a short micro-batch on a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class _Lookup(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, indices: Tensor, padding_idx: int | None) -> Tensor:
+        ctx.weight, ctx.padding_idx = weight, padding_idx
+        ctx.save_for_backward(indices)
+        return weight[indices]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None]:
+        (indices,) = ctx.saved_tensors
+        weight = ctx.weight
+        if weight.grad is None:
+            weight.grad = torch.zeros_like(weight)
+        if ctx.padding_idx is not None:
+            grad = grad.masked_fill((indices == ctx.padding_idx).unsqueeze(-1), 0)
+        weight.grad.index_add_(0, indices.flatten(), grad.flatten(0, -2).to(weight.dtype))
+        return None, None, None
+
+
+@contextmanager
+def adding_in_place(tower: nn.Module) -> Iterator[None]:
+    """Graphs made inside add the gradients of the tower's `nn.Embedding` tables to `.grad` in place.
+
+    For CPUs: GPUs fill memory faster than they add rows one by one. Tables that are sparse, divided over processes, or scaled
+    by frequency are left to autograd.
+    """
+    tables = [m for m in tower.modules() if isinstance(m, nn.Embedding) and _plain(m)]
+    hooks = [table.register_forward_hook(_look_up) for table in tables]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _plain(table: nn.Embedding) -> bool:
+    whole = type(table.weight) is nn.Parameter and table.weight.device.type == "cpu"
+    usual = type(table) is nn.Embedding and not table.sparse and table.max_norm is None
+    return whole and usual and not table.scale_grad_by_freq
+
+
+def _look_up(table: nn.Module, given: tuple[Any, ...], found: Tensor) -> Tensor:
+    if not found.requires_grad:
+        return found
+    assert isinstance(table, nn.Embedding)
+    rows: Tensor = _Lookup.apply(table.weight, given[0], table.padding_idx)  # type: ignore[no-untyped-call]
+    return rows

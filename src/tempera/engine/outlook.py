@@ -1,0 +1,64 @@
+"""What a run is about to do, in words: what each query is compared with, how the towers embed, what memory that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+
+from ..core.batch import Batch
+from ..core.objective import Objective
+from .cache import Plan
+from .distributed import Group
+
+_MIB = 1 << 20
+_ADAM = 4  # a parameter, its gradient, and AdamW's two moments
+
+
+def negatives(objective: Objective, batch: Batch[Any], group: Group) -> str:
+    """What the rows of a batch are compared with, over all processes, before masks.
+
+    >>> from ..core.batch import Side
+    >>> import torch
+    >>> q, d = torch.eye(4), torch.eye(4)
+    >>> print(negatives(Objective(), Batch(Side(q), Side(d)), Group()))
+    4 pairs a batch on 1 process; each query is compared with 3 other documents
+    """
+    counts = {role: int(group.total(len(side))) for role, side in batch.sides().items()}
+    counts["memory"] = objective.memory.size if objective.memory is not None else 0
+    parts: dict[str, list[str]] = {}
+    names = {
+        "query": "other queries",
+        "doc": "other documents",
+        "negatives": "hard negatives",
+        "sampled": "sampled documents",
+    }
+    for anchor, candidate in (pair for pool in objective.pools for pair in pool.blocks):
+        count = counts.get(candidate, 0) - (candidate in ("query", "doc"))
+        if count > 0:
+            name = names.get(candidate, "remembered documents")
+            parts.setdefault(anchor, []).append(f"{count:,} {name}")
+    compared = [
+        f"each {anchor} is compared with {', '.join(found)}" for anchor, found in sorted(parts.items(), reverse=True)
+    ]
+    processes = f"{group.size} process{'es' if group.size > 1 else ''}"
+    return "; ".join([f"{counts['query']:,} pairs a batch on {processes}", *compared])
+
+
+def memory(plan: Plan, modules: Iterable[nn.Module], tile_elements: int, width: int) -> dict[str, float]:
+    """Expected bytes on this device at the peak of a step."""
+    rows = sum(count for work in plan.works for count in work.counts)
+    trained = sum(p.nbytes for module in modules for p in module.parameters())
+    return {
+        "weights and optimiser": float(_ADAM * trained),
+        "graphs of the towers": plan.peak_bytes,
+        "embeddings and gradients": float(4 * 4 * rows * width),  # rows, unit rows, and the gradient of each
+        "scores": float(2 * 4 * tile_elements),
+    }
+
+
+def described(sizes: dict[str, float]) -> str:
+    """Bytes by name as one line."""
+    parts = ", ".join(f"{name} {size / _MIB:,.0f}" for name, size in sizes.items())
+    return f"expected memory {sum(sizes.values()) / _MIB:,.0f} MiB: {parts}"

@@ -1,0 +1,169 @@
+"""Which rows a tower embeds together, and which of these micro-batches keep their graph.
+
+Padding, not recomputation, is what large batches lose most by: texts of natural lengths cut as they come are 2 to 4 times their
+tokens. Sorted by length they are hardly more than themselves, and neither loss nor gradient depend on it.
+
+Letters in shapes: n rows of a tower, r rows of a micro-batch, m distinct lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+# What starting a micro-batch costs, in tokens: the weights are read once more on a CPU, some hundred kernels launched on a GPU.
+START_TOKENS = {"cpu": 32, "cuda": 8192}
+
+
+class Features(Protocol):
+    """What the step asks of rows before the towers: they can be measured, chosen and put together."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any) -> Self: ...
+
+    @property
+    def lengths(self) -> Tensor:
+        """Tokens of each row, [n]."""
+
+    def to(self, device: torch.device) -> Self:
+        """The same rows on another device."""
+
+    @classmethod
+    def cat(cls, parts: Sequence[Any]) -> Self:
+        """The rows of several, in order."""
+
+
+def pack(lengths: Tensor, budget: int, padded: bool, start_tokens: int = 32) -> list[Tensor]:
+    """Rows in micro-batches of at most `budget` tokens, or of one row; the rows of each are as equal in length as pays.
+
+    A padded micro-batch of r rows, the longest of width w, costs r w tokens and `start_tokens` to begin with. Among all ways to cut
+    the rows sorted by length, the cheapest is found by dynamic programming over the distinct lengths. Without padding a
+    micro-batch costs the tokens it has, and rows stay in order.
+
+    Args:
+        lengths: tokens of each row, [n].
+        budget: most tokens of a micro-batch, padding counted.
+        padded: whether the tower pads its rows to the longest of them.
+
+    >>> [rows.tolist() for rows in pack(torch.tensor([3, 9, 3, 8, 1]), budget=18, padded=True, start_tokens=4)]
+    [[4, 0, 2], [3, 1]]
+    """
+    if not len(lengths):
+        return []
+    widths = lengths.cpu().numpy().clip(1)
+    if not padded:
+        return [torch.from_numpy(rows) for rows in np.split(np.arange(len(widths)), _full(widths, budget))]
+    order = np.argsort(widths, kind="stable")
+    distinct, counts = np.unique(widths, return_counts=True)
+    packed, first = [], 0
+    for last in _cuts(distinct, counts, budget, start_tokens):
+        rows = int(counts[first:last].sum())
+        height = max(1, budget // int(distinct[last - 1]))
+        parts = np.array_split(order[:rows], -(-rows // height))
+        packed += [torch.from_numpy(part.copy()) for part in parts]
+        order, first = order[rows:], last
+    return packed
+
+
+def _full(widths: NDArray[np.int64], budget: int) -> list[int]:
+    """Where to cut rows so that no part holds more than `budget` tokens, if it has more than one row."""
+    cuts, ends = [], widths.cumsum()
+    begin, passed = 0, 0
+    while (begin := max(begin + 1, int(np.searchsorted(ends, passed + budget, side="right")))) < len(widths):
+        cuts.append(begin)
+        passed = int(ends[begin - 1])
+    return cuts
+
+
+def _cuts(distinct: NDArray[np.int64], counts: NDArray[np.int64], budget: int, start_tokens: int) -> list[int]:
+    """Ends of the runs of distinct lengths that are padded to one width, [<= m]."""
+    passed = np.concatenate([[0], counts.cumsum()])
+    best = np.zeros(len(distinct) + 1)
+    begin = np.zeros(len(distinct) + 1, np.int64)
+    for end, width in enumerate(distinct, 1):
+        rows = passed[end] - passed[:end]  # of a run from each possible beginning
+        cost = best[:end] + rows * width + start_tokens * -(-rows // max(1, budget // width))
+        begin[end] = cost.argmin()
+        best[end] = cost[begin[end]]
+    ends = [len(distinct)]
+    while begin[ends[-1]]:
+        ends.append(int(begin[ends[-1]]))
+    return ends[::-1]
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes that a tower's graph keeps: linear r w + square r w^2, for r rows of width w; the square is attention's.
+
+    >>> Footprint(100.0, 0.5).bytes(rows=2, width=10)
+    2100.0
+    """
+
+    linear: float
+    square: float
+
+    @classmethod
+    def through(cls, measured: Sequence[tuple[int, float, int]]) -> Footprint:
+        """The non-negative footprint through two measurements (rows, width, bytes), the narrower first; or through one."""
+        (r1, w1, b1), (r2, w2, b2) = measured[0], measured[-1]
+        if w1 == w2:
+            return cls(b2 / (r2 * w2), 0.0)
+        square = max(0.0, (b2 / (r2 * w2) - b1 / (r1 * w1)) / (w2 - w1))
+        return cls(max(0.0, b2 / (r2 * w2) - square * w2), square)
+
+    def bytes(self, rows: int, width: float) -> float:
+        """Of one micro-batch; `width` is the mean length where nothing is padded."""
+        return self.linear * rows * width + self.square * rows * width * width
+
+    def tokens(self, limit: float, width: float) -> int:
+        """The tokens of rows of a width whose graph takes `limit` bytes."""
+        return max(1, int(limit / max(self.linear + self.square * width, 1e-9)))
+
+
+def keep(sizes: Sequence[float], tokens: Sequence[int], memory: float) -> list[bool]:
+    """Which micro-batches keep their graph within `memory` bytes: those that save most tokens a byte.
+
+    >>> keep([40.0, 10.0, 50.0], [4, 2, 5], memory=60.0)
+    [True, True, False]
+    """
+    kept, left = [False] * len(sizes), memory
+    for i in sorted(range(len(sizes)), key=lambda i: sizes[i] / tokens[i]):
+        if sizes[i] <= left:
+            kept[i], left = True, left - sizes[i]
+    return kept
+
+
+def footprint(tower: torch.nn.Module, probes: Sequence[Features], padded: bool) -> Footprint:
+    """The footprint of a tower, measured on rows of its own data: some short ones and some long ones."""
+    with torch.enable_grad():
+        once = _saved(tower, probes[0])  # what every graph shares, such as weights in another precision, is kept once
+        held = {_storage(tensor) for tensor in [*tower.parameters(), *tower.buffers(), *once]}
+        sizes = [dict(map(_storage, _saved(tower, probe))) for probe in probes]
+    own = [sum(size for place, size in found.items() if (place, size) not in held) for found in sizes]
+    widths = [max(1.0, float(p.lengths.max() if padded else p.lengths.double().mean())) for p in probes]
+    return Footprint.through(list(zip(map(len, probes), widths, own, strict=True)))
+
+
+def _saved(tower: torch.nn.Module, features: Features) -> list[Tensor]:
+    """Every tensor that the graph of `tower(features)` keeps for its backward pass, and the result."""
+    saved: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        saved.append(tower(features))
+    return saved
+
+
+def _storage(tensor: Tensor) -> tuple[int, int]:
+    storage = tensor.untyped_storage()
+    return storage.data_ptr(), storage.nbytes()
