@@ -33,6 +33,7 @@ from .evaluation.retrieval import Evaluation
 from .towers.pair import Options as TowerOptions
 from .towers.static import Static
 from .towers.text import Pretrained
+from .towers.transformer import Transformer
 
 # What stands for a kind of part: its names, each with what it makes. A value is the part itself or makes it.
 PARTS: dict[Any, dict[str, Any]] = {
@@ -41,7 +42,7 @@ PARTS: dict[Any, dict[str, Any]] = {
     Correction: {"log_q": LogQ, "hardness": Hardness, "margin": Margin},
     masks.Mask: {"same_id": masks.SameId, "known_positives": masks.KnownPositives, "guided": masks.Guided},
     Source: {"installed_python": InstalledPython, "pairs": PairsFile},
-    TowerOptions: {"static": Static, "pretrained": Pretrained},
+    TowerOptions: {"static": Static, "pretrained": Pretrained, "transformer": Transformer},
     Objective: {preset.__name__: preset for preset in presets.PRESETS},
 }
 # Sections name their part with a key of its own, and its default.

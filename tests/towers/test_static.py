@@ -147,7 +147,7 @@ def test_seeds_make_towers(tower: StaticTower) -> None:
 
 
 def test_the_tokenizer_reads_an_even_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tempera.towers import static
+    from tempera.towers import static, tokenizer
 
     read: list[list[str]] = []
     train_tokenizer = static.train_tokenizer
@@ -157,7 +157,7 @@ def test_the_tokenizer_reads_an_even_sample(monkeypatch: pytest.MonkeyPatch) -> 
         return train_tokenizer(texts, *options)
 
     monkeypatch.setattr(static, "train_tokenizer", spy)
-    monkeypatch.setattr(static, "_TOKENIZER_TEXTS", 5)
+    monkeypatch.setattr(tokenizer, "_SAMPLED", 5)
     texts = [f"word text {i}" for i in range(12)]
     for count in (4, 5, 6, 12):
         Static(4, 50).build(texts[:count])

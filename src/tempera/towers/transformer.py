@@ -1,0 +1,88 @@
+"""A small transformer from scratch, for corpora whose words no pretrained model knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+from tokenizers import Tokenizer, processors
+
+from ..errors import ConfigError
+from .pair import Tower
+from .text import tower_of
+from .tokenizer import sample, train_tokenizer
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+_FIRST = "[CLS]"
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """A BERT (Devlin et al. 2019) with random weights, mean pooling, and a tokenizer trained on the corpus.
+
+    Args:
+        layers: of attention and feed-forward.
+        width: of the embeddings and of every layer; feed-forward layers are 4 times as wide.
+        heads: of attention; divide the width.
+        vocabulary: pieces of the tokenizer.
+        max_length: longer texts are cut to this many tokens, the first of which stands for the text.
+        dropout: of hidden states and attention.
+
+    Raises:
+        ConfigError: heads that do not divide the width, or a corpus without words.
+    """
+
+    layers: Annotated[int, Field(gt=0)] = 4
+    width: Annotated[int, Field(gt=0)] = 256
+    heads: Annotated[int, Field(gt=0)] = 4
+    vocabulary: Annotated[int, Field(gt=0)] = 32_000
+    max_length: Annotated[int, Field(gt=1)] = 256
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ConfigError(f"{self.heads} heads do not divide a width of {self.width}: give a multiple of the heads")
+
+    def build(self, texts: Sequence[str]) -> Tower:
+        """An untrained tower whose tokenizer has read (an even sample of) the texts."""
+        return tower_of(self._model(train_tokenizer(sample(texts), self.vocabulary, self.max_length)))
+
+    def _model(self, tokenizer: Tokenizer) -> SentenceTransformer:
+        try:
+            from sentence_transformers import SentenceTransformer, models
+            from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+        except ImportError:
+            raise ConfigError("a transformer needs sentence-transformers: pip install 'tempera[text]'") from None
+        tokenizer.add_special_tokens([_FIRST])  # so that no text is without tokens
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{_FIRST} $A", special_tokens=[(_FIRST, tokenizer.token_to_id(_FIRST))]
+        )
+        config = BertConfig(
+            vocab_size=tokenizer.get_vocab_size(),
+            hidden_size=self.width,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            intermediate_size=4 * self.width,
+            hidden_dropout_prob=self.dropout,
+            attention_probs_dropout_prob=self.dropout,
+            max_position_embeddings=self.max_length,
+            pad_token_id=tokenizer.token_to_id("[PAD]"),
+        )
+        reader = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+            tokenizer_object=tokenizer,
+            pad_token="[PAD]",
+            unk_token="[UNK]",
+            cls_token=_FIRST,
+            model_max_length=self.max_length,
+        )
+        with TemporaryDirectory() as folder:  # the one way into sentence-transformers is through files
+            BertModel(config).save_pretrained(folder)
+            reader.save_pretrained(folder)
+            body = models.Transformer(folder)
+        modules = [body, models.Pooling(self.width, "mean"), models.Normalize()]
+        return SentenceTransformer(modules=modules, device="cpu")
