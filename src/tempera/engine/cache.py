@@ -75,6 +75,7 @@ class Micro:
     rows: Tensor  # [r] which of them
     tokens: int  # padding counted
     bytes: float  # that its graph is expected to keep
+    number: int = 0  # among the micro-batches of the batch, by which it finds its seed whether it is kept or not
     kept: bool = False
     seed: int = 0
     graph: Tensor | None = None
@@ -206,15 +207,16 @@ class Cache:
             chosen = keep([micro.bytes for micro in micros], [micro.tokens for micro in micros], self.bytes)
         else:
             chosen = [self.mode == "never"] * len(micros)
-        for micro, kept in zip(micros, chosen, strict=True):
-            micro.kept = kept
+        for number, (micro, kept) in enumerate(zip(micros, chosen, strict=True)):
+            micro.number, micro.kept = number, kept
         return Plan(works, sorted(micros, key=lambda micro: micro.kept))
 
     def embed(self, towers: Any, batch: Batch[Any]) -> Embedded:
         """Embed every side of a batch; rows come back in their order."""
         plan = self.plan(towers, batch)
-        for micro, seed in zip(plan.micros, torch.randint(2**62, (len(plan.micros),)).tolist(), strict=True):
-            micro.seed = seed
+        seeds = torch.randint(2**62, (len(plan.micros),)).tolist()
+        for micro in plan.micros:
+            micro.seed = seeds[micro.number]
         for kept in (False, True):
             # A context each: weights that autocast has made without graph must not reach what is kept.
             with torch.set_grad_enabled(kept), self.autocast():

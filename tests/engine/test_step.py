@@ -1,0 +1,257 @@
+"""The gradient does not depend on how a batch is cut, kept or replayed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import worlds
+from torch import Tensor, nn
+from worlds import LAYOUTS, Pair
+
+from tempera.core.batch import Batch
+from tempera.core.ragged import Ragged
+from tempera.engine.cache import Cache
+from tempera.engine.step import step
+from tempera.errors import ConfigError, TemperaError
+
+KEPT = {"nothing": "always", "some": "auto", "all": "never"}
+
+
+class Attention(nn.Module):
+    """A padded transformer layer with dropout and a table of words."""
+
+    padded = True
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.words = nn.Embedding(worlds.WORDS, 8, padding_idx=0)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout, batch_first=True)
+        self.top = nn.Linear(8, worlds.WIDTH)
+        self.calls: list[tuple[int, int]] = []  # rows and width of each call with and without graph
+
+    def forward(self, features: Ragged) -> Tensor:
+        width = int(features.lengths.max())
+        there = torch.arange(width) < features.lengths[:, None]
+        self.calls.append((len(features), width))
+        words = torch.zeros(there.shape, dtype=torch.int64)
+        words[there] = features.values
+        hidden = self.layer(self.words(words), src_key_padding_mask=~there)
+        weight = there[..., None].to(hidden.dtype)
+        rows: Tensor = self.top((hidden * weight).sum(1) / weight.sum(1))
+        return rows
+
+
+class Shared(nn.Module):
+    """One tower for queries and documents."""
+
+    def __init__(self, tower: nn.Module) -> None:
+        super().__init__()
+        self.tower = tower
+
+    def of(self, role: str) -> nn.Module:
+        return self.tower
+
+
+def towers(shared: bool, dropout: float, dtype: torch.dtype) -> Any:
+    torch.manual_seed(1)
+    if shared:
+        return Shared(Attention(dropout)).to(dtype).train()
+    pair = Pair()
+    pair.query, pair.doc = Attention(dropout), Attention(dropout)  # type: ignore[assignment]
+    return pair.to(dtype).train()
+
+
+def batch(seed: int = 0, dtype: torch.dtype = torch.float64) -> Batch[Ragged]:
+    return worlds.whole(LAYOUTS[2], seed, dtype)
+
+
+def of(modules: Any, objective: Any) -> dict[str, Tensor]:
+    named = [*modules.named_parameters(), *objective.named_parameters()]
+    return {name: p.grad.clone() for name, p in named if p.grad is not None}
+
+
+def row_by_row(modules: Any, objective: Any, given: Batch[Ragged]) -> tuple[float, dict[str, Tensor]]:
+    """Every row embedded by itself, and autograd through everything at once."""
+    rows = {
+        role: torch.cat([modules.of(role)(side.rows[[i]]) for i in range(len(side.rows))])
+        for role, side in given.sides().items()
+    }
+    embedded = given.of(rows)
+    loss = (embedded.shares() * objective(objective.recall(embedded))).sum()
+    loss.backward()
+    return float(loss.detach()), of(modules, objective)
+
+
+def stepped(modules: Any, objective: Any, given: Batch[Ragged], cache: Cache) -> tuple[float, dict[str, Tensor]]:
+    torch.manual_seed(5)
+    return step(modules, objective, given, cache), of(modules, objective)
+
+
+def off(got: dict[str, Tensor], want: dict[str, Tensor]) -> float:
+    """The largest difference of a gradient, relative to its largest element or to 1 in all."""
+    assert got.keys() == want.keys() and "log_scale" in str(want.keys())
+    largest = max(float(w.abs().max()) for w in want.values())
+    return max(float((got[name] - want[name]).abs().max()) for name in want) / largest
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("name", worlds.OBJECTIVES)
+def test_every_micro_batch_size_gives_the_gradient_of_the_whole(name: str, shared: bool) -> None:
+    modules, objective = towers(shared, 0.0, torch.float64), worlds.OBJECTIVES[name]()
+    loss, want = row_by_row(modules, objective, batch())
+    for tokens in (1, 2, 3, 5, 8, 13, 40, 10**6):
+        for kept in KEPT.values():
+            modules, objective = towers(shared, 0.0, torch.float64), worlds.OBJECTIVES[name]()
+            cache = Cache(kept, memory=6000.0, tokens=tokens)  # type: ignore[arg-type]
+            found, got = stepped(modules, objective, batch(), cache)
+            assert abs(found - loss) <= 1e-12 * max(1, abs(loss)) and off(got, want) <= 1e-12, (tokens, kept)
+
+
+def test_some_are_kept_and_some_replayed() -> None:
+    """Otherwise the tests around this one compare a thing with itself."""
+    modules, objective = towers(True, 0.0, torch.float64), worlds.OBJECTIVES["gte"]()
+    cache = Cache("auto", memory=6000.0, tokens=5)
+    step(modules, objective, batch(), cache)
+    calls = len(modules.tower.calls) - 3  # the footprint was measured by three
+    plan = cache.plan(modules, batch())
+    kept = sum(micro.kept for micro in plan.micros)
+    assert 0 < kept < len(plan.micros) and calls == 2 * len(plan.micros) - kept
+    assert not any(micro.kept for micro in plan.micros[:-kept]) and plan.kept_bytes <= 6000 < plan.kept_bytes + 6000
+    assert 0 < plan.replayed < 1 and cache.replaying.seconds() > 0
+
+
+@pytest.mark.parametrize("tokens", [1, 5, None])
+@pytest.mark.parametrize("name", ["mnr", "gte", "matryoshka"])
+def test_dropout_is_replayed(name: str, tokens: int | None) -> None:
+    """Bitwise between everything kept and everything replayed; of mixtures only the order of the sums differs."""
+    for dtype, tolerance in ((torch.float64, 1e-14), (torch.float32, 1e-6)):
+        found = {}
+        for kept, mode in KEPT.items():
+            modules, objective = towers(True, 0.3, dtype), worlds.OBJECTIVES[name]()
+            found[kept] = stepped(modules, objective, batch(0, dtype), Cache(mode, memory=6000.0, tokens=tokens))  # type: ignore[arg-type]
+        (loss, nothing), (_, some), (other, everything) = found.values()
+        assert loss == other and off(some, everything) <= tolerance
+        assert all(torch.equal(nothing[key], everything[key]) for key in everything)
+        modules, objective = towers(True, 0.3, dtype), worlds.OBJECTIVES[name]()
+        torch.manual_seed(6)
+        step(modules, objective, batch(0, dtype), Cache("always", tokens=tokens))
+        assert off(of(modules, objective), everything) > 0.01  # another seed, another dropout
+
+
+def test_gradients_are_those_of_the_dropout_that_was_drawn() -> None:
+    """By finite differences along a direction, the random numbers held fast."""
+    modules, objective = towers(True, 0.3, torch.float64), worlds.OBJECTIVES["gte"]()
+    _, grads = stepped(modules, objective, batch(), Cache("always", tokens=5))
+    direction = {name: torch.randn_like(p) for name, p in modules.named_parameters()}
+    direction["tower.words.weight"][0] = 0  # padding has no gradient
+    losses = []
+    for sign in (1, -1):
+        moved, other = towers(True, 0.3, torch.float64), worlds.OBJECTIVES["gte"]()
+        with torch.no_grad():
+            for name, p in moved.named_parameters():
+                p += sign * 1e-6 * direction[name]
+        losses.append(stepped(moved, other, batch(), Cache("always", tokens=5))[0])
+    along = sum(float((grads[name] * way).sum()) for name, way in direction.items() if name in grads)
+    assert along == pytest.approx((losses[0] - losses[1]) / 2e-6, rel=1e-6)
+
+
+def test_scale_multiplies_and_accumulation_adds() -> None:
+    modules, objective = towers(True, 0.0, torch.float64), worlds.OBJECTIVES["gte"]()
+    wants = [
+        row_by_row(modules, objective, batch(0))[1],
+        row_by_row(modules, objective, batch(1))[1],
+    ]  # the second adds
+    modules, objective = towers(True, 0.0, torch.float64), worlds.OBJECTIVES["gte"]()
+    for seed in range(2):
+        step(modules, objective, batch(seed), Cache(tokens=5), scale=0.5)
+    assert off({name: 2 * grad for name, grad in of(modules, objective).items()}, wants[1]) <= 1e-12
+
+
+def test_a_frozen_tower_is_left_alone() -> None:
+    modules, objective = towers(False, 0.0, torch.float64), worlds.OBJECTIVES["mnr"]()
+    _, want = row_by_row(modules, objective, batch())
+    modules.query.requires_grad_(False)
+    modules.zero_grad()
+    objective.zero_grad()
+    for mode in KEPT.values():
+        modules.zero_grad()
+        objective.zero_grad()
+        _, got = stepped(modules, objective, batch(), Cache(mode, tokens=5))  # type: ignore[arg-type]
+        assert off(got, {name: grad for name, grad in want.items() if not name.startswith("query")}) <= 1e-12
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_out_of_memory_halves_the_micro_batch_and_goes_on(where: str) -> None:
+    modules, objective = towers(True, 0.0, torch.float64), worlds.OBJECTIVES["gte"]()
+    _, want = row_by_row(modules, objective, batch())
+
+    class Small(Attention):
+        def forward(self, features: Ragged) -> Tensor:
+            rows = super().forward(features)
+            graph = torch.is_grad_enabled()
+            if (
+                len(features) * int(features.lengths.max()) > 7
+                and graph == (where == "backward")
+                and len(self.calls) > 3
+            ):
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return rows
+
+    modules.tower.__class__ = Small
+    modules.tower.calls.clear()  # three will measure the footprint
+    modules.zero_grad()
+    objective.zero_grad()
+    cache = Cache("always", tokens=30)
+    with pytest.warns(UserWarning, match="micro-batches are halved"):
+        _, got = stepped(modules, objective, batch(), cache)
+    assert cache.tokens == 7 and off(got, want) <= 1e-12
+
+
+def test_out_of_memory_without_end_ends() -> None:
+    class Never(Attention):
+        def forward(self, features: Ragged) -> Tensor:
+            if len(self.calls) >= 3:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return super().forward(features)
+
+    modules = Shared(Never().double())
+    with pytest.warns(UserWarning, match="halved"), pytest.raises(TemperaError, match="one row at a time"):
+        step(modules, worlds.OBJECTIVES["mnr"](), batch())  # type: ignore[arg-type]
+
+
+def test_layers_that_look_at_the_whole_batch_are_refused() -> None:
+    class Normed(Attention):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+
+    with pytest.raises(ConfigError, match=r"norm is a BatchNorm1d.*use LayerNorm"):
+        step(Shared(Normed().double()), worlds.OBJECTIVES["mnr"](), batch())  # type: ignore[arg-type]
+
+
+def test_random_numbers_outside_go_on_undisturbed() -> None:
+    """A step draws its seeds, and nothing else: how it is cut does not change what is drawn next."""
+    drawn = []
+    for mode in KEPT.values():
+        modules, objective = towers(True, 0.3, torch.float64), worlds.OBJECTIVES["mnr"]()
+        torch.manual_seed(3)
+        step(modules, objective, batch(), Cache(mode, tokens=5))  # type: ignore[arg-type]
+        drawn.append(float(torch.rand(())))
+    assert len(set(drawn)) == 1
+
+
+def test_precision_of_towers_under_autocast() -> None:
+    """bf16 towers give gradients near the float32 ones, also where some are replayed and some kept in one plan."""
+    grads = {}
+    for precision in (False, True):
+        for kept, mode in KEPT.items():
+            modules, objective = towers(True, 0.0, torch.float32), worlds.OBJECTIVES["mnr"]()
+            cache = Cache(
+                mode, 2500.0, 5, autocast=lambda on=precision: torch.autocast("cpu", torch.bfloat16, enabled=on)
+            )  # type: ignore[arg-type,misc]
+            grads[precision, kept] = stepped(modules, objective, batch(0, torch.float32), cache)[1]
+    for kept in KEPT:
+        assert 1e-5 < off(grads[True, kept], grads[False, kept]) < 0.1
+        assert off(grads[True, kept], grads[True, "all"]) < 1e-6
