@@ -66,7 +66,7 @@ def test_an_empty_section_is_its_defaults(section: str) -> None:
         ("objective.similarity=cosin", "objective.similarity: no 'cosin'; there is cosine, dot."),
         ("objective.masks=[same_ids]", "objective.masks[0]: no 'same_ids'; there is same_id"),
         ("objective.pools=[docs, negative]", "objective.pools[1]: no 'negative'; there is docs, negatives, "),
-        ("data.source=pair", "data.source: no 'pair'; there is installed_python, pairs."),
+        ("data.source=pair", "data.source: no 'pair'; there is installed_python, pairs, beir, given."),
         ("tower.kind=statics", "tower.kind: no 'statics'; there is static."),
     ],
 )
@@ -265,7 +265,7 @@ def test_parts_by_name_and_with_options() -> None:
     assert [pool.name for pool in config.objective.pools] == ["docs", "back_queries"]
     assert made("objective.masks=[]").objective.masks == ()
     pairs = made("data.source=pairs", "data.path=x.jsonl", "data.query=title").data
-    assert pairs == PairsFile("x.jsonl", "title")
+    assert pairs == PairsFile("x.jsonl", query="title")
     assert made("objective.hardest=3").objective.hardest == 3
     assert {pool.name for pool in POOLS} == set(PARTS[building.Pool])
 

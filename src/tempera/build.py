@@ -24,12 +24,13 @@ from .core.memory import Memory
 from .core.objective import Objective
 from .core.pools import POOLS, Pool
 from .core.temperature import Temperature
-from .data.files import PairsFile
+from .data.files import BeirFolder, Given, PairsFile
 from .data.installed_python import InstalledPython
 from .data.pairs import Source
 from .engine.loop import Training
 from .errors import ConfigError, did_you_mean
 from .evaluation.retrieval import Evaluation
+from .towers.lora import Lora
 from .towers.pair import Options as TowerOptions
 from .towers.static import Static
 from .towers.text import Pretrained
@@ -41,7 +42,7 @@ PARTS: dict[Any, dict[str, Any]] = {
     Pool: {pool.name: pool for pool in POOLS},
     Correction: {"log_q": LogQ, "hardness": Hardness, "margin": Margin},
     masks.Mask: {"same_id": masks.SameId, "known_positives": masks.KnownPositives, "guided": masks.Guided},
-    Source: {"installed_python": InstalledPython, "pairs": PairsFile},
+    Source: {"installed_python": InstalledPython, "pairs": PairsFile, "beir": BeirFolder, "given": Given},
     TowerOptions: {"static": Static, "pretrained": Pretrained, "transformer": Transformer},
     Objective: {preset.__name__: preset for preset in presets.PRESETS},
 }
@@ -169,7 +170,7 @@ class _Builder:
         """A value that a parameter with this annotation takes."""
         if _is_kind(hint):
             return self.part(hint, value, path)
-        state = next((kind for kind in (Temperature, Memory) if hint is kind or kind in get_args(hint)), None)
+        state = next((kind for kind in (Temperature, Memory, Lora) if hint is kind or kind in get_args(hint)), None)
         if state is not None:
             if isinstance(value, state) or (value is None and type(None) in get_args(hint)):
                 return value

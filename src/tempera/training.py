@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import resource
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +29,8 @@ from .core.matryoshka import Matryoshka
 from .core.objective import Objective
 from .core.ragged import Ragged
 from .core.similarity import cosine
-from .data.batches import Draws, Examples, Shuffled
+from .data.batches import Draws, Shuffled
+from .data.catalogue import Catalogue, stored
 from .data.pairs import Rows, Split, hold_out
 from .engine import loop, outlook
 from .engine.devices import Devices, start
@@ -44,6 +46,7 @@ from .export.save import JsonLines, staged, write_json
 from .run import Run
 
 BM25_TUNING_QUERIES = 500
+CACHE = "cache"  # texts and tokens, mapped; removed with the last step
 
 
 def train(
@@ -137,30 +140,30 @@ class _Job:
 
     def read(self) -> None:
         """Pairs, what is held out of them, and every distinct text as tokens, once."""
-        pairs, candidates = self.config.data.read()
-        split = hold_out(pairs, candidates, self.config.evaluation.queries, self.config.train.seed)
-        query_rows, query_of = pairs.distinct("query")
-        self.doc_rows, doc_of = pairs.distinct("doc")
+        cache, options = self.folder / CACHE, self.config.train
+        pairs, candidates = self.config.data.read(cache)
+        self.config.resolved["data"].update(pairs.found)
+        split = hold_out(pairs, candidates, self.config.evaluation.queries, options.seed)
+        self.catalogue = catalogue = Catalogue.of(pairs)
+        query_of, doc_of = catalogue.query_of, catalogue.doc_of
         self.task = _Task.of(split, query_of, doc_of, split.asked)
-        self.rows = Shuffled(len(split.train), self.config.train.batch_size, self.config.train.seed)
-        tqdm.write(
+        self.rows = Shuffled(len(split.train), options.batch_size, options.seed)
+        lines = [
             f"{len(pairs):,} pairs: {len(split.train):,} to train on, {len(self.task.asked):,} held-out queries "
             f"against {len(split.corpus):,} documents",
-            file=sys.stderr,
+            *(f"left out: {count:,} {reason}" for reason, count in pairs.dropped.items()),
+        ]
+        tqdm.write("\n".join(lines), file=sys.stderr)
+        self.log.write(event="data", pairs=len(pairs), dropped=dict(pairs.dropped))
+        texts = (catalogue.queries, catalogue.docs)
+        self.tower = self.config.tower.build(catalogue.trained(split.train))
+        read = (
+            lambda part: self.tower.features(part, "reading queries", "query"),
+            lambda part: self.tower.features(part, "reading documents", "doc"),
         )
-        texts = [pairs.texts("query", query_rows), pairs.texts("doc", self.doc_rows)]
-        self.tower = self.config.tower.build(_trained_texts(split, texts, (query_of, doc_of)))
-        self.queries = self.tower.features(texts[0], "reading queries", "query")
-        self.docs = self.tower.features(texts[1], "reading documents", "doc")
-        options = self.config.train
-        self.examples = Examples(
-            self.queries,
-            self.docs,
-            query=torch.from_numpy(query_of[split.train]),
-            doc=torch.from_numpy(doc_of[split.train]),
-            query_ids=torch.from_numpy(pairs.ids("query")[split.train]),
-            doc_ids=torch.from_numpy(pairs.ids("doc")[split.train]),
-            draws=Draws(options.sampled, options.sampled_power, options.seed),
+        self.queries, self.docs = (stored(read[i], texts[i], cache / f"tokens.{i}") for i in (0, 1))
+        self.examples = catalogue.examples(
+            split.train, self.queries, self.docs, Draws(options.sampled, options.sampled_power, options.seed)
         )
 
     def train(self) -> None:
@@ -247,10 +250,11 @@ class _Job:
         self.tower.save(self.folder / "model")
         (self.folder / "objective.safetensors").write_bytes(as_bytes(self.config.objective.state_dict()))
         vectors = self.tower.encode(self.docs).numpy()
-        write_index(self.folder / "index", vectors, self.task.split.pairs.table.take(self.doc_rows))
+        write_index(self.folder / "index", vectors, self.catalogue.table())
         (self.folder / "config.yaml").write_text(configuration.dump(self.config.resolved), encoding="utf-8")
         metrics = self.metrics(systems, spreads)
         report = self.report(systems, spreads, metrics)
+        shutil.rmtree(self.folder / CACHE, ignore_errors=True)  # what is mapped stays readable
         (self.folder / "report.html").write_text(render(report), encoding="utf-8")
         write_json(self.folder / "metrics.json", metrics)
 
@@ -271,6 +275,7 @@ class _Job:
             "bm25": asdict(self.lexical.settings) if "bm25" in systems else None,
             "data": {
                 "pairs": len(task.split.pairs),
+                "dropped": dict(task.split.pairs.dropped),
                 "train": len(task.split.train),
                 "queries": len(task.asked),
                 "corpus": len(task.split.corpus),
@@ -342,12 +347,6 @@ class _Job:
         b = self.vectors(self.docs, task.doc_of[task.split.corpus[ranked.ravel()]]).reshape(*ranked.shape, -1)
         cosines: NDArray[np.float32] = np.einsum("qd,qkd->qk", a, b)
         return cosines
-
-
-def _trained_texts(split: Split, texts: Sequence[list[str]], of: tuple[Rows, Rows]) -> list[str]:
-    """The distinct texts of the training rows: the tokenizer does not see what is held out."""
-    used = [np.unique(rows[split.train]) for rows in of]
-    return [texts[role][i] for role in (0, 1) for i in used[role]]
 
 
 def peak_memory_bytes() -> int:

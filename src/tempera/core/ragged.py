@@ -17,6 +17,8 @@ from torch import Tensor
 class Ragged:
     """Row i holds `values[offsets[i]:offsets[i + 1]]`, as Arrow stores lists.
 
+    Values may be int32 and lie in a mapped file; rows that are taken out are int64 and in memory.
+
     >>> tokens = Ragged.of([[5, 6], [], [7]])
     >>> len(tokens), tokens.lengths.tolist()
     (3, [2, 0, 1])
@@ -50,8 +52,9 @@ class Ragged:
 
     def __getitem__(self, rows: Any) -> Ragged:
         """The chosen rows, by slice, boolean mask or indices."""
-        starts, lengths = self.offsets[:-1][rows], self.lengths[rows]
-        return Ragged(self.values[spread(starts, lengths)], from_lengths(lengths))
+        starts = self.offsets[:-1][rows]
+        lengths = self.offsets[1:][rows] - starts
+        return Ragged(self.values[spread(starts, lengths)].long(), from_lengths(lengths))
 
     def to(self, device: torch.device | str) -> Ragged:
         """The same rows on another device."""

@@ -46,7 +46,7 @@ class Examples:
     """Pairs as features: row i is the distinct query `query[i]` and the distinct document `doc[i]`.
 
     A batch carries all that parts of an objective may ask for: ids, logq (the log of how often a batch is expected to
-    hold each query and document, over the pairs and the draws), and every known answer of its queries.
+    hold each query and document, over the pairs, their negatives and the draws), and every known answer of its queries.
     """
 
     queries: Ragged  # features of every distinct query, [p]
@@ -56,6 +56,10 @@ class Examples:
     query_ids: Tensor  # [n]
     doc_ids: Tensor  # [n]
     draws: Draws = Draws()
+    negatives: Ragged | None = None  # n rows: documents that do not answer
+    all_ids: Tensor | None = None  # [u] ids of the distinct documents, which negatives need
+    weight: Tensor | None = None  # [n]
+    chance: Tensor | None = None  # [n] of each row in one draw of the sampler, 1/n if None
 
     def __len__(self) -> int:
         return len(self.query)
@@ -63,12 +67,27 @@ class Examples:
     @cached_property
     def query_frequency(self) -> Tensor:
         """Share of each distinct query among the pairs, [p]."""
-        return torch.bincount(self.query, minlength=len(self.queries)) / len(self)
+        return self._share(self.query, len(self.queries))
 
     @cached_property
     def doc_frequency(self) -> Tensor:
         """Share of each distinct document among the pairs, [u]."""
-        return torch.bincount(self.doc, minlength=len(self.docs)) / len(self)
+        return self._share(self.doc, len(self.docs))
+
+    @cached_property
+    def doc_visits(self) -> Tensor:
+        """How often a pair brings each document, as its answer or among its negatives, [u]."""
+        if self.negatives is None:
+            return self.doc_frequency
+        rows = torch.repeat_interleave(self.negatives.lengths)
+        return self.doc_frequency + self._share(self.negatives.values, len(self.docs), rows)
+
+    def _share(self, of: Tensor, count: int, rows: Tensor | None = None) -> Tensor:
+        """Chance that a pair that is drawn is, or has, each of `count` texts; `rows` are the pairs of `of`."""
+        if self.chance is None:
+            return torch.bincount(of, minlength=count) / len(self)
+        chance = self.chance if rows is None else self.chance[rows]
+        return torch.bincount(of, chance.double(), minlength=count).float()
 
     @cached_property
     def proposal(self) -> Tensor:
@@ -90,17 +109,32 @@ class Examples:
     def batch(self, rows: Tensor, step: int = 0) -> Batch[Ragged]:
         """The chosen rows, and what step `step` draws besides."""
         query, doc, drawn = self.query[rows], self.doc[rows], None
-        counts = expected_logq(len(rows), self.doc_frequency, self.draws.count, self.proposal)
         if self.draws.count:
             chosen = self.draws(self.proposal, step)
-            drawn = Side(self.docs[chosen], ids=self.id_of_doc[chosen], logq=counts[chosen])
+            drawn = Side(self.docs[chosen], ids=self.id_of_doc[chosen], logq=self._logq(chosen, len(rows)))
         logq = expected_logq(len(rows), self.query_frequency[query])
         return Batch(
             query=Side(self.queries[query], ids=self.query_ids[rows], logq=logq),
-            doc=Side(self.docs[doc], ids=self.doc_ids[rows], logq=counts[doc]),
+            doc=Side(self.docs[doc], ids=self.doc_ids[rows], logq=self._logq(doc, len(rows))),
+            negatives=self._negatives(rows),
             sampled=drawn,
+            weight=None if self.weight is None else self.weight[rows],
             known=self.known[query],
         )
+
+    def _logq(self, docs: Tensor, rows: int) -> Tensor:
+        """How often a batch of so many pairs is expected to hold documents, as the log."""
+        drawn = self.proposal[docs] if self.draws.count else None
+        return expected_logq(rows, self.doc_visits[docs], self.draws.count, drawn)
+
+    def _negatives(self, rows: Tensor) -> Side[Ragged] | None:
+        """The rows' own negatives, one row's after the other's."""
+        if self.negatives is None:
+            return None
+        own = self.negatives[rows]
+        docs, owner = own.values, torch.repeat_interleave(own.lengths)
+        ids = None if self.all_ids is None else self.all_ids[docs]
+        return Side(self.docs[docs], ids=ids, logq=self._logq(docs, len(rows)), owner=owner)
 
 
 @dataclass(frozen=True)

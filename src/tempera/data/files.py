@@ -1,122 +1,157 @@
-"""Pairs from a file: Parquet, JSON lines (plain or gzip) or CSV."""
+"""Pairs from files, from objects in memory, and from BEIR folders."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ..errors import DataError, did_you_mean
+from ..errors import DataError
+from .beir import read_beir
+from .hashing import given_ids
 from .pairs import Pairs
+from .readers import Block, blocks, read_table, valid
+from .roles import DOC_NAMES, QUERY_NAMES, Roles
+from .rows import rows_of
 
-# Usual names of the two roles, in the order in which they are looked for.
-QUERY_NAMES = ("query", "anchor", "question", "premise", "sentence1", "text1")
-DOC_NAMES = ("doc", "document", "positive", "answer", "passage", "context", "hypothesis", "sentence2", "text2")
+__all__ = ["DOC_NAMES", "QUERY_NAMES", "BeirFolder", "Given", "PairsFile", "read_table"]
 
-_BLOCK = 1 << 24  # bytes that are parsed at once; a longer row cannot be read
+_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
-class PairsFile:
-    """Rows of a query and a document that answers it.
+class PairsFile(Roles):
+    """Rows of a query and documents that answer it, with or without negatives, from a file or a folder of files.
 
     Args:
-        path: a .parquet, .jsonl, .jsonl.gz, .json, .csv or .csv.gz file.
-        query: column of the queries; None takes the first usual name that is there.
-        doc: column of the documents; None likewise.
+        path: a .parquet, .jsonl, .jsonl.gz, .json, .csv or .csv.gz file, or a folder of them.
     """
 
     path: str
-    query: str | None = None
-    doc: str | None = None
 
-    def read(self) -> tuple[Pairs, NDArray[np.bool_]]:
+    def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """All pairs; evaluation may ask every one of them."""
-        table = read_table(Path(self.path))
-        if not len(table):
-            raise DataError(f"{self.path} holds no rows: an empty data set cannot be trained on")
-        query = _column(table, self.query, QUERY_NAMES, "query", self.path)
-        doc = _column(table, self.doc, DOC_NAMES, "doc", self.path)
-        columns = {role: _texts(table, name, self.path) for role, name in (("query", query), ("doc", doc))}
-        places = [f"{self.path}:{row}" for row in range(1, len(table) + 1)]
-        pairs = Pairs.of(columns["query"], columns["doc"], place=places)
-        return pairs, np.ones(len(pairs), dtype=bool)
+        return _pairs(blocks(Path(self.path)), self, folder)
 
 
-def read_table(path: Path) -> pa.Table:
-    """Every row of a file, all texts valid UTF-8."""
-    if not path.is_file():
-        raise DataError(f"no such file: {path}")
-    kind = "".join(path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:]).lower()
-    if kind not in _READERS:
-        raise DataError(f"{path}: cannot read {kind or 'a file without extension'}; give one of {', '.join(_READERS)}")
-    if path.stat().st_size == 0:
-        raise DataError(f"{path} is empty: an empty data set cannot be trained on")
+@dataclass(frozen=True)
+class Given(Roles):
+    """Rows of an object that was handed over in Python: `tempera.train(data=...)`.
+
+    A datasets.Dataset, a pandas or polars frame, a pyarrow table: whatever has `__arrow_c_stream__`. Roles are as in files.
+
+    >>> pairs, _ = Given.of(pa.table({"anchor": ["a"], "positive": [["x", "y"]], "negative_1": ["z"]})).read()
+    >>> pairs.texts("doc"), pairs.table["negatives"].to_pylist()
+    (['x', 'y'], [['z'], ['z']])
+    """
+
+    @classmethod
+    def of(cls, data: Any, **roles: Any) -> _Handed:
+        """A source that reads an object, with options of `Roles`."""
+        return cls(**roles).hand(data)
+
+    def hand(self, data: Any) -> _Handed:
+        """The same options for an object."""
+        return _Handed(self, data)
+
+    def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
+        """Refuse: there is no object."""
+        raise DataError("data.source: given reads an object of Python: hand it over, tempera.train(data=...)")
+
+
+@dataclass(frozen=True)
+class _Handed:
+    roles: Given
+    data: Any
+
+    def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
+        return _pairs(_stream(self.data), self.roles, folder)
+
+
+@dataclass(frozen=True)
+class BeirFolder:
+    """Queries with every document that is relevant to them, from a BEIR folder.
+
+    Args:
+        path: the folder of corpus.jsonl, queries.jsonl and qrels/, each plain or with .gz.
+        split: the file of qrels.
+    """
+
+    path: str
+    split: str = "train"
+
+    def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
+        """A pair for every judgement above 0; documents without one are left out of training, and counted."""
+        beir = read_beir(self.path, self.split)
+        good = np.flatnonzero(beir.grade > 0)
+        query, doc = (pa.array(side[good]) for side in (beir.query, beir.doc))
+        columns = {
+            **{role: part["text"].take(at) for role, part, at in self._sides(beir, query, doc)},
+            "name": beir.corpus["id"].take(doc),
+            "place": pa.array([f"{self.path}:{name.as_py()}" for name in beir.corpus["id"].take(doc)]),
+        }
+        table = pa.table({name: column.cast(pa.large_string()) for name, column in columns.items()})
+        for role, part, at in self._sides(beir, query, doc):
+            table = table.append_column(f"{role}_id", pa.array(given_ids(part["id"].take(at))))
+        unused = {"documents that answer no query": len(beir.corpus) - len(np.unique(beir.doc[good]))}
+        return _asked(Pairs.distinct_of([table], folder, {k: v for k, v in unused.items() if v}))
+
+    def _sides(self, beir: Any, query: pa.Array, doc: pa.Array) -> tuple[tuple[str, pa.Table, pa.Array], ...]:
+        return (("query", beir.queries, query), ("doc", beir.corpus, doc))
+
+
+def _stream(data: Any) -> Iterator[Block]:
+    """An object's rows, some at a time."""
     try:
-        table = _READERS[kind](path)
-        table.validate(full=True)  # a reader passes on texts that are not UTF-8
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: not a readable {kind.lstrip('.')} file: {str(error).splitlines()[0]}") from None
-    return table
-
-
-def _parquet(path: Path) -> pa.Table:
-    import pyarrow.parquet as parquet
-
-    return parquet.read_table(path)
-
-
-def _json(path: Path) -> pa.Table:
-    import pyarrow.json as json
-
-    with pa.input_stream(str(path)) as stream:  # decompresses by extension
-        return json.read_json(stream, json.ReadOptions(block_size=_BLOCK))
-
-
-def _csv(path: Path) -> pa.Table:
-    import pyarrow.csv as csv
-
-    with pa.input_stream(str(path)) as stream:
-        return csv.read_csv(stream, csv.ReadOptions(block_size=_BLOCK), csv.ParseOptions(newlines_in_values=True))
-
-
-_READERS = {
-    ".parquet": _parquet,
-    ".jsonl": _json,
-    ".jsonl.gz": _json,
-    ".json": _json,
-    ".csv": _csv,
-    ".csv.gz": _csv,
-}
-
-
-def _column(table: pa.Table, asked: str | None, usual: tuple[str, ...], role: str, path: str) -> str:
-    names = table.column_names
-    if asked is not None and asked not in names:
-        hint = did_you_mean(asked, names)
-        raise DataError(f"{path} has no column {asked!r} for data.{role}; it has {', '.join(names)}.{hint}")
-    found = asked or next((name for name in usual if name in names), None)
-    if found is None:
+        reader = pa.RecordBatchReader.from_stream(data)
+    except TypeError:
+        if isinstance(data, dict):
+            raise DataError("data holds several data sets: hand over one, such as data['train']") from None
         raise DataError(
-            f"{path} has no column that is usual for a {role} ({', '.join(usual)}); "
-            f"it has {', '.join(names)}: name one with data.{role}=COLUMN"
-        )
-    if names.count(found) > 1:
-        raise DataError(f"{path} has {names.count(found)} columns named {found!r}; give each column a name of its own")
-    return found
+            f"data is {type(data).__name__}, which gives no Arrow stream (__arrow_c_stream__): "
+            "hand over a datasets.Dataset, a frame of pandas or polars, or a table of pyarrow"
+        ) from None
+    first = 1
+    for batch in reader:
+        for start in range(0, len(batch), _ROWS):
+            table = pa.Table.from_batches([batch.slice(start, _ROWS)])
+            valid(table, "data", first)
+            yield Block(table, "data", first)
+            first += len(table)
 
 
-def _texts(table: pa.Table, name: str, path: str) -> pa.ChunkedArray:
-    column = table[name]
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        raise DataError(f"{path}: column {name!r} holds {column.type}, and texts are expected")
-    blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(column), ""), True).to_numpy()
-    if blank.any():
-        raise DataError(
-            f"{path}: column {name!r} has no text in row {int(blank.argmax()) + 1} ({int(blank.sum())} such rows)"
-        )
-    return column.cast(pa.large_string())
+def _pairs(read: Iterator[Block], roles: Roles, folder: Path | None) -> tuple[Pairs, NDArray[np.bool_]]:
+    dropped: Counter[str] = Counter()
+    names: list[str] = []
+    columns: dict[str, tuple[str, ...]] = {}
+
+    def tables() -> Iterator[pa.Table]:
+        nonlocal columns
+        for block in read:
+            if not len(block.table):
+                continue
+            new = [
+                name
+                for name in block.table.column_names
+                if name not in names or block.table.column_names.count(name) > 1
+            ]
+            if new:
+                names.extend(new)
+                columns = roles.columns(names, block.file)
+            yield rows_of(block, roles, columns, dropped)
+
+    parts = list(tables()) if folder is None else tables()
+    pairs = Pairs.distinct_of(parts, folder)
+    if not len(pairs):
+        raise DataError(f"no row is left: {', '.join(f'{count:,} {reason}' for reason, count in dropped.items())}")
+    return _asked(replace(pairs, dropped={**dropped, **pairs.dropped}, found=roles.found(columns)))
+
+
+def _asked(pairs: Pairs) -> tuple[Pairs, NDArray[np.bool_]]:
+    return pairs, np.ones(len(pairs), dtype=bool)

@@ -61,7 +61,7 @@ class InstalledPython:
     workers: int | None = None
     max_characters: int = 4000
 
-    def read(self) -> tuple[Pairs, NDArray[np.bool_]]:
+    def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """All pairs; evaluation asks the functions of the standard library, or of every root that was given."""
         roots = [Path(root).resolve() for root in self.roots] or installed_roots()
         for root in roots:

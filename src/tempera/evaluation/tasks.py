@@ -109,7 +109,7 @@ class Retrieval:
     @classmethod
     def pairs(cls, path: str | Path) -> Retrieval:
         """A table of pairs: each distinct query is asked once, of every distinct document; ids are rows, from 1."""
-        pairs, _ = PairsFile(str(path)).read()
+        pairs, _ = PairsFile(str(path), metadata=("*",), identical="keep").read()
         sides, at = {}, {}
         for role in ("query", "doc"):
             first, at[role] = pairs.distinct(role)

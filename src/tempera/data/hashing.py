@@ -1,0 +1,47 @@
+"""Ids of texts: 64-bit hashes of their content, or of the ids that were given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+
+
+def content_id(text: str) -> int:
+    """The id of a text: a 64-bit hash of it with runs of white space as one space.
+
+    >>> content_id("a  b") == content_id(" a b\\n"), content_id("a b") == content_id("A b")
+    (True, False)
+    """
+    return xxhash.xxh3_64_intdigest(" ".join(text.split()).encode("utf-8", "surrogatepass")) - (1 << 63)
+
+
+def content_ids(texts: pa.Array | pa.ChunkedArray) -> Ids:
+    """The id of every text, [n]."""
+    return np.fromiter(map(content_id, texts.to_pylist()), np.int64, len(texts))
+
+
+def given_ids(values: pa.Array) -> Ids:
+    """64-bit hashes of ids that were given, texts or integers, [n]; 7 and "7" are one id."""
+    keys = values.cast(pa.large_string()).to_pylist()
+    return np.fromiter((xxhash.xxh3_64_intdigest(key.encode()) - (1 << 63) for key in keys), np.int64, len(keys))
+
+
+def mixed(ids: Ids, salt: Ids | int) -> Ids:
+    """Ids made others by a salt, one way for each: the finalizer of splitmix64 (Steele et al. 2014), [n].
+
+    >>> a = mixed(np.array([1, 2, 1]), np.array([5, 5, 6]))
+    >>> len(set(a.tolist())), bool((a == mixed(np.array([1, 2, 1]), np.array([5, 5, 6]))).all())
+    (3, True)
+    """
+    salted = np.atleast_1d(np.asarray(salt, np.int64)).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(
+        0x632BE59BD9B4E019
+    )
+    z = ids.astype(np.uint64) ^ salted
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    out: Ids = (z ^ (z >> np.uint64(31))).view(np.int64)
+    return out

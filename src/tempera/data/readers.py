@@ -1,0 +1,217 @@
+"""Tables from files, a block of rows at a time: Parquet, JSON lines and CSV, plain or gzip, one file or a folder of shards."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+import pyarrow as pa
+
+from ..errors import DataError
+
+_BLOCK = 1 << 24  # bytes that are parsed at once; a longer row of CSV cannot be read
+_ROWS = 1 << 16  # rows of a Parquet file that are held at once
+_ROW = re.compile(r"(?:in row|Row #)\s*(\d+)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive rows of one file."""
+
+    table: pa.Table
+    file: str  # as it is named in messages
+    first: int = 1  # number of the first row, counted from 1
+
+    def place(self, row: int) -> str:
+        """What to call a row of this block."""
+        return f"{self.file}:{self.first + row}"
+
+
+def blocks(path: Path) -> Iterator[Block]:
+    """The rows of a file, or of every file in a folder by name, in order; all texts are valid UTF-8.
+
+    Raises:
+        DataError: what is not there, empty, damaged, of another format or not UTF-8, with the file and the row.
+    """
+    files = _shards(path) if path.is_dir() and not path.suffix else [path]
+    empty = True
+    for file in files:
+        for block in _read(file):
+            empty = empty and not len(block.table)
+            yield block
+    if empty:
+        raise DataError(f"{path} holds no rows: an empty data set cannot be trained on")
+
+
+def read_table(path: Path) -> pa.Table:
+    """Every row of a file, all texts valid UTF-8; columns of CSV are texts."""
+    return pa.concat_tables([block.table for block in blocks(path)], promote_options="permissive")
+
+
+def _shards(folder: Path) -> list[Path]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and _kind(path) in _READERS)
+    if not files:
+        raise DataError(f"{folder} holds no file to read: give a folder of {', '.join(_READERS)}")
+    return files
+
+
+def _kind(path: Path) -> str:
+    return "".join(path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:]).lower()
+
+
+def _read(path: Path) -> Iterator[Block]:
+    if not path.is_file():
+        raise DataError(f"no such file: {path}")
+    kind = _kind(path)
+    if kind not in _READERS:
+        raise DataError(f"{path}: cannot read {kind or 'a file without extension'}; give one of {', '.join(_READERS)}")
+    if path.stat().st_size == 0:
+        raise DataError(f"{path} is empty: an empty data set cannot be trained on")
+    first = 1
+    try:
+        for table in _READERS[kind](path):
+            yield Block(table, str(path), first)
+            first += len(table)
+    except (pa.ArrowException, OSError, EOFError, zlib.error) as error:
+        after = f" after row {first - 1:,}" if first > 1 else ""
+        raise DataError(
+            f"{path}: not a readable {kind.lstrip('.')} file{after}: {str(error).splitlines()[0]}"
+        ) from None
+
+
+def _parquet(path: Path) -> Iterator[pa.Table]:
+    import pyarrow.parquet as parquet
+
+    first = 1
+    with parquet.ParquetFile(path, memory_map=True) as file:
+        for batch in file.iter_batches(_ROWS):
+            table = pa.Table.from_batches([batch])
+            valid(table, str(path), first)
+            yield table
+            first += len(table)
+
+
+def valid(table: pa.Table, file: str, first: int = 1) -> None:
+    """Refuse texts that are not UTF-8, which a reader passes on.
+
+    Raises:
+        DataError: says row and column.
+    """
+    try:
+        table.validate(full=True)
+    except pa.ArrowInvalid:
+        for name in table.column_names:
+            for row in range(len(table)):
+                try:
+                    table[name][row].as_py()
+                except UnicodeDecodeError:
+                    raise DataError(f"{file}, row {first + row}: column {name!r} is not UTF-8") from None
+        raise
+
+
+def _json(path: Path) -> Iterator[pa.Table]:
+    import pyarrow.json as reader
+
+    first = 1
+    with _open(path) as file:
+        for lines in _whole_lines(file):
+            try:
+                lines.decode("utf-8")
+                options = reader.ReadOptions(block_size=len(lines) + 1, use_threads=False)
+                table = reader.read_json(io.BytesIO(lines), options)
+            except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+                _json_fault(path, lines, first, error)
+            yield table
+            first += len(table)
+    if first == 1:
+        yield pa.table({})
+
+
+def _open(path: Path) -> BinaryIO:
+    return gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb")  # type: ignore[return-value]
+
+
+def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Blocks that end with a line's end; blank ones are left out."""
+    rest, first = b"", True
+    while block := file.read(_BLOCK):
+        if first:
+            block, first = block.removeprefix(b"\xef\xbb\xbf"), False
+        lines, newline, tail = block.rpartition(b"\n")
+        if not newline:
+            rest += block
+            continue
+        whole, rest = rest + lines + newline, tail
+        if whole.strip():
+            yield whole
+    if rest.strip():
+        yield rest
+
+
+def _json_fault(path: Path, lines: bytes, first: int, error: Exception) -> NoReturn:
+    """Say which row; reading line by line is slow, and only for blocks with a fault."""
+    rows = [line for line in lines.split(b"\n") if line.strip()]
+    for row, line in enumerate(rows, first):
+        try:
+            json.loads(line.decode("utf-8")).items()
+        except UnicodeDecodeError:
+            raise DataError(f"{path}, row {row}: not UTF-8") from None
+        except ValueError as fault:
+            raise DataError(f"{path}, row {row}: not JSON: {fault}") from None
+        except AttributeError:
+            raise DataError(f"{path}, row {row}: an object of columns is expected: {line[:40]!r}") from None
+    found = _ROW.search(str(error))
+    row = first + int(found[1]) if found else first
+    text = re.sub(r"^JSON parse error: | in row \d+$", "", str(error).splitlines()[0])
+    raise DataError(f"{path}, row {row}: {text[0].lower()}{text[1:]}") from None
+
+
+def _csv(path: Path) -> Iterator[pa.Table]:
+    import pyarrow.csv as reader
+
+    read, parse = reader.ReadOptions(block_size=_BLOCK), reader.ParseOptions(newlines_in_values=True)
+    with _open(path) as file:
+        while file.read(1 << 24):  # the parser takes a gzip file that is cut short for a whole one
+            pass
+    try:
+        with pa.input_stream(str(path)) as stream:  # decompresses by extension
+            names = reader.open_csv(stream, reader.ReadOptions(block_size=_BLOCK), parse).schema.names
+        texts = reader.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
+        )
+        with pa.input_stream(str(path)) as stream:
+            for batch in reader.open_csv(stream, read, parse, texts):
+                yield pa.Table.from_batches([batch])
+    except pa.ArrowInvalid as error:
+        if "UTF8" in str(error):
+            _csv_fault(path)
+        raise
+
+
+def _csv_fault(path: Path) -> None:
+    with _open(path) as file:
+        lines = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
+        rows = csv.reader(lines)
+        header = next(rows)
+        for row, cells in enumerate(rows, 1):
+            for name, cell in zip(header, cells):
+                if not cell.isascii() and any("\udc80" <= letter <= "\udcff" for letter in cell):
+                    raise DataError(f"{path}, row {row}: column {name!r} is not UTF-8")
+
+
+_READERS: dict[str, Callable[[Path], Iterator[pa.Table]]] = {
+    ".parquet": _parquet,
+    ".jsonl": _json,
+    ".jsonl.gz": _json,
+    ".json": _json,
+    ".csv": _csv,
+    ".csv.gz": _csv,
+}

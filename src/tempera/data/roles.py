@@ -1,0 +1,159 @@
+"""Which column is what: roles by name, never by position."""
+
+# Annotations are evaluated here: options are read from the signatures of subclasses in other modules.
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ..errors import ConfigError, DataError, did_you_mean
+
+# Usual names of the two roles that every table has.
+QUERY_NAMES = ("query", "anchor", "question", "premise", "sentence1", "text1")
+DOC_NAMES = (
+    *("doc", "document", "positive", "positives", "pos", "answer", "passage", "context", "hypothesis"),
+    *("sentence2", "text2", "positive_passages"),
+)
+# And of those that a table may have. A negatives column may be one of several, negative_1 ... negative_n.
+USUAL: dict[str, tuple[str, ...]] = {
+    "query": QUERY_NAMES,
+    "doc": DOC_NAMES,
+    "negatives": ("negatives", "negative", "neg", "hard_negatives", "negative_passages"),
+    "query_id": ("query_id", "query-id", "qid"),
+    "doc_id": ("doc_id", "document_id", "docid", "corpus-id", "positive_id", "positive_ids", "pos_id"),
+    "negative_ids": ("negative_ids", "neg_id", "neg_ids"),
+    "weight": ("weight", "weights"),
+    "score": ("score", "scores", "label", "labels"),
+    "positive_scores": ("positive_scores", "pos_scores"),
+    "negative_scores": ("negative_scores", "neg_scores"),
+    "prompt": ("prompt",),
+}
+_NUMBERED = re.compile(r"(negative|neg)_\d+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roles:
+    """The role of every column; one that is not given is found by its usual names, and a column without role is an error.
+
+    A document or negatives column holds a text or a list of texts (also of Tevatron's objects docid, title, text) in
+    each row: every positive trains, as a pair of its own with all negatives of its row.
+
+    Args:
+        query: column of the queries.
+        doc: column of the documents that answer.
+        negatives: columns of documents that do not; their number may differ from row to row, and an empty cell is none.
+        query_id: column of ids, text or integer, to tell queries apart in place of their content.
+        doc_id: likewise of the documents, a list where doc holds lists.
+        negative_ids: likewise of the negatives, in their order.
+        weight: column of how much a row counts in the loss.
+        score: column of how well the document answers; needs min_score.
+        positive_scores: column of scores of the documents; checked, and used by negative_margin.
+        negative_scores: likewise of the negatives.
+        prompt: column of instructions to put before the row's query.
+        metadata: columns that are not read; ["*"] is all without a role.
+        min_score: rows of a lower score are left out, and counted.
+        negative_margin: negatives that score above the row's best positive less this are left out, and counted.
+        identical: what to do with a row whose query is its own document.
+        query_prompt: put before every query of this source.
+        doc_prompt: put before every document of this source.
+    """
+
+    query: str | None = None
+    doc: str | None = None
+    negatives: tuple[str, ...] | None = None
+    query_id: str | None = None
+    doc_id: str | None = None
+    negative_ids: str | None = None
+    weight: str | None = None
+    score: str | None = None
+    positive_scores: str | None = None
+    negative_scores: str | None = None
+    prompt: str | None = None
+    metadata: tuple[str, ...] = ()
+    min_score: float | None = None
+    negative_margin: Annotated[float, Field(ge=0)] | None = None
+    identical: Literal["refuse", "drop", "keep"] = "refuse"
+    query_prompt: str = ""
+    doc_prompt: str = ""
+
+    def columns(self, names: Sequence[str], where: str) -> dict[str, tuple[str, ...]]:
+        """The columns of every role that a table with these columns has.
+
+        Raises:
+            DataError: a column that is missing, ambiguous, without role or there twice; says what there is to choose.
+
+        >>> Roles(metadata=("title",)).columns(["anchor", "title", "negative_1", "negative_2"], "a.csv")
+        Traceback (most recent call last):
+            ...
+        tempera.errors.DataError: a.csv has no column that is usual for a doc (doc, document, positive, positives, \
+pos, answer, passage, context, hypothesis, sentence2, text2, positive_passages); it has anchor, title, negative_1, \
+negative_2: name one with data.doc=COLUMN
+        """
+        for name in names:
+            if names.count(name) > 1:
+                raise DataError(
+                    f"{where} has {names.count(name)} columns named {name!r}; give each column a name of its own"
+                )
+        given = {name for role in USUAL for name in self._given(role)} | set(self.metadata)
+        free = [name for name in names if name not in given]
+        found = {role: self._find(role, names, free, where) for role in USUAL}
+        for role in ("query", "doc"):
+            if not found[role]:
+                raise DataError(
+                    f"{where} has no column that is usual for a {role} ({', '.join(USUAL[role])}); "
+                    f"it has {', '.join(names)}: name one with data.{role}=COLUMN"
+                )
+        self._refuse_unknown(names, found, where)
+        if found["score"] and self.min_score is None:
+            name = found["score"][0]
+            raise DataError(
+                f"{where}: column {name!r} grades the pairs, and every row would train as an answer: give "
+                f"data.min_score, the least that is one, or data.metadata=[{name}] to take all rows"
+            )
+        return {role: columns for role, columns in found.items() if columns}
+
+    def found(self, columns: dict[str, tuple[str, ...]]) -> dict[str, Any]:
+        """These options with the columns that were found, for the configuration of the run."""
+        return {role: list(c) if role == "negatives" else c[0] for role, c in columns.items()}
+
+    def _given(self, role: str) -> tuple[str, ...]:
+        value: str | tuple[str, ...] | None = getattr(self, role)
+        return (value,) if isinstance(value, str) else value or ()
+
+    def _find(self, role: str, names: Sequence[str], free: Sequence[str], where: str) -> tuple[str, ...]:
+        for name in self._given(role):
+            if name not in names:
+                raise DataError(
+                    f"{where} has no column {name!r} for data.{role}; it has {', '.join(names)}.{did_you_mean(name, names)}"
+                )
+        if getattr(self, role) is not None:
+            return self._given(role)
+        usual = tuple(name for name in free if name in USUAL[role])
+        if role == "negatives":
+            return usual + tuple(name for name in free if _NUMBERED.fullmatch(name))
+        if len(usual) > 1:
+            raise DataError(
+                f"{where} has {len(usual)} columns that are usual for a {role}: {', '.join(usual)}; "
+                f"choose with data.{role}={usual[0]} data.metadata=[{','.join(usual[1:])}]"
+            )
+        return usual
+
+    def _refuse_unknown(self, names: Sequence[str], found: dict[str, tuple[str, ...]], where: str) -> None:
+        taken: dict[str, str] = {}
+        for role, columns in found.items():
+            for name in columns:
+                if name in taken or name in self.metadata:
+                    other = taken.get(name, "metadata")
+                    raise ConfigError(f"{where}: column {name!r} is given as {other} and as {role}; keep one")
+                taken[name] = role
+        unknown = [name for name in names if name not in taken and name not in self.metadata]
+        if unknown and "*" not in self.metadata:
+            usual = [name for role in USUAL.values() for name in role]
+            raise DataError(
+                f"{where}: column {unknown[0]!r} has no usual name: give its role as data.ROLE={unknown[0]}, one of "
+                f"{', '.join(USUAL)}, or declare it: data.metadata=[{','.join(unknown)}]."
+                f"{did_you_mean(unknown[0], usual)}"
+            )
