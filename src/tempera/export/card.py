@@ -1,0 +1,104 @@
+"""The card of a saved model: what it is, what it was trained on and how, what it reaches, how to use it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..evaluation.compare import Difference
+
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|~$-])")
+_FENCE = re.compile(r"`{3,}")
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a card shows; what is None or empty is said to be unknown or left out.
+
+    `metrics` holds systems, each with its metrics and their intervals; the model's own is called trained.
+    """
+
+    title: str
+    data: Mapping[str, str]
+    recipe: str  # YAML
+    metrics: Mapping[str, Mapping[str, Difference]]
+    license: str | None = None
+    data_license: str | None = None
+    base_model: str | None = None
+    language: str | None = None
+
+
+def render_card(card: Card) -> str:
+    """Markdown behind a YAML head as the Hugging Face hub reads it; all that is shown is escaped."""
+    head = {
+        "license": card.license or "unknown",
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "sentence-similarity",
+        "tags": ["sentence-transformers", "sentence-similarity", "feature-extraction", "tempera"],
+        "base_model": card.base_model,
+        "language": card.language,
+    }
+    # JSON is YAML, and escapes whatever a value holds.
+    lines = [f"{key}: {json.dumps(value)}" for key, value in head.items() if value is not None]
+    parts = [
+        "\n".join(["---", *lines, "---"]),
+        f"# {_text(card.title)}",
+        "A text embedding model trained by contrast with Tempera. It opens with sentence-transformers alone.",
+        "## Use\n\n" + _USE,
+        "## Training data\n\n" + _table(["what", "how much"], [[key, value] for key, value in card.data.items()]),
+        *(["## Metrics\n\n" + _metrics(card.metrics)] if card.metrics else []),
+        "## Recipe\n\n" + _fenced(card.recipe, "yaml"),
+        "## Licence\n\n" + _licence(card),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+_USE = """```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("path/to/this/folder")
+queries = model.encode_query(["what is asked"], normalize_embeddings=True)
+docs = model.encode_document(["what may answer it"], normalize_embeddings=True)
+print(queries @ docs.T)
+```"""
+
+
+def _metrics(systems: Mapping[str, Mapping[str, Difference]]) -> str:
+    names = list(dict.fromkeys(name for metrics in systems.values() for name in metrics))
+    rows = [[name, *(_cell(metrics.get(name)) for metrics in systems.values())] for name in names]
+    shares = sorted({100 * found.confidence for metrics in systems.values() for found in metrics.values()})
+    note = f"In brackets: bootstrap intervals over held-out queries, {', '.join(f'{share:g}' for share in shares)} %."
+    return _table(["metric", *systems], rows) + "\n\n" + note
+
+
+def _cell(found: Difference | None) -> str:
+    return "" if found is None else f"{found.mean:.4f} [{found.low:.4f}, {found.high:.4f}]"
+
+
+def _licence(card: Card) -> str:
+    parts = {"model": card.license, "training data": card.data_license, "base model": card.base_model}
+    said = [f"- {what}: {_text(value) if value else 'not stated'}" for what, value in parts.items()]
+    return "\n".join(said) + "\n\nWhat is not stated has to be cleared before the model is passed on."
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    cells = [[cell if line is lines[1] else _text(cell) for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def _text(value: str) -> str:
+    """One line in which nothing is markup.
+
+    >>> _text("a|b <i>*c*")
+    'a\\\\|b &lt;i&gt;\\\\*c\\\\*'
+    """
+    plain = " ".join(value.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _MARKDOWN.sub(r"\\\1", plain)
+
+
+def _fenced(text: str, language: str) -> str:
+    fence = "`" * max([3, *(len(run) + 1 for run in _FENCE.findall(text))])
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"

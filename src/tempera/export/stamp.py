@@ -1,0 +1,60 @@
+"""Which model made the vectors of an index, so that another one is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import xxhash
+
+from ..errors import DataError
+
+_KEY = b"tempera"
+_BLOCK = 1 << 22
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What a search has to know of the vectors it compares with."""
+
+    model: str  # fingerprint
+    dimensions: int
+    metric: str = "cosine"
+    normalised: bool = True
+
+    @classmethod
+    def read(cls, metadata: Mapping[bytes, bytes] | None) -> Stamp | None:
+        """The stamp in an Arrow or Parquet schema's metadata; None if there is none."""
+        text = (metadata or {}).get(_KEY)
+        return None if text is None else cls(**json.loads(text))
+
+    def metadata(self) -> dict[bytes, bytes]:
+        """For a schema."""
+        return {_KEY: json.dumps(asdict(self)).encode()}
+
+    def refuse_other(self, model: str, place: Path) -> None:
+        """Raise DataError unless a model with this fingerprint made the vectors."""
+        if model != self.model:
+            raise DataError(
+                f"{place} holds vectors of another model ({self.model[:12]}, and this one is {model[:12]}): "
+                "make the index anew, or give the model it was made with"
+            )
+
+
+def fingerprint(model: Path) -> str:
+    """A hash of all files of a saved model that decide its vectors: weights, configuration, tokenizer; 32 hex digits.
+
+    The model card and hidden files are left out.
+    """
+    files = {path.relative_to(model).as_posix(): path for path in model.rglob("*") if path.is_file()}
+    digest = xxhash.xxh3_128()
+    for name, path in sorted(files.items()):
+        if path.suffix == ".md" or name.startswith(".") or "/." in name:
+            continue
+        digest.update(f"{name}\0{path.stat().st_size}\0".encode())
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
+    return digest.hexdigest()

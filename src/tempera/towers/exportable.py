@@ -1,0 +1,92 @@
+"""A saved model as one module from padded token ids to unit vectors: what other runtimes can take over.
+
+Letters in shapes: n rows, w tokens of the longest of them, D width.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from ..errors import ConfigError
+from .text import open_model
+
+
+@dataclass(frozen=True)
+class Exportable:
+    """A module that takes input_ids and attention_mask, [n, w] each, and how texts become these."""
+
+    module: nn.Module
+    tokenizer: str  # tokenizer.json
+    max_length: int | None  # None is the tokenizer's own
+    special_tokens: bool
+    pad: int
+    prompts: dict[str, str]  # of query and doc
+
+
+class _Static(nn.Module):
+    def __init__(self, table: Tensor) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(*table.shape, _weight=table)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        mask = attention_mask.unsqueeze(-1).to(self.embedding.weight.dtype)  # [n, w, 1]
+        # The mean of a row without tokens is 0, as that of an embedding bag.
+        return F.normalize((self.embedding(input_ids) * mask).sum(1) / mask.sum(1).clamp(min=1), dim=-1)
+
+
+class _Text(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        found = self.model({"input_ids": input_ids, "attention_mask": attention_mask})
+        return F.normalize(found["sentence_embedding"], dim=-1)
+
+
+def exportable(folder: Path) -> Exportable:
+    """The model in a sentence-transformers folder, its pooling and normalisation included.
+
+    Raises:
+        ConfigError: a model that does not go from token ids to one vector by itself, such as one with a router.
+    """
+    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    kinds = [module["type"].rsplit(".", 1)[-1] for module in modules]
+    prompts = _prompts(folder)
+    if kinds[0] == "StaticEmbedding" and set(kinds[1:]) <= {"Normalize"}:
+        path = folder / modules[0]["path"]
+        table = load_file(path / "model.safetensors")["embedding.weight"].float()
+        tokenizer = (path / "tokenizer.json").read_text(encoding="utf-8")
+        return Exportable(_Static(table).eval(), tokenizer, None, False, 0, prompts)
+    model = open_model(str(folder)).eval()
+    fast = getattr(model.tokenizer, "backend_tokenizer", None)
+    if fast is None or kinds[0] == "Router":
+        raise ConfigError(
+            f"{folder} cannot be exported: a model of {', '.join(kinds)} is no single network over token ids"
+        )
+    pad = model.tokenizer.pad_token_id or 0
+    return Exportable(_Text(model).eval(), fast.to_str(), model.max_seq_length, True, pad, prompts)
+
+
+def _prompts(folder: Path) -> dict[str, str]:
+    path = folder / "config_sentence_transformers.json"
+    if not path.is_file():
+        return {}
+    about = json.loads(path.read_text(encoding="utf-8"))
+    given = about.get("prompts") or {}
+    default = given.get(about.get("default_prompt_name") or "", "")
+    names = {"query": ("query",), "doc": ("document", "passage", "corpus")}
+    return {role: next((given[name] for name in of if name in given), default) for role, of in names.items()}
+
+
+def example(vocabulary: int) -> tuple[Tensor, Tensor]:
+    """Two rows of four tokens, the second one shorter."""
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
+    return torch.arange(8).reshape(2, 4) % max(1, vocabulary) * mask, mask
