@@ -67,7 +67,7 @@ def test_an_empty_section_is_its_defaults(section: str) -> None:
         ("objective.masks=[same_ids]", "objective.masks[0]: no 'same_ids'; there is same_id"),
         ("objective.pools=[docs, negative]", "objective.pools[1]: no 'negative'; there is docs, negatives, "),
         ("data.source=pair", "data.source: no 'pair'; there is installed_python, pairs, beir, given."),
-        ("tower.kind=statics", "tower.kind: no 'statics'; there is static."),
+        ("tower.kind=statics", "tower.kind: no 'statics'; there is static, pretrained, transformer."),
     ],
 )
 def test_names_that_do_not_exist(override: str, message: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,7 +78,8 @@ def _sentence_transformer(folder: Path, role: Role) -> Encode:
     except ImportError:
         raise DataError(f"{folder} is opened by sentence-transformers: pip install 'tempera[text]'") from None
     try:
-        model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+        with quietly():
+            model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     except Exception as error:  # whatever its modules raise
         raise DataError(f"{folder} is not a model that sentence-transformers opens: {said(error)}") from None
     read = model.encode_query if role == "query" else model.encode_document
@@ -87,6 +89,20 @@ def _sentence_transformer(folder: Path, role: Role) -> Encode:
         return vectors.reshape(len(texts), model.get_embedding_dimension() or -1)
 
     return encode
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Files are read and written without a progress bar for each."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def said(error: Exception) -> str:

@@ -11,8 +11,11 @@ from pydantic import Field
 from tokenizers import Tokenizer, processors
 
 from ..errors import ConfigError
+from .modules import tower_of
 from .pair import Tower
-from .text import tower_of
+from .saved import quietly
+from .sides import Sides, divided
+from .text import compile_transformers
 from .tokenizer import sample, train_tokenizer
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ class Transformer:
         vocabulary: pieces of the tokenizer.
         max_length: longer texts are cut to this many tokens, the first of which stands for the text.
         dropout: of hidden states and attention.
+        sides: one tower for queries and documents, two heads on a shared one, or two towers.
+        torch_compile: compile the transformer; pays on long runs, for the first steps take minutes.
 
     Raises:
         ConfigError: heads that do not divide the width, or a corpus without words.
@@ -43,6 +48,8 @@ class Transformer:
     vocabulary: Annotated[int, Field(gt=0)] = 32_000
     max_length: Annotated[int, Field(gt=1)] = 256
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    sides: Sides = "one"
+    torch_compile: bool = False
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -50,7 +57,11 @@ class Transformer:
 
     def build(self, texts: Sequence[str]) -> Tower:
         """An untrained tower whose tokenizer has read (an even sample of) the texts."""
-        return tower_of(self._model(train_tokenizer(sample(texts), self.vocabulary, self.max_length)))
+        model = self._model(train_tokenizer(sample(texts), self.vocabulary, self.max_length))
+        model = divided(model, self.sides)
+        if self.torch_compile:
+            compile_transformers(model)
+        return tower_of(model)
 
     def _model(self, tokenizer: Tokenizer) -> SentenceTransformer:
         try:
@@ -80,7 +91,7 @@ class Transformer:
             cls_token=_FIRST,
             model_max_length=self.max_length,
         )
-        with TemporaryDirectory() as folder:  # the one way into sentence-transformers is through files
+        with quietly(), TemporaryDirectory() as folder:  # the one way into sentence-transformers is through files
             BertModel(config).save_pretrained(folder)
             reader.save_pretrained(folder)
             body = models.Transformer(folder)

@@ -1,0 +1,92 @@
+"""Low-rank adapters: a frozen transformer and a few trained matrices."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from ..errors import ConfigError
+from .saved import said
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+
+@dataclass(frozen=True)
+class Lora:
+    """LoRA (Hu et al. 2021): every chosen linear layer W becomes W + alpha / rank B A, and only A and B are trained.
+
+    Args:
+        rank: of B A.
+        alpha: the scale of what is learned; None is twice the rank.
+        dropout: of what goes into A.
+        layers: names of the layers, as query and value; None is every linear layer of the transformer.
+        merge: save a model of the usual kind, with B A added to W; otherwise the adapter alone, which needs the model it
+            was trained on.
+    """
+
+    rank: Annotated[int, Field(gt=0)] = 16
+    alpha: Annotated[int, Field(gt=0)] | None = None
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    layers: tuple[str, ...] | None = None
+    merge: bool = True
+
+    def add_to(self, model: SentenceTransformer) -> None:
+        """Freeze a model's transformers and give them adapters, which change nothing yet.
+
+        Raises:
+            ConfigError: no peft, no transformer, or no such layers.
+        """
+        try:
+            from peft import LoraConfig
+        except ImportError:
+            raise ConfigError("tower.lora needs peft: pip install 'tempera[lora]'") from None
+        found = transformers_of(model)
+        if not found:
+            raise ConfigError("tower.lora is for transformers, and this model has none: drop it")
+        alpha = 2 * self.rank if self.alpha is None else self.alpha
+        layers = "all-linear" if self.layers is None else list(self.layers)
+        for module in found:
+            options = LoraConfig(r=self.rank, lora_alpha=alpha, lora_dropout=self.dropout, target_modules=layers)
+            try:
+                module.model.add_adapter(options)
+            except ValueError as error:
+                raise ConfigError(f"tower.lora.layers: {said(error)}") from None
+
+    @contextmanager
+    def saving(self, model: SentenceTransformer) -> Iterator[None]:
+        """A context in which the model is as it is to be saved; its adapters are as they were afterwards."""
+        found = transformers_of(model) if self.merge else []
+        bodies = [module.model for module in found]
+        try:
+            for module, body in zip(found, bodies, strict=True):
+                module.model = merged(body)
+            yield
+        finally:
+            for module, body in zip(found, bodies, strict=True):
+                module.model = body
+
+
+def merged(body: Any) -> Any:
+    """A copy of a transformer whose adapters have become part of its weights."""
+    from peft.tuners.lora import LoraLayer
+
+    whole = copy.deepcopy(body)
+    for name, layer in list(whole.named_modules()):
+        if isinstance(layer, LoraLayer):
+            layer.merge()
+            whole.set_submodule(name, layer.get_base_layer())
+    whole._hf_peft_config_loaded = False  # or the library saves the adapter it no longer has
+    return whole.requires_grad_(True)
+
+
+def transformers_of(model: SentenceTransformer) -> list[Any]:
+    """The modules of a model that hold a transformer, each once."""
+    from sentence_transformers.models import Transformer
+
+    return [module for module in model.modules() if isinstance(module, Transformer)]

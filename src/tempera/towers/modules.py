@@ -1,0 +1,190 @@
+"""A sentence-transformers model as a tower: it pads, flattens or bags token ids, and its modules do the rest.
+
+Letters in shapes: n rows, w tokens of the longest of them, v tokens of all rows, D width of the embeddings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from ..core.batch import Role
+from ..core.ragged import Ragged, from_lengths
+from ..errors import ConfigError
+from .pair import Tower, Towers
+from .saved import quietly
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+TASKS: dict[Role, str] = {"query": "query", "doc": "document"}
+_PROMPT_NAMES: dict[Role, tuple[str, ...]] = {"query": ("query",), "doc": ("document", "passage", "corpus")}
+# What flattened attention reads besides token ids.
+_FLAT = {"position_ids", "seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"}
+# What forward makes again, or, for the token types of one text, may leave out.
+_MADE = {"input_ids", "attention_mask", "offsets", "token_type_ids", *_FLAT}
+_TOKENIZED_AT_ONCE = 1000
+# Tokens that are encoded together. What a core holds near itself is fastest: of 512, 2,048 and 8,192 the first by 1.3x and 2.9x.
+_ENCODED_AT_ONCE = {"cpu": 512, "cuda": 65_536}
+
+Saving = Callable[["SentenceTransformer"], AbstractContextManager[Any]]
+
+
+def tower_of(model: SentenceTransformer, saving: Saving = nullcontext) -> Tower:
+    """One tower if the model embeds queries and documents alike, or the tower of each.
+
+    Args:
+        model: is trained in place.
+        saving: a context in which the model is as it is to be saved.
+
+    Raises:
+        ConfigError: a model whose layers look at the whole batch, or that reads more than token ids.
+    """
+    _refuse_batch_statistics(model)
+    query, doc = TextTower(model, "query", saving), TextTower(model, "doc", saving)
+    return doc if query.constants == doc.constants else Towers(query, doc)
+
+
+class TextTower(Tower):
+    """Token ids of n rows to embeddings, [n, D], by the modules of a model.
+
+    A transformer's rows are padded to the longest of those it is given, and without a mask where none is shorter; flash
+    attention reads them one after the other; a static embedding takes them as bags. An empty text without special tokens
+    has no tokens, and its row is as the model has it.
+    """
+
+    def __init__(self, model: SentenceTransformer, role: Role, saving: Saving = nullcontext) -> None:
+        super().__init__()
+        self.model, self.saving = model, saving
+        # Two texts of different length show what all rows have in common: padding, and what is no tensor.
+        probe = self._read(["", "a a a a a a a a"], role)
+        extra = [key for key, value in probe.items() if isinstance(value, Tensor) and key not in _MADE]
+        if extra or ("token_type_ids" in probe and probe["token_type_ids"].any()):
+            raise ConfigError(
+                f"the model reads {', '.join(extra) or 'token types'} besides token ids: take another one"
+            )
+        self.constants = {key: value for key, value in probe.items() if key not in _MADE}
+        if not _leaves_prompts_out(model):
+            self.constants.pop("prompt_length", None)
+        self.padded = "attention_mask" in probe
+        self._inputs = self._padded if self.padded else self._flat if "cu_seq_lens_q" in probe else self._bags
+        self.pad, self.left, self.first = 0, False, int(probe["position_ids"].min()) if "position_ids" in probe else 0
+        if self.padded:
+            absent = probe["attention_mask"] == 0
+            self.left = bool(absent[0, 0])
+            self.pad = int(probe["input_ids"][absent][0]) if absent.any() else 0
+
+    def features(self, texts: Sequence[str], progress: str | None = None, role: Role = "doc") -> Ragged:
+        """Token ids of texts behind the prompt of their role, special tokens included, cut to the model's length; int32."""
+        parts = [Ragged.of([])]
+        with tqdm(total=len(texts), desc=progress, unit="text", disable=None if progress else True) as bar:
+            for start in range(0, len(texts), _TOKENIZED_AT_ONCE):
+                block = list(texts[start : start + _TOKENIZED_AT_ONCE])
+                parts.append(_rows(self._read(block, role)))
+                bar.update(len(block))
+        return Ragged.cat([Ragged(part.values.int(), part.offsets) for part in parts])
+
+    def forward(self, features: Ragged) -> Tensor:
+        if not len(features):
+            return next(self.parameters()).new_empty(0, self.width)
+        inputs = self._inputs(Ragged(features.values.long(), features.offsets))
+        embeddings: Tensor = self.model({**inputs, **self.constants})["sentence_embedding"]
+        return embeddings[:, : self.width]
+
+    @property
+    def width(self) -> int:
+        """D."""
+        width = self.model.get_embedding_dimension()
+        assert width is not None
+        return width
+
+    @torch.no_grad()
+    def encode(self, features: Ragged, role: Role = "doc", tokens: int | None = None) -> Tensor:
+        """Unit vectors of rows, [n, D], as the saved model gives them; in blocks of rows of like length and at most `tokens`."""
+        training, device = self.training, next(self.parameters()).device
+        tokens = tokens or _ENCODED_AT_ONCE[device.type]
+        vectors = torch.empty(len(features), self.width)
+        order = features.lengths.cpu().argsort(stable=True)
+        lengths = features.lengths.cpu()[order].clamp(min=1)
+        self.eval()
+        end = len(order)
+        while end:  # the longest first: memory is short at once or never
+            start = max(0, end - max(1, tokens // int(lengths[end - 1])))
+            rows = order[start:end]
+            vectors[rows] = F.normalize(self(features[rows].to(device)).float(), dim=-1).cpu()
+            end = start
+        self.train(training)
+        return vectors
+
+    def save(self, folder: Path) -> None:
+        """Write the folder that `SentenceTransformer(folder)` opens."""
+        with self.saving(self.model), quietly():
+            self.model.save(str(folder), create_model_card=False)
+
+    def _read(self, texts: list[str], role: Role) -> dict[str, Any]:
+        read: dict[str, Any] = self.model.preprocess(texts, prompt=prompt_of(self.model, role), task=TASKS[role])
+        return read
+
+    def _bags(self, rows: Ragged) -> dict[str, Any]:
+        return {"input_ids": rows.values, "offsets": rows.offsets[:-1]}
+
+    def _padded(self, rows: Ragged) -> dict[str, Any]:
+        lengths, n = rows.lengths, len(rows)
+        width = max(1, int(lengths.max()))
+        if width * n == len(rows.values):
+            return {"input_ids": rows.values.view(n, width)}
+        place = torch.arange(width, device=lengths.device)
+        present = place >= width - lengths[:, None] if self.left else place < lengths[:, None]  # [n, w]
+        ids = torch.full_like(present, self.pad, dtype=torch.int64).masked_scatter(present, rows.values)
+        return {"input_ids": ids, "attention_mask": present.long()}
+
+    def _flat(self, rows: Ragged) -> dict[str, Any]:
+        lengths, ends = rows.lengths, rows.offsets.int()
+        row = torch.arange(len(rows), device=lengths.device).repeat_interleave(lengths)  # [v]
+        place = torch.arange(len(row), device=lengths.device) - rows.offsets[row] + self.first
+        longest = int(lengths.max())
+        return {
+            "input_ids": rows.values[None],
+            "position_ids": place[None],
+            "seq_idx": row[None].int(),
+            **{"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest},
+        }
+
+
+def prompt_of(model: SentenceTransformer, role: Role) -> str | None:
+    """What `encode_query` and `encode_document` put before a text."""
+    names = [name for name in (*_PROMPT_NAMES[role], model.default_prompt_name) if name in model.prompts]
+    return model.prompts[names[0]] if names else None
+
+
+def _rows(read: dict[str, Any]) -> Ragged:
+    """Token ids without padding."""
+    ids = read["input_ids"]
+    if "offsets" in read:
+        return Ragged(ids, torch.cat([read["offsets"], torch.tensor([len(ids)])]))
+    if "cu_seq_lens_q" in read:
+        return Ragged(ids[0], read["cu_seq_lens_q"].long())
+    present = read["attention_mask"].bool()
+    return Ragged(ids[present], from_lengths(present.sum(1)))
+
+
+def _leaves_prompts_out(model: SentenceTransformer) -> bool:
+    from sentence_transformers.models import Pooling
+
+    return any(isinstance(module, Pooling) and not module.include_prompt for module in model.modules())
+
+
+def _refuse_batch_statistics(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise ConfigError(
+                f"the model's layer {name} is a {type(module).__name__}, whose result depends on which rows are embedded "
+                "together: take a model without it"
+            )

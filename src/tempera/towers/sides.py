@@ -1,0 +1,55 @@
+"""How much the towers of queries and documents share."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import nn
+
+from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+Sides = Literal["one", "heads", "two"]
+
+
+def divided(model: SentenceTransformer, sides: Sides) -> SentenceTransformer:
+    """A model with a route for queries and one for documents, which embeds as before until it is trained.
+
+    Args:
+        sides: "one" leaves the model as it is; "heads" puts a linear layer, at first the identity, at the end of each route;
+            "two" makes the query route a copy.
+
+    Raises:
+        ConfigError: a model that has routes already.
+    """
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Dense, Normalize, Router
+
+    if sides == "one":
+        return model
+    doc = list(model)
+    if any(isinstance(module, Router) for module in doc):
+        raise ConfigError(
+            f"tower.sides is {sides}, and the model already has routes for queries and documents: drop it"
+        )
+    if sides == "two":
+        query = copy.deepcopy(doc)
+    else:
+        body = doc[:-1] if isinstance(doc[-1], Normalize) else doc
+        with model.truncate_embeddings(None):
+            width = model.get_embedding_dimension()
+        assert width is not None
+        heads = [Dense(width, width, False, nn.Identity(), init_weight=torch.eye(width)) for _ in range(2)]
+        query, doc = [*body, heads[0], Normalize()], [*body, heads[1], Normalize()]
+    return SentenceTransformer(
+        modules=[Router.for_query_document(query, doc)],
+        device="cpu",
+        prompts={name: prompt or "" for name, prompt in model.prompts.items()},
+        default_prompt_name=model.default_prompt_name,
+        similarity_fn_name=model.similarity_fn_name,
+        truncate_dim=model.truncate_dim,
+    )
