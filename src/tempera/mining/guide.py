@@ -1,0 +1,201 @@
+"""A guide, paid once: vectors by row for `Side.guide`, scores of a cross-encoder by pair.
+
+Letters in shapes: n rows, G width, e pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from ..core.batch import Role
+from ..errors import DataError
+from ..towers.cross import Judge, load_cross_encoder
+from ..towers.saved import Encode
+from .embed import Embedded, embed_by, fingerprint
+from .vectors import SHARD, Dtype, Store, keys_of_pairs
+
+# Scores that differ by less, in units of rounding, are equal: a tie is not above.
+TIE = 16 * float(np.finfo(np.float32).eps)
+
+Pairs = Sequence[tuple[str, str]]
+Score = Callable[[Pairs], NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Guide:
+    """Unit vectors of every distinct query and document, looked up by position.
+
+    >>> table = Embedded(np.eye(2, dtype=np.float32), np.array([1, 0]))
+    >>> Guide(table, table)("query", torch.tensor([0])).tolist()
+    [[0.0, 1.0]]
+    """
+
+    query: Embedded
+    doc: Embedded
+
+    def __post_init__(self) -> None:
+        widths = self.query.vectors.shape[1], self.doc.vectors.shape[1]
+        if widths[0] != widths[1]:
+            raise DataError(f"a guide compares queries with documents, and its vectors have widths {widths}")
+
+    @classmethod
+    def of(
+        cls, model: Path, queries: Sequence[str], docs: Sequence[str], folder: Path, dtype: Dtype = "float32"
+    ) -> Guide:
+        """By a saved model: what the stores in `folder` have of its vectors is not computed again."""
+        return cls(
+            embed_by(model, "query", queries, folder, dtype, "guide reads queries"),
+            embed_by(model, "doc", docs, folder, dtype, "guide reads documents"),
+        )
+
+    def __call__(self, role: Role, rows: Tensor) -> Tensor:
+        """Vectors of chosen queries, or else documents, [n, G]: what `Side.guide` takes."""
+        table = self.query if role == "query" else self.doc
+        return torch.from_numpy(table[rows.numpy()])
+
+
+@dataclass(frozen=True)
+class SelfGuide:
+    """The model in training as its own guide, with vectors that are computed anew every k steps.
+
+    The vectors lie in `folder` under the step they were made before, so that a run which is taken up again goes on with
+    those it had.
+
+    Args:
+        folder: where to keep them, beside the checkpoints; those of the last two refreshments stay.
+        every: steps from one refreshment to the next.
+        dtype: float16 halves the files.
+    """
+
+    folder: Path
+    every: Annotated[int, Field(gt=0)]
+    dtype: Dtype = "float16"
+
+    def due(self, step: int) -> bool:
+        """Whether step `step`, counted from 0, begins with a refreshment."""
+        return step % self.every == 0
+
+    def refresh(
+        self, step: int, queries: Sequence[str], docs: Sequence[str], read_query: Encode, read_doc: Encode
+    ) -> Guide:
+        """Compute all vectors with the model as it is before step `step`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for role, texts, read in (("query", queries, read_query), ("doc", docs, read_doc)):
+            self._write(step, role, texts, read)
+        for old in self.folder.glob("guide-*.npy"):
+            if int(old.stem.split("-")[1]) < step - self.every:
+                old.unlink()
+        return self.at(step)
+
+    def at(self, step: int) -> Guide:
+        """The vectors that step `step` is guided by, as an earlier refreshment left them."""
+        made = step - step % self.every
+        return Guide(self._open(made, "query"), self._open(made, "doc"))
+
+    def _write(self, step: int, role: str, texts: Sequence[str], read: Encode) -> None:
+        path, part = self._path(step, role), self.folder / f"{role}.partial"
+        for start in range(0, len(texts), SHARD):
+            vectors = read(texts[start : start + SHARD])
+            if start == 0:
+                whole: Any = np.lib.format.open_memmap(part, "w+", self.dtype, (len(texts), vectors.shape[1]))
+            whole[start : start + SHARD] = vectors
+        whole.flush()
+        part.replace(path)
+
+    def _open(self, step: int, role: str) -> Embedded:
+        path = self._path(step, role)
+        try:
+            vectors = np.lib.format.open_memmap(path, mode="r")
+        except FileNotFoundError:
+            raise DataError(f"{path} is missing: the guide of step {step} is to be computed anew") from None
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path} is not readable: {error}") from None
+        return Embedded(vectors, np.arange(len(vectors)))
+
+    def _path(self, step: int, role: str) -> Path:
+        return self.folder / f"guide-{step:09d}-{role}.npy"
+
+
+@dataclass(frozen=True)
+class CrossEncoder:
+    """Scores of pairs by a cross-encoder, each distinct pair once; kept in a store."""
+
+    store: Store
+    judge: Callable[[], Judge]  # opens the model, if it is needed at all
+
+    @classmethod
+    def of(cls, model: Path, folder: Path) -> CrossEncoder:
+        """By a saved model, with its scores in `folder`."""
+        return cls(Store(folder, f"{fingerprint(model)}-pairs"), lambda: load_cross_encoder(model))
+
+    def __call__(self, pairs: Pairs, progress: str | None = None) -> NDArray[np.float32]:
+        """Scores, [e]."""
+        opened: list[Judge] = []
+
+        def score(missing: NDArray[np.int64]) -> NDArray[np.float32]:
+            if not opened:
+                opened.append(self.judge())
+            return opened[0]([pairs[i] for i in missing])[:, None]
+
+        rows = self.store.fill(keys_of_pairs(pairs), score, progress)
+        return np.asarray(self.store.vectors[rows, 0], np.float32) if len(rows) else np.empty(0, np.float32)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Explicit negatives after a cross-encoder has seen them."""
+
+    kept: list[list[bool]]  # for every negative of every row
+    dropped: int
+
+
+def check_negatives(
+    queries: Sequence[str],
+    positives: Sequence[Sequence[str]],
+    negatives: Sequence[Sequence[str]],
+    score: Score,
+    margin: float = 0.0,
+    kind: Literal["absolute", "relative"] = "absolute",
+) -> Checked:
+    """Which explicit negatives a cross-encoder finds less fitting than every positive of their row.
+
+    A negative is dropped where
+
+        score(query, negative) > p - margin         absolute, p the lowest score of the row's positives
+        score(query, negative) > p - margin * |p|   relative
+
+    A tie, up to rounding, is not above. A row without positives drops nothing.
+
+    >>> def by_length(pairs):
+    ...     return np.array([len(doc) for _, doc in pairs], np.float32)
+    >>> check_negatives(["q"], [["ppp"]], [["n", "nnnn"]], by_length)
+    Checked(kept=[[True, False]], dropped=1)
+    """
+    bounds = np.full(len(queries), np.inf)
+    right = score([(query, doc) for query, docs in zip(queries, positives, strict=True) for doc in docs])
+    np.minimum.at(bounds, np.repeat(np.arange(len(queries)), [len(docs) for docs in positives]), right)
+    bounds = bound(bounds, margin, kind)
+    scores = score([(query, doc) for query, docs in zip(queries, negatives, strict=True) for doc in docs])
+    counts = [len(docs) for docs in negatives]
+    kept = scores <= np.repeat(bounds, counts)
+    return Checked(
+        [row.tolist() for row in np.split(kept, np.cumsum(counts)[:-1])] if counts else [], int((~kept).sum())
+    )
+
+
+def bound(
+    positive: NDArray[np.floating[Any]], margin: float, kind: Literal["absolute", "relative"]
+) -> NDArray[np.float64]:
+    """The highest score that a negative may have beside each positive's score, a rounding more, [n]."""
+    p = np.asarray(positive, np.float64)
+    size = np.where(np.isfinite(p), np.abs(p), 0.0)
+    return np.asarray(p - (margin if kind == "absolute" else margin * size) + TIE * np.maximum(size, 1.0))

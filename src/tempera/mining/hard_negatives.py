@@ -1,0 +1,212 @@
+"""Hard negatives: the documents a model ranks high for a query, less those that may answer it.
+
+Letters in shapes: q queries, c documents, D width, e pairs of a query and an answer, r ranks that are looked at,
+n negatives a query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from ..errors import ConfigError, DataError
+from .guide import bound
+from .report import Report
+from .search import Floats, Ints, Pairs, Search, exact
+
+Cross = Callable[[Pairs], NDArray[np.float32]]  # scores of pairs, [e]
+
+BLOCK = 1024  # queries at once
+
+
+@dataclass(frozen=True)
+class Mining:
+    """Which of the documents nearest to a query become its negatives.
+
+    Documents are ranked by the inner product of unit vectors, without the query's answers and the query itself. Of the
+    ranks skip + 1 .. depth those stay whose score s fulfils, with p the lowest score of the query's answers,
+
+        s <= p - absolute_margin   and   s <= p - relative_margin * |p|
+
+    and, where a cross-encoder judges, its scores the second line with `cross_margin`. The best `negatives` are taken.
+
+    Args:
+        negatives: how many a query gets.
+        skip: best ranks that are left out.
+        depth: last rank that is looked at.
+        absolute_margin: None does without.
+        relative_margin: .05 keeps what scores at most 95 % of the answer: TopK-PercPos, the best of seven in NV-Retriever
+            (Moreira et al. 2024). None does without.
+        cross_margin: relative, of the cross-encoder's scores.
+    """
+
+    negatives: Annotated[int, Field(gt=0)] = 10
+    skip: Annotated[int, Field(ge=0)] = 0
+    depth: Annotated[int, Field(gt=0)] = 100
+    absolute_margin: float | None = None
+    relative_margin: float | None = 0.05
+    cross_margin: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.negatives < 1 or self.skip < 0:
+            raise ConfigError(
+                f"negatives is {self.negatives} and skip {self.skip}: at least 1 and at least 0 is expected"
+            )
+        if self.depth - self.skip < self.negatives:
+            raise ConfigError(
+                f"{self.negatives} negatives are asked for, and the ranks {self.skip + 1} to {self.depth} are "
+                f"{max(0, self.depth - self.skip)}: raise depth, or lower negatives or skip"
+            )
+
+
+@dataclass(frozen=True)
+class Mined:
+    """Negatives of q queries, best first."""
+
+    positions: Ints  # [q, n] documents; -1 where a query has fewer
+    scores: NDArray[np.float32]  # [q, n] the model's; -inf where there is none
+    ranks: Ints  # [q, n] from 1, answers and the query itself not counted; 0 where there is none
+    answer_scores: NDArray[np.float32]  # [e] the model's scores of the answers
+    report: Report
+
+
+def mine(
+    queries: Floats,
+    docs: Floats,
+    answers: Pairs,
+    options: Mining = Mining(),
+    itself: Ints | None = None,
+    cross: Cross | None = None,
+    search: Search | None = None,
+) -> Mined:
+    """Negatives of every query, by vectors: for mining anew during training, or when the vectors are at hand.
+
+    Args:
+        queries: unit vectors, [q, D].
+        docs: unit vectors of distinct documents, [c, D]; float16 and memory-mapped ones are read block by block.
+        answers: which documents answer which query, by position and sorted by query; each query has one at least.
+        options: how many, from which ranks, with which margins.
+        itself: the document that each query is, or -1, [q].
+        cross: scores of a cross-encoder for pairs of positions.
+        search: who finds the nearest; None is exact.
+
+    Raises:
+        DataError: a query without answer.
+
+    >>> found = mine(np.eye(2)[:1], np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]), (np.array([0]), np.array([0])), Mining(1))
+    >>> found.positions.tolist(), found.ranks.tolist()
+    ([[1]], [[1]])
+    """
+    blocks = list(mine_blocks(queries, docs, answers, options, itself, cross, search))
+    empty = np.empty((0, options.negatives))
+
+    def all_of(name: str) -> NDArray[Any]:
+        return np.concatenate([getattr(block, name) for block in blocks] or [empty])
+
+    arrays = all_of("positions"), all_of("scores"), all_of("ranks"), all_of("answer_scores")
+    return Mined(*arrays, sum((block.report for block in blocks), Report()))
+
+
+def mine_blocks(
+    queries: Floats,
+    docs: Floats,
+    answers: Pairs,
+    options: Mining,
+    itself: Ints | None = None,
+    cross: Cross | None = None,
+    search: Search | None = None,
+    first: int = 0,
+) -> Iterator[Mined]:
+    """The same, `BLOCK` queries at a time, beginning with block `first`: memory does not grow with the queries."""
+    missing = np.setdiff1d(np.arange(len(queries)), answers[0])
+    if len(missing):
+        raise DataError(f"{len(missing)} queries have no answer, such as query {missing[0]}: each one needs a positive")
+    if itself is None:
+        itself = np.full(len(queries), -1)
+    find = exact(docs) if search is None else search
+    for start in range(first * BLOCK, len(queries), BLOCK):
+        stop = min(start + BLOCK, len(queries))
+        of_block = slice(*np.searchsorted(answers[0], (start, stop)))
+        right = answers[0][of_block] - start, answers[1][of_block]
+        vectors = np.asarray(queries[start:stop], np.float32)
+        judge = None if cross is None else _shifted(cross, start)
+        yield _mine(vectors, docs, right, itself[start:stop], options, judge, find)
+
+
+def _mine(
+    queries: NDArray[np.float32],
+    docs: Floats,
+    answers: Pairs,
+    itself: Ints,
+    options: Mining,
+    cross: Cross | None,
+    search: Search,
+) -> Mined:
+    right = np.einsum("ed,ed->e", queries[answers[0]], np.asarray(docs[answers[1]], np.float32))
+    scores, positions = search(queries, options.depth, _without(answers, itself))
+    scores, positions = scores[:, options.skip :], positions[:, options.skip :]  # [q, r]
+    live = positions >= 0
+    candidates, dropped = live.sum(1), {}
+    for name, margin, kind in _margins(options):
+        limit = bound(_lowest(right, answers[0], len(queries)), margin, kind)[:, None]
+        live, dropped[name] = _filter(live, scores <= limit)
+    if cross is not None:
+        rows, columns = np.nonzero(live)
+        judged = cross((np.concatenate([rows, answers[0]]), np.concatenate([positions[rows, columns], answers[1]])))
+        limit = bound(_lowest(judged[len(rows) :], answers[0], len(queries)), options.cross_margin, "relative")
+        fits = np.ones_like(live)
+        fits[rows, columns] = judged[: len(rows)] <= limit[rows]
+        live, dropped["cross-encoder"] = _filter(live, fits)
+    taken = np.argsort(~live, axis=1, kind="stable")[:, : options.negatives]  # [q, n]
+    taken = np.pad(taken, ((0, 0), (0, options.negatives - taken.shape[1])), constant_values=-1)
+    there = (taken >= 0) & np.take_along_axis(live, taken, 1) if live.shape[1] else taken >= 0
+    chosen = np.where(there, taken, 0)
+    return Mined(
+        np.where(there, _at(positions, chosen), -1),
+        np.where(there, _at(scores, chosen), np.float32(-np.inf)),
+        np.where(there, chosen + options.skip + 1, 0),
+        right,
+        Report.of(options.negatives, len(right), int((itself >= 0).sum()), candidates, dropped, live.sum(1)),
+    )
+
+
+def _margins(options: Mining) -> list[tuple[str, float, Literal["absolute", "relative"]]]:
+    given: list[tuple[str, float | None, Literal["absolute", "relative"]]] = [
+        ("absolute margin", options.absolute_margin, "absolute"),
+        ("relative margin", options.relative_margin, "relative"),
+    ]
+    return [(name, margin, kind) for name, margin, kind in given if margin is not None]
+
+
+def _filter(live: NDArray[np.bool_], fits: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], Ints]:
+    """What stays, and how many each query loses, [q]."""
+    return live & fits, np.asarray((live & ~fits).sum(1))
+
+
+def _without(answers: Pairs, itself: Ints) -> Pairs:
+    """Pairs that can be no negatives, by rising query."""
+    own = np.flatnonzero(itself >= 0)
+    rows, columns = np.concatenate([answers[0], own]), np.concatenate([answers[1], itself[own]])
+    order = np.argsort(rows, kind="stable")
+    return rows[order], columns[order]
+
+
+def _lowest(scores: NDArray[np.float32], rows: Ints, count: int) -> NDArray[np.float64]:
+    """The lowest score of each query's answers, [q]."""
+    lowest = np.full(count, np.inf)
+    np.minimum.at(lowest, rows, scores)
+    return lowest
+
+
+def _at(values: NDArray[Any], columns: Ints) -> NDArray[Any]:
+    """Chosen columns; zeros where there are none to choose from."""
+    return np.take_along_axis(values, columns, 1) if values.shape[1] else np.zeros(columns.shape, values.dtype)
+
+
+def _shifted(cross: Cross, start: int) -> Cross:
+    return lambda pairs: cross((pairs[0] + start, pairs[1]))

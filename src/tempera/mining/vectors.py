@@ -1,0 +1,215 @@
+"""Vectors that are computed once: a store on disk, addressed by content.
+
+Letters in shapes: n texts asked for, m rows of the store, G width.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from ..errors import DataError, OutputError
+
+Keys = NDArray[np.bytes_]
+Rows = NDArray[np.int64]
+Dtype = Literal["float16", "float32"]
+Floats = NDArray[np.floating[Any]]
+
+SHARD = 4096  # rows that are computed, and made durable, at once; what a kill can cost
+_RECORD = np.dtype([("key", "S16"), ("check", "<u8")])
+
+
+def keys_of(texts: Sequence[str]) -> Keys:
+    """128-bit hashes of texts, exactly as they are, [n]."""
+    return _keys(text.encode("utf-8", "surrogatepass") for text in texts)
+
+
+def keys_of_pairs(pairs: Sequence[tuple[str, str]]) -> Keys:
+    """128-bit hashes of pairs of texts, [n]."""
+    encoded = ((a.encode("utf-8", "surrogatepass"), b.encode("utf-8", "surrogatepass")) for a, b in pairs)
+    return _keys(b"%d\0%b%b" % (len(a), a, b) for a, b in encoded)
+
+
+@dataclass
+class Store:
+    """Vectors by key, in a folder that grows and is never rewritten.
+
+    A shard is written, made durable and only then entered into the index with a checksum a row, so that a kill costs one
+    shard at most and a torn tail is found and dropped. Any number of processes may read; one at a time writes, and the
+    others wait for it.
+
+    Args:
+        folder: where spaces of vectors are kept.
+        space: what makes a vector, besides its text: hashes of the model and of how texts are read.
+        dtype: float16 halves the file; a cosine is then right to about 1e-3.
+
+    >>> import tempfile
+    >>> store = Store(Path(tempfile.mkdtemp()), "lengths")
+    >>> rows = store.fill(keys_of(["a", "bcd", "a"]), lambda missing: np.array([[1.0], [3.0]], np.float32))
+    >>> rows.tolist(), store.vectors[rows].ravel().tolist()
+    ([0, 1, 0], [1.0, 3.0, 1.0])
+    """
+
+    folder: Path
+    space: str
+    dtype: Dtype = "float32"
+    computed: int = 0  # rows that this object had to compute
+    _keys: Keys = field(default_factory=lambda: np.empty(0, "S16"), repr=False)
+    _order: Rows = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
+
+    def __post_init__(self) -> None:
+        self.folder = Path(self.folder) / f"{self.space}-{self.dtype}"
+        self._read()
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def vectors(self) -> Floats:
+        """Every vector, memory-mapped, [m, G]."""
+        if not len(self):
+            return np.empty((0, self._width() or 0), self.dtype)
+        vectors: Floats = np.memmap(self._file("vectors"), self.dtype, "r", shape=(len(self), self._width() or 0))
+        return vectors
+
+    def find(self, keys: Keys) -> Rows:
+        """The row of each key, [n]; -1 where there is none."""
+        if not len(self):
+            return np.full(len(keys), -1)
+        at = np.searchsorted(self._keys, keys, sorter=self._order).clip(max=len(self) - 1)
+        rows = self._order[at]
+        return np.where(self._keys[rows] == keys, rows, -1)
+
+    def fill(self, keys: Keys, compute: Callable[[Rows], Floats], progress: str | None = None) -> Rows:
+        """The row of each key, [n], after what is missing has been computed, each distinct key once.
+
+        Args:
+            keys: what is wanted, [n].
+            compute: positions in `keys`, [s], to their vectors, [s, G].
+            progress: what to call the bar; None shows none.
+
+        Raises:
+            DataError: a vector that is not finite, or of another width.
+            OutputError: the folder cannot be written.
+        """
+        rows = self.find(keys)
+        if (rows >= 0).all():
+            return rows
+        try:
+            with self._alone():
+                self._read()
+                missing = np.flatnonzero(self.find(keys) < 0)
+                missing = np.sort(missing[np.unique(keys[missing], return_index=True)[1]])
+                self._cut()
+                with tqdm(total=len(missing), desc=progress, unit="row", disable=None if progress else True) as bar:
+                    for start in range(0, len(missing), SHARD):
+                        chosen = missing[start : start + SHARD]
+                        self._append(keys[chosen], compute(chosen))
+                        bar.update(len(chosen))
+                self._read()
+        except OSError as error:
+            raise OutputError(f"cannot write vectors to {self.folder}: {error.strerror or error}") from error
+        return self.find(keys)
+
+    def _append(self, keys: Keys, vectors: Floats) -> None:
+        width = self._width()
+        if vectors.ndim != 2 or len(vectors) != len(keys) or width not in (None, vectors.shape[1]):
+            expected = f"({len(keys)}, {'width' if width is None else width})"
+            raise DataError(f"a model gave vectors of shape {vectors.shape}, and {expected} is expected")
+        stored = np.ascontiguousarray(vectors, self.dtype)
+        if not np.isfinite(stored).all():
+            raise DataError(f"a model gave a vector that is not finite as {self.dtype}: is it trained, and in range?")
+        if width is None:
+            _write_whole(self._file("about.json"), json.dumps({"width": vectors.shape[1]}).encode())
+        records = np.empty(len(keys), _RECORD)
+        records["key"], records["check"] = keys, _checks(keys, stored)
+        _append(self._file("vectors"), stored.tobytes())
+        _append(self._file("keys"), records.tobytes())
+        self.computed += len(keys)
+
+    def _read(self) -> None:
+        """Read the index as far as it is whole."""
+        width = self._width()
+        if width is None:
+            return
+        count = _size(self._file("keys")) // _RECORD.itemsize
+        count = min(count, _size(self._file("vectors")) // max(1, width * np.dtype(self.dtype).itemsize))
+        records = np.fromfile(self._file("keys"), _RECORD, count) if count else np.empty(0, _RECORD)
+        tail = max(0, count - SHARD)  # what is before it was durable when the next shard was begun
+        self._keys = np.ascontiguousarray(records["key"])
+        right = _checks(self._keys[tail:], self.vectors[tail:]) == records["check"][tail:]
+        self._keys = self._keys[: count if right.all() else tail + int(right.argmin())]
+        self._order = np.argsort(self._keys)
+
+    def _cut(self) -> None:
+        """Drop what a killed writer left behind the last whole row."""
+        row = (self._width() or 0) * np.dtype(self.dtype).itemsize
+        for name, size in (("keys", _RECORD.itemsize), ("vectors", row)):
+            if _size(self._file(name)) > size * len(self):
+                os.truncate(self._file(name), size * len(self))
+
+    def _width(self) -> int | None:
+        try:
+            return int(json.loads(self._file("about.json").read_bytes())["width"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError):
+            raise DataError(f"{self.folder} is not a store of vectors: remove it, and it is computed anew") from None
+
+    def _file(self, name: str) -> Path:
+        return self.folder / name
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the writer's lock, which ends with the process however it ends."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._file("lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                tqdm.write(f"waiting for another process that fills {self.folder}", file=sys.stderr)
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _keys(contents: Iterator[bytes]) -> Keys:
+    digests = b"".join(xxhash.xxh3_128_digest(content) for content in contents)
+    return np.frombuffer(digests, "S16")
+
+
+def _checks(keys: Keys, vectors: Floats) -> NDArray[np.uint64]:
+    hashes = (
+        xxhash.xxh3_64_intdigest(bytes(key).ljust(16, b"\0") + row.tobytes())
+        for key, row in zip(keys, np.asarray(vectors))
+    )
+    return np.fromiter(hashes, np.uint64, len(keys))
+
+
+def _append(path: Path, content: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    part = path.with_name(f"{path.name}.partial")
+    part.unlink(missing_ok=True)
+    _append(part, content)
+    part.replace(path)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

@@ -1,0 +1,168 @@
+"""Mined negatives against plain loops in float64, with every filter in every combination."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tempera.errors import ConfigError, DataError
+from tempera.mining.hard_negatives import Mining, mine
+from tempera.mining.report import Report
+from tempera.mining.search import by_faiss
+
+QUERIES, DOCS = 23, 70
+
+
+def data(seed: int) -> dict[str, Any]:
+    """Small whole numbers, so that products are exact, ties are many, and scores are of both signs."""
+    generator = np.random.default_rng(seed)
+    queries = generator.integers(-2, 3, (QUERIES, 4)).astype(np.float32)
+    docs = generator.integers(-2, 3, (DOCS, 4)).astype(np.float32)
+    counts = generator.integers(1, 5, QUERIES)
+    pairs = sorted({(q, int(d)) for q in range(QUERIES) for d in generator.integers(0, DOCS, counts[q])})
+    itself = np.where(generator.random(QUERIES) < 0.3, generator.integers(0, DOCS, QUERIES), -1)
+    judged = generator.integers(-4, 9, (QUERIES, DOCS)).astype(np.float32)
+    return {"queries": queries, "docs": docs, "pairs": pairs, "itself": itself, "judged": judged}
+
+
+def loops(given: dict[str, Any], options: Mining, itself: bool, cross: bool) -> tuple[list[list[tuple]], Report]:
+    """Document, score and rank of each negative, and the report, by the definition."""
+    queries, docs = given["queries"].astype(np.float64), given["docs"].astype(np.float64)
+    found, total = [], Counter()
+    dropped = Counter({"absolute margin": 0} if options.absolute_margin is not None else {})
+    dropped.update({"relative margin": 0} if options.relative_margin is not None else {})
+    dropped.update({"cross-encoder": 0} if cross else {})
+    short_by: Counter[str] = Counter()
+    for q in range(QUERIES):
+        answers = [d for other, d in given["pairs"] if other == q]
+        score = [float(sum(queries[q][i] * doc[i] for i in range(4))) for doc in docs]
+        out = {*answers, *([int(given["itself"][q])] if itself else [])}
+        ranked = [d for d in sorted(range(DOCS), key=lambda d: (-score[d], d)) if d not in out]
+        inside = list(enumerate(ranked, 1))[options.skip : options.depth]
+        lowest, lowest_judged = min(score[d] for d in answers), min(float(given["judged"][q, d]) for d in answers)
+        good, lost = [], Counter()
+        for rank, d in inside:
+            if options.absolute_margin is not None and score[d] > lowest - options.absolute_margin + 1e-4:
+                lost["absolute margin"] += 1
+            elif (
+                options.relative_margin is not None and score[d] > lowest - options.relative_margin * abs(lowest) + 1e-4
+            ):
+                lost["relative margin"] += 1
+            elif cross and given["judged"][q, d] > lowest_judged - options.cross_margin * abs(lowest_judged) + 1e-4:
+                lost["cross-encoder"] += 1
+            else:
+                good.append((d, score[d], rank))
+        found.append(good[: options.negatives])
+        dropped.update(lost)
+        total.update(
+            queries=1, answers=len(answers), itself=int(itself and given["itself"][q] >= 0), candidates=len(inside),
+            spare=max(0, len(good) - options.negatives), kept=len(found[-1]),
+            short=int(len(good) < options.negatives), empty=int(not good),
+        )  # fmt: skip
+        if len(good) < options.negatives:
+            most = max(dropped, key=lambda name: lost[name], default="ranks")
+            short_by["ranks" if len(inside) < options.negatives else most] += 1
+    return found, Report(**total, dropped=dict(dropped), short_by=dict(short_by))
+
+
+COMBINATIONS = [
+    *itertools.product((0, 3), (12, 200), (None, 1.0), (None, 0.25), (None, 0.5), (False, True)),
+]
+
+
+@pytest.mark.parametrize(("skip", "depth", "absolute", "relative", "cross", "itself"), COMBINATIONS)
+def test_every_combination_of_filters(
+    monkeypatch: pytest.MonkeyPatch,
+    skip: int,
+    depth: int,
+    absolute: float | None,
+    relative: float | None,
+    cross: float | None,
+    itself: bool,
+) -> None:
+    given = data(depth + skip)
+    options = Mining(6, skip, depth, absolute, relative, 0.0 if cross is None else cross)
+    expected, report = loops(given, options, itself, cross is not None)
+    pairs = np.array(given["pairs"]).T
+    asked: list[tuple[int, int]] = []
+
+    def judge(wanted: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        asked.extend(zip(*(side.tolist() for side in wanted)))
+        return given["judged"][wanted]
+
+    for block in (4, 1000):
+        monkeypatch.setattr("tempera.mining.hard_negatives.BLOCK", block)
+        monkeypatch.setattr("tempera.evaluation.search._WIDTH", block)
+        mined = mine(
+            given["queries"],
+            given["docs"],
+            (pairs[0], pairs[1]),
+            options,
+            given["itself"] if itself else None,
+            None if cross is None else judge,
+        )
+        got = [
+            [(d, s, r) for d, s, r in zip(*row) if d >= 0]
+            for row in zip(mined.positions.tolist(), mined.scores.tolist(), mined.ranks.tolist())
+        ]
+        assert got == expected
+        assert mined.report == report
+        assert (mined.positions < 0).tolist() == np.isneginf(mined.scores).tolist() == (mined.ranks == 0).tolist()
+        assert mined.answer_scores.tolist() == [
+            float(given["queries"][q] @ given["docs"][d]) for q, d in given["pairs"]
+        ]
+    if absolute is not None or relative is not None:  # what a margin has refused is not judged
+        assert len(set(asked)) < QUERIES * (min(depth, DOCS) - skip)
+
+
+def test_the_whole_of_a_small_corpus_may_be_answers() -> None:
+    mined = mine(
+        np.eye(2), np.eye(2), (np.array([0, 0, 1]), np.array([0, 1, 0])), Mining(2, 0, 2, relative_margin=None)
+    )
+    assert mined.positions.tolist() == [[-1, -1], [1, -1]]
+    assert (mined.report.short, mined.report.empty, mined.report.short_by) == (2, 1, {"ranks": 2})
+
+
+def test_no_queries() -> None:
+    none = np.empty(0, np.int64)
+    mined = mine(np.empty((0, 2)), np.eye(2), (none, none), Mining(2))
+    assert mined.positions.shape == (0, 2) and mined.report == Report()
+
+
+def test_ninety_five_percent_of_the_answer() -> None:
+    docs = np.array([[0.8], [0.7601], [0.7599], [-0.5]])
+    mined = mine(np.ones((1, 1)), docs, (np.array([0]), np.array([0])), Mining(3))
+    assert mined.positions.tolist() == [[2, 3, -1]] and mined.report.dropped == {"relative margin": 1}
+
+
+def test_a_margin_lies_below_an_answer_of_negative_score() -> None:
+    docs = np.array([[-0.5], [-0.51], [-0.53]])
+    mined = mine(np.ones((1, 1)), docs, (np.array([0]), np.array([0])), Mining(2))
+    assert mined.positions.tolist() == [[2, -1]]
+
+
+@pytest.mark.parametrize("options", [Mining(6, 3, 12, 1.0, 0.25), Mining(4, relative_margin=None)])
+def test_faiss_finds_what_all_products_find(options: Mining) -> None:
+    pytest.importorskip("faiss")
+    generator = np.random.default_rng(0)
+    queries, docs = (generator.normal(size=(n, 8)).astype(np.float32) for n in (40, 90))
+    answers = np.arange(40), generator.integers(0, 90, 40)
+    itself = generator.integers(-1, 90, 40)
+    plain = mine(queries, docs, answers, options, itself)
+    faiss = mine(queries, docs, answers, options, itself, search=by_faiss(docs, "Flat"))
+    assert np.array_equal(plain.positions, faiss.positions) and np.array_equal(plain.ranks, faiss.ranks)
+    assert plain.report == faiss.report
+
+
+def test_refusals() -> None:
+    with pytest.raises(DataError, match=r"1 queries have no answer, such as query 1"):
+        mine(np.eye(2), np.eye(2), (np.array([0]), np.array([0])), Mining(1))
+    with pytest.raises(ConfigError, match=r"5 negatives are asked for, and the ranks 8 to 10 are 3"):
+        Mining(5, 7, 10)
+    pytest.importorskip("faiss")
+    with pytest.raises(ConfigError, match="FAISS makes no index 'Nonsense'"):
+        by_faiss(np.eye(2, dtype=np.float32), "Nonsense")
