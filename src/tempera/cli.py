@@ -63,12 +63,16 @@ def search(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     query: Annotated[str, typer.Argument(metavar="QUERY", help="What to look for.")],
     k: Annotated[int, typer.Option("-k", min=1, help="How many to show.")] = 10,
+    index: Annotated[
+        Path | None, typer.Option("--index", metavar="DIR", help="An exported index to search instead.")
+    ] = None,
+    onnx: Annotated[Path | None, typer.Option("--onnx", metavar="DIR", help="An exported model to embed by.")] = None,
     as_json: Json = False,
 ) -> None:
     """Search a run's corpus with its model."""
     from .run import Run
 
-    found = Run(run).search(query, k)
+    found = Run(run).search(query, k, index, onnx)
     document = {"query": query, "hits": [hit.json() for hit in found]}
     width = max((len(hit.name) for hit in found), default=0)
     lines = [f"{hit.rank:>2}  {hit.score:.3f}  {hit.name:<{width}}  {hit.place}" for hit in found]
@@ -121,6 +125,23 @@ def evaluate(
     documents = [finding.json() for finding in findings]
     document = {"model": str(model), "against": None if against is None else str(against), "tasks": documents}
     _answer(document, as_json, lambda: _print_findings(documents))
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder; for ONNX also a model folder.")],
+    to: Annotated[str, typer.Option("--to", help="onnx, faiss or parquet.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="The folder to make; RUN/export/... if none.")
+    ] = None,
+    kind: Annotated[str, typer.Option("--kind", help="Of a FAISS index: hnsw or ivf_pq.")] = "hnsw",
+    as_json: Json = False,
+) -> None:
+    """Write a run's model as ONNX, or its corpus as a FAISS index or a Parquet table of ids and vectors."""
+    from .export import write
+
+    facts = write.export(run, to, output, kind)
+    _answer(facts, as_json, lambda: print("\n".join(f"{name}: {value}" for name, value in facts.items())))
 
 
 def _split(arguments: list[str]) -> tuple[Path | None, list[str]]:

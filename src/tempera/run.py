@@ -9,6 +9,8 @@ from typing import Any
 
 from .errors import DataError
 from .export.index import Found, Index
+from .export.onnx_model import OnnxModel
+from .export.stamp import fingerprint
 from .towers.saved import Encode, load
 
 
@@ -47,11 +49,28 @@ class Run:
         """The corpus."""
         return Index(self.folder / "index")
 
-    def search(self, query: str, k: int = 10) -> list[Found]:
-        """The k documents nearest to a query, best first."""
+    @cached_property
+    def fingerprint(self) -> str:
+        """Which model this is: the index says by which one it was made."""
+        return fingerprint(self.folder / "model")
+
+    def search(self, query: str, k: int = 10, index: Path | None = None, onnx: Path | None = None) -> list[Found]:
+        """The k documents nearest to a query, best first.
+
+        Args:
+            index: search this exported index instead of the run's own.
+            onnx: embed by this exported model instead of the run's own.
+
+        Raises:
+            DataError: an empty query, or an index that another model has made.
+        """
         if not query.strip():
             raise DataError("the query is empty; give words to search for")
         if k < 1:
             raise DataError(f"k is {k}, and at least 1 document is to be found")
         text = query.encode("utf-8", "replace").decode("utf-8")  # a terminal may pass on bytes that are no text
-        return self.index.search(self.encode([text])[0], k)
+        place = self.index if index is None else Index(index)
+        if onnx is None:
+            return place.search(self.encode([text])[0], k, self.fingerprint)
+        model = OnnxModel(onnx)
+        return place.search(model.encode([text])[0], k, model.fingerprint)

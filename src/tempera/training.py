@@ -40,9 +40,11 @@ from .evaluation.lexical import Lexical
 from .evaluation.ranking import Relevant
 from .evaluation.retrieval import DEPTH, Ranking
 from .evaluation.spread import Spread, spread
+from .export.card import Card, render_card
 from .export.index import write_index
 from .export.report import Example, Hit, Report, render
 from .export.save import JsonLines, staged, write_json
+from .export.stamp import Stamp, fingerprint
 from .run import Run
 
 BM25_TUNING_QUERIES = 500
@@ -250,13 +252,30 @@ class _Job:
         self.tower.save(self.folder / "model")
         (self.folder / "objective.safetensors").write_bytes(as_bytes(self.config.objective.state_dict()))
         vectors = self.tower.encode(self.docs).numpy()
-        write_index(self.folder / "index", vectors, self.catalogue.table())
+        stamp = Stamp(fingerprint(self.folder / "model"), vectors.shape[1])
+        write_index(self.folder / "index", vectors, self.catalogue.table(), stamp)
         (self.folder / "config.yaml").write_text(configuration.dump(self.config.resolved), encoding="utf-8")
         metrics = self.metrics(systems, spreads)
         report = self.report(systems, spreads, metrics)
         shutil.rmtree(self.folder / CACHE, ignore_errors=True)  # what is mapped stays readable
         (self.folder / "report.html").write_text(render(report), encoding="utf-8")
+        card = render_card(self.card(systems, metrics["data"]))
+        (self.folder / "model" / "README.md").write_text(card, encoding="utf-8")
         write_json(self.folder / "metrics.json", metrics)
+
+    def card(self, systems: Mapping[str, Ranking], data: Mapping[str, Any]) -> Card:
+        """What the saved model's README.md says."""
+        resolved = self.config.resolved
+        source = {"source": str(resolved["data"].get("path") or resolved["data"]["source"])}
+        counts = {name: f"{data[name]:,}" for name in ("pairs", "train", "queries", "corpus")}
+        dropped = {f"left out: {reason}": f"{count:,}" for reason, count in data.get("dropped", {}).items()}
+        return Card(
+            title="A retrieval model",
+            data={**source, **counts, **dropped},
+            recipe=configuration.dump(resolved),
+            metrics={name: system.intervals() for name, system in systems.items()},
+            base_model=resolved["tower"].get("model"),
+        )
 
     def metrics(self, systems: Mapping[str, Ranking], spreads: Mapping[str, Spread]) -> dict[str, Any]:
         """What metrics.json holds."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import logging
 import warnings
 from collections.abc import Sequence
@@ -20,17 +19,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..core.batch import Role
-from ..errors import ConfigError, DataError, OutputError
+from ..errors import ConfigError, OutputError
 from ..towers.exportable import example, exportable
 from ..towers.saved import load
+from .onnx_model import ABOUT, INPUTS, MODEL, TOKENIZER, OnnxModel, require
 from .save import write_json
 from .stamp import fingerprint
 
 Vectors = NDArray[np.float32]
 
-MODEL, TOKENIZER, ABOUT = "model.onnx", "tokenizer.json", "tempera.json"
 TOLERANCE = 1e-4  # of a coordinate; runtimes sum in other orders
-_INPUTS = ("input_ids", "attention_mask")
 # Short and long, empty, and of several scripts: what the written model is tried on.
 PROBES = ("a", "parse the date of a mail", "", "Größe, 漢字 and ΣΊΣΥΦΟΣ", "of many words that go on " * 40)
 
@@ -46,7 +44,7 @@ def write_onnx(folder: Path, model: Path, probes: Sequence[str] = PROBES) -> flo
         ConfigError: a model that cannot be exported.
         OutputError: the written model gives other vectors than the saved one.
     """
-    _runtime()
+    require("onnx", "onnxscript", "onnxruntime")
     found = exportable(model)
     size = next(p.shape[0] for p in found.module.parameters() if p.ndim == 2)
     folder.mkdir(parents=True, exist_ok=True)
@@ -82,7 +80,7 @@ def write_module(path: Path, module: nn.Module, inputs: tuple[Tensor, Tensor]) -
                 module,
                 inputs,
                 dynamo=True,
-                input_names=_INPUTS,
+                input_names=INPUTS,
                 output_names=["sentence_embedding"],
                 dynamic_shapes=(free, free),
                 verbose=False,
@@ -90,47 +88,3 @@ def write_module(path: Path, module: nn.Module, inputs: tuple[Tensor, Tensor]) -
     except Exception as error:  # whatever the model's modules and the exporter raise
         raise ConfigError(f"the model cannot be exported to ONNX: {str(error).strip().splitlines()[0]}") from None
     program.save(str(path), external_data=None)
-
-
-class OnnxModel:
-    """A model that `write_onnx` has left; needs onnxruntime and tokenizers only."""
-
-    def __init__(self, folder: Path) -> None:
-        from tokenizers import Tokenizer
-
-        runtime = _runtime()
-        try:
-            about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-            self.model: str = about["model"]
-            self.prompts: dict[str, str] = about["prompts"]
-            self.special_tokens: bool = about["special_tokens"]
-            self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-            self.session = runtime.InferenceSession(str(folder / MODEL), providers=["CPUExecutionProvider"])
-        except FileNotFoundError as error:
-            raise DataError(f"{folder} is no exported model: {error.filename} is missing") from None
-        except Exception as error:  # neither library raises a narrower one
-            raise DataError(f"{folder} is not a readable ONNX model: {str(error).splitlines()[0]}") from None
-        if about["max_length"] is not None:
-            self.tokenizer.enable_truncation(about["max_length"])
-        self.tokenizer.enable_padding(pad_id=about["pad"])
-
-    def encode(self, texts: Sequence[str], role: str = "query") -> Vectors:
-        """Texts to unit vectors, [n, D], behind the prompt of their role."""
-        prompt = self.prompts.get(role, "")
-        rows = self.tokenizer.encode_batch([prompt + text for text in texts], add_special_tokens=self.special_tokens)
-        values = ([row.ids for row in rows], [row.attention_mask for row in rows])
-        inputs = {name: np.array(value, np.int64).reshape(len(rows), -1) for name, value in zip(_INPUTS, values)}
-        if not inputs["input_ids"].shape[1]:  # only texts without tokens: one that is masked
-            inputs = {name: np.zeros((len(rows), 1), np.int64) for name in _INPUTS}
-        vectors: Vectors = self.session.run(None, inputs)[0]
-        return vectors
-
-
-def _runtime() -> Any:
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise DataError(f"ONNX needs {error.name}: pip install 'tempera[onnx]'") from None
-    return onnxruntime

@@ -33,7 +33,7 @@ class Exportable:
 class _Static(nn.Module):
     def __init__(self, table: Tensor) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(*table.shape, _weight=table)
+        self.embedding = nn.Embedding(table.shape[0], table.shape[1], _weight=table)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         mask = attention_mask.unsqueeze(-1).to(self.embedding.weight.dtype)  # [n, w, 1]
