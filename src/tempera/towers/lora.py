@@ -87,6 +87,6 @@ def merged(body: Any) -> Any:
 
 def transformers_of(model: SentenceTransformer) -> list[Any]:
     """The modules of a model that hold a transformer, each once."""
-    from sentence_transformers.models import Transformer
+    from sentence_transformers.sentence_transformer.modules import Transformer
 
     return [module for module in model.modules() if isinstance(module, Transformer)]

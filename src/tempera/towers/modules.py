@@ -176,7 +176,7 @@ def _rows(read: dict[str, Any]) -> Ragged:
 
 
 def _leaves_prompts_out(model: SentenceTransformer) -> bool:
-    from sentence_transformers.models import Pooling
+    from sentence_transformers.sentence_transformer.modules import Pooling
 
     return any(isinstance(module, Pooling) and not module.include_prompt for module in model.modules())
 

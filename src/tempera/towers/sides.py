@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -27,11 +27,11 @@ def divided(model: SentenceTransformer, sides: Sides) -> SentenceTransformer:
         ConfigError: a model that has routes already.
     """
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import Dense, Normalize, Router
+    from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Router
 
     if sides == "one":
         return model
-    doc = list(model)
+    doc: list[Any] = list(model)
     if any(isinstance(module, Router) for module in doc):
         raise ConfigError(
             f"tower.sides is {sides}, and the model already has routes for queries and documents: drop it"

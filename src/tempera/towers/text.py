@@ -68,7 +68,7 @@ class Pretrained:
             self.lora.add_to(model)
         tower = tower_of(model, nullcontext if self.lora is None else self.lora.saving)
         if self.torch_compile:
-            compile_transformers(model)
+            compile_model(model)
         return tower
 
 
@@ -98,19 +98,17 @@ def open_model(
     return model.float()
 
 
-def compile_transformers(model: SentenceTransformer) -> None:
-    """Have torch compile a model's transformers when they are first called; lengths may vary.
+def compile_model(model: SentenceTransformer) -> None:
+    """Have torch compile a model when it is first called; lengths may vary.
 
     Raises:
         ConfigError: no transformer, or no C++ compiler.
     """
-    found = transformers_of(model)
-    if not found:
+    if not transformers_of(model):
         raise ConfigError("tower.torch_compile is for transformers, and this model has none: drop it")
     if not any(shutil.which(name) for name in (os.environ.get("CXX", "c++"), "g++", "clang++")):
         raise ConfigError("tower.torch_compile needs a C++ compiler, and there is none: install g++ or drop it")
-    for module in found:
-        module.model.compile(dynamic=True)
+    model.compile(dynamic=True)
 
 
 def _limit(model: SentenceTransformer, max_length: int) -> None:

@@ -15,7 +15,7 @@ from .modules import tower_of
 from .pair import Tower
 from .saved import quietly
 from .sides import Sides, divided
-from .text import compile_transformers
+from .text import compile_model
 from .tokenizer import sample, train_tokenizer
 
 if TYPE_CHECKING:
@@ -60,12 +60,13 @@ class Transformer:
         model = self._model(train_tokenizer(sample(texts), self.vocabulary, self.max_length))
         model = divided(model, self.sides)
         if self.torch_compile:
-            compile_transformers(model)
+            compile_model(model)
         return tower_of(model)
 
     def _model(self, tokenizer: Tokenizer) -> SentenceTransformer:
         try:
-            from sentence_transformers import SentenceTransformer, models
+            from sentence_transformers import SentenceTransformer
+            from sentence_transformers.sentence_transformer import modules
             from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
         except ImportError:
             raise ConfigError("a transformer needs sentence-transformers: pip install 'tempera[text]'") from None
@@ -94,6 +95,6 @@ class Transformer:
         with quietly(), TemporaryDirectory() as folder:  # the one way into sentence-transformers is through files
             BertModel(config).save_pretrained(folder)
             reader.save_pretrained(folder)
-            body = models.Transformer(folder)
-        modules = [body, models.Pooling(self.width, "mean"), models.Normalize()]
-        return SentenceTransformer(modules=modules, device="cpu")
+            body = modules.Transformer(folder)
+        parts = [body, modules.Pooling(self.width, "mean"), modules.Normalize()]
+        return SentenceTransformer(modules=parts, device="cpu")
