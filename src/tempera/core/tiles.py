@@ -83,7 +83,7 @@ def tiles(problem: Problem, vectors: Vectors, scale: float) -> Iterator[Tile]:
         height = min(rows, max(1, problem.tile_elements // max(1, sum(widths))))
         scratch = [vectors[term.candidate].new_empty(height, width) for term, width in zip(group, widths, strict=True)]
         held = next(i for i, term in enumerate(group) if term.positive is not None)
-        for start in range(0, rows, height):
+        for start in range(0, rows, max(1, height)):  # a device may have no rows
             tile = slice(start, min(start + height, rows))
             anchors = [vectors[term.anchor][first + tile.start : first + tile.stop] for term in group]
             positives = [_positives(term, tile, width) for term, width in zip(group, widths, strict=True)]
