@@ -26,6 +26,7 @@ from .core.pools import POOLS, Pool
 from .core.temperature import Temperature
 from .data.files import BeirFolder, Given, PairsFile
 from .data.installed_python import InstalledPython
+from .data.mixture import Mixture
 from .data.pairs import Source
 from .engine.loop import Training
 from .errors import ConfigError, did_you_mean
@@ -42,7 +43,7 @@ PARTS: dict[Any, dict[str, Any]] = {
     Pool: {pool.name: pool for pool in POOLS},
     Correction: {"log_q": LogQ, "hardness": Hardness, "margin": Margin},
     masks.Mask: {"same_id": masks.SameId, "known_positives": masks.KnownPositives, "guided": masks.Guided},
-    Source: {"installed_python": InstalledPython, "pairs": PairsFile, "beir": BeirFolder, "given": Given},
+    Source: {"installed_python": InstalledPython, "pairs": PairsFile, "beir": BeirFolder, "given": Given, "mixture": Mixture},
     TowerOptions: {"static": Static, "pretrained": Pretrained, "transformer": Transformer},
     Objective: {preset.__name__: preset for preset in presets.PRESETS},
 }

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +22,7 @@ from safetensors.torch import save as as_bytes
 from tqdm import tqdm
 
 from . import config as configuration
-from .build import Config, build
+from .build import Config, build, describe
 from .core.advice import cautions
 from .core.batch import Batch, Role, divide
 from .core.matryoshka import Matryoshka
@@ -31,10 +31,13 @@ from .core.ragged import Ragged
 from .core.similarity import cosine
 from .data.batches import Draws, Shuffled
 from .data.catalogue import Catalogue, stored
-from .data.pairs import Rows, Split, hold_out
+from .data.files import Given
+from .data.mixture import Mixture
+from .data.pairs import Rows, Source, Split, hold_out
+from .data.samplers import Mixed, NoDuplicates
 from .engine import loop, outlook
 from .engine.devices import Devices, start
-from .errors import TemperaError
+from .errors import ConfigError, TemperaError
 from .evaluation.compare import bootstrap
 from .evaluation.lexical import Lexical
 from .evaluation.ranking import Relevant
@@ -56,6 +59,7 @@ def train(
     output: str | Path = "runs/first",
     overrides: Sequence[str] = (),
     overwrite: bool = False,
+    data: Any = None,
 ) -> Run:
     """Train a retriever and leave a run folder.
 
@@ -64,6 +68,8 @@ def train(
         output: the folder to make: model/, index/, config.yaml, metrics.json, log.jsonl, report.html.
         overrides: dotted.key=value, as on the command line.
         overwrite: replace a run that `output` holds, once the new one is complete.
+        data: rows to train on, in place of a source: a datasets.Dataset, a frame of pandas or polars, a table of pyarrow.
+            The options of `data:` then say what its columns are.
 
     Raises:
         TemperaError: wrong options, no data, or an output that cannot be written.
@@ -72,7 +78,11 @@ def train(
         options = configuration.of(config, overrides)
     else:
         options = configuration.load(None if config is None else Path(config), overrides)
+    if data is not None:
+        options.values["data"] = {**options.values.get("data", {}), "source": "given"}
     resolved = build(options)
+    if isinstance(resolved.data, Given):
+        resolved = replace(resolved, data=resolved.data.hand(data))
     devices = start(resolved.train.mixed_precision)
     folders = staged(Path(output), overwrite) if devices.group.main else TemporaryDirectory()
     with folders as folder:
@@ -144,12 +154,14 @@ class _Job:
         """Pairs, what is held out of them, and every distinct text as tokens, once."""
         cache, options = self.folder / CACHE, self.config.train
         pairs, candidates = self.config.data.read(cache)
-        self.config.resolved["data"].update(pairs.found)
+        if pairs.source is not None:  # with the roles of its columns written down
+            ((name, found),) = describe(pairs.source).items()
+            self.config.resolved["data"] = {"source": name, **found}
         split = hold_out(pairs, candidates, self.config.evaluation.queries, options.seed)
         self.catalogue = catalogue = Catalogue.of(pairs)
         query_of, doc_of = catalogue.query_of, catalogue.doc_of
         self.task = _Task.of(split, query_of, doc_of, split.asked)
-        self.rows = Shuffled(len(split.train), options.batch_size, options.seed)
+        self.rows = sampler(self.config.data, catalogue, split.train, options)
         lines = [
             f"{len(pairs):,} pairs: {len(split.train):,} to train on, {len(self.task.asked):,} held-out queries "
             f"against {len(split.corpus):,} documents",
@@ -167,6 +179,8 @@ class _Job:
         self.examples = catalogue.examples(
             split.train, self.queries, self.docs, Draws(options.sampled, options.sampled_power, options.seed)
         )
+        if isinstance(self.rows, Mixed):
+            self.examples = replace(self.examples, chance=self.rows.chance)
 
     def train(self) -> None:
         """Optimiser steps, with the metrics on the way."""
@@ -366,6 +380,20 @@ class _Job:
         b = self.vectors(self.docs, task.doc_of[task.split.corpus[ranked.ravel()]]).reshape(*ranked.shape, -1)
         cosines: NDArray[np.float32] = np.einsum("qd,qkd->qk", a, b)
         return cosines
+
+
+def sampler(
+    source: Source, catalogue: Catalogue, rows: Rows, options: loop.Training
+) -> Shuffled | NoDuplicates | Mixed:
+    """Which of the training rows stand in which batch."""
+    if isinstance(source, Mixture):
+        if options.batch_sampler != "shuffled":
+            raise ConfigError("train.batch_sampler: no_duplicates is for one source, and data is a mixture; drop it")
+        origin = catalogue.pairs.table["source"].to_numpy()[rows]
+        return source.sampler(origin, options.batch_size, options.seed)
+    if options.batch_sampler == "no_duplicates":
+        return NoDuplicates(catalogue.keys(rows), options.batch_size, options.seed)
+    return Shuffled(len(rows), options.batch_size, options.seed)
 
 
 def peak_memory_bytes() -> int:

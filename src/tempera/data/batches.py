@@ -150,15 +150,7 @@ class Shuffled:
     seed: int
 
     def __post_init__(self) -> None:
-        if self.batch_size > self.rows:
-            raise ConfigError(
-                f"train.batch_size is {self.batch_size} and the data has {self.rows} pairs to train on: "
-                f"give a batch_size of at most {self.rows}, or more data"
-            )
-        if self.batch_size < 2:
-            raise ConfigError(
-                f"train.batch_size is {self.batch_size}; the negatives of a row are the others, so at least 2"
-            )
+        refuse_size(self.rows, self.batch_size)
 
     @property
     def batches_per_epoch(self) -> int:
@@ -172,3 +164,14 @@ class Shuffled:
             if position == 0 or step == first:
                 order = np.random.default_rng((self.seed, epoch)).permutation(self.rows)
             yield torch.from_numpy(order[position * self.batch_size : (position + 1) * self.batch_size])
+
+
+def refuse_size(rows: int, batch_size: int) -> None:
+    """Refuse a batch that is larger than the data, or too small to hold a negative."""
+    if batch_size > rows:
+        raise ConfigError(
+            f"train.batch_size is {batch_size} and the data has {rows} pairs to train on: "
+            f"give a batch_size of at most {rows}, or more data"
+        )
+    if batch_size < 2:
+        raise ConfigError(f"train.batch_size is {batch_size}; the negatives of a row are the others, so at least 2")

@@ -15,6 +15,7 @@ from ..core.ragged import Ragged
 from .batches import Draws, Examples
 from .hashing import Ids
 from .pairs import Pairs, Rows, distinct
+from .samplers import keys_of
 from .texts import Texts
 
 _BLOCK = 100_000  # texts whose features are in memory at once
@@ -68,6 +69,11 @@ class Catalogue:
         found = [(self.queries, np.unique(self.query_of[rows])), (self.docs, np.unique(docs))]
         step = max(1, sum(len(which) for _, which in found) // _TOKENIZER_TEXTS)
         return [text for texts, which in found for text in texts.take(which[::step])]
+
+    def keys(self, rows: Rows) -> Ragged:
+        """The ids of every text of each of these pairs: query, document, negatives."""
+        at, ids = torch.from_numpy(rows), [torch.from_numpy(self.pairs.ids(role)[rows]) for role in ("query", "doc")]
+        return keys_of(ids[0], ids[1], self.negatives[at], torch.from_numpy(self.doc_ids))
 
     def examples(self, rows: Rows, queries: Ragged, docs: Ragged, draws: Draws) -> Examples:
         """The chosen pairs as features of the distinct queries, [p], and documents, [u]."""

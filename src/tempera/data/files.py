@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from .beir import read_beir
 from .hashing import given_ids
-from .pairs import Pairs
+from .pairs import Pairs, Source
 from .readers import Block, blocks, read_table, valid
 from .roles import DOC_NAMES, QUERY_NAMES, Roles
 from .rows import rows_of
@@ -52,13 +53,13 @@ class Given(Roles):
     """
 
     @classmethod
-    def of(cls, data: Any, **roles: Any) -> _Handed:
+    def of(cls, data: Any, **roles: Any) -> Source:
         """A source that reads an object, with options of `Roles`."""
         return cls(**roles).hand(data)
 
-    def hand(self, data: Any) -> _Handed:
-        """The same options for an object."""
-        return _Handed(self, data)
+    def hand(self, data: Any) -> Source:
+        """The same options for an object; for None they stay without one."""
+        return self if data is None else _Handed(self, data)
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """Refuse: there is no object."""
@@ -108,25 +109,33 @@ class BeirFolder:
 
 def _stream(data: Any) -> Iterator[Block]:
     """An object's rows, some at a time."""
+    first = 1
+    for table in _tables(data):
+        for start in range(0, len(table), _ROWS):
+            part = table.slice(start, _ROWS)
+            valid(part, "data", first)
+            yield Block(part, "data", first)
+            first += len(part)
+
+
+def _tables(data: Any) -> Iterator[pa.Table]:
+    library = sys.modules.get("datasets")  # an object of it cannot be there unless it has been imported
+    if library is not None and isinstance(data, library.Dataset | library.IterableDataset):
+        yield from data.with_format("arrow").iter(_ROWS)
+        return
+    if isinstance(data, dict):
+        raise DataError(f"data holds several data sets ({', '.join(map(str, data))}): hand over one of them")
     try:
         reader = pa.RecordBatchReader.from_stream(data)
     except TypeError:
-        if isinstance(data, dict):
-            raise DataError("data holds several data sets: hand over one, such as data['train']") from None
         raise DataError(
             f"data is {type(data).__name__}, which gives no Arrow stream (__arrow_c_stream__): "
             "hand over a datasets.Dataset, a frame of pandas or polars, or a table of pyarrow"
         ) from None
-    first = 1
-    for batch in reader:
-        for start in range(0, len(batch), _ROWS):
-            table = pa.Table.from_batches([batch.slice(start, _ROWS)])
-            valid(table, "data", first)
-            yield Block(table, "data", first)
-            first += len(table)
+    yield from (pa.Table.from_batches([batch]) for batch in reader)
 
 
-def _pairs(read: Iterator[Block], roles: Roles, folder: Path | None) -> tuple[Pairs, NDArray[np.bool_]]:
+def _pairs(read: Iterator[Block], roles: PairsFile | Given, folder: Path | None) -> tuple[Pairs, NDArray[np.bool_]]:
     dropped: Counter[str] = Counter()
     names: list[str] = []
     columns: dict[str, tuple[str, ...]] = {}
@@ -150,7 +159,7 @@ def _pairs(read: Iterator[Block], roles: Roles, folder: Path | None) -> tuple[Pa
     pairs = Pairs.distinct_of(parts, folder)
     if not len(pairs):
         raise DataError(f"no row is left: {', '.join(f'{count:,} {reason}' for reason, count in dropped.items())}")
-    return _asked(replace(pairs, dropped={**dropped, **pairs.dropped}, found=roles.found(columns)))
+    return _asked(replace(pairs, dropped={**dropped, **pairs.dropped}, source=replace(roles, **roles.found(columns))))
 
 
 def _asked(pairs: Pairs) -> tuple[Pairs, NDArray[np.bool_]]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -33,9 +33,7 @@ class Pairs:
 
     table: pa.Table
     dropped: Mapping[str, int] = field(default_factory=dict)  # what was left out on the way, by reason
-    found: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # options that were left open, as the source's columns decide
+    source: Source | None = None  # where it is from, with what its options left open decided
 
     @classmethod
     def of(
@@ -63,7 +61,7 @@ class Pairs:
         tables: Iterable[pa.Table],
         folder: Path | None = None,
         dropped: Mapping[str, int] | None = None,
-        found: Mapping[str, Any] | None = None,
+        source: Source | None = None,
     ) -> Pairs:
         """Keep the first of every repeated row: same query, document and set of negatives.
 
@@ -84,7 +82,7 @@ class Pairs:
             keep = np.zeros(len(table), bool)
             keep[first] = True
             table = _filtered(table, keep, folder)
-        return cls(table, dict(counts), dict(found or {}))
+        return cls(table, dict(counts), source)
 
     def __len__(self) -> int:
         return len(self.table)

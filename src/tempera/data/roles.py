@@ -116,8 +116,8 @@ negative_2: name one with data.doc=COLUMN
         return {role: columns for role, columns in found.items() if columns}
 
     def found(self, columns: dict[str, tuple[str, ...]]) -> dict[str, Any]:
-        """These options with the columns that were found, for the configuration of the run."""
-        return {role: list(c) if role == "negatives" else c[0] for role, c in columns.items()}
+        """Options that name the columns that were found."""
+        return {role: names if role == "negatives" else names[0] for role, names in columns.items()}
 
     def _given(self, role: str) -> tuple[str, ...]:
         value: str | tuple[str, ...] | None = getattr(self, role)

@@ -21,6 +21,7 @@ from .roles import Roles
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.int64]
+_NOTHING, _SPACE = (pa.scalar(text, pa.large_string()) for text in ("", " "))
 
 
 @dataclass(frozen=True)
@@ -99,14 +100,14 @@ class _Reader:
             keys = given_ids(numbers)
         else:
             keys = content if prompts is None else mixed(content, content_ids(prompts))
-        texts = texts if prompts is None else pc.binary_join_element_wise(prompts, texts, "")
+        texts = texts if prompts is None else pc.binary_join_element_wise(prompts, texts, _NOTHING)
         return Items(texts, rows, keys, content, self.floats(scores, rows))
 
     def prompts(self, role: str, prompt: str, rows: Rows) -> pa.Array | None:
         """What is put before each text, [k]; None for nothing."""
         if role == "query" and "prompt" in self.columns:
             own = self.column("prompt").cast(pa.large_string()).fill_null("").take(pa.array(rows))
-            return pc.binary_join_element_wise(prompt, own, "")
+            return pc.binary_join_element_wise(pa.scalar(prompt, pa.large_string()), own, _NOTHING)
         return pa.array([prompt] * len(rows), pa.large_string()) if prompt else None
 
     def texts(self, role: str, name: str) -> tuple[pa.Array, Rows, pa.Array | None]:
@@ -121,7 +122,7 @@ class _Reader:
             if "title" in fields:
                 title = fields["title"].cast(pa.large_string()).fill_null("")
                 values = pc.utf8_trim_whitespace(
-                    pc.binary_join_element_wise(title, values.cast(pa.large_string()), " ")
+                    pc.binary_join_element_wise(title, values.cast(pa.large_string()), _SPACE)
                 )
         if pa.types.is_null(values.type):
             values = values.cast(pa.large_string())

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -27,6 +27,7 @@ class Training:
 
     Args:
         batch_size: pairs in one softmax, over all devices.
+        batch_sampler: "shuffled", or "no_duplicates": no two rows of a batch share a text, which masks see to otherwise.
         num_train_epochs: passes over the training pairs.
         max_steps: stop after this many optimiser steps instead; None is by epochs.
         learning_rate: peak rate of AdamW. .03 suits static embeddings; transformers want about 2e-5.
@@ -50,6 +51,7 @@ class Training:
     """
 
     batch_size: Annotated[int, Field(gt=1)] = 2048
+    batch_sampler: Literal["shuffled", "no_duplicates"] = "shuffled"
     num_train_epochs: Annotated[float, Field(gt=0)] = 4.0
     max_steps: Annotated[int, Field(gt=0)] | None = None
     learning_rate: Annotated[float, Field(gt=0)] = 0.03

@@ -1,0 +1,67 @@
+"""Several sources as one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..errors import ConfigError
+from .pairs import Pairs, Source
+from .samplers import Mixed
+
+_ROWS = 1 << 16  # that are copied at once
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Rows of several sources, by weight. A pair that two sources have is the first one's.
+
+    Args:
+        sources: each with its own options, prompts among them.
+        weights: share of each in the batches, in any unit; None is by rows.
+        batches: "mixed" takes every batch from all sources, "single" each batch from one.
+    """
+
+    sources: Sequence[Source]
+    weights: tuple[float, ...] | None = None
+    batches: Literal["mixed", "single"] = "mixed"
+
+    def __post_init__(self) -> None:
+        if not self.sources:
+            raise ConfigError("a mixture needs sources, and has none")
+        if self.weights is not None and len(self.weights) != len(self.sources):
+            raise ConfigError(
+                f"weights are {len(self.weights)} and sources {len(self.sources)}: give one for each source"
+            )
+        if self.weights is not None and (min(self.weights) < 0 or not sum(self.weights)):
+            raise ConfigError(f"weights are {list(self.weights)}: none may be below 0, and one has to be above")
+
+    def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
+        """All pairs of all sources; evaluation may ask what it may ask of each."""
+        read = [source.read(folder and folder / str(i)) for i, source in enumerate(self.sources)]
+        dropped: Counter[str] = Counter()
+        for pairs, _ in read:
+            dropped.update(pairs.dropped)
+
+        def tables() -> Iterator[pa.Table]:
+            for i, (pairs, asked) in enumerate(read):
+                for start in range(0, len(pairs), _ROWS):
+                    table = pairs.table.slice(start, _ROWS)
+                    for name, values in (("source", np.full(len(table), i)), ("asked", asked[start : start + _ROWS])):
+                        table = table.append_column(name, pa.array(values))
+                    yield table
+
+        found = replace(self, sources=[pairs.source or own for own, (pairs, _) in zip(self.sources, read)])
+        whole = Pairs.distinct_of(tables(), folder and folder / "mixture", dropped, found)
+        return whole, whole.table["asked"].to_numpy()
+
+    def sampler(self, source: NDArray[np.int64], batch_size: int, seed: int) -> Mixed:
+        """Which rows stand in which batch; `source` is the position of each row's source, [n]."""
+        return Mixed(source, batch_size, seed, self.weights, self.batches)
