@@ -44,6 +44,8 @@ class Found:
 
 def write_index(folder: Path, vectors: Vectors, documents: pa.Table, stamp: Stamp | None = None) -> None:
     """Write unit vectors, [c, D], and a table with the columns doc_id, name, place and doc; one row each."""
+    folder.mkdir(parents=True)
+    np.save(folder / _VECTORS, np.ascontiguousarray(vectors, np.float32), allow_pickle=False)
     table = pa.table(
         {
             "id": pc.cast(documents["doc_id"], pa.string()),
@@ -52,8 +54,6 @@ def write_index(folder: Path, vectors: Vectors, documents: pa.Table, stamp: Stam
             "preview": pc.utf8_slice_codeunits(documents["doc"], 0, _PREVIEW),
         }
     )
-    folder.mkdir(parents=True)
-    np.save(folder / _VECTORS, np.ascontiguousarray(vectors, np.float32), allow_pickle=False)
     _write_documents(folder, table, stamp)
 
 
