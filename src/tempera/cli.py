@@ -144,6 +144,57 @@ def export(
     _answer(facts, as_json, lambda: print("\n".join(f"{name}: {value}" for name, value in facts.items())))
 
 
+@app.command()
+def mine(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder, or a run folder.")],
+    pairs: Annotated[Path, typer.Argument(metavar="PAIRS", help="Queries and what answers them: a file or a folder.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The Parquet file to write.")],
+    corpus: Annotated[
+        Path | None, typer.Option("--corpus", metavar="PAIRS", help="A table whose documents are candidates too.")
+    ] = None,
+    negatives: Annotated[int, typer.Option("--negatives", "-n", min=1, help="How many a query gets.")] = 10,
+    skip: Annotated[int, typer.Option("--skip", min=0, help="Best ranks that are left out.")] = 0,
+    depth: Annotated[int, typer.Option("--depth", min=1, help="Last rank that is looked at.")] = 100,
+    absolute_margin: Annotated[
+        float | None, typer.Option("--absolute-margin", help="How far below the answer's score a negative has to be.")
+    ] = None,
+    share: Annotated[
+        float, typer.Option("--share", help="Of the answer's score a negative may have; 1 is a relative margin of 0.")
+    ] = 0.95,
+    cross_encoder: Annotated[
+        Path | None, typer.Option("--cross-encoder", metavar="MODEL", help="Checks what the model has found.")
+    ] = None,
+    cross_margin: Annotated[float, typer.Option("--cross-margin", help="Relative, of its scores.")] = 0.0,
+    faiss: Annotated[
+        str | None, typer.Option("--faiss", metavar="INDEX", help="Search by an index, such as HNSW32; default exact.")
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option("--cache", metavar="DIR", help="Vectors computed once; default vectors/ beside FILE.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Find hard negatives for pairs; what was dropped, and which queries fell short, is told."""
+    from dataclasses import asdict
+
+    from .data.files import PairsFile
+    from .mining.files import Task, mine_file
+    from .mining.hard_negatives import Mining
+
+    options = Mining(negatives, skip, depth, absolute_margin, round(1 - share, 12), cross_margin)
+    rows = PairsFile(path=str(pairs), metadata=("*",), identical="keep").read()[0]
+    more = (
+        [] if corpus is None else PairsFile(path=str(corpus), metadata=("*",), identical="keep").read()[0].texts("doc")
+    )
+    task = Task.of(rows.texts("query"), rows.texts("doc"), more)
+    folder = model / "model" if (model / "model" / "modules.json").is_file() else model
+    report = mine_file(
+        folder, task, output, options, cross_encoder=cross_encoder, faiss=faiss, cache=cache, overwrite=overwrite
+    )
+    document = {"output": str(output.absolute()), **asdict(report)}
+    _answer(document, as_json, lambda: print("\n".join(report.lines())))
+
+
 def _split(arguments: list[str]) -> tuple[Path | None, list[str]]:
     """A configuration file, if one is given, and overrides."""
     files = [argument for argument in arguments if "=" not in argument]

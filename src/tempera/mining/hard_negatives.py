@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ..errors import ConfigError, DataError
+from .embed import Embedded
 from .guide import bound
 from .report import Report
 from .search import Floats, Ints, Pairs, Search, exact
@@ -113,7 +114,7 @@ def mine(
 
 
 def mine_blocks(
-    queries: Floats,
+    queries: Floats | Embedded,
     docs: Floats,
     answers: Pairs,
     options: Mining,
