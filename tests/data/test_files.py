@@ -8,12 +8,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from tempera.data import files
+from tempera.data import readers
 from tempera.data.files import DOC_NAMES, QUERY_NAMES, PairsFile
 from tempera.data.pairs import Pairs
 from tempera.errors import DataError
@@ -45,13 +46,13 @@ def put(tmp_path: Path) -> Callable[[str, bytes], str]:
     return write
 
 
-def read(path: str, **options: str) -> Pairs:
+def read(path: str, **options: Any) -> Pairs:
     pairs, asked = PairsFile(path, **options).read()
     assert asked.tolist() == [True] * len(pairs)
     return pairs
 
 
-def refused(path: str, **options: str) -> str:
+def refused(path: str, **options: Any) -> str:
     """The message, a line that says which file it is about, without the folder."""
     with pytest.raises(DataError) as error:
         PairsFile(path, **options).read()
@@ -76,8 +77,9 @@ def test_upper_case_extensions_byte_order_marks_and_repeated_rows(put) -> None:
 def test_large_strings_and_more_columns_than_two(put, tmp_path: Path) -> None:
     columns = {"n": [1, 2], "doc": pa.array(["x", "y"], pa.large_string()), "query": ["a", "b"]}
     parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
-    assert read(str(tmp_path / "a.parquet")).texts("doc") == ["x", "y"]
-    late = read(put("a.jsonl", b'{"query": "a", "doc": "x"}\n\n{"more": 1, "doc": "y", "query": "b"}\n'))
+    assert read(str(tmp_path / "a.parquet"), metadata=("n",)).texts("doc") == ["x", "y"]
+    rows = b'{"query": "a", "doc": "x"}\n\n{"more": 1, "doc": "y", "query": "b"}\n'
+    late = read(put("a.jsonl", rows), metadata=("*",))
     assert late.texts("query") == ["a", "b"]
 
 
@@ -91,7 +93,7 @@ def test_texts_of_megabytes(put, kind: str) -> None:
 @pytest.mark.parametrize("kind", [".jsonl", ".csv"])
 @pytest.mark.parametrize("block", [100, 101, 127, 1000])
 def test_a_block_may_end_anywhere(put, monkeypatch: pytest.MonkeyPatch, kind: str, block: int) -> None:
-    monkeypatch.setattr(files, "_BLOCK", block)
+    monkeypatch.setattr(readers, "_BLOCK", block)
     rows = [(f"query,\n\n{i}", f'"doc"\n{i}\n') for i in range(50)]
     pairs = read(put("a" + kind, encode(rows, kind)))
     assert list(zip(pairs.texts("query"), pairs.texts("doc"))) == rows
@@ -109,16 +111,19 @@ def test_texts_that_look_like_something_else_stay_texts(put) -> None:
 )
 def test_usual_names_of_columns(put, query: str, doc: str) -> None:
     path = put("a.jsonl", json.dumps({"other": "z", doc: "x", query: "a"}).encode())
-    pairs = read(path)
+    pairs = read(path, metadata=("other",))
     assert (pairs.texts("query"), pairs.texts("doc")) == (["a"], ["x"])
 
 
-def test_the_more_usual_name_is_taken_and_a_given_one_goes_first(put) -> None:
-    path = put("a.csv", b"answer,question,positive,anchor\n1a,2a,3a,4a\n")
-    assert [text[0] for role in ("query", "doc") for text in read(path).texts(role)] == ["4", "3"]
-    chosen = read(path, query="answer", doc="question")
-    assert [text[0] for role in ("query", "doc") for text in chosen.texts(role)] == ["1", "2"]
-    assert read(path, doc="answer").texts("query") == ["4a"]
+def test_of_two_usual_names_one_has_to_be_chosen(put) -> None:
+    path = put("a.csv", b"answer,question,anchor\n1a,2a,3a\n")
+    assert refused(path) == (
+        "a.csv has 2 columns that are usual for a query: question, anchor; "
+        "choose with data.query=question data.metadata=[anchor]"
+    )
+    assert read(path, query="anchor", metadata=("question",)).texts("query") == ["3a"]
+    chosen = read(path, query="answer", doc="question", metadata=("anchor",))
+    assert [chosen.texts(role) for role in ("query", "doc")] == [["1a"], ["2a"]]
 
 
 NAMES = "a.csv has no column that is usual for a {} ({}); it has {}: name one with data.{}=COLUMN"
@@ -149,35 +154,48 @@ def test_columns_that_are_not_there(put, header: str, options: dict[str, str], m
 @pytest.mark.parametrize(
     ("name", "content", "rows"),
     [
-        ("a.csv", b'query,doc\na,b\n" ",c\nx,\n', "column 'query' has no text in row 2 (1 such rows)"),
-        ("a.csv", b'query,doc\na,b\nc,"\t\n"\nx,\n', "column 'doc' has no text in row 2 (2 such rows)"),
-        ("a.jsonl", b'{"query":"a","doc":"b"}\n{"query":null,"doc":"c"}\n', "column 'query' has no text in row 2"),
-        ("a.jsonl", b'{"query":"a","doc":"b"}\n{"query":"c"}\n', "column 'doc' has no text in row 2"),
-        ("a.jsonl", '{"query":"a","doc":"\u00a0\u2028"}\n'.encode(), "column 'doc' has no text in row 1"),
-        ("a.json", b'{"query":null,"doc":"b"}\n', "column 'query' holds null, and texts are expected"),
-        ("a.csv", b"query,doc\n1,b\n2,c\n", "column 'query' holds int64, and texts are expected"),
-        ("a.csv", b"query,doc\nb,2020-01-01\n", "column 'doc' holds date32[day], and texts are expected"),
-        ("a.csv", "query,doc\né,b\n".encode("latin-1"), "column 'query' holds binary, and texts are expected"),
-        ("a.jsonl", b'{"query":["a"],"doc":"b"}\n', "column 'query' holds list<item: string>, and texts are expected"),
-        ("a.jsonl", b'{"query":"a","doc":{"text":"b"}}\n', "column 'doc' holds struct<text: string>, and texts"),
-        ("a.jsonl", '{"query":"é","doc":"b"}'.encode("latin-1"), "not a readable jsonl file: "),
-        ("a.jsonl", b'{"query":"a","doc":"b"}\n{"query":1,"doc":"b"}\n', "not a readable jsonl file: "),
-        ("a.jsonl", b'{"query":"\\ud800","doc":"b"}\n', "not a readable jsonl file: "),
-        ("a.jsonl", b'{"query":"a","doc":"b"}\noops\n', "not a readable jsonl file: "),
-        ("a.jsonl", b'{"query":"a","doc":', "not a readable jsonl file: "),
-        ("a.json", b'[{"query":"a","doc":"b"}]', "not a readable json file: "),
-        ("a.csv", b"query,doc\na,b\nx,y,z\n", "not a readable csv file: "),
-        ("a.csv", b"\n\n", "not a readable csv file: "),
-        ("a.csv", gzip.compress(b"query,doc\na,b\n", mtime=0), "not a readable csv file: "),
-        ("a.csv.gz", b"query,doc\na,b\n", "not a readable csv.gz file: "),
-        ("a.jsonl.gz", b'{"query":"a","doc":"b"}', "not a readable jsonl.gz file: "),
-        ("a.csv.gz", gzip.compress(b"", mtime=0), "not a readable csv.gz file: "),
-        ("a.jsonl.gz", gzip.compress(b"", mtime=0), "not a readable jsonl.gz file: "),
-        ("a.parquet", b"query,doc\na,b\n", "not a readable parquet file: "),
+        ("a.csv", b'query,doc\na,b\n" ",c\nx,\n', ", row 2: column 'query' has no text (1 such rows)"),
+        ("a.csv", b'query,doc\na,b\nc,"\t\n"\nx,\n', ", row 2: column 'doc' has no text (2 such rows)"),
+        ("a.jsonl", b'{"query":"a","doc":"b"}\n{"query":null,"doc":"c"}\n', ", row 2: column 'query' has no text"),
+        ("a.jsonl", b'{"query":"a","doc":"b"}\n{"query":"c"}\n', ", row 2: column 'doc' has no text"),
+        ("a.jsonl", '{"query":"a","doc":"\u00a0\u2028"}\n'.encode(), ", row 1: column 'doc' has no text"),
+        ("a.json", b'{"query":null,"doc":"b"}\n', ", row 1: column 'query' has no text"),
+        ("a.json", b'{"query":1,"doc":"b"}\n', ": column 'query' holds int64, and texts are expected"),
+        ("a.csv", "query,doc\nx,y\né,b\n".encode("latin-1"), ", row 2: column 'query' is not UTF-8"),
+        ("a.jsonl", b'{"query":["a","b"],"doc":"b"}\n', ", row 1: column 'query' has several texts"),
+        ("a.jsonl", b'{"query":"a","doc":{"body":"b"}}\n', ": column 'doc' holds struct<body: string>, and texts"),
+        ("a.jsonl", b'{"query":"e","doc":"b"}\n' + '{"query":"é","doc":"b"}'.encode("latin-1"), ", row 2: not UTF-8"),
+        ("a.jsonl", b'{"query":"a","doc":"b"}\n{"query":1,"doc":"b"}\n', ", row 2: column(/query) changed from string to"),
+        ("a.jsonl", b'{"query":"\\ud800","doc":"b"}\n', ", row 1: "),
+        ("a.jsonl", b'{"query":"a","doc":"b"}\n\noops\n', ", row 2: not JSON: "),
+        ("a.jsonl", b'{"query":"a","doc":', ", row 1: not JSON: "),
+        ("a.json", b'[{"query":"a","doc":"b"}]', ", row 1: an object of columns is expected: "),
+        ("a.jsonl", b'{"query":"a","doc":["b",""]}', ", row 1: column 'doc' has no text (1 such rows)"),
+        ("a.jsonl", b'{"query":"a","doc":[]}', ", row 1: column 'doc' has no text (1 such rows)"),
+        ("a.csv", b"query,doc\na,b\nc, c\n", ", row 2: column 'doc' is its own query (1 such rows): take data.identical"),
+        ("a.jsonl", b'{"query":"a","doc":"b","neg":["c",""]}', ", row 1: column 'neg' has no text (1 such rows)"),
+        ("a.csv", b"query,doc,weight\na,b,1\nc,d,nan\n", ", row 2: column 'weight' is nan, and a finite number"),
+        ("a.csv", b"query,doc,weight\na,b,1\nc,d,-1\n", ", row 2: column 'weight' is -1, and a weight is at least 0"),
+        ("a.csv", b"query,doc,weight\na,b,much\n", ": column 'weight' holds string, and numbers are expected"),
+        ("a.csv", b"query,doc,score\na,b,1\n", ": column 'score' grades the pairs, and every row would train"),
+        ("a.csv", b"query,doc,doc_id\na,b,1\nc,d,\n", ", row 2: column 'doc_id' has no value (1 such rows)"),
+        (
+            "a.jsonl",
+            b'{"query":"a","pos":["b","c"],"pos_scores":[1],"neg":["d"]}',
+            ", row 1: column 'pos_scores' has 1 values for 2 texts",
+        ),
+        ("a.csv", b"query,doc\na,b\nx,y,z\n", ": not a readable csv file: "),
+        ("a.csv", b"\n\n", ": not a readable csv file: "),
+        ("a.csv", gzip.compress(b"query,doc\na,b\n", mtime=0), ": not a readable csv file: "),
+        ("a.csv.gz", b"query,doc\na,b\n", ": not a readable csv.gz file: "),
+        ("a.jsonl.gz", b'{"query":"a","doc":"b"}', ": not a readable jsonl.gz file: "),
+        ("a.csv.gz", gzip.compress(b"", mtime=0), ": not a readable csv.gz file: "),
+        ("a.jsonl.gz", gzip.compress(b"", mtime=0), " holds no rows: "),
+        ("a.parquet", b"query,doc\na,b\n", ": not a readable parquet file: "),
     ],
 )
 def test_content_that_cannot_be_used(put, name: str, content: bytes, rows: str) -> None:
-    assert refused(put(name, content)).startswith(f"{name}: {rows}")
+    assert refused(put(name, content)).startswith(f"{name}{rows}")
 
 
 @pytest.mark.parametrize(
