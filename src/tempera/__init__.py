@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .core.ragged import Ragged as Ragged
     from .core.temperature import Temperature as Temperature
     from .errors import TemperaError as TemperaError
+    from .evaluation.judge import evaluate as evaluate
     from .run import Run as Run
     from .training import train as train
 
@@ -49,6 +50,7 @@ _HOME = {
     "hardness": "core.presets",
     "diagnose": "core.diagnose",
     "TemperaError": "errors",
+    "evaluate": "evaluation.judge",
     "Run": "run",
     "train": "training",
 }

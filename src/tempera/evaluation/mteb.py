@@ -75,5 +75,5 @@ def _unit(vectors: Any) -> Any:
     """Rows of length 1, a tensor [n, D]; a single vector is one row."""
     import torch
 
-    rows = torch.atleast_2d(torch.as_tensor(vectors, dtype=torch.float32))
-    return torch.nn.functional.normalize(rows, dim=-1)
+    rows = torch.as_tensor(vectors, dtype=torch.float32)
+    return torch.nn.functional.normalize(rows if rows.ndim > 1 else rows[None], dim=-1)
