@@ -43,12 +43,11 @@ def main() -> None:
     hashing = time.process_time() - start
     keys = Ragged(torch.from_numpy(ids.ravel()), torch.arange(rows + 1) * 3)
     dropped: dict[str, int] = {}
+    drawn: list[torch.Tensor] = []
 
     def ours() -> None:
         sampler = NoDuplicates(keys, BATCH, 0)
-        batches = list(sampler(0, sampler.batches_per_epoch))
-        dropped["tempera"] = rows - len(torch.cat(batches).unique())
-        assert all(len(np.unique(ids[batch])) == 3 * BATCH for batch in batches)
+        drawn[:] = sampler(0, sampler.batches_per_epoch)
 
     def peer(hashed: bool) -> None:
         generator = torch.Generator()
@@ -63,6 +62,8 @@ def main() -> None:
         "sentence-transformers, hashed": lambda: peer(True),
     }
     seconds = alternate(variants, 3, limit=10)
+    dropped["tempera"] = rows - len(torch.cat(drawn).unique())
+    assert all(len(np.unique(ids[batch])) == 3 * BATCH for batch in drawn)
     counts = {name: rows if name == "tempera" else peer_rows for name in variants}
     rate = {name: counts[name] / value for name, value in seconds.items()}
     ratio = {name: rate["tempera"] / rate[name] for name in variants}

@@ -8,12 +8,14 @@ Letters in shapes: n rows, k keys of all rows together, s sources.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import islice
 from typing import Literal
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -48,17 +50,13 @@ class NoDuplicates:
 
     def __post_init__(self) -> None:
         refuse_size(len(self.keys), self.batch_size)
-        if next(self.fill(np.random.default_rng((self.seed, 0))), None) is None:
-            raise ConfigError(
-                f"train.batch_size is {self.batch_size}, and no so many of the {len(self.keys):,} rows share no text: "
-                "give a smaller batch_size, or train.batch_sampler=shuffled, where a mask leaves out what is shared"
-            )
+        self.plan(0)
 
     @cached_property
     def codes(self) -> tuple[NDArray[np.int32], Rows]:
         """Keys as small numbers, [k], and where each row's begin and end, [n + 1]."""
-        _, codes = np.unique(self.keys.values.numpy(), return_inverse=True)
-        return codes.astype(np.int32), self.keys.offsets.numpy()
+        codes = pa.array(self.keys.values.numpy()).dictionary_encode().indices  # by hashing: a third of sorting's time
+        return codes.to_numpy(), self.keys.offsets.numpy()
 
     @cached_property
     def crowd(self) -> tuple[NDArray[np.int32], Rows]:
@@ -72,7 +70,7 @@ class NoDuplicates:
         key[row[first[::-1]]] = codes[first[::-1]]
         return key, most
 
-    @property
+    @cached_property
     def batches_per_epoch(self) -> int:
         """Full batches in one pass over the data, as many as the most frequent texts leave room for.
 
@@ -88,17 +86,25 @@ class NoDuplicates:
 
     def __call__(self, first: int, last: int) -> Iterator[Tensor]:
         """Rows of the batches first, first + 1, ... last - 1 of the whole run, from the seed and the epoch alone."""
-        size, plan = self.batches_per_epoch, lru_cache(maxsize=1)(self.epoch)
         for step in range(first, last):
-            epoch, position = divmod(step, size)
-            yield torch.from_numpy(plan(epoch, size)[position])
+            epoch, position = divmod(step, self.batches_per_epoch)
+            yield torch.from_numpy(self.plan(epoch)[position])
 
-    def epoch(self, epoch: int, size: int) -> NDArray[np.int64]:
-        """Rows of every batch of an epoch, [size, batch_size]."""
+    @cached_property
+    def plan(self) -> Callable[[int], NDArray[np.int64]]:
+        """Rows of every batch of an epoch, [batches_per_epoch, batch_size]; the last one asked for is remembered."""
+        return lru_cache(maxsize=1)(self._plan)
+
+    def _plan(self, epoch: int) -> NDArray[np.int64]:
         generator = np.random.default_rng((self.seed, epoch))
         batches: list[Rows] = []
-        while len(batches) < size:
-            batches += [rows for rows, _ in zip(self.fill(generator), range(size - len(batches)), strict=False)]
+        while (missing := self.batches_per_epoch - len(batches)) > 0:
+            batches += (found := list(islice(self.fill(generator), missing)))
+            if not found:
+                raise ConfigError(
+                    f"train.batch_size is {self.batch_size}, and no so many of the {len(self.keys):,} rows share no text: "
+                    "give a smaller batch_size, or train.batch_sampler=shuffled, where a mask leaves out what is shared"
+                )
         return np.stack(batches)
 
     def fill(self, generator: np.random.Generator) -> Iterator[Rows]:
