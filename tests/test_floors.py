@@ -19,7 +19,7 @@ FLOORS: list[list[set[str]]] = [
     [{"evaluation"}],
     [{"mining"}, {"export"}],
     [{"config", "build"}],
-    [{"training", "run"}, {"integrations"}],
+    [{"training", "run", "verification", "rehearsal"}, {"integrations"}],
     [{"tuning"}],
     [{"cli", "__main__"}, {"__init__"}],  # the package's own names are loaded when they are asked for
 ]

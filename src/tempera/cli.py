@@ -39,6 +39,7 @@ def train(
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print every option, resolved, and stop.")
     ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be trained on, and for how long.")] = False,
     as_json: Json = False,
 ) -> None:
     """Train a retriever; without a configuration, one that searches the installed Python's code."""
@@ -51,11 +52,39 @@ def train(
         resolved = build(configuration.load(file, overrides)).resolved
         _answer(resolved, as_json, lambda: sys.stdout.write(configuration.dump(resolved)))
         return
+    if dry_run:
+        from .rehearsal import lines, rehearse
+
+        found = rehearse(file, overrides)
+        _answer(found, as_json, lambda: print("\n".join(lines(found))))
+        return
     from .training import train as run_training
 
     run = run_training(file, output, overrides, overwrite)
     document = {"output": str(run.folder.absolute()), **run.document}
     _answer(document, as_json, lambda: _print_run(document))
+
+
+@app.command()
+def verify(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[CONFIG.yaml] [KEY=VALUE ...]", help="A configuration, and dotted overrides."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Prove on your own data that the configuration computes what it says; exit code 1 if it does not."""
+    from .verification import verify as run_verification
+
+    proofs = run_verification(*_split(arguments or []))
+    width = max(len(proof.name) for proof in proofs)
+    lines = [
+        f"{'ok' if proof.passed else 'FAIL':<5}{proof.name:<{width}}  {proof.found:>14}  {proof.bound}"
+        for proof in proofs
+    ]
+    _answer([vars(proof) for proof in proofs], as_json, lambda: print("\n".join(lines)))
+    if not all(proof.passed for proof in proofs):
+        raise typer.Exit(1)
 
 
 @app.command()
