@@ -154,6 +154,7 @@ def test_graded_pairs(models: tuple[Path, Path], tmp_path: Path) -> None:
     [
         ("score", "nan", "row 2: score is no number (1 such rows)"),
         ("score", "", "row 2: score is no number (1 such rows)"),
+        ("score", "high", "row 2: score is no number (1 such rows)"),
         ("sentence2", " ", "row 2: sentence2 has no text (1 such rows)"),
     ],
 )
@@ -165,6 +166,17 @@ def test_faults_in_graded_pairs(tmp_path: Path, column: str, value: str, message
     with pytest.raises(DataError) as error:
         read_task(path)
     assert str(error.value) == f"{path}, {message}"
+
+
+def test_graded_pairs_that_are_no_pairs(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"sentence1": ["a"], "sentence2": ["b"], "score": [1.0]}), tmp_path / "one.parquet")
+    with pytest.raises(DataError, match=r"one.parquet holds 1 graded pairs, and a correlation needs at least 2"):
+        read_task(tmp_path / "one.parquet")
+    parquet.write_table(
+        pa.table({"sentence1": [1, 2], "sentence2": ["b"] * 2, "score": [1, 2]}), tmp_path / "n.parquet"
+    )
+    with pytest.raises(DataError, match=r"n.parquet: column sentence1 holds int64, and texts are expected"):
+        read_task(tmp_path / "n.parquet")
 
 
 def test_correlations_with_ties() -> None:

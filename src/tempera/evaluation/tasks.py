@@ -5,6 +5,7 @@ Letters in shapes: q queries, c documents, r judgements, n graded pairs, D width
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -163,18 +164,15 @@ class Graded:
     def table(cls, path: str | Path) -> Graded:
         """A table with the columns sentence1, sentence2 and score."""
         table = read_table(Path(path))
+        if len(table) < 2:
+            raise DataError(f"{path} holds {len(table)} graded pairs, and a correlation needs at least 2")
         for name in _GRADED[:2]:
+            if not pa.types.is_string(table[name].type) and not pa.types.is_large_string(table[name].type):
+                raise DataError(f"{path}: column {name} holds {table[name].type}, and texts are expected")
             blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(table[name]), ""), True).to_numpy()
-            if blank.any():
-                raise DataError(
-                    f"{path}, row {int(blank.argmax()) + 1}: {name} has no text ({int(blank.sum())} such rows)"
-                )
-        try:
-            grades = pc.cast(table["score"], pa.float64()).to_numpy().astype(np.float64)  # None becomes NaN
-        except pa.ArrowException:
-            raise DataError(f"{path}: column score holds {table['score'].type}, and numbers are expected") from None
-        if (wrong := ~np.isfinite(grades)).any():
-            raise DataError(f"{path}, row {int(wrong.argmax()) + 1}: score is no number ({int(wrong.sum())} such rows)")
+            _refuse(blank, f"{name} has no text", path)
+        grades = np.array([_number(value) for value in table["score"].to_pylist()])
+        _refuse(~np.isfinite(grades), "score is no number", path)
         return cls(Path(path).name, table["sentence1"], table["sentence2"], grades)
 
     @property
@@ -206,6 +204,19 @@ def read_task(path: str | Path, split: str = "test") -> Retrieval | Graded:
     if set(_GRADED) <= set(read_table(Path(path)).column_names):
         return Graded.table(path)
     return Retrieval.pairs(path)
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _refuse(wrong: NDArray[np.bool_], what: str, path: str | Path) -> None:
+    """Raise DataError with the first row that is wrong, if there is one."""
+    if wrong.any():
+        raise DataError(f"{path}, row {int(wrong.argmax()) + 1}: {what} ({int(wrong.sum())} such rows)")
 
 
 def _encode(encode: Encode, texts: pa.ChunkedArray, what: str) -> Vectors:
