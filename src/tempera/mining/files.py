@@ -60,9 +60,9 @@ class Task:
         asked, query_of = _Distinct.of(queries)
         found, doc_of = _Distinct.of([*docs, *corpus])
         pairs = np.unique(query_of * len(found.ids) + doc_of[: len(docs)])
-        place = {int(id): position for position, id in enumerate(found.ids)}
-        itself = np.array([place.get(int(id), -1) for id in asked.ids], np.int64)
-        return cls(asked, found, np.divmod(pairs, len(found.ids)), itself)
+        order = np.argsort(found.ids)
+        at = order[np.searchsorted(found.ids, asked.ids, sorter=order).clip(max=len(order) - 1)]
+        return cls(asked, found, np.divmod(pairs, len(found.ids)), np.where(found.ids[at] == asked.ids, at, -1))
 
     def key(self) -> str:
         """A hash of all of it."""
