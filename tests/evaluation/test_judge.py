@@ -22,9 +22,10 @@ from scipy import stats
 from tempera.errors import ConfigError, DataError, OutputError
 from tempera.evaluation.compare import Comparison, Difference, compare, sign_flip
 from tempera.evaluation.judge import evaluate, resolved, write_per_query
+from tempera.evaluation.model import Model
 from tempera.evaluation.ranking import Relevant
 from tempera.evaluation.sts import Agreement, pearson, ranks, spearman
-from tempera.evaluation.tasks import Graded, Model, Retrieval, read_task
+from tempera.evaluation.tasks import Graded, Retrieval, read_task
 from tempera.towers.static import StaticTower
 from tempera.towers.tokenizer import train_tokenizer
 

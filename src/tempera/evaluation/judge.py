@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from ..errors import ConfigError, DataError, OutputError
 from .compare import Comparison
+from .model import Model
 from .ranking import DEFAULT_METRICS, KINDS
 from .retrieval import Evaluation
-from .tasks import Graded, Judged, Model, Retrieval, read_task
+from .tasks import Graded, Judged, Retrieval, read_task
 
 BM25 = "bm25"
 

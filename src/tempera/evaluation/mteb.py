@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from .tasks import Model
+from .model import Model
 
 Vectors = NDArray[np.float32]
 

@@ -15,25 +15,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from ..data.beir import is_beir, read_beir
 from ..data.files import PairsFile, read_table
 from ..data.pairs import content_id
 from ..errors import DataError
-from ..towers.saved import Encode, load
 from .compare import Comparison, Difference
 from .lexical import Lexical
+from .model import Model, encode_all
 from .ranking import Relevant
 from .retrieval import Ranking, depth_of
 from .search import top
 from .sts import METRICS, Agreement
 
 Ints = NDArray[np.int64]
-Vectors = NDArray[np.float32]
 
 _GRADED = ("sentence1", "sentence2", "score")
-_BLOCK = 10_000  # texts that are encoded at once
 
 
 class Judged(Protocol):
@@ -48,29 +45,6 @@ class Judged(Protocol):
 
     def against(self, other: Any) -> dict[str, Comparison]:
         """What it is better or worse by than another system on the same task."""
-
-
-@dataclass(frozen=True)
-class Model:
-    """A saved model, by its folder or by the run that holds it; nothing is loaded before it is used."""
-
-    path: str
-
-    @property
-    def folder(self) -> Path:
-        """Where modules.json lies."""
-        inside = Path(self.path) / "model"
-        return inside if (inside / "modules.json").is_file() else Path(self.path)
-
-    @cached_property
-    def query(self) -> Encode:
-        """Queries to unit vectors, [n, D]."""
-        return load(self.folder, "query")
-
-    @cached_property
-    def doc(self) -> Encode:
-        """Documents to unit vectors, [n, D]."""
-        return load(self.folder, "doc")
 
 
 @dataclass(frozen=True)
@@ -135,8 +109,8 @@ class Retrieval:
     def judge(self, model: Model, metrics: tuple[str, ...]) -> Ranking:
         """Rank the whole corpus by the cosines of a model's vectors."""
         depth = depth_of(metrics) + self.exclude_self
-        queries = _encode(model.query, self.queries["text"], "queries")
-        return self._judged(top(queries, _encode(model.doc, self.corpus["text"], "documents"), depth)[1], metrics)
+        queries = encode_all(model.query, self.queries["text"], "queries")
+        return self._judged(top(queries, encode_all(model.doc, self.corpus["text"], "documents"), depth)[1], metrics)
 
     def bm25(self, metrics: tuple[str, ...]) -> Ranking:
         """Rank by BM25 with the usual settings: there is nothing apart from the judged queries to tune them on."""
@@ -187,7 +161,7 @@ class Graded:
 
     def judge(self, model: Model, metrics: tuple[str, ...] = METRICS) -> Agreement:
         """Cosines of both sentences, read as documents, against the grades."""
-        first, second = (_encode(model.doc, column, "sentences") for column in (self.first, self.second))
+        first, second = (encode_all(model.doc, column, "sentences") for column in (self.first, self.second))
         return Agreement(np.einsum("nd,nd->n", first, second, dtype=np.float64), self.grades)
 
 
@@ -217,19 +191,3 @@ def _refuse(wrong: NDArray[np.bool_], what: str, path: str | Path) -> None:
     """Raise DataError with the first row that is wrong, if there is one."""
     if wrong.any():
         raise DataError(f"{path}, row {int(wrong.argmax()) + 1}: {what} ({int(wrong.sum())} such rows)")
-
-
-def _encode(encode: Encode, texts: pa.ChunkedArray, what: str) -> Vectors:
-    """Vectors of a column of texts, [n, D]."""
-    parts = []
-    with tqdm(total=len(texts), desc=f"encoding {what}", unit="text", disable=None) as bar:
-        for start in range(0, len(texts), _BLOCK):
-            parts.append(encode(texts.slice(start, _BLOCK).to_pylist()))
-            bar.update(len(parts[-1]))
-    vectors = np.concatenate(parts)
-    if (wrong := ~np.isfinite(vectors).all(1)).any():
-        text = texts[int(wrong.argmax())].as_py()
-        raise DataError(
-            f"the model gives a vector that is not finite for {text[:60]!r} ({int(wrong.sum())} such texts)"
-        )
-    return vectors
