@@ -134,7 +134,7 @@ def main(c: int, q: int) -> None:
         assert runs["ST mine"]() == runs["tempera mine"](), "both find the same negatives"
         ndcg = next(value for name, value in runs["ST evaluate"]().items() if name.endswith("ndcg@10"))
         assert abs(ndcg - runs["tempera evaluate"]()["ndcg@10"]) < 1e-9
-        seconds = alternate(runs, rounds=5)
+        seconds = alternate(runs, rounds=3)
         floor = alternate({"product": lambda runs=runs, width=width: product(q, c, width)}, 3)["product"]
         for what in ("mine", "evaluate"):
             ours, theirs = seconds[f"tempera {what}"], seconds[f"ST {what}"]
