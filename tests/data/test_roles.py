@@ -81,6 +81,13 @@ def test_numbered_negatives_may_be_missing_and_those_that_answer_are_left_out() 
     assert pairs.negatives[1].tolist() == [0, 1, 2, 2]
 
 
+def test_mined_negatives() -> None:
+    row = {"query_id": 5, "query": "a", "positive_ids": [7], "positives": ["x"], "positive_scores": [0.9]}
+    mined = {"negative_ids": [8, 7], "negatives": ["u", "x "], "negative_scores": [0.8, 0.7], "negative_ranks": [3, 4]}
+    pairs = given([{**row, **mined}])
+    assert shown(pairs) == [("a", "x", ["u"])] and sum(pairs.dropped.values()) == 1
+
+
 def test_repeats_are_counted_and_other_negatives_make_no_repeat() -> None:
     rows = [("a", "x", ["u", "v"]), ("a", "x", ["v", "u"]), ("a ", "x", ["v"]), ("a", "x", []), ("a", "x", [])]
     pairs = given([dict(zip(("query", "doc", "negatives"), row)) for row in rows])

@@ -31,6 +31,7 @@ USUAL: dict[str, tuple[str, ...]] = {
     "negative_scores": ("negative_scores", "neg_scores"),
     "prompt": ("prompt",),
 }
+_UNREAD = ("negative_ranks",)  # of mined negatives
 _NUMBERED = re.compile(r"(negative|neg)_\d+")
 
 
@@ -149,7 +150,7 @@ negative_2: name one with data.doc=COLUMN
                     other = taken.get(name, "metadata")
                     raise ConfigError(f"{where}: column {name!r} is given as {other} and as {role}; keep one")
                 taken[name] = role
-        unknown = [name for name in names if name not in taken and name not in self.metadata]
+        unknown = [name for name in names if name not in taken and name not in (*self.metadata, *_UNREAD)]
         if unknown and "*" not in self.metadata:
             usual = [name for role in USUAL.values() for name in role]
             raise DataError(

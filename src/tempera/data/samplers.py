@@ -27,6 +27,7 @@ from .batches import refuse_size
 Rows = NDArray[np.int64]
 _GOLDEN = (5**0.5 - 1) / 2  # its multiples modulo 1 are spread evenly (Weyl 1916)
 _STEPS = 1 << 16
+_PASSES = 20  # without a full batch, before it counts as impossible
 _AHEAD = 64  # fresh rows that are looked at beyond those that are missing
 
 
@@ -98,9 +99,13 @@ class NoDuplicates:
     def _plan(self, epoch: int) -> NDArray[np.int64]:
         generator = np.random.default_rng((self.seed, epoch))
         batches: list[Rows] = []
+        failed = 0
         while (missing := self.batches_per_epoch - len(batches)) > 0:
             batches += (found := list(islice(self.fill(generator), missing)))
-            if not found:
+            failed = 0 if found else failed + 1
+            if failed == _PASSES and epoch:
+                return self._plan(0)  # which has been found
+            if failed == _PASSES:
                 raise ConfigError(
                     f"train.batch_size is {self.batch_size}, and no so many of the {len(self.keys):,} rows share no text: "
                     "give a smaller batch_size, or train.batch_sampler=shuffled, where a mask leaves out what is shared"
