@@ -342,11 +342,11 @@ class Bag(torch.nn.Module):
 def moved(steps: int, **options: Any) -> tuple[list[float], list[float], list[loop.Progress]]:
     """The largest change of a weight and the change of log(1/t) in each step on one small batch, and the progress."""
     tower, objective = Bag(), Objective(temperature=Temperature(0.2, learnable=True))
-    modules = torch.nn.ModuleDict({"tower": tower, "objective": objective})
     batch = Batch(Side(Ragged.of([[0, 1], [2], [1, 3]])), Side(Ragged.of([[1, 4], [3], [5]])))
     weight, dial = tower.bag.weight, objective.temperature.log_scale
     found, weights, dials = [], [weight.detach().clone()], [float(dial.detach())]
-    for progress in loop.train(Towers(tower), modules, objective, [batch] * steps, steps, Training(**options)):
+    state = loop.begin(Towers(tower), objective, Training(**options))
+    for progress in loop.train(state, [batch] * steps, steps, Training(**options)):
         found.append(progress)
         weights.append(weight.detach().clone())
         dials.append(float(dial.detach()))

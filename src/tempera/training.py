@@ -86,7 +86,7 @@ def train(
     devices = start(resolved.train.mixed_precision)
     folders = staged(Path(output), overwrite) if devices.group.main else TemporaryDirectory()
     with folders as folder:
-        _Job(resolved, Path(folder), devices).run()
+        Job(resolved, Path(folder), devices).run()
     devices.group.wait()
     return Run(Path(output))
 
@@ -115,7 +115,9 @@ class _Task:
         return self.split.pairs.texts("query", self.asked)
 
 
-class _Job:
+class Job:
+    """One run, from its data to its folder."""
+
     def __init__(self, config: Config, folder: Path, devices: Devices) -> None:
         self.config, self.folder, self.devices = config, folder, devices
         self.seconds = {"data": 0.0, "train": 0.0, "evaluate": 0.0}
@@ -185,29 +187,35 @@ class _Job:
     def train(self) -> None:
         """Optimiser steps, with the metrics on the way."""
         options, objective = self.config.train, self.config.objective
-        base = objective.objective if isinstance(objective, Matryoshka) else objective
-        base.temperature.settle(options.batch_size + options.sampled, normalised=base.similarity is cosine)
-        for caution in cautions(base):
-            tqdm.write(f"caution: {caution}", file=sys.stderr)
-            self.log.write(event="caution", text=caution)
+        base = self.settle()
         group, steps = self.devices.group, options.steps(self.rows.batches_per_epoch)
-        self.steps, self.cache = steps, options.cached(self.devices)
+        self.steps = steps
         batches = self.batches(steps * options.gradient_accumulation_steps)
         self.tower.to(group.device)
         objective.to(group.device)
-        torch.manual_seed(options.seed + group.rank)  # processes draw dropout apart
+        self.state = loop.begin(self.tower, objective, options, self.devices)
         first = next(batches)
         self.announce(base, first)
         pauses = loop.moments(steps, options.evaluations) if group.main else set()
         with tqdm(total=steps, desc="training", unit="step", disable=None if group.main else True) as bar:
             rows = itertools.chain([first], batches)
-            for progress in loop.train(self.tower, objective, rows, steps, options, self.cache, self.devices):
+            for progress in loop.train(self.state, rows, steps, options, self.devices):
                 self.log.write(event="step", **asdict(progress))
                 dial = f"{progress.temperature:.4g} (scale {1 / progress.temperature:.4g})"
                 bar.set_postfix(loss=f"{progress.loss:.3f}", temperature=dial)
                 bar.update()
                 if progress.step in pauses:
                     self.log.write(event="evaluation", step=progress.step, metrics=self.judge()[0].metrics)
+
+    def settle(self) -> Objective:
+        """The objective without its widths, its automatic temperature settled; what cannot work is said."""
+        options, objective = self.config.train, self.config.objective
+        base = objective.objective if isinstance(objective, Matryoshka) else objective
+        base.temperature.settle(options.batch_size + options.sampled, normalised=base.similarity == cosine)
+        for caution in cautions(base):
+            tqdm.write(f"caution: {caution}", file=sys.stderr)
+            self.log.write(event="caution", text=caution)
+        return base
 
     def batches(self, count: int) -> Iterator[Batch[Ragged]]:
         """This process's part of each batch of the run."""
@@ -218,7 +226,7 @@ class _Job:
     def announce(self, objective: Objective, batch: Batch[Ragged]) -> None:
         """Say what the run is about to do, before its first step."""
         group, together = self.devices.group, self.config.train.gradient_accumulation_steps
-        plan = self.cache.plan(self.tower, batch)
+        plan = self.state.cache.plan(self.tower, batch)
         width = len(self.vectors(self.docs, self.task.doc_of[:1])[0])
         sizes = outlook.memory(plan, [self.tower, objective], objective.tile_elements, width)
         lines = [outlook.negatives(objective, batch, group), f"towers: {plan}", outlook.described(sizes)]
@@ -314,7 +322,7 @@ class _Job:
                 "corpus": len(task.split.corpus),
             },
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
-            "replaying": round(self.cache.replaying.seconds() / self.seconds["train"], 4),
+            "replaying": round(self.state.cache.replaying.seconds() / self.seconds["train"], 4),
             "peak_memory_bytes": peak_memory_bytes(),
         }
 

@@ -21,7 +21,7 @@ def cautions(objective: Objective, dtype: torch.dtype = torch.float32, normalise
     temperature = objective.temperature
     if temperature.start == "auto" and temperature.log_scale.isnan():
         return []
-    bounded = objective.similarity is cosine or normalised
+    bounded = objective.similarity == cosine or normalised
     t = temperature.value
     lowest = min(t, temperature.final or t, temperature.floor if temperature.learnable else t)
     found = []

@@ -67,7 +67,7 @@ class _Rows:
         known: list[list[int]] = [[] for _ in range(len(batch))]
         if batch.known is not None:
             known = [batch.known[[i]].values.tolist() for i in range(len(batch))]
-        owner = {role: _list(side.owner) or [-1] * len(side) for role, side in sides.items()}
+        owner: dict[str, list[int]] = {role: _list(side.owner) or [-1] * len(side) for role, side in sides.items()}
         owner |= {"query": list(range(len(batch))), "doc": list(range(len(batch)))}
         return cls(
             objective,
@@ -104,7 +104,7 @@ class _Rows:
         return _inner(a, c) / (math.sqrt(_inner(a, a) * _inner(c, c)) if normalised else 1.0)
 
     def _score(self, i: int, pair: tuple[str, str], c: int) -> float:
-        normalised = self.objective.similarity is cosine
+        normalised = self.objective.similarity == cosine
         return self._similarity(self.vectors[pair[0]][i], self.vectors[pair[1]][c], normalised)
 
     def _positive(self, i: int, pair: tuple[str, str], c: int) -> float:

@@ -176,6 +176,7 @@ class Cache:
         self.micro_bytes = self.bytes * GPU_MICRO_BATCH if on_gpu else float(CPU_MICRO_BATCH)
         self.replaying = Clock(self.device)
         self.footprints: dict[int, Footprint] = {}  # of each tower, by identity
+        self.known: list[Footprint] = []  # of a checkpoint, by which towers are cut as they were; in the order of use
         self.halved = 0
 
     def halve(self) -> None:
@@ -250,7 +251,9 @@ class Cache:
 
     def _footprint(self, work: Work, lengths: Tensor) -> Footprint:
         found = self.footprints.get(id(work.tower))
-        if found is None:
+        if found is None and self.known:
+            found = self.footprints[id(work.tower)] = self.known.pop(0)
+        elif found is None:
             _refuse_batch_statistics(work.tower)
             order = lengths.argsort(stable=True)
             short = order[: max(1, _PROBE_TOKENS // max(1, int(lengths[order[len(order) // 4]])))]

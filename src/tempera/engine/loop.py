@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import nn
@@ -16,6 +17,7 @@ from torch import nn
 from ..core.batch import Batch
 from ..errors import TemperaError
 from .cache import Cache, Mode, Size
+from .checkpoint import State
 from .devices import Devices, Precision
 from .optim import Schedule, adam, rate
 from .step import Loss, Towers, step
@@ -93,43 +95,45 @@ class Progress:
     seconds: float  # of this step
 
 
+def begin(towers: Towers, objective: Loss, options: Training, devices: Devices | None = None) -> State:
+    """A run before its first step."""
+    devices = devices or Devices()
+    modules = nn.ModuleDict({"towers": towers, "objective": objective})  # type: ignore[dict-item]
+    optimizer = adam(modules, options.learning_rate, options.temperature_learning_rate, options.weight_decay)
+    return State(modules, optimizer, devices.scaler(), options.cached(devices))
+
+
 def train(
-    towers: Towers,
-    objective: Loss,
-    batches: Iterable[Batch[Any]],
-    steps: int,
-    options: Training,
-    cache: Cache | None = None,
-    devices: Devices | None = None,
+    state: State, batches: Iterable[Batch[Any]], steps: int, options: Training, devices: Devices | None = None
 ) -> Iterator[Progress]:
-    """Take an optimiser step for every `gradient_accumulation_steps` batches.
+    """Take the steps from `state.step` to `steps`, each with `gradient_accumulation_steps` batches.
 
     Args:
-        batches: the rows of this process.
-        cache: how the towers embed; None is as the options say.
+        state: what the run has come to; moves on with every step, and may be saved between two of them.
+        batches: this process's rows, from the first batch of step `state.step` on.
 
     Raises:
         TemperaError: a loss or a gradient that is not finite.
     """
     devices = devices or Devices()
-    cache = cache or options.cached(devices)
-    group, scaler, together = devices.group, devices.scaler(), options.gradient_accumulation_steps
-    modules = nn.ModuleDict({"towers": towers, "objective": objective})  # type: ignore[dict-item]
-    optimizer = adam(modules, options.learning_rate, options.temperature_learning_rate, options.weight_decay)
-    peaks = [each["lr"] for each in optimizer.param_groups]
-    parameters = [p for p in modules.parameters() if p.requires_grad]
-    modules.train()
+    group, optimizer, scaler = devices.group, state.optimizer, state.scaler
+    towers: Any = state.modules["towers"]
+    objective: Any = state.modules["objective"]
+    peaks = [options.learning_rate, options.temperature_learning_rate]
+    parameters = [p for p in state.modules.parameters() if p.requires_grad]
+    state.modules.train()
     rows = iter(batches)
-    for i in range(steps):
+    for i in range(state.step, steps):
         start = time.perf_counter()
-        several = list(islice(rows, together))
+        torch.manual_seed(seed_of(options.seed, i, group.rank))
+        several = list(islice(rows, options.gradient_accumulation_steps))
         share = rate(i, steps, options.warmup_ratio, options.lr_scheduler_type)
-        for each, peak in zip(optimizer.param_groups, peaks, strict=True):
+        for each, peak in zip(optimizer.param_groups, peaks, strict=False):
             each["lr"] = peak * share
         objective.temperature.advance(i / max(1, steps - 1))
         optimizer.zero_grad()
         scale = scaler.get_scale() / len(several)
-        loss = sum(step(towers, objective, batch, cache, group, scale) for batch in several) / len(several)
+        loss = sum(step(towers, objective, batch, state.cache, group, scale) for batch in several) / len(several)
         group.add_up(parameters)
         scaler.unscale_(optimizer)
         norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
@@ -143,9 +147,15 @@ def train(
             torch.nn.utils.clip_grads_with_norm_(parameters, options.max_grad_norm, norm)
         scaler.step(optimizer)
         scaler.update()
+        state.step = i + 1
         seconds = time.perf_counter() - start
         dial = objective.temperature.value
         yield Progress(i + 1, steps, loss, dial, peaks[0] * share, None if overflow else float(norm), seconds)
+
+
+def seed_of(seed: int, step: int, rank: int) -> int:
+    """The seed of what one process draws in one step, so that a run goes on as if it had never stopped."""
+    return int(np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0] >> 1)
 
 
 def moments(steps: int, count: int) -> set[int]:

@@ -143,7 +143,9 @@ def keep(sizes: Sequence[float], tokens: Sequence[int], memory: float) -> list[b
 def footprint(tower: torch.nn.Module, probes: Sequence[Features], padded: bool) -> Footprint:
     """The footprint of a tower, measured on rows of its own data: some short ones and some long ones."""
     with torch.enable_grad():
-        once = _saved(tower, probes[0][:])  # what every graph shares, such as weights in another precision, is kept once
+        once = _saved(
+            tower, probes[0][:]
+        )  # what every graph shares, such as weights in another precision, is kept once
         held = {_storage(tensor) for tensor in [*tower.parameters(), *tower.buffers(), *once]}
         sizes = [dict(map(_storage, _saved(tower, probe))) for probe in probes]
     own = [sum(size for place, size in found.items() if (place, size) not in held) for found in sizes]

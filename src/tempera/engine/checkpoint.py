@@ -1,0 +1,109 @@
+"""What a run has come to, and how it is kept: everything that the next step depends on besides the seed and the data.
+
+Which rows a step sees, what is drawn for it and the dropout of its towers follow from the seed and the number of the step, so a
+checkpoint holds tensors and a handful of numbers. Nothing that could be executed is written or read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from ..errors import DataError
+from .cache import Cache
+from .plan import Footprint
+
+FORMAT = 1
+_TENSORS, _NUMBERS = "state.safetensors", "state.json"
+
+
+@dataclass
+class State:
+    """A run between two steps."""
+
+    modules: nn.ModuleDict  # towers and objective
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    cache: Cache
+    step: int = 0  # optimiser steps that have been taken
+
+    def save(self, folder: Path) -> None:
+        """Write a checkpoint that is whole or not there; one that `folder` holds is replaced."""
+        moments = self.optimizer.state_dict()["state"]
+        tensors = {f"modules.{name}": value for name, value in self.modules.state_dict().items()}
+        tensors |= {f"optimizer.{i}.{name}": value for i, each in moments.items() for name, value in each.items()}
+        cache = {"bytes": self.cache.bytes, "micro_bytes": self.cache.micro_bytes, "tokens": self.cache.tokens}
+        numbers = {
+            "format": FORMAT,
+            "step": self.step,
+            "scaler": self.scaler.state_dict(),
+            "cache": cache | {"footprints": [asdict(each) for each in self.cache.footprints.values()]},
+        }
+        # A copy each: towers may share weights, and the format holds none twice.
+        content = {_TENSORS: save({name: value.detach().clone().contiguous() for name, value in tensors.items()})}
+        _write(folder, content | {_NUMBERS: json.dumps(numbers, indent=2).encode()})
+
+    def load(self, folder: Path) -> None:
+        """Go on from a checkpoint of the same configuration.
+
+        Raises:
+            DataError: a folder that is no checkpoint, is damaged, or belongs to other towers.
+        """
+        tensors, numbers = _read(folder)
+        try:
+            self.modules.load_state_dict(_below("modules.", tensors))
+            moments: dict[int, dict[str, Tensor]] = {}
+            for name, value in _below("optimizer.", tensors).items():
+                number, _, what = name.partition(".")
+                moments.setdefault(int(number), {})[what] = value
+            self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
+            self.scaler.load_state_dict(numbers["scaler"])
+            self.step = int(numbers["step"])
+            cache = numbers["cache"]
+            self.cache.bytes, self.cache.micro_bytes = float(cache["bytes"]), float(cache["micro_bytes"])
+            self.cache.tokens = cache["tokens"]
+            self.cache.known = [Footprint(**each) for each in cache["footprints"]]
+        except (KeyError, ValueError, TypeError, RuntimeError) as error:
+            first = " ".join(str(error).split())[:200]
+            raise DataError(f"{folder} is not a checkpoint of this configuration: {first}") from None
+
+
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    try:
+        numbers = json.loads((folder / _NUMBERS).read_text(encoding="utf-8"))
+        tensors = load((folder / _TENSORS).read_bytes())
+    except OSError as error:
+        raise DataError(f"{folder} is not a checkpoint: {error.strerror} ({error.filename})") from None
+    except Exception as error:  # whatever a damaged file makes of the readers
+        raise DataError(f"{folder} is a damaged checkpoint: {' '.join(str(error).split())[:200]}") from None
+    if not isinstance(numbers, dict) or numbers.get("format") != FORMAT:
+        raise DataError(f"{folder} is a checkpoint of another version: start the run again")
+    return tensors, numbers
+
+
+def _write(folder: Path, content: dict[str, bytes]) -> None:
+    stage, old = folder.with_name(f"{folder.name}.partial"), folder.with_name(f"{folder.name}.replaced")
+    for left in (stage, old):
+        shutil.rmtree(left, ignore_errors=True)
+    stage.mkdir(parents=True)
+    for name, data in content.items():
+        with (stage / name).open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    if folder.exists():
+        folder.rename(old)
+    stage.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
