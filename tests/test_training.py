@@ -329,6 +329,8 @@ def test_the_temperature_has_its_own_rate_and_no_decay() -> None:
 class Bag(torch.nn.Module):
     """A tower of six token vectors."""
 
+    padded = False
+
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
