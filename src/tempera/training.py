@@ -36,7 +36,7 @@ from .data.mixture import Mixture
 from .data.pairs import Rows, Source, Split, hold_out
 from .data.samplers import Mixed, NoDuplicates
 from .engine import loop, outlook
-from .engine.devices import Devices, start
+from .engine.devices import Devices, one_voice, start
 from .errors import ConfigError, TemperaError
 from .evaluation.compare import bootstrap
 from .evaluation.lexical import Lexical
@@ -48,6 +48,7 @@ from .export.index import write_index
 from .export.report import Example, Hit, Report, render
 from .export.save import JsonLines, staged, write_json
 from .export.stamp import Stamp, fingerprint
+from .mining.guide import Guide
 from .run import Run
 
 BM25_TUNING_QUERIES = 500
@@ -83,12 +84,12 @@ def train(
     resolved = build(options)
     if isinstance(resolved.data, Given):
         resolved = replace(resolved, data=resolved.data.hand(data))
-    devices = start(resolved.train.mixed_precision)
+    devices = start(resolved.train.mixed_precision, timeout=resolved.train.ddp_timeout)
     folders = staged(Path(output), overwrite) if devices.group.main else TemporaryDirectory()
-    with folders as folder:
+    with one_voice(devices.group), folders as folder:
         Job(resolved, Path(folder), devices).run()
     devices.group.wait()
-    return Run(Path(output))
+    return Run(Path(output), there=devices.group.main)
 
 
 @dataclass
@@ -183,6 +184,9 @@ class Job:
         )
         if isinstance(self.rows, Mixed):
             self.examples = replace(self.examples, chance=self.rows.chance)
+        if options.guide is not None:
+            guide = Guide.of(Path(options.guide), catalogue.queries, catalogue.docs, self.folder.parent / "vectors")
+            self.examples = replace(self.examples, guide=guide)
 
     def train(self) -> None:
         """Optimiser steps, with the metrics on the way."""

@@ -51,9 +51,11 @@ def verify(config: Mapping[str, Any] | str | Path | None = None, overrides: Sequ
         TemperaError: wrong options, or no data.
     """
     options = configuration.of(config, overrides) if isinstance(config, Mapping) else _load(config, overrides)
-    with tempfile.TemporaryDirectory() as folder:
-        job = Job(build(options), Path(folder), Devices())
-        with JsonLines(Path(folder) / "log.jsonl") as job.log:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "run"
+        folder.mkdir()
+        job = Job(build(options), folder, Devices())
+        with JsonLines(folder / "log.jsonl") as job.log:
             job.read()
             job.settle()
         case = Case.of(job)

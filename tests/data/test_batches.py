@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from tempera.core.ragged import Ragged
-from tempera.data.batches import Examples, Shuffled
+from tempera.data.batches import Draws, Examples, Shuffled
 from tempera.errors import ConfigError
 
 ROWS, SIZE = 23, 4  # 5 batches an epoch, 3 rows left over
@@ -86,3 +87,28 @@ def test_a_batch_holds_the_features_and_ids_of_its_rows() -> None:
     assert known == [[200, 201], [200, 201], [201]]  # every document that a query is paired with, in the batch or not
     for side, counts in ((batch.query, [2, 2, 1]), (batch.doc, [3, 1, 3])):  # of the four pairs, in batches of three
         assert side.logq.tolist() == pytest.approx([math.log(3 * count / 4) for count in counts])
+
+
+def test_a_guide_is_looked_up_for_every_side() -> None:
+    """By the distinct query or document that stands in each row, of whatever role."""
+    tables = {"query": torch.rand(3, 2), "doc": torch.rand(4, 2)}
+    examples = Examples(
+        Ragged.of([[1], [2], [3]]),
+        Ragged.of([[4], [5], [6], [7]]),
+        query=torch.tensor([2, 0, 1]),
+        doc=torch.tensor([1, 1, 0]),
+        query_ids=torch.tensor([12, 10, 11]),
+        doc_ids=torch.tensor([21, 21, 20]),
+        draws=Draws(2),
+        negatives=Ragged.of([[3], [0, 2], []]),
+        all_ids=torch.arange(20, 24),
+        guide=lambda role, rows: tables["query" if role == "query" else "doc"][rows],
+    )
+    batch = examples.batch(torch.tensor([1, 0]))
+    assert batch.negatives is not None and batch.sampled is not None
+    torch.testing.assert_close(batch.query.guide, tables["query"][[0, 2]])
+    torch.testing.assert_close(batch.doc.guide, tables["doc"][[1, 1]])
+    torch.testing.assert_close(batch.negatives.guide, tables["doc"][[0, 2, 3]])
+    assert batch.sampled.ids is not None
+    torch.testing.assert_close(batch.sampled.guide, tables["doc"][batch.sampled.ids - 20])
+    assert replace(examples, guide=None).batch(torch.tensor([1, 0])).doc.guide is None

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.batch import Batch, Side
+from ..core.batch import Batch, Role, Side
 from ..core.corrections import expected_logq
 from ..core.ragged import Ragged, from_lengths
 from ..errors import ConfigError
@@ -60,6 +60,7 @@ class Examples:
     all_ids: Tensor | None = None  # [u] ids of the distinct documents, which negatives need
     weight: Tensor | None = None  # [n]
     chance: Tensor | None = None  # [n] of each row in one draw of the sampler, 1/n if None
+    guide: Callable[[Role, Tensor], Tensor] | None = None  # a guide's vectors of distinct queries or documents, [n, G]
 
     def __len__(self) -> int:
         return len(self.query)
@@ -111,11 +112,11 @@ class Examples:
         query, doc, drawn = self.query[rows], self.doc[rows], None
         if self.draws.count:
             chosen = self.draws(self.proposal, step)
-            drawn = Side(self.docs[chosen], ids=self.id_of_doc[chosen], logq=self._logq(chosen, len(rows)))
+            drawn = self._docs("sampled", chosen, self.id_of_doc[chosen], len(rows))
         logq = expected_logq(len(rows), self.query_frequency[query])
         return Batch(
-            query=Side(self.queries[query], ids=self.query_ids[rows], logq=logq),
-            doc=Side(self.docs[doc], ids=self.doc_ids[rows], logq=self._logq(doc, len(rows))),
+            query=Side(self.queries[query], self.query_ids[rows], logq, self._guided("query", query)),
+            doc=self._docs("doc", doc, self.doc_ids[rows], len(rows)),
             negatives=self._negatives(rows),
             sampled=drawn,
             weight=None if self.weight is None else self.weight[rows],
@@ -134,7 +135,14 @@ class Examples:
         own = self.negatives[rows]
         docs, owner = own.values, torch.repeat_interleave(own.lengths)
         ids = None if self.all_ids is None else self.all_ids[docs]
-        return Side(self.docs[docs], ids=ids, logq=self._logq(docs, len(rows)), owner=owner)
+        return replace(self._docs("negatives", docs, ids, len(rows)), owner=owner)
+
+    def _docs(self, role: Role, docs: Tensor, ids: Tensor | None, rows: int) -> Side[Ragged]:
+        """Documents in a role, with all that is known about them, in a batch of so many pairs."""
+        return Side(self.docs[docs], ids, self._logq(docs, rows), self._guided(role, docs))
+
+    def _guided(self, role: Role, rows: Tensor) -> Tensor | None:
+        return None if self.guide is None else self.guide(role, rows)
 
 
 @dataclass(frozen=True)

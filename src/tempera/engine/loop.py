@@ -48,6 +48,10 @@ class Training:
         micro_batch_tokens: most tokens that a tower embeds at once, padding counted; None is what 256 MiB of graph hold on a
             CPU, and 1/8 of `cache_memory` on a GPU.
         mixed_precision: of the towers: no, bf16 or fp16; logits, norms and softmax are float32 in any case.
+        guide: folder of a saved model whose vectors the mask `guided` compares by; each distinct text is read once, ever: the
+            vectors stay in vectors/ beside the run, by model and content.
+        ddp_timeout: seconds that processes wait for one another before they give up; the first one judges and writes
+            alone, and the others wait meanwhile.
         seed: of the weights, the order of the rows and the choice of what is held out.
         evaluations: how often the held-out queries are asked during training.
     """
@@ -69,6 +73,8 @@ class Training:
     mixed_precision: Precision = "no"
     sampled: Annotated[int, Field(ge=0)] = 0
     sampled_power: Annotated[float, Field(ge=0)] = 0.0
+    guide: str | None = None
+    ddp_timeout: Annotated[float, Field(gt=0)] = 1800.0
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     evaluations: Annotated[int, Field(ge=0)] = 4
 
