@@ -36,7 +36,9 @@ def refused(answer: Any, *says: str) -> str:
 
 def known(line: str) -> bool:
     """Whether it is something that a run says about itself."""
-    return any(part in line for part in ("held-out queries against", "pairs a batch on", "towers: ", "expected memory "))
+    return any(
+        part in line for part in ("held-out queries against", "pairs a batch on", "towers: ", "expected memory ")
+    )
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -35,5 +35,7 @@ def test_a_dry_run_counts_what_the_run_would_read(
     number = int(first["place"].rpartition(":")[2]) - 1
     assert first["query"]["text"] == rows[number]["query"] and len(first["negatives"]) == number % 3
     assert len(found["rows"]) == 3 and any("hard negatives a row: 0 to 2" in line for line in lines(found))
-    left = [name for name in os.listdir(tmp_path / "temporary") if not name.startswith("torch")]  # its own compile cache
+    left = [
+        name for name in os.listdir(tmp_path / "temporary") if not name.startswith("torch")
+    ]  # its own compile cache
     assert left == [] and sorted(os.listdir(tmp_path)) == ["a.jsonl", "temporary"]

@@ -43,7 +43,13 @@ PARTS: dict[Any, dict[str, Any]] = {
     Pool: {pool.name: pool for pool in POOLS},
     Correction: {"log_q": LogQ, "hardness": Hardness, "margin": Margin},
     masks.Mask: {"same_id": masks.SameId, "known_positives": masks.KnownPositives, "guided": masks.Guided},
-    Source: {"installed_python": InstalledPython, "pairs": PairsFile, "beir": BeirFolder, "given": Given, "mixture": Mixture},
+    Source: {
+        "installed_python": InstalledPython,
+        "pairs": PairsFile,
+        "beir": BeirFolder,
+        "given": Given,
+        "mixture": Mixture,
+    },
     TowerOptions: {"static": Static, "pretrained": Pretrained, "transformer": Transformer},
     Objective: {preset.__name__: preset for preset in presets.PRESETS},
 }

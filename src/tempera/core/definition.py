@@ -1,4 +1,4 @@
-"""The objective as it is defined, in plain loops over float64 numbers: what the tiles are checked against, also on a user's own data.
+"""The objective as it is defined, in plain loops over float64 numbers: what the tiles are checked against.
 
     loss_i = mean over softmaxes of [ log sum_c exp(l_ic) - level_i ],    l_ic = s_ic / t + corrections
 
@@ -88,7 +88,9 @@ class _Rows:
         for pair in here:
             own = {i} if _holds_positive(pair) else set()
             if several and pair == held:
-                own |= {c for c in range(len(self.vectors[pair[1]])) if self._same_id(i, pair, c) or self._known(i, pair, c)}
+                own |= {
+                    c for c in range(len(self.vectors[pair[1]])) if self._same_id(i, pair, c) or self._known(i, pair, c)
+                }
             for c in range(len(self.vectors[pair[1]])):
                 if c in own:
                     positives.append(self._positive(i, pair, c))

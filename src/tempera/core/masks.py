@@ -115,7 +115,8 @@ class Guided:
             return cosine(side.rows.detach())
         if side.guide is None:
             raise DataError(
-                f"guided needs the guide's vectors of every side, and {role} has none: give guide= (of a run, train.guide=FOLDER), or take by: self"
+                f"guided needs the guide's vectors of every side, and {role} has none: give guide= "
+                "(of a run, train.guide=FOLDER), or take by: self"
             )
         return exact(side.guide)
 

@@ -112,8 +112,9 @@ class Plan:
 
     def __str__(self) -> str:
         kept = sum(micro.kept for micro in self.micros)
+        several = "" if len(self.micros) == 1 else "es"
         return (
-            f"{len(self.micros):,} micro-batch{'' if len(self.micros) == 1 else 'es'}, {kept:,} kept in {self.kept_bytes / 2**20:,.0f} MiB, "
+            f"{len(self.micros):,} micro-batch{several}, {kept:,} kept in {self.kept_bytes / 2**20:,.0f} MiB, "
             f"{len(self.micros) - kept:,} replayed ({self.replayed:.0%} of the tokens)"
         )
 
