@@ -39,7 +39,9 @@ def train(
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print every option, resolved, and stop.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be trained on, and for how long.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be trained on, and for how long.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Train a retriever; without a configuration, one that searches the installed Python's code."""
@@ -58,11 +60,14 @@ def train(
         found = rehearse(file, overrides)
         _answer(found, as_json, lambda: print("\n".join(lines(found))))
         return
+    from .engine.devices import is_main, stop
     from .training import train as run_training
 
     run = run_training(file, output, overrides, overwrite)
-    document = {"output": str(run.folder.absolute()), **run.document}
-    _answer(document, as_json, lambda: _print_run(document))
+    if is_main():
+        document = {"output": str(run.folder.absolute()), **run.document}
+        _answer(document, as_json, lambda: _print_run(document))
+    stop()
 
 
 @app.command()

@@ -15,11 +15,18 @@ from .towers.saved import Encode, load
 
 
 class Run:
-    """The folder that `tempera train` leaves."""
+    """The folder that `tempera train` leaves.
 
-    def __init__(self, folder: str | Path) -> None:
+    Args:
+        there: whether the folder has to be there; processes on other machines than the one that wrote it may not see it.
+
+    Raises:
+        DataError: no such folder.
+    """
+
+    def __init__(self, folder: str | Path, there: bool = True) -> None:
         self.folder = Path(folder)
-        if not self.folder.is_dir():
+        if there and not self.folder.is_dir():
             raise DataError(f"no such run: {folder}")
 
     @cached_property

@@ -1,12 +1,15 @@
 """Where a run computes: devices, processes and precision, as it was launched.
 
-The same program runs under `python`, `torchrun` and `accelerate launch`, on CPUs (gloo) and CUDA (NCCL): Accelerate reads what
-the launcher left in the environment.
+The same program runs under `python`, `torchrun`, `accelerate launch` and `mpirun`, on CPUs (gloo) and CUDA (NCCL): Accelerate
+reads what the launcher left in the environment.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
@@ -19,6 +22,8 @@ from ..errors import ConfigError
 from .distributed import ALONE, Group
 
 Precision = Literal["no", "bf16", "fp16"]
+# What launchers leave in the environment: torchrun and accelerate, Intel MPI and MPICH, Open MPI, MVAPICH.
+_SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 _DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -49,7 +54,7 @@ class Devices:
         return torch.amp.GradScaler(self.group.device.type, enabled=self.mixed_precision == "fp16")
 
 
-def start(mixed_precision: Precision = "no", cpu: bool = False, timeout: float = 600.0) -> Devices:
+def start(mixed_precision: Precision = "no", cpu: bool = False, timeout: float = 1800.0) -> Devices:
     """Join the processes that were launched together, and take this process's device; once, at the start of a program.
 
     Args:
@@ -61,7 +66,8 @@ def start(mixed_precision: Precision = "no", cpu: bool = False, timeout: float =
     Raises:
         ConfigError: the device does not have the precision.
     """
-    if "WORLD_SIZE" not in os.environ and not torch.cuda.is_available():  # nobody launched it, and importing takes 2 s
+    launched = any(name in os.environ for name in _SIZES)
+    if not launched and not torch.cuda.is_available():  # importing accelerate takes 2 s
         return _checked(Devices(mixed_precision=mixed_precision))
     from accelerate import PartialState
     from accelerate.utils import parse_flag_from_env
@@ -69,6 +75,8 @@ def start(mixed_precision: Precision = "no", cpu: bool = False, timeout: float =
     cpu = cpu or parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.cuda.is_available()
     state = PartialState(cpu=cpu, timeout=timedelta(seconds=timeout))
     device = torch.device("cpu") if cpu else state.device
+    if dist.is_initialized() and dist.get_backend() == "gloo":
+        atexit.register(stop)  # whatever ends the program: gloo's threads abort a process that has not left the others
     return _checked(Devices(Group(state.process_index, state.num_processes, device), mixed_precision))
 
 
@@ -101,10 +109,26 @@ def shard(tower: nn.Module, group: Group) -> None:
             part.set_force_sum_reduction_for_comms(True)  # gloo has sums only
 
 
+@contextmanager
+def one_voice(group: Group) -> Iterator[None]:
+    """Progress and messages of the main process only; what ends a process is shown outside, whichever it is."""
+    if group.main:
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
+        yield
+
+
+def is_main() -> bool:
+    """Whether this process is the one that answers for all that were started with it."""
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
 def stop() -> None:
-    """Leave the other processes; at the end of a program, or the next start finds the old ones."""
+    """Leave the other processes, at the end of a program; does nothing in one that has none."""
+    if not dist.is_initialized():
+        return
     from accelerate import PartialState
 
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    dist.destroy_process_group()
     PartialState._reset_state()
