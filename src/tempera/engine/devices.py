@@ -72,6 +72,9 @@ def start(mixed_precision: Precision = "no", cpu: bool = False, timeout: float =
     from accelerate import PartialState
     from accelerate.utils import parse_flag_from_env
 
+    # Imported before there is a group: defaults of its functions would hold on to the group, and its threads, for good.
+    from torch.distributed.nn import functional  # noqa: F401
+
     cpu = cpu or parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.cuda.is_available()
     state = PartialState(cpu=cpu, timeout=timedelta(seconds=timeout))
     device = torch.device("cpu") if cpu else state.device
