@@ -1,7 +1,7 @@
 """One training step of a 6-layer, 384-wide transformer on pairs of a docstring and its code, lengths as they come.
 
-`python bench/step.py [pairs]` prints CPU time (one thread, in turns) and added memory (a process each) against sentence-transformers'
-plain and cached losses and the GradCache library; the gradients are compared first, without dropout.
+`python bench/step.py [--pairs 64]` prints CPU time (one thread, in turns) and added memory (a process each) against
+sentence-transformers' plain and cached losses and the GradCache library; the gradients are compared first, without dropout.
 `python bench/step.py --large` compares micro-batches of one row with the unlimited step at 1,024 pairs.
 GradCache: pip install git+https://github.com/luyug/GradCache@906f038 (left out, and said so, if it is not there).
 """

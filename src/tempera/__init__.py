@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from .evaluation.judge import evaluate as evaluate
     from .run import Run as Run
     from .training import train as train
+    from .verification import Proof as Proof
+    from .verification import verify as verify
 
 __version__ = "0.1.0"
 
@@ -53,6 +55,8 @@ _HOME = {
     "evaluate": "evaluation.judge",
     "Run": "run",
     "train": "training",
+    "Proof": "verification",
+    "verify": "verification",
 }
 __all__ = ["__version__", *_HOME]
 
