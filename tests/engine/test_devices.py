@@ -31,10 +31,11 @@ def close(got: dict[str, Any], want: dict[str, Any], tolerance: float) -> None:
     assert set(got) == set(want) and any(name.endswith("log_scale") for name in want) and len(want) == 8
     seen = [float(grad.abs().max()) > 1e-4 for name, grad in want.items() if name != "losses"]
     assert sum(seen) >= len(seen) - 1  # moving all documents changes no difference of inner products
+    largest = max(float(grad.abs().max()) for name, grad in want.items() if name != "losses")
     for name, value in want.items():
         expected = torch.as_tensor(value).double()
-        largest = max(1.0, float(expected.abs().max()))
-        assert float((torch.as_tensor(got[name]).double() - expected).abs().max()) <= tolerance * largest, name
+        size = float(expected.abs().max()) if name == "losses" else largest
+        assert float((torch.as_tensor(got[name]).double() - expected).abs().max()) <= tolerance * size, name
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -43,7 +44,7 @@ def test_processes_find_what_one_finds(name: str, size: int) -> None:
     """Every process has the loss of all rows, and the same gradients after adding up."""
     for process in found(size):
         close(process["float64"][name], wanted(name, size, torch.float64), 1e-12)
-        close(process["float32"][name], wanted(name, size, torch.float32), 2e-6)
+        close(process["float32"][name], wanted(name, size, torch.float32), 1e-6)
 
 
 @pytest.mark.parametrize("name", worlds.OBJECTIVES)
