@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 from numpy.typing import NDArray
 from safetensors.torch import save as as_bytes
 from tqdm import tqdm
@@ -37,7 +38,7 @@ from .data.pairs import Rows, Source, Split, hold_out
 from .data.samplers import Mixed, NoDuplicates
 from .engine import loop, outlook
 from .engine.devices import Devices, one_voice, start
-from .errors import ConfigError, TemperaError
+from .errors import ConfigError, DataError, TemperaError
 from .evaluation.compare import bootstrap
 from .evaluation.lexical import Lexical
 from .evaluation.ranking import Relevant
@@ -197,6 +198,7 @@ class Job:
         batches = self.batches(steps * options.gradient_accumulation_steps)
         self.tower.to(group.device)
         objective.to(group.device)
+        self.agree()
         self.state = loop.begin(self.tower, objective, options, self.devices)
         first = next(batches)
         self.announce(base, first)
@@ -210,6 +212,19 @@ class Job:
                 bar.update()
                 if progress.step in pauses:
                     self.log.write(event="evaluation", step=progress.step, metrics=self.judge()[0].metrics)
+
+    def agree(self) -> None:
+        """Refuse processes that do not begin alike: their gradients would be summed all the same."""
+        if self.devices.group.size == 1:
+            return
+        features = [tensor for side in (self.queries, self.docs) for tensor in (side.values, side.offsets)]
+        content = xxhash.xxh3_64()
+        for tensor in (*self.tower.parameters(), *features, torch.from_numpy(self.task.split.train)):
+            content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        if not self.devices.group.alike(content.intdigest() >> 11):
+            raise DataError(
+                "the processes do not begin with the same data and weights; give every machine the same files"
+            )
 
     def settle(self) -> Objective:
         """The objective without its widths, its automatic temperature settled; what cannot work is said."""

@@ -247,3 +247,16 @@ def test_transformers_train_as_one(tiny: list[str], tmp_path: Path) -> None:
     ((code, _, err),) = several.ended()
     assert code == 0, err
     same(several, one)
+
+
+@pytest.mark.slow
+def test_processes_that_do_not_begin_alike_are_refused(tiny: list[str], pairs_file: Path, tmp_path: Path) -> None:
+    """Two machines whose files of one name differ in one row."""
+    rows = pairs_file.read_text().splitlines()
+    for rank in range(2):
+        (tmp_path / str(rank)).mkdir()
+        (tmp_path / str(rank) / "own.jsonl").write_text("\n".join(rows[: len(rows) - rank]))
+    running = pair(tmp_path / "{rank}", [*tiny, "data.path=own.jsonl"], "-m", "tempera")
+    for code, _, err in running.ended():
+        assert code == 2 and err.splitlines()[-1].startswith("tempera: the processes do not begin with the same data")
+    assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["0", "own.jsonl", "1", "own.jsonl"]

@@ -314,7 +314,8 @@ def divided(group: Group) -> Found:
 
 def agreed(group: Group) -> list[Any]:
     last = group.rank == group.size - 1
-    return [group.any(last), group.any(False), group.total(group.rank + 0.5), group.most(10 * group.rank), group.main]
+    numbers = [group.total(group.rank + 0.5), group.most(10 * group.rank)]
+    return [group.any(last), group.any(False), *numbers, group.main, group.alike(2**53 - 1), group.alike(group.rank)]
 
 
 def _without_ids(batch: Batch[Any], rank: int) -> Batch[Any]:

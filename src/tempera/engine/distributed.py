@@ -119,6 +119,10 @@ class Group:
         """The largest of all processes' counts."""
         return int(self._agree(count, dist.ReduceOp.MAX)) if self.size > 1 else count
 
+    def alike(self, number: int) -> bool:
+        """Whether all processes give the same number; it has up to 53 bits."""
+        return self.most(number) == -self.most(-number)
+
     def wait(self) -> None:
         """Go on when all processes have come here."""
         self.total(0.0)
