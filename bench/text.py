@@ -54,7 +54,7 @@ PACKAGES = ["torch", "sentence-transformers", "transformers"]
 STEPS, BATCH, RATE = 50, 16, 2e-5
 SEEDS = (0, 1, 2)
 PROBE = 5  # steps by which the time of one is told; the first is not counted
-CORPUS = 1000  # documents of SciFact that are ranked, every relevant one among them
+CORPUS = 400  # documents of SciFact that are ranked, every relevant one among them
 
 Losses = list[float]
 Save = Callable[[Path], None]
@@ -219,8 +219,7 @@ def tasks(data: Path) -> list[Task]:
     """NLI to STS benchmark; SciFact's training claims to its test claims, on part of its abstracts."""
     triplets = parquet.read_table(data / "nli" / "triplets.parquet")
     names = {"query": "anchor", "doc": "positive", "negative": "negative"}
-    nli = {key: triplets[name].to_pylist() for key, name in names.items()}
-    nli = unique(nli)
+    nli = unique({key: triplets[name].to_pylist() for key, name in names.items()})
     graded = Graded.table(data / "stsb" / "test.parquet")
 
     def agreement(a: Floats, b: Floats) -> Any:
@@ -243,17 +242,20 @@ def tasks(data: Path) -> list[Task]:
         Task("NLI -> STSb test", "spearman", nli, 64, 64,
              lambda folder: graded.judge(Model(str(folder))).cosines,
              lambda cosines: spearman(cosines, graded.grades), agreement),
-        Task(f"SciFact, {CORPUS:,} abstracts", "ndcg@10", claims, 32, 128,
+        Task(f"SciFact, {CORPUS:,} abstracts", "ndcg@10", claims, 32, 64,
              lambda folder: part.judge(Model(str(folder)), ("ndcg@10",)).per_query["ndcg@10"],
              lambda scores: float(scores.mean()), lambda a, b: bootstrap(a.mean(0), b.mean(0))),
     ]  # fmt: skip
 
 
 def unique(columns: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Rows of distinct content, by the product's own measure."""
-    pairs = Given.of(pa.table(columns)).read()[0]
-    found = {"query": pairs.texts("query"), "doc": pairs.texts("doc")}
-    return found | ({"negative": pairs.negative_texts.to_pylist()} if "negative" in columns else {})
+    """What the product makes of the rows: distinct, none its own query, all with their negative if there is a column."""
+    pairs = Given.of(pa.table(columns), identical="drop").read()[0]
+    if "negative" not in columns:
+        return {role: pairs.texts(role) for role in columns}
+    rows = np.flatnonzero(np.diff(pairs.negatives[1]))
+    found = {role: pairs.texts(role, rows) for role in ("query", "doc")}
+    return {**found, "negative": pairs.negative_texts.to_pylist()}
 
 
 def quality(seconds: float) -> None:
@@ -264,7 +266,10 @@ def quality(seconds: float) -> None:
         start = Path(temporary) / "start"
         model = start_from(start, dropout=0.1)
         for task in tasks(Path(os.environ["TEMPERA_DATA"])):
-            zero = task.mean(task.judge(start))
+            before = SentenceTransformer(str(start), device="cpu")
+            before.max_seq_length = task.max_length
+            before.save(str(Path(temporary) / "before"))
+            zero = task.mean(task.judge(Path(temporary) / "before"))
             work = Work(start, task.columns, task.batch, task.max_length)
             probes = {name: run(work, PROBE)[1] for name, run in systems.items()}
             steps = {name: steps_in(seconds, probe) for name, probe in probes.items()}
