@@ -66,7 +66,7 @@ def test_an_empty_section_is_its_defaults(section: str) -> None:
         ("objective.similarity=cosin", "objective.similarity: no 'cosin'; there is cosine, dot."),
         ("objective.masks=[same_ids]", "objective.masks[0]: no 'same_ids'; there is same_id"),
         ("objective.pools=[docs, negative]", "objective.pools[1]: no 'negative'; there is docs, negatives, "),
-        ("data.source=pair", "data.source: no 'pair'; there is installed_python, pairs, beir, given."),
+        ("data.source=pair", "data.source: no 'pair'; there is installed_python, pairs, beir, given, mixture."),
         ("tower.kind=statics", "tower.kind: no 'statics'; there is static, pretrained, transformer."),
     ],
 )
@@ -376,3 +376,18 @@ def test_any_options_are_built_or_refused(values: dict[str, Any]) -> None:
 @given(st.sampled_from([(section, key) for section, given in made().resolved.items() for key in given]), VALUES)
 def test_any_value_of_an_option_is_built_or_refused(option: tuple[str, str], value: Any) -> None:
     built_or_refused({option[0]: {option[1]: value}})
+
+
+@pytest.mark.parametrize(
+    ("tower", "rate"),
+    [
+        ("{kind: static}", 0.03),
+        ("{kind: transformer}", 5e-4),
+        ("{kind: pretrained, model: some/model}", 2e-5),
+        ("{kind: pretrained, model: some/model, lora: 8}", 2e-4),
+    ],
+)
+def test_the_learning_rate_is_the_towers_where_nothing_is_said(tower: str, rate: float) -> None:
+    assert made(f"tower={tower}").train.learning_rate == rate
+    assert made(f"tower={tower}").resolved["train"]["learning_rate"] == rate
+    assert made(f"tower={tower}", "train.learning_rate=0.1").train.learning_rate == 0.1

@@ -93,6 +93,8 @@ def build(options: Options) -> Config:
         if given is not None and not isinstance(given, Mapping):
             builder.fail(name, f"is {_shown(given)}, and a mapping of options is expected")
         given = dict(given or {})
+        if name == "train":
+            given.setdefault("learning_rate", made["tower"].learning_rate)
         if plain is not None:
             made[name] = builder.call(plain, given, name)
             resolved[name] = describe(made[name])

@@ -38,6 +38,10 @@ class Tower(nn.Module, ABC):
 class Options(Protocol):
     """The options of a kind of tower."""
 
+    @property
+    def learning_rate(self) -> float:
+        """The peak rate that suits it where the configuration says nothing."""
+
     def build(self, texts: Sequence[str]) -> Tower:
         """A tower to be trained on (among others) these texts."""
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +31,8 @@ class Static:
         vocabulary: pieces of the tokenizer.
         max_length: longer texts are cut to this many tokens.
     """
+
+    learning_rate: ClassVar[float] = 0.03  # a token's vector is moved by few rows, so by much
 
     dimensions: Annotated[int, Field(gt=0)] = 256
     vocabulary: Annotated[int, Field(gt=0)] = 32_000

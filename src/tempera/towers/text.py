@@ -51,6 +51,11 @@ class Pretrained:
     torch_compile: bool = False
     trust_remote_code: bool = False
 
+    @property
+    def learning_rate(self) -> float:
+        """Sentence-BERT's 2e-5 (Reimers and Gurevych 2019); adapters want ten times as much."""
+        return 2e-5 if self.lora is None else 2e-4
+
     def build(self, texts: Sequence[str]) -> Tower:
         """The model as it was saved; no text teaches it anything yet.
 

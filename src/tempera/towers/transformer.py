@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 from tokenizers import Tokenizer, processors
@@ -41,6 +41,8 @@ class Transformer:
     Raises:
         ConfigError: heads that do not divide the width, or a corpus without words.
     """
+
+    learning_rate: ClassVar[float] = 5e-4
 
     layers: Annotated[int, Field(gt=0)] = 4
     width: Annotated[int, Field(gt=0)] = 256
