@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
 
 from ..errors import ConfigError
@@ -86,6 +88,7 @@ class Transformer:
             attention_probs_dropout_prob=self.dropout,
             max_position_embeddings=self.max_length,
             pad_token_id=tokenizer.token_to_id("[PAD]"),
+            architectures=["BertModel"],
         )
         reader = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
             tokenizer_object=tokenizer,
@@ -95,7 +98,9 @@ class Transformer:
             model_max_length=self.max_length,
         )
         with quietly(), TemporaryDirectory() as folder:  # the one way into sentence-transformers is through files
-            BertModel(config).save_pretrained(folder)
+            # Written by hand: transformers writes a model on the first of several processes only.
+            config.save_pretrained(folder)
+            save_file(BertModel(config).state_dict(), Path(folder) / "model.safetensors", {"format": "pt"})
             reader.save_pretrained(folder)
             body = modules.Transformer(folder)
         parts = [body, modules.Pooling(self.width, "mean"), modules.Normalize()]
