@@ -220,7 +220,7 @@ class Job:
         features = [tensor for side in (self.queries, self.docs) for tensor in (side.values, side.offsets)]
         content = xxhash.xxh3_64()
         for tensor in (*self.tower.parameters(), *features, torch.from_numpy(self.task.split.train)):
-            content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+            content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         if not self.devices.group.alike(content.intdigest() >> 11):
             raise DataError(
                 "the processes do not begin with the same data and weights; give every machine the same files"
