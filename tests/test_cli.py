@@ -37,7 +37,8 @@ def refused(answer: Any, *says: str) -> str:
 def known(line: str) -> bool:
     """Whether it is something that a run says about itself."""
     return any(
-        part in line for part in ("held-out queries against", "pairs a batch on", "towers: ", "expected memory ")
+        part in line
+        for part in ("held-out queries against", "pairs a batch on", "towers: ", "expected memory of a step ")
     )
 
 
@@ -66,7 +67,9 @@ def test_train_prints_one_json_document(cold: Any, tiny: list[str], tmp_path: Pa
     first, *others = answer.err.splitlines()
     assert first == "300 pairs: 260 to train on, 40 held-out queries against 300 documents"
     assert others[0] == "32 pairs a batch on 1 process; each query is compared with 31 other documents"
-    assert others[1].startswith("towers: 1 micro-batch, 1 kept in ") and others[2].startswith("expected memory ")
+    assert others[1].startswith("towers: 1 micro-batch, 1 kept in ") and others[2].startswith(
+        "expected memory of a step "
+    )
     assert len(others) == 3
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 

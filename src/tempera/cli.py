@@ -259,7 +259,7 @@ def _print_run(document: dict[str, Any]) -> None:
     seconds = ", ".join(f"{name} {value:.0f} s" for name, value in document["seconds"].items())
     replaying = f"{document['replaying']:.0%} of training embedding again"
     print(f"{seconds} ({replaying}); peak memory {document['peak_memory_bytes'] / 2**20:,.0f} MiB")
-    print(f'report: {document["output"]}/report.html\nsearch: tempera search {document["output"]} "parse a date"')
+    print(f'report: {document["output"]}/report.html\nsearch: tempera search {document["output"]} "what you look for"')
 
 
 def _wrong_depth(text: str) -> NoReturn:

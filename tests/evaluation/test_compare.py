@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tempera.evaluation.compare import bootstrap
+from tempera.evaluation.compare import Comparison, Difference, bootstrap
 from tempera.evaluation.spread import Spread, spread
 
 T_95 = 1.97196  # the .975 quantile of Student's t with 199 degrees of freedom
@@ -113,3 +113,9 @@ def test_a_summary() -> None:
         "random_95%": -905,
         "auc": 1,
     }
+
+
+def test_a_worse_system_is_told_in_one_sign() -> None:
+    worse = Comparison(Difference(-0.02, -0.03, -0.01, 0.95), 0.002, 300)
+    want = "a is worse than b in m by 0.0200 (95 % interval 0.0100 to 0.0300, p = 0.0020, 300 queries)"
+    assert worse.sentence("a", "b", "m") == want

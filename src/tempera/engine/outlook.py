@@ -61,4 +61,4 @@ def memory(plan: Plan, modules: Iterable[nn.Module], tile_elements: int, width: 
 def described(sizes: dict[str, float]) -> str:
     """Bytes by name as one line."""
     parts = ", ".join(f"{name} {size / _MIB:,.0f}" for name, size in sizes.items())
-    return f"expected memory {sum(sizes.values()) / _MIB:,.0f} MiB: {parts}"
+    return f"expected memory of a step {sum(sizes.values()) / _MIB:,.0f} MiB: {parts}"

@@ -43,12 +43,15 @@ class Comparison:
         'a is better than b in ndcg@10 by 0.0200 (95 % interval 0.0100 to 0.0300, p = 0.0020, 300 queries)'
         """
         found = self.difference
-        facts = f"{100 * found.confidence:g} % interval {found.low:.4f} to {found.high:.4f}"
+        worse = self.real and found.mean < 0
+        low, high = (-found.high, -found.low) if worse else (found.low, found.high)  # of what the sentence says
+        facts = f"{100 * found.confidence:g} % interval {low:.4f} to {high:.4f}"
         facts += f", p = {self.p:.4f}, {self.queries:,} queries"
         if not self.real:
             return f"{ours} and {theirs} are not shown to differ in {metric}: {found.mean:+.4f} may be chance ({facts})"
-        side = "better" if found.mean > 0 else "worse"
-        return f"{ours} is {side} than {theirs} in {metric} by {abs(found.mean):.4f} ({facts})"
+        return (
+            f"{ours} is {'worse' if worse else 'better'} than {theirs} in {metric} by {abs(found.mean):.4f} ({facts})"
+        )
 
     def json(self) -> dict[str, Any]:
         """As a JSON object."""
