@@ -37,10 +37,12 @@ class _Lookup(torch.autograd.Function):
 def adding_in_place(tower: nn.Module) -> Iterator[None]:
     """Graphs made inside add the gradients of the tower's `nn.Embedding` tables to `.grad` in place.
 
-    For CPUs: GPUs fill memory faster than they add rows one by one. Tables that are sparse, divided over processes, or scaled
-    by frequency are left to autograd.
+    For CPUs: GPUs fill memory faster than they add rows one by one. Tables that are sparse, divided over processes, compiled, or
+    scaled by frequency are left to autograd.
     """
-    tables = [m for m in tower.modules() if isinstance(m, nn.Embedding) and _plain(m)]
+    modules = list(tower.modules()) if torch.is_grad_enabled() else []
+    compiled = any(module._compiled_call_impl is not None for module in modules)
+    tables = [m for m in modules if isinstance(m, nn.Embedding) and _plain(m) and not compiled]
     hooks = [table.register_forward_hook(_look_up) for table in tables]
     try:
         yield
