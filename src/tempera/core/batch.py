@@ -123,7 +123,7 @@ def divide(batch: Batch[X], part: int, parts: int) -> Batch[X]:
     """The rows of a batch that one of several processes embeds: a run of pairs with their negatives, and of the samples.
 
     >>> whole = Batch(Side(torch.eye(5)), Side(torch.eye(5)))
-    >>> [len(divide(whole, part, 2)) for part in range(2)]
+    >>> print([len(divide(whole, part, 2)) for part in range(2)])
     [2, 3]
     """
     if parts == 1:

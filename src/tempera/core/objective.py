@@ -54,7 +54,7 @@ class Objective(nn.Module):
     >>> from tempera.core.batch import Batch, Side
     >>> eye = torch.eye(3)
     >>> objective = Objective(temperature=1.0)
-    >>> [round(loss, 4) for loss in objective(Batch(Side(eye), Side(eye))).tolist()]
+    >>> print([round(loss, 4) for loss in objective(Batch(Side(eye), Side(eye))).tolist()])
     [0.5514, 0.5514, 0.5514]
     """
 
