@@ -44,9 +44,11 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> Options:
     return _overridden(Options() if path is None else _read(path), overrides)
 
 
-def of(mapping: Mapping[str, Any], overrides: Sequence[str] = ()) -> Options:
-    """Options given as a mapping from Python, with overrides; the mapping stays as it is."""
-    return _overridden(Options(dict(mapping)), overrides)
+def of(given: Mapping[str, Any] | str | Path | None, overrides: Sequence[str] = ()) -> Options:
+    """Options given from Python, as a mapping (which stays as it is), a YAML file or None, with overrides."""
+    if isinstance(given, Mapping):
+        return _overridden(Options(dict(given)), overrides)
+    return load(None if given is None else Path(given), overrides)
 
 
 def dump(values: Mapping[str, Any]) -> str:

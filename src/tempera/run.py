@@ -10,8 +10,7 @@ from typing import Any
 from .errors import DataError
 from .export.index import Found, Index
 from .export.onnx_model import OnnxModel
-from .export.stamp import fingerprint
-from .towers.saved import Encode, load
+from .towers.saved import Encode, fingerprint, load
 
 
 class Run:

@@ -48,9 +48,10 @@ from .export.card import Card, render_card
 from .export.index import write_index
 from .export.report import Example, Hit, Report, render
 from .export.save import JsonLines, staged, write_json
-from .export.stamp import Stamp, fingerprint
+from .export.stamp import Stamp
 from .mining.guide import Guide
 from .run import Run
+from .towers.saved import fingerprint
 
 BM25_TUNING_QUERIES = 500
 CACHE = "cache"  # texts and tokens, mapped; removed with the last step
@@ -76,10 +77,7 @@ def train(
     Raises:
         TemperaError: wrong options, no data, or an output that cannot be written.
     """
-    if isinstance(config, Mapping):
-        options = configuration.of(config, overrides)
-    else:
-        options = configuration.load(None if config is None else Path(config), overrides)
+    options = configuration.of(config, overrides)
     if data is not None:
         options.values["data"] = {**options.values.get("data", {}), "source": "given"}
     resolved = build(options)

@@ -50,7 +50,7 @@ def verify(config: Mapping[str, Any] | str | Path | None = None, overrides: Sequ
     Raises:
         TemperaError: wrong options, or no data.
     """
-    options = configuration.of(config, overrides) if isinstance(config, Mapping) else _load(config, overrides)
+    options = configuration.of(config, overrides)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
         folder.mkdir()
@@ -60,10 +60,6 @@ def verify(config: Mapping[str, Any] | str | Path | None = None, overrides: Sequ
             job.settle()
         case = Case.of(job)
         return [proof for prove in PROOFS for proof in prove(case)]
-
-
-def _load(config: str | Path | None, overrides: Sequence[str]) -> configuration.Options:
-    return configuration.load(None if config is None else Path(config), overrides)
 
 
 @dataclass(frozen=True)

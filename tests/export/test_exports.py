@@ -17,10 +17,10 @@ import torch
 from tempera.errors import ConfigError, DataError, OutputError
 from tempera.export import approximate
 from tempera.export.index import Index, write_index
-from tempera.export.stamp import Stamp, fingerprint
+from tempera.export.stamp import Stamp
 from tempera.export.write import export
 from tempera.run import Run
-from tempera.towers.saved import load
+from tempera.towers.saved import fingerprint, load
 from tempera.towers.static import StaticTower
 from tempera.towers.tokenizer import train_tokenizer
 

@@ -13,8 +13,9 @@ import pytest
 
 from tempera.errors import DataError
 from tempera.mining import vectors as module
-from tempera.mining.embed import Embedded, embed, fingerprint
+from tempera.mining.embed import Embedded, embed
 from tempera.mining.vectors import Store, keys_of, keys_of_pairs
+from tempera.towers.saved import fingerprint
 
 TEXTS = [f"text {i % 900}" for i in range(1000)]
 WIDTH = 5

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
+from ..errors import ConfigError
 from .objective import Objective
 from .similarity import cosine
 
@@ -42,3 +44,13 @@ def cautions(objective: Objective, dtype: torch.dtype = torch.float32, normalise
             f"of {epsilon:.2g} in a cosine moves its logit by {epsilon / lowest:.2g}; keep it above {epsilon:.2g}"
         )
     return found
+
+
+def refuse_batch_statistics(model: nn.Module) -> None:
+    """Raise ConfigError for a layer that looks at the whole batch: it embeds a row otherwise in every micro-batch."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise ConfigError(
+                f"the model's layer {name or 'itself'} is a {type(module).__name__}, whose result depends on which rows are "
+                "embedded together, so a batch cannot be cut into micro-batches; use LayerNorm"
+            )

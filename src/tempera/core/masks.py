@@ -20,7 +20,7 @@ from .pools import Block, Exclusion
 from .similarity import cosine, exact
 
 # Inner products of unit vectors that differ by less, in units of rounding, are equal: a tie is not above.
-_TIE = 16
+TIE = 16
 
 Mask = Callable[[Block], Sequence[Exclusion]]
 
@@ -99,7 +99,7 @@ class Guided:
         query, doc = self._vectors(block, "query")[local], self._vectors(block, "doc")[local]  # each [b, G]
         pair = (query * doc).sum(1, keepdim=True)  # [b, 1]
         bound = pair - (self.margin if self.kind == "absolute" else self.margin * pair.abs())
-        bound += _TIE * torch.finfo(bound.dtype).eps
+        bound += TIE * torch.finfo(bound.dtype).eps
         anchors, candidates = query if block.anchor == "query" else doc, self._vectors(block, block.candidate)
 
         def closer(tile: slice) -> Tensor:

@@ -19,10 +19,11 @@ from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import BeforeValidator, Field
-from torch import Tensor, nn
+from torch import Tensor
 
+from ..core.advice import refuse_batch_statistics
 from ..core.batch import Batch, Role
-from ..errors import ConfigError, TemperaError
+from ..errors import TemperaError
 from .clock import Clock
 from .lookup import adding_in_place
 from .plan import START_TOKENS, Features, Footprint, footprint, keep, pack
@@ -167,13 +168,10 @@ class Cache:
 
     def __post_init__(self) -> None:
         on_gpu = self.device.type == "cuda"
-        share = self.memory if self.memory is not None and self.memory <= 1 else GPU_MEMORY
-        if self.memory is None and not on_gpu:
-            self.bytes = float(CPU_MEMORY)
-        elif self.memory is None or self.memory <= 1:
-            self.bytes = share * free_bytes(self.device)
+        if self.memory is None:
+            self.bytes = GPU_MEMORY * free_bytes(self.device) if on_gpu else float(CPU_MEMORY)
         else:
-            self.bytes = self.memory
+            self.bytes = self.memory * free_bytes(self.device) if self.memory <= 1 else self.memory
         self.micro_bytes = self.bytes * GPU_MICRO_BATCH if on_gpu else float(CPU_MICRO_BATCH)
         self.replaying = Clock(self.device)
         self.footprints: dict[int, Footprint] = {}  # of each tower, by identity
@@ -255,7 +253,7 @@ class Cache:
         if found is None and self.known:
             found = self.footprints[id(work.tower)] = self.known.pop(0)
         elif found is None:
-            _refuse_batch_statistics(work.tower)
+            refuse_batch_statistics(work.tower)
             order = lengths.argsort(stable=True)
             short = order[: max(1, _PROBE_TOKENS // max(1, int(lengths[order[len(order) // 4]])))]
             probes = [work.features[rows].to(self.device) for rows in (short, order[-1:])]
@@ -290,15 +288,6 @@ def _put(micro: Micro, rows: Tensor) -> None:
     if work.rows is None:
         work.rows = rows.new_empty(sum(work.counts), rows.shape[1])
     work.rows[micro.rows.to(rows.device)] = rows
-
-
-def _refuse_batch_statistics(tower: nn.Module) -> None:
-    for name, module in tower.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            raise ConfigError(
-                f"the tower's layer {name or 'itself'} is a {type(module).__name__}: its result depends on which rows are embedded "
-                "together, so a batch cannot be cut into micro-batches; use LayerNorm"
-            )
 
 
 @contextmanager

@@ -21,10 +21,9 @@ from torch import Tensor, nn
 from ..core.batch import Role
 from ..errors import ConfigError, OutputError
 from ..towers.exportable import example, exportable
-from ..towers.saved import load
+from ..towers.saved import fingerprint, load
 from .onnx_model import ABOUT, INPUTS, MODEL, TOKENIZER, OnnxModel, require
 from .save import write_json
-from .stamp import fingerprint
 
 Vectors = NDArray[np.float32]
 

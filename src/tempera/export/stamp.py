@@ -7,12 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import xxhash
-
 from ..errors import DataError
 
 _KEY = b"tempera"
-_BLOCK = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -41,20 +38,3 @@ class Stamp:
                 f"{place} holds vectors of another model ({self.model[:12]}, and this one is {model[:12]}): "
                 "make the index anew, or give the model it was made with"
             )
-
-
-def fingerprint(model: Path) -> str:
-    """A hash of all files of a saved model that decide its vectors: weights, configuration, tokenizer; 32 hex digits.
-
-    The model card and hidden files are left out.
-    """
-    files = {path.relative_to(model).as_posix(): path for path in model.rglob("*") if path.is_file()}
-    digest = xxhash.xxh3_128()
-    for name, path in sorted(files.items()):
-        if path.suffix == ".md" or name.startswith(".") or "/." in name:
-            continue
-        digest.update(f"{name}\0{path.stat().st_size}\0".encode())
-        with path.open("rb") as file:
-            while block := file.read(_BLOCK):
-                digest.update(block)
-    return digest.hexdigest()

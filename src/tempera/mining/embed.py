@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from ..core.batch import Role
-from ..errors import DataError
-from ..towers.saved import Encode, load
+from ..towers.saved import Encode, fingerprint, load
 from .vectors import Dtype, Floats, Rows, Store, keys_of
 
 
@@ -58,24 +56,3 @@ def embed_by(
         return opened[0](missing)
 
     return embed(store, texts, encode, progress)
-
-
-def fingerprint(model: Path) -> str:
-    """What a model folder computes: a hash of the names and bytes of its files, the model card excepted.
-
-    Weights, configuration, tokenizer and prompts are all in it.
-    """
-    files = sorted(path for path in model.rglob("*") if path.is_file())
-    if not files:
-        raise DataError(f"{model} is not a saved model: there is no such folder, or it is empty")
-    whole = xxhash.xxh3_128()
-    for path in files:
-        name = path.relative_to(model)
-        if name.name == "README.md" or any(part.startswith(".") for part in name.parts):
-            continue
-        part = xxhash.xxh3_128()
-        with path.open("rb") as file:
-            while block := file.read(1 << 22):
-                part.update(block)
-        whole.update(f"{name.as_posix()}\0{part.hexdigest()}\0".encode())
-    return whole.hexdigest()

@@ -19,7 +19,8 @@ from tqdm import tqdm
 from ..data.hashing import content_id
 from ..data.pairs import distinct
 from ..errors import DataError, OutputError
-from .embed import embed_by, fingerprint
+from ..towers.saved import fingerprint
+from .embed import embed_by
 from .guide import CrossEncoder
 from .hard_negatives import BLOCK, Cross, Mined, Mining, mine_blocks
 from .report import Report

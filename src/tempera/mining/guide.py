@@ -17,14 +17,14 @@ from pydantic import Field
 from torch import Tensor
 
 from ..core.batch import Role
+from ..core.masks import TIE
 from ..errors import DataError
 from ..towers.cross import Judge, load_cross_encoder
-from ..towers.saved import Encode
-from .embed import Embedded, embed_by, fingerprint
+from ..towers.saved import Encode, fingerprint
+from .embed import Embedded, embed_by
 from .vectors import SHARD, Dtype, Store, keys_of_pairs
 
-# Scores that differ by less, in units of rounding, are equal: a tie is not above.
-TIE = 16 * float(np.finfo(np.float32).eps)
+_CLOSE = TIE * float(np.finfo(np.float32).eps)
 
 Pairs = Sequence[tuple[str, str]]
 Score = Callable[[Pairs], NDArray[np.float32]]
@@ -198,4 +198,4 @@ def bound(
     """The highest score that a negative may have beside each positive's score, a rounding more, [n]."""
     p = np.asarray(positive, np.float64)
     size = np.where(np.isfinite(p), np.abs(p), 0.0)
-    return np.asarray(p - (margin if kind == "absolute" else margin * size) + TIE * np.maximum(size, 1.0))
+    return np.asarray(p - (margin if kind == "absolute" else margin * size) + _CLOSE * np.maximum(size, 1.0))

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 
+from ..core.advice import refuse_batch_statistics
 from ..core.batch import Role
 from ..core.ragged import Ragged, from_lengths
 from ..errors import ConfigError
@@ -47,7 +48,7 @@ def tower_of(model: SentenceTransformer, saving: Saving = nullcontext) -> Tower:
     Raises:
         ConfigError: a model whose layers look at the whole batch, or that reads more than token ids.
     """
-    _refuse_batch_statistics(model)
+    refuse_batch_statistics(model)
     query, doc = TextTower(model, "query", saving), TextTower(model, "doc", saving)
     return doc if query.constants == doc.constants else Towers(query, doc)
 
@@ -179,12 +180,3 @@ def _leaves_prompts_out(model: SentenceTransformer) -> bool:
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     return any(isinstance(module, Pooling) and not module.include_prompt for module in model.modules())
-
-
-def _refuse_batch_statistics(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            raise ConfigError(
-                f"the model's layer {name} is a {type(module).__name__}, whose result depends on which rows are embedded "
-                "together: take a model without it"
-            )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from ..errors import DataError
@@ -108,3 +109,25 @@ def quietly() -> Iterator[None]:
 def said(error: Exception) -> str:
     """What an error of another library says, in one line."""
     return " ".join(str(error).split())
+
+
+def fingerprint(folder: Path) -> str:
+    """A hash of all files of a saved model that decide its vectors: weights, configuration, tokenizer, prompts; 32 hex digits.
+
+    The model card and hidden files are left out.
+
+    Raises:
+        DataError: no such folder, or an empty one.
+    """
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    if not files:
+        raise DataError(f"{folder} is not a saved model: there is no such folder, or it is empty")
+    digest = xxhash.xxh3_128()
+    for name, path in sorted(files.items()):
+        if path.suffix == ".md" or name.startswith(".") or "/." in name:
+            continue
+        digest.update(f"{name}\0{path.stat().st_size}\0".encode())
+        with path.open("rb") as file:
+            while block := file.read(1 << 22):
+                digest.update(block)
+    return digest.hexdigest()
