@@ -29,9 +29,9 @@ from tempera.data.hashing import content_id
 from tempera.evaluation.ranking import DEFAULT_METRICS, Relevant
 from tempera.evaluation.retrieval import Ranking
 from tempera.mining.embed import Embedded
-from tempera.mining.files import Task
 from tempera.mining.guide import Guide
 from tempera.mining.hard_negatives import Mining, mine
+from tempera.mining.task import Task
 
 NEGATIVES, DEPTH = 10, 101  # the peer's own depth for ten negatives with a margin
 

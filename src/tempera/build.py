@@ -28,6 +28,7 @@ from .data.files import BeirFolder, Given, PairsFile
 from .data.installed_python import InstalledPython
 from .data.mixture import Mixture
 from .data.pairs import Source
+from .data.roles import Roles
 from .engine.loop import Training
 from .errors import ConfigError, did_you_mean
 from .evaluation.retrieval import Evaluation
@@ -108,6 +109,23 @@ def build(options: Options) -> Config:
             made[name] = builder.wrapped(made[name], wrapper, f"{name}.matryoshka")
             resolved[name]["matryoshka"] = {"widths": list(made[name].widths), "weights": list(made[name].weights)}
     return Config(**made, resolved=resolved)
+
+
+def build_roles(options: Options) -> Roles | None:
+    """Roles of a table's columns, from a `data:` section that names no source; None where there are no options.
+
+    Raises:
+        ConfigError: as above.
+
+    >>> build_roles(Options({"data": {"query": "title"}})).query
+    'title'
+    """
+    if not options.values:
+        return None
+    builder = _Builder(options)
+    builder.refuse_unknown("", options.values, ["data"])
+    made: Given = builder.call(Given, {"identical": "keep", **options.values["data"]}, "data")
+    return made
 
 
 class _Builder:

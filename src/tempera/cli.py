@@ -117,9 +117,10 @@ def search(
 def evaluate(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder or a run folder.")],
     data: Annotated[
-        list[Path],
+        list[str],
         typer.Argument(
-            metavar="DATA ...", help="BEIR folders, tables of pairs, tables with sentence1, sentence2, score."
+            metavar="DATA ... [data.ROLE=COLUMN ...]",
+            help="BEIR folders, tables of pairs, tables with sentence1, sentence2, score.",
         ),
     ],
     against: Annotated[
@@ -144,15 +145,17 @@ def evaluate(
 
     depths = [int(part) if part.isdecimal() else _wrong_depth(part) for part in k.split(",") if part]
     names = [name.strip() for name in metrics.split(",") if name.strip()]
+    paths, roles = _with_roles(data)
     findings = judge.evaluate(
         model,
-        *data,
+        *paths,
         against=against,
         bm25=bm25,
         split=split,
         metrics=names,
         k=depths,
         exclude_self=exclude_self,
+        roles=roles,
     )
     if per_query is not None:
         judge.write_per_query(per_query, findings)
@@ -181,11 +184,17 @@ def export(
 @app.command()
 def mine(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder, or a run folder.")],
-    pairs: Annotated[Path, typer.Argument(metavar="PAIRS", help="Queries and what answers them: a file or a folder.")],
+    pairs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PAIRS [data.ROLE=COLUMN ...]", help="Queries and what answers them: a table, or a BEIR folder."
+        ),
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The Parquet file to write.")],
     corpus: Annotated[
-        Path | None, typer.Option("--corpus", metavar="PAIRS", help="A table whose documents are candidates too.")
+        Path | None, typer.Option("--corpus", metavar="PAIRS", help="The same, whose documents are candidates too.")
     ] = None,
+    split: Annotated[str, typer.Option("--split", help="Of BEIR folders.")] = "train",
     negatives: Annotated[int, typer.Option("--negatives", "-n", min=1, help="How many a query gets.")] = 10,
     skip: Annotated[int, typer.Option("--skip", min=0, help="Best ranks that are left out.")] = 0,
     depth: Annotated[int, typer.Option("--depth", min=1, help="Last rank that is looked at.")] = 100,
@@ -211,22 +220,22 @@ def mine(
     """Find hard negatives for pairs; what was dropped, and which queries fell short, is told."""
     from dataclasses import asdict
 
-    from .data.files import PairsFile
-    from .mining.files import Task, mine_file
+    from .mining.files import mine_file
     from .mining.hard_negatives import Mining
+    from .mining.task import Task
 
     options = Mining(negatives, skip, depth, absolute_margin, round(1 - share, 12), cross_margin)
-    rows = PairsFile(path=str(pairs), metadata=("*",), identical="keep").read()[0]
-    more = (
-        [] if corpus is None else PairsFile(path=str(corpus), metadata=("*",), identical="keep").read()[0].texts("doc")
-    )
-    task = Task.of(rows.texts("query"), rows.texts("doc"), more)
+    paths, roles = _with_roles(pairs)
+    if len(paths) != 1:
+        raise TemperaError(f"one table of pairs or BEIR folder is expected, and {len(paths)} are given")
+    task = Task.read(paths[0], roles, corpus, split)
     folder = model / "model" if (model / "model" / "modules.json").is_file() else model
     report = mine_file(
         folder, task, output, options, cross_encoder=cross_encoder, faiss=faiss, cache=cache, overwrite=overwrite
     )
-    document = {"output": str(output.absolute()), **asdict(report)}
-    _answer(document, as_json, lambda: print("\n".join(report.lines())))
+    document = {"output": str(output.absolute()), "left_out": dict(task.left_out), **asdict(report)}
+    lines = [f"left out: {count:,} {reason}" for reason, count in task.left_out.items()]
+    _answer(document, as_json, lambda: print("\n".join([*lines, *report.lines()])))
 
 
 def _split(arguments: list[str]) -> tuple[Path | None, list[str]]:
@@ -235,6 +244,18 @@ def _split(arguments: list[str]) -> tuple[Path | None, list[str]]:
     if len(files) > 1:
         raise TemperaError(f"one configuration is expected, and {len(files)} are given: {', '.join(files)}")
     return (Path(files[0]) if files else None), [argument for argument in arguments if "=" in argument]
+
+
+def _with_roles(arguments: list[str]) -> tuple[list[Path], Any]:
+    """Paths, and the roles of their columns as options of a `data:` section; None without any."""
+    from .build import build_roles
+    from .config import load
+
+    given = [argument for argument in arguments if argument.startswith("data.") and "=" in argument]
+    paths = [Path(argument) for argument in arguments if argument not in given]
+    if not paths:
+        raise TemperaError(f"a table of pairs or a BEIR folder is expected, and there is only {given[0]}")
+    return paths, build_roles(load(None, given))
 
 
 def _answer(document: Any, as_json: bool, show: Callable[[], Any]) -> None:

@@ -19,6 +19,7 @@ import pytrec_eval
 import torch
 from scipy import stats
 
+from tempera.data.roles import Roles
 from tempera.errors import ConfigError, DataError, OutputError
 from tempera.evaluation.compare import Comparison, Difference, compare, sign_flip
 from tempera.evaluation.judge import evaluate, resolved, write_per_query
@@ -115,6 +116,24 @@ def test_pairs_are_a_task(models: tuple[Path, Path], tmp_path: Path) -> None:
     assert judged == set(rows)
     (finding,) = evaluate(models[0], tmp_path / "pairs.parquet", metrics=["recall@2"])
     assert finding.systems[str(models[0])].per_query["recall@2"].tolist() == [1, 1, 1]
+
+
+def test_roles_of_columns(models: tuple[Path, Path], beir: Path, tmp_path: Path, cold: Callable[..., Any]) -> None:
+    rows = {"sentence1": ["apple", "apple"], "sentence2": ["fig", "fig"], "score": [4.0, 1.0], "year": [1, 2]}
+    given = tmp_path / "pairs.parquet"
+    parquet.write_table(pa.table(rows), given)
+    assert isinstance(read_task(given), Graded)
+    task = read_task(given, roles=Roles(query="sentence2", doc="sentence1", min_score=2, metadata=("year",)))
+    assert isinstance(task, Retrieval) and task.queries["text"].to_pylist() == ["fig"]
+    assert task.counts["rows below min_score"] == 1 and task.counts["judgements"] == 1
+    with pytest.raises(ConfigError, match=r"leave out the options data\.ROLE"):
+        read_task(beir, roles=Roles())
+    command = ["eval", models[0], given, "data.min_score=2", "--metrics", "hit", "-k", "1", "--json"]
+    unknown = cold(*command)
+    assert unknown.code == 2 and "column 'year' has no usual name" in unknown.err
+    answer = cold(*command, "data.metadata=[year]")
+    assert answer.code == 0, answer.err
+    assert answer.document["tasks"][0]["kind"] == "retrieval"
 
 
 def test_a_query_is_left_out_of_its_own_ranking_unless_it_is_right(models: tuple[Path, Path]) -> None:

@@ -10,11 +10,13 @@ import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 
+from tempera.data.files import Given
 from tempera.data.hashing import content_id
 from tempera.errors import OutputError
 from tempera.mining import files
-from tempera.mining.files import Task, mine_file
+from tempera.mining.files import mine_file
 from tempera.mining.hard_negatives import Mining
+from tempera.mining.task import Task
 from tempera.towers.saved import load
 
 WORDS = ["ka", "ban", "zu", "mori", "tel", "fin", "gar", "hos", "lup", "dem"]
@@ -104,3 +106,68 @@ def test_the_command(tempera: Any, tiny_run: Path, tmp_path: Path, pairs: tuple[
     assert "negatives of" in tempera("mine", tiny_run, given, "-o", output, "--overwrite").out
     wrong = tempera("mine", tiny_run, given, "-o", tmp_path / "x", "-n", "9", "--depth", "3")
     assert wrong.code == 2 and "raise depth" in wrong.err
+
+
+def test_roles_of_columns_are_given_as_in_training(tempera: Any, tiny_run: Path, tmp_path: Path) -> None:
+    rows = [{"title": f"ka {word}", "body": f"zu {word} tel", "year": "1"} for word in WORDS]
+    given = tmp_path / "pairs.jsonl"
+    given.write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[0]]))
+    command = ["mine", tiny_run, given, "-o", tmp_path / "mined.parquet", "-n", "1", "--json"]
+    assert "no column that is usual for a query" in tempera(*command).err
+    roles = ["data.query=title", "data.doc=body"]
+    unknown = tempera(*command, *roles).err
+    assert "column 'year' has no usual name" in unknown and "data.metadata=[year]" in unknown
+    wrong = tempera(*command, "data.qery=title")
+    assert wrong.code == 2 and "data.qery: no such option" in wrong.err and "Did you mean query?" in wrong.err
+    answer = tempera(*command, *roles, "data.metadata=[year]", "data.doc_prompt='of: '")
+    assert answer.code == 0, answer.err
+    assert answer.document["queries"] == 10 and answer.document["left_out"] == {"repeated pairs": 1}
+    assert parquet.read_table(tmp_path / "mined.parquet")["positives"][3].as_py() == ["of: zu mori tel"]
+    assert "there is only data.query=title" in tempera("mine", tiny_run, "data.query=title", "-o", "x").err
+    assert "and 2 are given" in tempera("mine", tiny_run, given, given, "-o", "x").err
+
+
+def test_documents_of_one_given_id_are_one(tmp_path: Path) -> None:
+    rows = [("a", "x", "1"), ("b", "x, again", "1"), ("c", "y", "2")]
+    names = ("question", "document", "document_id")
+    file = tmp_path / "pairs.jsonl"
+    for more in ({}, {"year": 1}):
+        file.write_text("".join(json.dumps(dict(zip(names, row)) | more) + "\n" for row in rows))
+        task = Task.read(file, Given(metadata=("*",)))
+        assert task.docs.texts == ["x", "y"] and [side.tolist() for side in task.answers] == [[0, 1, 2], [0, 0, 1]]
+    by_content = Task.read(file, Given(metadata=("*", "document_id")))
+    assert by_content.docs.texts == ["x", "x, again", "y"]
+
+
+def test_a_beir_folder(tempera: Any, tiny_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    (folder / "qrels").mkdir(parents=True)
+    docs = [{"_id": f"d{i}", "title": word, "text": f"{word} of {i}"} for i, word in enumerate(WORDS)]
+    queries = [{"_id": f"q{i}", "text": f"{word} {i}"} for i, word in enumerate(WORDS[:4])]
+    for name, rows in (("corpus", docs), ("queries", queries)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "qrels" / "train.tsv").write_text("q0\td0\t1\nq0\td1\t2\nq0\td2\t0\nq1\td1\t1\nq3\td9\t0\n")
+    task = Task.read(folder)
+    texts = [f"{row['title']} {row['text']}" for row in docs]
+    assert task.queries.texts == ["ka 0", "ban 1"] and sorted(task.docs.texts) == sorted(texts)
+    asked, right = task.answers
+    assert {(task.queries.texts[q], task.docs.texts[d]) for q, d in zip(asked, right)} == {
+        ("ka 0", texts[0]),
+        ("ka 0", texts[1]),
+        ("ban 1", texts[1]),
+    }
+    assert task.left_out == {
+        "queries without a relevant document": 2,
+        "judgements of queries without a relevant document": 1,
+    }
+    command = ["mine", tiny_run, folder, "-o", tmp_path / "mined.parquet", "-n", "8", "--share", "9", "--json"]
+    answer = tempera(*command)
+    assert answer.code == 0, answer.err
+    assert answer.document["candidates"] == 8 + 9  # the whole corpus less what answers
+    assert answer.document["left_out"] == task.left_out
+    for row in parquet.read_table(tmp_path / "mined.parquet").to_pylist():
+        assert {*row["negatives"]} < {*texts} - {*row["positives"]}
+    assert "leave out the options data.ROLE" in tempera(*command, "data.query=text", "--overwrite").err
+    assert "no such file" in tempera(*command, "--split", "dev", "--overwrite").err
+    other = Task.read(folder, corpus=folder).docs.texts
+    assert other == task.docs.texts

@@ -158,3 +158,13 @@ negative_2: name one with data.doc=COLUMN
                 f"{', '.join(USUAL)}, or declare it: data.metadata=[{','.join(unknown)}]."
                 f"{did_you_mean(unknown[0], usual)}"
             )
+
+
+# Of tables that nothing is trained on: there, a query that is its own document is no fault.
+UNTRAINED = Roles(identical="keep")
+
+
+def refuse_roles(path: object, roles: Roles | None) -> None:
+    """Refuse options that would not be read."""
+    if roles is not None:
+        raise ConfigError(f"{path} is a BEIR folder, which says what is what: leave out the options data.ROLE")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..data.roles import Roles
 from ..errors import ConfigError, DataError, OutputError
 from .compare import Comparison
 from .model import Model
@@ -79,6 +80,7 @@ def evaluate(
     metrics: Sequence[str] = (),
     k: Sequence[int] = (),
     exclude_self: bool = False,
+    roles: Roles | None = None,
 ) -> list[Finding]:
     """Judge a model on tasks.
 
@@ -91,6 +93,7 @@ def evaluate(
         metrics: names with a depth, such as ndcg@10, or without one, to be taken at every `k`.
         k: depths; without metrics, every metric at each of them.
         exclude_self: leave out a document with the query's own text unless it is judged relevant.
+        roles: of the columns of the tables, all of which are then tables of pairs.
 
     Raises:
         ConfigError: an unknown metric, or a model against itself.
@@ -103,7 +106,7 @@ def evaluate(
     for each in models:
         if not (each.folder / "modules.json").is_file():
             raise DataError(f"{each.path} is neither a saved model nor a run: modules.json is missing")
-    tasks = [read_task(given, split) if isinstance(given, str | Path) else given for given in data]
+    tasks = [read_task(given, split, roles) if isinstance(given, str | Path) else given for given in data]
     findings = []
     for task in tasks:
         if isinstance(task, Graded):

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ..data.beir import is_beir, read_beir
 from ..data.files import PairsFile, read_table
 from ..data.pairs import content_id
+from ..data.roles import UNTRAINED, Roles, refuse_roles
 from ..errors import DataError
 from .compare import Comparison, Difference
 from .lexical import Lexical
@@ -82,15 +83,15 @@ class Retrieval:
         return cls.of(f"{Path(folder).name}/{split}", found.queries, found.corpus, relevant, found.unused)
 
     @classmethod
-    def pairs(cls, path: str | Path) -> Retrieval:
+    def pairs(cls, path: str | Path, roles: Roles = UNTRAINED) -> Retrieval:
         """A table of pairs: each distinct query is asked once, of every distinct document; ids are rows, from 1."""
-        pairs, _ = PairsFile(str(path), metadata=("*",), identical="keep").read()
+        pairs, _ = PairsFile(**{**vars(roles), "path": str(path)}).read()
         sides, at = {}, {}
         for role in ("query", "doc"):
             first, at[role] = pairs.distinct(role)
             sides[role] = pa.table({"id": [str(row + 1) for row in first], "text": pairs.texts(role, first)})
         relevant = Relevant(len(sides["query"]), at["query"], at["doc"], np.ones(len(pairs)))
-        return cls.of(Path(path).name, sides["query"], sides["doc"], relevant, {})
+        return cls.of(Path(path).name, sides["query"], sides["doc"], relevant, dict(pairs.dropped))
 
     @property
     def ids(self) -> list[str]:
@@ -165,19 +166,21 @@ class Graded:
         return Agreement(np.einsum("nd,nd->n", first, second, dtype=np.float64), self.grades)
 
 
-def read_task(path: str | Path, split: str = "test") -> Retrieval | Graded:
-    """A BEIR folder; a table with sentence1, sentence2 and score; or a table of pairs.
+def read_task(path: str | Path, split: str = "test", roles: Roles | None = None) -> Retrieval | Graded:
+    """A BEIR folder; a table with sentence1, sentence2 and score; or a table of pairs, which it is with roles.
 
     Raises:
         DataError: none of these, or a fault in it, by row.
+        ConfigError: roles for a BEIR folder.
     """
     if Path(path).is_dir():
         if not is_beir(path):
             raise DataError(f"{path} is no BEIR folder: corpus.jsonl is missing")
+        refuse_roles(path, roles)
         return Retrieval.beir(path, split)
-    if set(_GRADED) <= set(read_table(Path(path)).column_names):
+    if roles is None and set(_GRADED) <= set(read_table(Path(path)).column_names):
         return Graded.table(path)
-    return Retrieval.pairs(path)
+    return Retrieval.pairs(path, roles or UNTRAINED)
 
 
 def _number(value: Any) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +16,6 @@ import xxhash
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from ..data.hashing import content_id
-from ..data.pairs import distinct
 from ..errors import DataError, OutputError
 from ..towers.saved import fingerprint
 from .embed import embed_by
@@ -25,6 +23,7 @@ from .guide import CrossEncoder
 from .hard_negatives import BLOCK, Cross, Mined, Mining, mine_blocks
 from .report import Report
 from .search import Ints, Pairs, by_faiss
+from .task import Task
 
 SCHEMA = pa.schema(
     [
@@ -39,51 +38,6 @@ SCHEMA = pa.schema(
         ("negative_ranks", pa.list_(pa.int32())),
     ]
 )
-
-
-@dataclass(frozen=True)
-class Task:
-    """Distinct queries and documents by content, and which answer which.
-
-    >>> task = Task.of(["a", "b", "a"], ["x", "x ", "y"], ["a", "y"])
-    >>> task.queries.texts, task.docs.texts, [side.tolist() for side in task.answers], task.itself.tolist()
-    (['a', 'b'], ['x', 'y', 'a'], [[0, 0, 1], [0, 1, 0]], [2, -1])
-    """
-
-    queries: _Distinct
-    docs: _Distinct
-    answers: Pairs  # by rising query, each pair once
-    itself: Ints  # [q] the document that each query is, -1 for none
-
-    @classmethod
-    def of(cls, queries: Sequence[str], docs: Sequence[str], corpus: Sequence[str] = ()) -> Task:
-        """Row i says that `docs[i]` answers `queries[i]`; the corpus holds more documents."""
-        asked, query_of = _Distinct.of(queries)
-        found, doc_of = _Distinct.of([*docs, *corpus])
-        pairs = np.unique(query_of * len(found.ids) + doc_of[: len(docs)])
-        order = np.argsort(found.ids)
-        at = order[np.searchsorted(found.ids, asked.ids, sorter=order).clip(max=len(order) - 1)]
-        return cls(asked, found, np.divmod(pairs, len(found.ids)), np.where(found.ids[at] == asked.ids, at, -1))
-
-    def key(self) -> str:
-        """A hash of all of it."""
-        whole = xxhash.xxh3_128()
-        for array in (self.queries.ids, self.docs.ids, *self.answers):
-            whole.update(np.ascontiguousarray(array).tobytes())
-        return whole.hexdigest()
-
-
-@dataclass(frozen=True)
-class _Distinct:
-    texts: list[str]
-    ids: Ints
-
-    @classmethod
-    def of(cls, texts: Sequence[str]) -> tuple[_Distinct, Ints]:
-        """Distinct texts by content, in the order in which they come, and which of them each text is."""
-        ids = np.fromiter(map(content_id, texts), np.int64, len(texts))
-        first, which = distinct(ids)
-        return cls([texts[i] for i in first], ids[first]), which
 
 
 def mine_file(
