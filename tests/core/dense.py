@@ -30,16 +30,16 @@ def losses(batch: Batch[Tensor], parts: Parts, t: Tensor | float) -> Tensor:
                 continue
             mine = torch.zeros(n, len(sides[pair[1]]), dtype=torch.bool)  # [n, c]
             if holds_positive(pair):
-                mine |= torch.eye(n, dtype=torch.bool)
+                mine |= place(batch, pair[1])[:, None] == torch.arange(mine.shape[1])
                 if level is None and parts.numerator != "one":
                     mine |= same_id(batch, pair)
                     if batch.known is not None:
                         mine |= known(batch, pair)
             x = block(batch, parts, pair, mine, t)
             if holds_positive(pair) and level is None:
-                own = x.masked_fill(~mine, 0.0)
+                own, at = x.masked_fill(~mine, 0.0), place(batch, pair[1])[:, None]
                 level = {
-                    "one": lambda own=own: own.diagonal(),
+                    "one": lambda own=own, at=at: own.gather(1, at)[:, 0],
                     "mean": lambda own=own, mine=mine: own.sum(1) / mine.sum(1),
                     "sum": lambda x=x, mine=mine: x.masked_fill(~mine, -torch.inf).logsumexp(1),
                 }[parts.numerator]()
@@ -48,8 +48,8 @@ def losses(batch: Batch[Tensor], parts: Parts, t: Tensor | float) -> Tensor:
         table, mine = torch.cat(logits, 1), torch.cat(is_positive, 1)
         if parts.hardest is not None:
             rivals = table.detach().masked_fill(mine, -torch.inf)
-            place = rivals.argsort(1, descending=True).argsort(1)  # 0 for the highest
-            table = table.masked_fill(~mine & (place >= parts.hardest), -torch.inf)
+            order = rivals.argsort(1, descending=True).argsort(1)  # 0 for the highest
+            table = table.masked_fill(~mine & (order >= parts.hardest), -torch.inf)
         assert level is not None
         total = total + (table.logsumexp(1) - level) / len(softmaxes)
     return total
@@ -58,6 +58,7 @@ def losses(batch: Batch[Tensor], parts: Parts, t: Tensor | float) -> Tensor:
 def block(batch: Batch[Tensor], parts: Parts, pair: Pair, mine: Tensor, t: Tensor | float) -> Tensor:
     """Logits of a block, [n, c]; what is left out is -inf."""
     anchors, candidates = (batch.sides()[role].rows.double() for role in pair)
+    anchors = anchors[place(batch, pair[0])]
     s = unit(anchors) @ unit(candidates).T if parts.similarity == "cosine" else anchors @ candidates.T
     x = s / t
     logq, own = batch.sides()[pair[1]].logq, owner(batch, pair)[None] == torch.arange(len(batch))[:, None]
@@ -77,30 +78,43 @@ def block(batch: Batch[Tensor], parts: Parts, pair: Pair, mine: Tensor, t: Tenso
         out |= known(batch, pair)
     if parts.guided:
         out |= guided(batch, parts.guided, pair)
-    never = own if pair[0] == pair[1] or pair == ("doc", "negatives") else torch.zeros_like(own)
+    never = own if pair == ("doc", "negatives") else torch.zeros_like(own)
+    if pair[0] == pair[1]:
+        never = place(batch, pair[1])[:, None] == torch.arange(len(candidates))
     return x.masked_fill((out & ~mine) | never, -torch.inf)
+
+
+def place(batch: Batch[Tensor], role: str) -> Tensor:
+    """Where each row's own query or document stands, [n]."""
+    if role == "query" or batch.answer is None:
+        return torch.arange(len(batch))
+    return (batch.answer[:, None] == batch.doc.ids).long().argmax(1)
 
 
 def owner(batch: Batch[Tensor], pair: Pair) -> Tensor:
     """The row each candidate came with, [c]."""
     side = batch.sides()[pair[1]]
-    if pair[1] in ("query", "doc"):
+    if pair[1] == "query" or (pair[1] == "doc" and batch.answer is None):
         return torch.arange(len(side))
     return torch.full((len(side),), -1) if side.owner is None else side.owner
 
 
 def same_id(batch: Batch[Tensor], pair: Pair) -> Tensor:
     """Candidates that are the row's query or document, [n, c]."""
-    query, doc, ids = batch.query.ids, batch.doc.ids, batch.sides()[pair[1]].ids
-    if pair[1] in ("query", "doc"):
-        return (query[:, None] == query) | (doc[:, None] == doc)
+    query, doc, ids = batch.query.ids, batch.doc.ids[place(batch, "doc")], batch.sides()[pair[1]].ids
+    same_query = query[:, None] == query
+    if pair[1] == "query":
+        return same_query | (doc[:, None] == doc)
+    if pair[1] == "doc":
+        of = place(batch, "doc")[:, None] == torch.arange(len(ids))  # [n, c]
+        return (same_query.double() @ of.double() > 0) | (doc[:, None] == ids)
     return doc[:, None] == ids
 
 
 def known(batch: Batch[Tensor], pair: Pair) -> Tensor:
     """Candidates that are known to go with the row, [n, c]."""
     lists = [batch.known[[i]].values for i in range(len(batch))]
-    ids = batch.doc.ids if pair[1] == "query" else batch.sides()[pair[1]].ids
+    ids = batch.doc.ids[place(batch, "doc")] if pair[1] == "query" else batch.sides()[pair[1]].ids
     answers = torch.stack([torch.isin(ids, values) for values in lists])  # [n, c]
     return answers | answers.T if pair[1] == "query" else answers
 
@@ -111,6 +125,6 @@ def guided(batch: Batch[Tensor], kind: str, pair: Pair) -> Tensor:
     vectors = {
         role: unit(side.rows.detach().double()) if kind == "self" else side.guide for role, side in sides.items()
     }
-    p = (vectors["query"] @ vectors["doc"].T).diagonal()[:, None]
+    p = (vectors["query"] @ vectors["doc"].T).gather(1, place(batch, "doc")[:, None])
     bound = {"absolute": p - 0.1, "relative": p - 0.2 * p.abs(), "self": p - 0.15 * p.abs()}[kind]
-    return vectors[pair[0]] @ vectors[pair[1]].T > bound
+    return vectors[pair[0]][place(batch, pair[0])] @ vectors[pair[1]].T > bound

@@ -62,14 +62,19 @@ class Data:
     sides: dict[str, Rows]
     known: list[list[int]] | None
     weight: list[float] | None
+    shared: list[int] | None = None  # where each row's document stands; None: document i is row i's
 
     def __len__(self) -> int:
         return len(self.sides["query"].rows)
 
+    def at(self, role: str, i: int) -> int:
+        """Where row i's own query or document stands."""
+        return i if self.shared is None or role == "query" else self.shared[i]
+
     def owner(self, role: str) -> list[int]:
         """The row each candidate came with."""
         side = self.sides[role]
-        if role in ("query", "doc"):
+        if role == "query" or (role == "doc" and self.shared is None):
             return list(range(len(side.rows)))
         return [-1] * len(side.rows) if side.owner is None else side.owner
 
@@ -98,14 +103,14 @@ class Parts:
 
 
 def holds_positive(pair: Pair) -> bool:
-    """Whether the block holds the rows' own positives, in column i of row i."""
+    """Whether the block holds the rows' own positives."""
     return pair in (("query", "doc"), ("doc", "query"))
 
 
-def made(seed: int, n: int = 7, width: int = 5, bare: bool = False) -> Data:
+def made(seed: int, n: int = 7, width: int = 5, bare: bool = False, shared: bool = False) -> Data:
     """A batch in which everything happens: equal ids, accidental hits, rows with 0 to 3 negatives.
 
-    A bare one has pairs with ids and nothing else: no negatives, nothing sampled, an empty memory, no weights.
+    In a shared one rows share documents, each of which has an id of its own; one answers no row. A bare one has pairs with ids and nothing else: no negatives, nothing sampled, an empty memory, no weights.
     """
     draw = random.Random(seed)
 
@@ -128,8 +133,13 @@ def made(seed: int, n: int = 7, width: int = 5, bare: bool = False) -> Data:
         owner = [i for i, count in enumerate(draw.sample([k % 4 for k in range(n)], n)) for _ in range(count)]
         draw.shuffle(owner)
         sides |= {"negatives": rows(len(owner), docs, owner), "sampled": rows(4, docs)}
+    at = None
+    if shared:
+        distinct = rows(5, docs)
+        sides["doc"] = replace(distinct, ids=draw.sample(range(docs), 5))
+        at = [draw.randrange(4) for _ in range(n)]
     known = [[draw.randrange(docs) for _ in range(draw.randrange(3))] for _ in range(n)]
-    return Data(sides, None if bare else known, None if bare else [draw.random() for _ in range(n)])
+    return Data(sides, None if bare else known, None if bare else [draw.random() for _ in range(n)], at)
 
 
 # What is compared with ---------------------------------------------------------------------------------------------
@@ -152,7 +162,9 @@ def batch_of(
 
     sides = {role: side(role) for role in ("query", "doc", "negatives", "sampled", "memory")}
     weight = None if data.weight is None else torch.tensor(data.weight, dtype=torch.float64)
-    return Batch(**sides, weight=weight, known=None if data.known is None else Ragged.of(data.known), span=span)
+    known = None if data.known is None else Ragged.of(data.known)
+    answer = None if data.shared is None else torch.tensor([data.sides["doc"].ids[at] for at in data.shared])
+    return Batch(**sides, weight=weight, known=known, span=span, answer=answer)
 
 
 def with_sides(batch: Batch[Tensor], change: Callable[[Side[Tensor]], Side[Tensor]]) -> Batch[Tensor]:
@@ -207,7 +219,7 @@ def groups(names: tuple[str, ...], partition: str) -> list[list[Pair]]:
 def similarities(data: Data, kind: str, pair: Pair) -> list[list[float]]:
     """s_ic of a block."""
     table = []
-    for a in data.sides[pair[0]].rows:
+    for a in (data.sides[pair[0]].rows[data.at(pair[0], i)] for i in range(len(data))):
         row = []
         for c in data.sides[pair[1]].rows:
             length = math.sqrt(inner(a, a)) * math.sqrt(inner(c, c)) if kind == "cosine" else 1.0
@@ -220,7 +232,9 @@ def similarities(data: Data, kind: str, pair: Pair) -> list[list[float]]:
 def candidates(data: Data, pair: Pair, i: int) -> list[int]:
     """The columns that are candidates of row i at all."""
     owner = data.owner(pair[1])
-    if pair in (("query", "query"), ("doc", "doc"), ("doc", "negatives")):
+    if pair[0] == pair[1]:
+        return [c for c in range(len(owner)) if c != data.at(pair[0], i)]
+    if pair == ("doc", "negatives"):
         return [c for c in range(len(owner)) if owner[c] != i]
     return list(range(len(owner)))
 
@@ -229,9 +243,13 @@ def candidates(data: Data, pair: Pair, i: int) -> list[int]:
 def same_id(data: Data, pair: Pair, i: int) -> set[int]:
     """The columns that are row i's query or document by their ids."""
     query, doc, ids = data.sides["query"].ids, data.sides["doc"].ids, data.sides[pair[1]].ids
-    if pair[1] in ("query", "doc"):
-        return {j for j in range(len(ids)) if query[j] == query[i] or doc[j] == doc[i]}
-    return {c for c in range(len(ids)) if ids[c] == doc[i]}
+    mine = doc[data.at("doc", i)]
+    if pair[1] == "query":
+        return {j for j in range(len(ids)) if query[j] == query[i] or doc[data.at("doc", j)] == mine}
+    if pair[1] == "doc":  # also a document of another row of the same query
+        others = {data.at("doc", j) for j in range(len(query)) if query[j] == query[i]}
+        return others | {c for c in range(len(ids)) if ids[c] == mine}
+    return {c for c in range(len(ids)) if ids[c] == mine}
 
 
 @cache
@@ -240,7 +258,8 @@ def known(data: Data, pair: Pair, i: int) -> set[int]:
     assert data.known is not None
     doc, ids = data.sides["doc"].ids, data.sides[pair[1]].ids
     if pair[1] == "query":
-        return {j for j in range(len(ids)) if doc[j] in data.known[i] or doc[i] in data.known[j]}
+        of = [doc[data.at("doc", j)] for j in range(len(data))]
+        return {j for j in range(len(ids)) if of[j] in data.known[i] or of[i] in data.known[j]}
     return {c for c in range(len(ids)) if ids[c] in data.known[i]}
 
 
@@ -248,11 +267,11 @@ def known(data: Data, pair: Pair, i: int) -> set[int]:
 def guided(data: Data, kind: str, pair: Pair, i: int) -> set[int]:
     """The columns that a guide finds closer to the anchor than the pair."""
     if kind == "self":
-        pair_value = similarities(data, "cosine", ("query", "doc"))[i][i]
+        pair_value = similarities(data, "cosine", ("query", "doc"))[i][data.at("doc", i)]
         values = similarities(data, "cosine", pair)[i]
         bound = pair_value - 0.15 * abs(pair_value)
     else:
-        query, doc = data.sides["query"].guide[i], data.sides["doc"].guide[i]
+        query, doc = data.sides["query"].guide[i], data.sides["doc"].guide[data.at("doc", i)]
         pair_value = inner(query, doc)
         values = [inner(query if pair[0] == "query" else doc, c) for c in data.sides[pair[1]].guide]
         bound = pair_value - (0.1 if kind == "absolute" else 0.2 * abs(pair_value))
@@ -264,7 +283,7 @@ def positives(data: Data, pair: Pair, i: int, several: bool) -> set[int]:
     """The columns of row i's positives; `several` adds those of other rows that are known to be."""
     if not holds_positive(pair):
         return set()
-    own = {i}
+    own = {data.at(pair[1], i)}
     if several:
         own |= same_id(data, pair, i)
         if data.known is not None:

@@ -22,7 +22,7 @@ from tempera.core.objective import Objective
 from tempera.core.similarity import cosine, dot
 from tempera.core.temperature import Temperature
 
-WHOLE = [oracle.made(seed) for seed in range(3)]
+WHOLE = [*(oracle.made(seed) for seed in range(2)), oracle.made(2, shared=True)]
 EACH_ROW = ("rank", "probability", "effective_negatives", "hardest_share", "positive", "hardest")
 
 
@@ -48,7 +48,7 @@ def expected(data: Data, parts: Parts, i: int) -> dict[str, float]:
         "probability": math.exp(own) / (math.exp(own) + sum(weights)),
         "effective_negatives": math.exp(-sum(p * math.log(p) for p in shares)) if shares else 0.0,
         "hardest_share": max(shares, default=math.nan),
-        "positive": oracle.similarities(data, parts.similarity, blocks[first])[i][i],
+        "positive": oracle.similarities(data, parts.similarity, blocks[first])[i][data.at(blocks[first][1], i)],
         "hardest": max((s for _, s in negatives), default=math.nan),
     }
 

@@ -18,7 +18,7 @@ from tempera.core.corrections import Margin
 from tempera.core.objective import Objective
 from tempera.core.similarity import dot
 
-WHOLE = [oracle.made(seed) for seed in range(3)]
+WHOLE = [*(oracle.made(seed) for seed in range(2)), oracle.made(2, shared=True)]
 BARE = oracle.made(3, bare=True)
 UNKNOWN = replace(WHOLE[0], known=None)
 SPANS = (None, None, range(0, 3), range(2, 6), range(6, 7))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, Generic, Literal, TypeVar
 
 import torch
@@ -56,25 +57,30 @@ class Side(Generic[X]):
 
 @dataclass(frozen=True)
 class Batch(Generic[X]):
-    """Row i pairs query i with doc i.
+    """Row i pairs query i with doc i; or, where `answer` is given, with the document of that id, which stands in doc once.
 
     >>> q, d = torch.randn(4, 8), torch.randn(4, 8)
     >>> len(Batch(Side(q), Side(d, ids=torch.arange(4))))
     4
+    >>> Batch(Side(q), Side(d[:2], ids=torch.tensor([8, 9])), answer=torch.tensor([9, 8, 8, 9])).answers.tolist()
+    [1, 0, 0, 1]
     """
 
     query: Side[X]  # [n]
-    doc: Side[X]  # [n]
+    doc: Side[X]  # [n], or [d] distinct documents that rows share
     negatives: Side[X] | None = None  # [m] each with its owner
     sampled: Side[X] | None = None  # [m] documents drawn apart from the pairs
     memory: Side[X] | None = None  # [m] documents of past batches, without gradient
     weight: Tensor | None = None  # [n] how much each row counts, 1 if None
     known: Ragged | None = None  # n rows: the ids of every document known to answer each query
     span: range | None = None  # the rows this device answers for, all if None
+    answer: Tensor | None = None  # [n] id of each row's document; None where doc i is row i's
 
     def __post_init__(self) -> None:
-        if len(self.query) != len(self.doc):
+        if self.answer is None and len(self.query) != len(self.doc):
             raise DataError(f"a batch pairs queries with documents, and has {len(self.query)} and {len(self.doc)}")
+        if self.answer is not None and (len(self.answer) != len(self.query) or self.doc.ids is None):
+            raise DataError("answer names the document of every query, by id: give one a row, and doc its ids")
         if self.negatives is not None and self.negatives.owner is None:
             raise DataError("negatives need an owner: the row each one came with, Side(rows, owner=...)")
 
@@ -85,6 +91,28 @@ class Batch(Generic[X]):
     def local(self) -> slice:
         """This device's rows."""
         return slice(0, len(self)) if self.span is None else slice(self.span.start, self.span.stop)
+
+    @cached_property
+    def answers(self) -> Tensor:
+        """Where each row's document stands among the documents, [n].
+
+        Raises:
+            DataError: an answer that is not among them.
+        """
+        if self.answer is None:
+            return torch.arange(len(self), device=_device(self.query.rows))
+        assert self.doc.ids is not None
+        ordered, order = self.doc.ids.sort(stable=True)
+        at = torch.searchsorted(ordered, self.answer).clamp_(max=max(0, len(ordered) - 1))
+        if not torch.equal(ordered[at], self.answer):
+            lost = self.answer[ordered[at] != self.answer][0]
+            raise DataError(f"a batch has the answer {int(lost)}, and no document of that id")
+        return order[at]
+
+    @property
+    def doc_ids(self) -> Tensor | None:
+        """The id of each row's document, [n]; None where documents have none."""
+        return self.doc.ids if self.answer is None else self.answer
 
     def side(self, role: Role) -> Side[X] | None:
         """The rows of one role; None if the batch has none."""
@@ -109,7 +137,7 @@ class Batch(Generic[X]):
         """The same batch on another device."""
         moved: Any = {role: side.to(device) for role, side in self.sides().items()}
         about: Any = {
-            name: None if (x := getattr(self, name)) is None else x.to(device) for name in ("weight", "known")
+            name: None if (x := getattr(self, name)) is None else x.to(device) for name in ("weight", "known", "answer")
         }
         return replace(self, **moved, **about)
 
@@ -122,6 +150,8 @@ class Batch(Generic[X]):
 def divide(batch: Batch[X], part: int, parts: int) -> Batch[X]:
     """The rows of a batch that one of several processes embeds: a run of pairs with their negatives, and of the samples.
 
+    Documents that rows share are divided apart from the rows; `answer` finds them again when all are gathered.
+
     >>> whole = Batch(Side(torch.eye(5)), Side(torch.eye(5)))
     >>> print([len(divide(whole, part, 2)) for part in range(2)])
     [2, 3]
@@ -129,7 +159,8 @@ def divide(batch: Batch[X], part: int, parts: int) -> Batch[X]:
     if parts == 1:
         return batch
     rows = _share(len(batch), part, parts)
-    changed: Any = {"query": batch.query[rows], "doc": batch.doc[rows]}
+    docs = rows if batch.answer is None else _share(len(batch.doc), part, parts)
+    changed: Any = {"query": batch.query[rows], "doc": batch.doc[docs]}
     if batch.negatives is not None and batch.negatives.owner is not None:
         owner = batch.negatives.owner
         mine = ((owner >= rows.start) & (owner < rows.stop)) | ((owner < 0) & (part == 0))
@@ -138,10 +169,14 @@ def divide(batch: Batch[X], part: int, parts: int) -> Batch[X]:
         changed["negatives"] = replace(negatives, owner=shifted)
     if batch.sampled is not None:
         changed["sampled"] = batch.sampled[_share(len(batch.sampled), part, parts)]
-    for name in ("weight", "known"):
+    for name in ("weight", "known", "answer"):
         value = getattr(batch, name)
         changed[name] = None if value is None else value[rows]
     return replace(batch, **changed)
+
+
+def _device(rows: Any) -> torch.device | None:
+    return rows.device if isinstance(rows, Tensor) else None
 
 
 def _share(count: int, part: int, parts: int) -> slice:

@@ -60,6 +60,7 @@ class _Rows:
     guide: dict[str, list[Vector] | None]
     owner: dict[str, list[int]]
     known: list[list[int]]
+    doc_of: list[int]  # where each row's document stands
 
     @classmethod
     def of(cls, objective: Objective, batch: Batch[Tensor]) -> _Rows:
@@ -68,7 +69,12 @@ class _Rows:
         if batch.known is not None:
             known = [batch.known[[i]].values.tolist() for i in range(len(batch))]
         owner: dict[str, list[int]] = {role: _list(side.owner) or [-1] * len(side) for role, side in sides.items()}
-        owner |= {"query": list(range(len(batch))), "doc": list(range(len(batch)))}
+        owner["query"], doc_of = list(range(len(batch))), list(range(len(batch)))
+        if batch.answer is None:
+            owner["doc"] = doc_of
+        else:
+            ids = _there(batch.doc.ids).tolist()
+            doc_of = [ids.index(answer) for answer in batch.answer.tolist()]
         return cls(
             objective,
             {role: side.rows.detach().double().tolist() for role, side in sides.items()},
@@ -77,6 +83,7 @@ class _Rows:
             {role: _list(side.guide) for role, side in sides.items()},
             owner,
             known,
+            doc_of,
         )
 
     def loss(self, i: int, pairs: Sequence[tuple[str, str]]) -> float:
@@ -86,7 +93,7 @@ class _Rows:
         several = self.objective.numerator != "one"
         positives, negatives, level_of = [], [], []
         for pair in here:
-            own = {i} if _holds_positive(pair) else set()
+            own = {self._place(i, pair[1])} if _holds_positive(pair) else set()
             if several and pair == held:
                 own |= {
                     c for c in range(len(self.vectors[pair[1]])) if self._same_id(i, pair, c) or self._known(i, pair, c)
@@ -102,12 +109,16 @@ class _Rows:
         levels = {"one": level_of[0], "mean": math.fsum(level_of) / len(level_of), "sum": _log_sum_exp(level_of)}
         return _log_sum_exp([*positives, *negatives]) - levels[self.objective.numerator]
 
+    def _place(self, i: int, role: str) -> int:
+        """Where row i's own query or document stands."""
+        return self.doc_of[i] if role == "doc" else i
+
     def _similarity(self, a: Vector, c: Vector, normalised: bool) -> float:
         return _inner(a, c) / (math.sqrt(_inner(a, a) * _inner(c, c)) if normalised else 1.0)
 
     def _score(self, i: int, pair: tuple[str, str], c: int) -> float:
         normalised = self.objective.similarity == cosine
-        return self._similarity(self.vectors[pair[0]][i], self.vectors[pair[1]][c], normalised)
+        return self._similarity(self.vectors[pair[0]][self._place(i, pair[0])], self.vectors[pair[1]][c], normalised)
 
     def _positive(self, i: int, pair: tuple[str, str], c: int) -> float:
         logit = self._score(i, pair, c) / self.objective.temperature.value
@@ -131,7 +142,9 @@ class _Rows:
 
     def _own_kind(self, i: int, pair: tuple[str, str], c: int) -> bool:
         """The anchor itself, or a document's own negatives: no candidates at all."""
-        return pair in (("query", "query"), ("doc", "doc"), ("doc", "negatives")) and self.owner[pair[1]][c] == i
+        if pair == ("doc", "negatives"):
+            return self.owner["negatives"][c] == i
+        return pair[0] == pair[1] and c == self._place(i, pair[1])
 
     def _masked(self, i: int, pair: tuple[str, str], c: int) -> bool:
         found = False
@@ -146,22 +159,26 @@ class _Rows:
 
     def _same_id(self, i: int, pair: tuple[str, str], c: int) -> bool:
         query, doc, ids = self.ids["query"], self.ids["doc"], self.ids[pair[1]]
+        mine = None if doc is None else doc[self.doc_of[i]]
         if pair[1] in ("query", "doc"):
-            return (query is not None and query[c] == query[i]) or (doc is not None and doc[c] == doc[i])
-        return ids is not None and doc is not None and ids[c] == doc[i]
+            rows = [c] if pair[1] == "query" else [j for j, place in enumerate(self.doc_of) if place == c]
+            same_query = any(query is not None and query[j] == query[i] for j in rows)
+            return same_query or (doc is not None and doc[self.doc_of[c] if pair[1] == "query" else c] == mine)
+        return ids is not None and doc is not None and ids[c] == mine
 
     def _known(self, i: int, pair: tuple[str, str], c: int) -> bool:
         doc = self.ids["doc"]
         if pair[1] == "query":
-            return doc is not None and (doc[c] in self.known[i] or doc[i] in self.known[c])
+            mine, theirs = (None if doc is None else doc[self.doc_of[j]] for j in (i, c))
+            return doc is not None and (theirs in self.known[i] or mine in self.known[c])
         ids = self.ids[pair[1]]
         return ids is not None and ids[c] in self.known[i]
 
     def _guided(self, mask: Guided, i: int, pair: tuple[str, str], c: int) -> bool:
         rows: Any = self.vectors if mask.by == "self" else self.guide
         own = mask.by == "self"
-        pair_value = self._similarity(_there(rows["query"])[i], _there(rows["doc"])[i], own)
-        value = self._similarity(_there(rows[pair[0]])[i], _there(rows[pair[1]])[c], own)
+        pair_value = self._similarity(_there(rows["query"])[i], _there(rows["doc"])[self.doc_of[i]], own)
+        value = self._similarity(_there(rows[pair[0]])[self._place(i, pair[0])], _there(rows[pair[1]])[c], own)
         bound = pair_value - mask.margin * (abs(pair_value) if mask.kind == "relative" else 1.0)
         return value > bound + 1e-12  # a tie is not above
 

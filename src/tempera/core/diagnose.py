@@ -88,6 +88,7 @@ def _diagnosis(objective: Objective, batch: Batch[Tensor], seed: int) -> Diagnos
         columns["hardest"].append(_hardest_similarity(problem.groups[0], vectors, tile))
     rank, probability, effective, share, hardest = (torch.cat(part) for part in columns.values())
     query, doc = objective.similarity(batch.query.rows), objective.similarity(batch.doc.rows)
+    doc = doc[batch.answers]
     n = len(doc)
     generator = torch.Generator().manual_seed(seed)
     other = (torch.arange(n) + torch.randint(1, max(2, n), (n,), generator=generator)) % n
@@ -132,7 +133,7 @@ def _masked(objective: Objective, batch: Batch[Tensor]) -> dict[str, float]:
                 table = torch.zeros(tile.stop - tile.start, c)
                 for exclusion in mask(block):
                     leave_out(table, exclusion(tile))
-                for own in (block.positive, block.rows if block.own_kind and block.paired else None):
+                for own in (block.positive, block.own if block.own_kind and block.paired else None):
                     if own is not None:
                         table[torch.arange(len(table)), own[tile]] = 0
                 left_out += int(table.isinf().sum())

@@ -40,10 +40,13 @@ class SameId:
         batch, local = block.batch, block.batch.local
         if not block.paired:
             return (match(doc_ids(block)[local], _candidate_ids(block)),)
-        known = [side.ids for side in (batch.query, batch.doc) if side.ids is not None]
-        if not known:
+        if batch.query.ids is None and batch.doc.ids is None:
             raise DataError("same_id compares rows by id, and the batch has ids of neither query nor doc: give ids=")
-        return tuple(match(ids[local], ids) for ids in known)
+        shared = batch.answers if block.candidate == "doc" and batch.answer is not None else None  # column of each row
+        found = [] if batch.query.ids is None else [match(batch.query.ids[local], batch.query.ids, columns=shared)]
+        if batch.doc.ids is not None:
+            found.append(match(doc_ids(block)[local], _paired_ids(block)))
+        return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class KnownPositives:
             raise DataError("known_positives needs the known answers of every query: give the batch known=Ragged")
         mine = batch.known[batch.local]
         if block.paired:
-            found = [match(mine.values, doc_ids(block), mine.offsets)]
+            found = [match(mine.values, _paired_ids(block), mine.offsets)]
         else:
             found = [match(mine.values, _candidate_ids(block), mine.offsets)]
         if block.candidate == "query":
@@ -96,7 +99,8 @@ class Guided:
 
     def __call__(self, block: Block) -> tuple[Exclusion, ...]:
         local = block.batch.local
-        query, doc = self._vectors(block, "query")[local], self._vectors(block, "doc")[local]  # each [b, G]
+        query = self._vectors(block, "query")[local]  # [b, G]
+        doc = self._vectors(block, "doc")[block.batch.answers[local]]  # [b, G]
         pair = (query * doc).sum(1, keepdim=True)  # [b, 1]
         bound = pair - (self.margin if self.kind == "absolute" else self.margin * pair.abs())
         bound += TIE * torch.finfo(bound.dtype).eps
@@ -123,10 +127,15 @@ class Guided:
 
 def doc_ids(block: Block) -> Tensor:
     """Ids of the rows' documents, [n]."""
-    ids = block.batch.doc.ids
+    ids = block.batch.doc_ids
     if ids is None:
         raise DataError("documents are compared by id, and the batch has no ids of doc: give ids=")
     return ids
+
+
+def _paired_ids(block: Block) -> Tensor:
+    """Ids of the documents that the candidates of a paired block are or belong to, [c]."""
+    return doc_ids(block) if block.candidate == "query" or block.batch.answer is None else _candidate_ids(block)
 
 
 def _candidate_ids(block: Block) -> Tensor:

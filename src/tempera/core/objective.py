@@ -152,6 +152,7 @@ class Objective(nn.Module):
             others=others,
             additions=tuple(correction(block) for correction in self.corrections),
             exclusions=(*block.own_kind, *(exclusion for mask in self.masks for exclusion in mask(block))),
+            anchor_rows=block.anchor_rows,
         )
 
 

@@ -74,11 +74,6 @@ class Block:
         return direction(self.anchor, self.candidate)
 
     @cached_property
-    def anchors(self) -> Side[Tensor]:
-        """This device's rows of the anchor's role, [b]."""
-        return self.batch.sides()[self.anchor][self.batch.local]
-
-    @cached_property
     def candidates(self) -> Side[Tensor]:
         """All candidates, [c]."""
         return self.batch.sides()[self.candidate]
@@ -91,19 +86,29 @@ class Block:
 
     @property
     def paired(self) -> bool:
-        """Candidate j is row j's own query or document."""
+        """Every candidate is the query or the document of rows."""
         return self.candidate in ("query", "doc")
+
+    @cached_property
+    def own(self) -> Tensor:
+        """The column of each row's own query or document among candidates that are paired, [b]."""
+        return self.rows if self.candidate == "query" else self.batch.answers[self.batch.local]
 
     @property
     def positive(self) -> Tensor | None:
         """The column of each row's positive, [b]; None where the block does not hold it."""
-        return self.rows if holds_positive(self.anchor, self.candidate) else None
+        return self.own if holds_positive(self.anchor, self.candidate) else None
+
+    @cached_property
+    def anchor_rows(self) -> Tensor | None:
+        """Where each row's anchor stands among the vectors of its role, [b]; None where it is the rows themselves."""
+        return self.batch.answers[self.batch.local] if self.anchor == "doc" and self.batch.answer is not None else None
 
     @cached_property
     def owner(self) -> Tensor:
-        """The row each candidate came with, [c]; -1 for none."""
+        """The row each candidate came with, [c]; -1 for none, or for a document that rows share."""
         device = self.candidates.rows.device
-        if self.paired:
+        if self.paired and (self.candidate == "query" or self.batch.answer is None):
             return torch.arange(len(self.candidates), device=device)
         owner = self.candidates.owner
         return torch.full((len(self.candidates),), -1, device=device) if owner is None else owner
@@ -111,6 +116,8 @@ class Block:
     @property
     def own_kind(self) -> tuple[Exclusion, ...]:
         """What is no candidate at all: among its own kind, the anchor itself; for a document, its row's negatives."""
-        if self.anchor == self.candidate or (self.anchor == "doc" and self.candidate == "negatives"):
+        if self.anchor == self.candidate:
+            return (match(self.own, torch.arange(len(self.candidates), device=self.own.device)),)
+        if self.anchor == "doc" and self.candidate == "negatives":
             return (match(self.rows, self.owner),)
         return ()

@@ -46,6 +46,9 @@ class Term:
     others: tuple[Matches, ...]  # further positives, where the numerator counts them
     additions: tuple[Addition, ...]
     exclusions: tuple[Exclusion, ...]
+    anchor_rows: Tensor | None = (
+        None  # [b] where the anchors stand among their vectors; None: they are this device's rows
+    )
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def tiles(problem: Problem, vectors: Vectors, scale: float) -> Iterator[Tile]:
         held = next(i for i, term in enumerate(group) if term.positive is not None)
         for start in range(0, rows, max(1, height)):  # a device may have no rows
             tile = slice(start, min(start + height, rows))
-            anchors = [vectors[term.anchor][first + tile.start : first + tile.stop] for term in group]
+            anchors = [vectors[term.anchor][_places(term, tile, first)] for term in group]
             positives = [_positives(term, tile, width) for term, width in zip(group, widths, strict=True)]
             logits = []
             for term, anchor, out, kept in zip(group, anchors, scratch, positives, strict=True):
@@ -122,9 +125,17 @@ def sweep(problem: Problem, vectors: Vectors, scale: float, shares: Tensor | Non
         for term, anchors, x in zip(problem.groups[tile.group], tile.anchors, tile.logits, strict=True):
             towards = (x @ vectors[term.candidate]).mul_(factor)  # [r, D] gradient of the scaled anchors
             scale_grad += float(torch.vdot(towards.flatten(), anchors.flatten()))
-            grads[term.anchor][first + tile.rows.start : first + tile.rows.stop].add_(towards, alpha=scale)
+            if term.anchor_rows is None:
+                grads[term.anchor][_places(term, tile.rows, first)].add_(towards, alpha=scale)
+            else:  # rows may share an anchor
+                grads[term.anchor].index_add_(0, term.anchor_rows[tile.rows], towards, alpha=scale)
             grads[term.candidate].addmm_(x.T, anchors * (factor * scale))
     return losses, None if shares is None else Gradients(grads, scale_grad)
+
+
+def _places(term: Term, tile: slice, first: int) -> slice | Tensor:
+    """Where a tile's anchors stand among the vectors of their role."""
+    return slice(first + tile.start, first + tile.stop) if term.anchor_rows is None else term.anchor_rows[tile]
 
 
 def exponentiate(logits: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

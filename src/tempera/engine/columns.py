@@ -22,7 +22,13 @@ from ..errors import DataError
 
 ROLES: tuple[Role, ...] = ("query", "doc", "negatives", "sampled")  # a memory is the same on all processes
 FIELDS = ("rows", "ids", "logq", "guide", "owner")
-NAMES = (*(f"{role}.{name}" for role in ROLES for name in FIELDS), "query.weight", "query.known", "known.values")
+NAMES = (
+    *(f"{role}.{name}" for role in ROLES for name in FIELDS),
+    "query.weight",
+    "query.answer",
+    "query.known",
+    "known.values",
+)
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 DTYPES = (*FLOATS, torch.int64, torch.int32)
 _ALIGNED = 16  # bytes; every column begins where any dtype may
@@ -47,7 +53,7 @@ def leaf(rows: Tensor) -> Tensor:
 
 def columns_of(batch: Batch[Tensor]) -> Columns:
     """Everything a batch knows of its rows, by name; what is None is not there."""
-    found: dict[str, Tensor | None] = {"query.weight": batch.weight}
+    found: dict[str, Tensor | None] = {"query.weight": batch.weight, "query.answer": batch.answer}
     for role, side in batch.sides().items():
         found |= {f"{role}.{name}": getattr(side, name) for name in FIELDS}
     if batch.known is not None:
@@ -132,6 +138,7 @@ def join(parts: Sequence[Columns], rank: int, memory: Side[Tensor] | None) -> Ga
         **sides,
         memory=memory,
         weight=whole.get("query.weight"),
+        answer=whole.get("query.answer"),
         known=known,
         span=range(first[rank], first[rank + 1]),
         counts={role: counts[role] for role in sides},
