@@ -72,7 +72,7 @@ class _Handed:
     data: Any
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
-        return _pairs(_stream(self.data), self.roles, folder)
+        return _pairs(stream(self.data), self.roles, folder)
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class BeirFolder:
         return (("query", beir.queries, query), ("doc", beir.corpus, doc))
 
 
-def _stream(data: Any) -> Iterator[Block]:
+def stream(data: Any) -> Iterator[Block]:
     """An object's rows, some at a time."""
     first = 1
     for table in _tables(data):

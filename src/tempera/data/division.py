@@ -1,0 +1,165 @@
+"""Which events of a timeline train, and which are asked: by time, or by the last of each user.
+
+Letters in shapes: e events, u users, t targets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from ..errors import ConfigError, DataError
+from .timeline import Events, Timeline
+
+TRAIN, VALIDATION, TEST = 0, 1, 2
+Mask = NDArray[np.bool_]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+@dataclass(frozen=True)
+class Division:
+    """Every event is of one part, and the targets that evaluation asks are some of the later parts' events.
+
+    A target's history is what `Timeline.histories` says, of whatever part: weights see the training part only.
+    """
+
+    part: NDArray[np.uint8]  # [e] TRAIN, VALIDATION or TEST
+    validation: Mapping[str, Events]  # targets of each protocol, in rising order, [t]
+    test: Mapping[str, Events]
+    counts: Mapping[str, int] = field(default_factory=dict)  # what is not asked, by reason
+    notes: tuple[str, ...] = ()  # what a reader of the results should know
+
+    @property
+    def train(self) -> Mask:
+        """Events to train on, [e]; in every user's, those before all others."""
+        mask: Mask = self.part == TRAIN
+        return mask
+
+    @property
+    def known(self) -> Mask:
+        """Events before the test: to train on once nothing is chosen any more, [e]."""
+        mask: Mask = self.part < TEST
+        return mask
+
+
+Divide = Callable[[Timeline], Division]
+
+
+@dataclass(frozen=True)
+class GlobalTime:
+    """Train on what happened before a time, ask about what came after: nothing of the future is seen.
+
+    The cut is the event time at rank e (1 - test_share), and what happens at the cut stands after it. Two protocols:
+
+        next       the first event after the cut, of each user with `least` events before it
+        rolling    the first `rolling` events after the cut that have a history, of every user, each asked with all
+                   that stands before it, also what came after the cut
+
+    Validation is the same, between a cut at rank e (1 - test_share - validation_share) and the test's.
+
+    Args:
+        test_share: share of the events in the test part.
+        validation_share: share in the validation part; 0 is none.
+        least: events before the cut that `next` needs.
+        rolling: events of a user that `rolling` asks at most.
+
+    Raises:
+        ConfigError: a timeline with an order only, or shares that leave nothing.
+        DataError: times that cannot be cut so.
+
+    >>> timeline = Timeline.of([1, 1, 1, 2, 2], ["x", "y", "z", "x", "y"], time=[1, 2, 9, 3, 8])
+    >>> division = GlobalTime(test_share=0.4, validation_share=0, least=2)(timeline)
+    >>> division.part.tolist(), division.test["next"].tolist(), division.test["rolling"].tolist()
+    ([0, 0, 2, 0, 2], [2], [2, 4])
+    """
+
+    test_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    validation_share: Share = 0.1
+    least: Annotated[int, Field(ge=1)] = 5
+    rolling: Annotated[int, Field(ge=1)] = 20
+
+    def __post_init__(self) -> None:
+        if self.test_share + self.validation_share >= 1:
+            raise ConfigError(
+                f"test_share {self.test_share:g} and validation_share {self.validation_share:g} leave nothing to train "
+                "on: give shares of less than 1 together"
+            )
+
+    def __call__(self, timeline: Timeline) -> Division:
+        """Divide at two times."""
+        time = timeline.time
+        if time is None:
+            raise ConfigError(
+                "global_time cuts at a time, and the interactions have an order only: name a column of times with "
+                "data.time=COLUMN, or take data.split=leave_last_out"
+            )
+        ranks = [
+            len(time) - round(len(time) * share) for share in (self.test_share + self.validation_share, self.test_share)
+        ]
+        validation, test = np.partition(time, ranks)[ranks]
+        part = ((time >= validation).astype(np.uint8)) + (time >= test)
+        if not (part == TRAIN).any() or (self.validation_share and validation == test):
+            raise DataError(
+                f"{len(time):,} events cannot be cut by time: too many of them happen at {test}: "
+                "give other shares, or take data.split=leave_last_out"
+            )
+        first, second = (_boundary(part, timeline.offsets, least) for least in (VALIDATION, TEST))
+        return Division(
+            part,
+            self.targets(timeline.offsets, first, second) if self.validation_share else {},
+            self.targets(timeline.offsets, second, timeline.offsets[1:]),
+            {"users without an event to train on": int((first == timeline.offsets[:-1]).sum())},
+        )
+
+    def targets(self, offsets: Events, start: Events, stop: Events) -> dict[str, Events]:
+        """Both protocols' targets between two positions of each user, [u]."""
+        begin = offsets[:-1]
+        asked = (start - begin >= self.least) & (start < stop)
+        start = np.maximum(start, begin + 1)  # an event that has no history is not asked
+        lengths = np.clip(stop - start, 0, self.rolling)
+        return {"next": start[asked], "rolling": _spread(start, lengths)}
+
+
+@dataclass(frozen=True)
+class LeaveLastOut:
+    """Ask about the last event of each user, validate on the one before it, train on the others.
+
+    As the published sequential recommenders do; users of fewer than three events train only. Where users overlap in
+    time, training sees the future of what is asked.
+
+    >>> division = LeaveLastOut()(Timeline.of([1, 1, 1, 2, 2], ["x", "y", "z", "x", "y"]))
+    >>> division.part.tolist(), division.validation["last"].tolist(), division.test["last"].tolist()
+    ([0, 1, 2, 0, 0], [1], [2])
+    """
+
+    def __call__(self, timeline: Timeline) -> Division:
+        """Divide each user's events."""
+        last = timeline.offsets[1:][timeline.lengths >= 3] - 1
+        if not len(last):
+            raise DataError("leave_last_out needs users of three events and more, and there is none: give more data")
+        part = np.zeros(len(timeline), np.uint8)
+        part[last], part[last - 1] = TEST, VALIDATION
+        few = len(timeline.user_ids) - len(last)
+        note = (
+            "leave_last_out trains on what other users did after the moment that is asked about: figures are higher "
+            "than a user of the model will see; global_time does not look ahead"
+        )
+        return Division(part, {"last": last - 1}, {"last": last}, {"users of fewer than 3 events": few}, (note,))
+
+
+def _boundary(part: NDArray[np.uint8], offsets: Events, least: int) -> Events:
+    """Where the events of at least this part begin, of each user, [u]."""
+    boundary: Events = offsets[:-1] + np.add.reduceat(part < least, offsets[:-1], dtype=np.int64)
+    return boundary
+
+
+def _spread(starts: Events, lengths: Events) -> Events:
+    """The integers start, start + 1, ... of every row, one row after the other."""
+    ends = lengths.cumsum()
+    out: Events = np.arange(ends[-1]) + np.repeat(starts - ends + lengths, lengths)
+    return out

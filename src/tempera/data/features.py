@@ -1,0 +1,72 @@
+"""Tables of features, row by row beside the ids they are about."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import DataError
+from .columns import plain
+from .events import id_values, missing
+from .readers import Block
+
+_KEY = "\0id"
+
+
+def aligned(
+    read: Iterable[Block], ids: pa.Array, role: str, column: str, usual: Sequence[str], dropped: Counter[str]
+) -> pa.Table:
+    """Features in the order of `ids`, with nulls where there is no row; 7 and "7" are one id.
+
+    Args:
+        read: rows in any order, with a column of ids: `column`, or one of a usual name, or "id".
+        role: user or item, for messages and counts.
+        dropped: ids without a row, and rows without an id among these, are added to these counts.
+
+    Raises:
+        DataError: no column of ids, a row without an id, or an id with two rows.
+
+    >>> table = pa.table({"item": [3, 1], "title": ["c", "a"]})
+    >>> aligned([Block(table, "items")], pa.array([1, 2, 3]), "item", "item", (), Counter())["title"].to_pylist()
+    ['a', None, 'c']
+    """
+    parts = [_keyed(block, role, column, usual) for block in read if len(block.table)]
+    table = pa.concat_tables(parts, promote_options="permissive")
+    keys = table[_KEY].combine_chunks()
+    keys = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
+    counts = pc.value_counts(keys)
+    if len(counts) < len(keys):
+        twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+        raise DataError(f"the {role}s' features have two rows of {role} {twice[0].as_py()!r}: give one row a {role}")
+    at = pc.index_in(ids.cast(pa.large_string()), value_set=keys)
+    _count(dropped, f"{role}s without a row of features", at.null_count)
+    _count(dropped, f"rows of features of {role}s without an interaction", len(keys) - (len(at) - at.null_count))
+    return table.drop_columns([_KEY]).take(at)
+
+
+def _keyed(block: Block, role: str, column: str, usual: Sequence[str]) -> pa.Table:
+    """A block with its ids, as texts, in a column of their own."""
+    names = block.table.column_names
+    name = next((name for name in names if name == column), None) or next(
+        (name for name in names if plain(name) in (*usual, "id")), None
+    )
+    if name is None:
+        raise DataError(
+            f"{block.file} has no column of the {role}s' ids: call it {column!r} as the interactions do; "
+            f"it has {', '.join(names)}"
+        )
+    keys = id_values(pa.concat_arrays(block.table[name].chunks), f"{block.file}: column {name!r}")
+    absent = missing(keys)
+    if absent.any():
+        row = block.first + int(np.argmax(absent))
+        raise DataError(f"{block.file}, row {row}: column {name!r} has no id ({int(absent.sum()):,} such rows)")
+    return block.table.drop_columns([name]).append_column(_KEY, keys.cast(pa.large_string()))
+
+
+def _count(dropped: Counter[str], reason: str, number: int) -> None:
+    if number:
+        dropped[reason] += number

@@ -1,0 +1,193 @@
+"""Interactions in the order in which they happened, user after user.
+
+Letters in shapes: e events, u users, i items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+Events = NDArray[np.int64]  # positions of events in a timeline
+_ROWS = 1 << 20  # events that are sorted at once, and more only where one user has them
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Event k is of item `item[k]`; user j's are `offsets[j]` to `offsets[j + 1]`, the earliest first.
+
+    Events of a user are in the order of their times, those of one time in the order of their positions, and what is
+    left equal as it was read. Users and items are numbered in the rising order of their ids, so that numbers do not
+    depend on the order of rows. Arrays may lie in mapped files.
+
+    >>> timeline = Timeline.of(["b", "a", "b"], ["x", "x", "y"], time=[9, 5, 3])
+    >>> timeline.user_ids.to_pylist(), timeline.offsets.tolist(), timeline.item.tolist(), timeline.time.tolist()
+    (['a', 'b'], [0, 1, 3], [0, 1, 0], [5, 3, 9])
+    """
+
+    user_ids: pa.Array  # [u] as they were given
+    item_ids: pa.Array  # [i]
+    offsets: Events  # [u + 1]
+    item: NDArray[np.int32]  # [e]
+    time: NDArray[np.int64] | NDArray[np.float64] | None = (
+        None  # [e] as given, or microseconds since 1970; None: order only
+    )
+    weight: NDArray[np.float32] | None = None  # [e]
+    users: pa.Table | None = None  # features, [u]; nulls where there was no row
+    items: pa.Table | None = None  # [i]
+    dropped: Mapping[str, int] = field(default_factory=dict)  # what was left out on the way, by reason
+    source: Any = None  # where it is from, with the roles of its columns decided
+    strict_time: bool = False  # whether what carries an event's own time is no history of it
+
+    @classmethod
+    def of(
+        cls,
+        user: Sequence[Any],
+        item: Sequence[Any],
+        time: Sequence[Any] | None = None,
+        weight: Sequence[float] | None = None,
+    ) -> Timeline:
+        """From one entry an event, in any order."""
+        columns: dict[str, Any] = {"user": user, "item": item, "time": time, "weight": weight}
+        return timeline_of(pa.table({name: value for name, value in columns.items() if value is not None}))
+
+    def __len__(self) -> int:
+        return len(self.item)
+
+    @property
+    def lengths(self) -> Events:
+        """Events of each user, [u]."""
+        return np.diff(self.offsets)
+
+    def user_of(self, events: Events) -> Events:
+        """The user of each of these events."""
+        user: Events = np.searchsorted(self.offsets, events, side="right") - 1
+        return user
+
+    def histories(self, events: Events) -> tuple[Events, Events]:
+        """Where the history of each of these events begins, and where it stops (exclusive): at the event itself.
+
+        With `strict_time` it stops at the first event of the same user and time.
+
+        >>> timeline = Timeline.of([1, 1, 1, 2], ["x", "y", "z", "x"], time=[5, 7, 7, 1])
+        >>> [ends.tolist() for ends in timeline.histories(np.arange(4))]
+        [[0, 0, 0, 3], [0, 1, 2, 3]]
+        """
+        begin: Events = self.offsets[self.user_of(events)]
+        if not self.strict_time or self.time is None:
+            return begin, events
+        time, low, stop = self.time[events], begin, events
+        while (low < stop).any():  # halved until none is left, all events at once
+            middle = (low + stop) // 2
+            earlier = self.time[middle] < time
+            low, stop = np.where(earlier & (low < stop), middle + 1, low), np.where(earlier, stop, middle)
+        return begin, stop
+
+
+def timeline_of(events: pa.Table, folder: Path | None = None, **about: Any) -> Timeline:
+    """A timeline from columns user, item and, where there are any, time, position and weight.
+
+    Rows go to their user by counting, some at a time, then into order user by user: memory beyond the result is that of
+    the users' and items' numbers and of some rows.
+
+    Args:
+        events: rows in any order, without nulls; it may be memory-mapped.
+        folder: where the arrays are written, to be mapped; None keeps them in memory.
+        about: further fields of the timeline.
+    """
+    user_ids, users = numbered(events["user"])
+    item_ids, items = numbered(events["item"])
+    counts = np.zeros(len(user_ids), np.int64)
+    for part in users:
+        counts += np.bincount(part, minlength=len(counts))
+    offsets = np.concatenate([[0], counts.cumsum()])
+    parts: dict[str, Iterable[NDArray[Any]]] = {"item": items}
+    for name in ("time", "position", "weight"):
+        if name in events.column_names:
+            parts[name] = map(_numbers, _chunks(events[name]))
+    columns: dict[str, Any] = {name: _by_user(users, offsets, values, name, folder) for name, values in parts.items()}
+    _order(offsets, columns)
+    columns.pop("position", None)
+    return Timeline(user_ids, item_ids, offsets, **columns, **about)
+
+
+def numbered(ids: pa.ChunkedArray) -> tuple[pa.Array, list[NDArray[np.int32]]]:
+    """The distinct ids in rising order, and the place of each id among them, some rows at a time.
+
+    >>> distinct, numbers = numbered(pa.chunked_array([["b", "a"], ["c", "b"]]))
+    >>> distinct.to_pylist(), [part.tolist() for part in numbers]
+    (['a', 'b', 'c'], [[1, 0], [2, 1]])
+    """
+    encoded = ids.dictionary_encode()
+    distinct = encoded.chunk(0).dictionary
+    order = pc.array_sort_indices(distinct)
+    place = np.empty(len(distinct), np.int32)
+    place[order.to_numpy()] = np.arange(len(distinct), dtype=np.int32)
+    return distinct.take(order), [place[part.indices.to_numpy()] for part in _chunks(encoded)]
+
+
+def _chunks(column: pa.ChunkedArray) -> list[pa.Array]:
+    """Pieces of a column of at most so many rows; the same pieces for all columns of a table."""
+    return [chunk.slice(start, _ROWS) for chunk in column.chunks for start in range(0, len(chunk), _ROWS)]
+
+
+def _numbers(values: pa.Array) -> NDArray[Any]:
+    if pa.types.is_timestamp(values.type):
+        values = values.cast(pa.int64())
+    numbers: NDArray[Any] = values.to_numpy()
+    return numbers
+
+
+def _by_user(
+    users: list[NDArray[np.int32]], offsets: Events, parts: Iterable[NDArray[Any]], name: str, folder: Path | None
+) -> NDArray[Any]:
+    """A column with its rows gathered user by user, in the order in which they were read, [e]: a counting sort."""
+    out: NDArray[Any] | None = None
+    free = offsets[:-1].copy()
+    for user, values in zip(users, parts, strict=True):
+        if out is None:
+            out = _array(name, int(offsets[-1]), values.dtype, folder)
+        order = np.argsort(user, kind="stable")
+        user = user[order]
+        first = np.flatnonzero(np.diff(user, prepend=-1))
+        counts = np.diff(first, append=len(user))
+        out[np.repeat(free[user[first]] - first, counts) + np.arange(len(user))] = values[order]
+        free[user[first]] += counts
+    assert out is not None
+    return out
+
+
+def _array(name: str, length: int, dtype: Any, folder: Path | None) -> NDArray[Any]:
+    if folder is None:
+        return np.empty(length, dtype)
+    folder.mkdir(parents=True, exist_ok=True)
+    return np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=dtype, shape=(length,))
+
+
+def _order(offsets: Events, columns: dict[str, NDArray[Any]]) -> None:
+    """Sort the events of each user by time, then by position, in place; equal ones stay as they are."""
+    keys = [columns[name] for name in ("position", "time") if name in columns]
+    for first, last in _runs(offsets) if keys else ():
+        span = slice(int(offsets[first]), int(offsets[last]))
+        user = np.repeat(np.arange(first, last), np.diff(offsets[first : last + 1]))
+        order = np.lexsort((*(key[span] for key in keys), user))
+        if not np.array_equal(order, np.arange(len(order))):
+            for values in columns.values():
+                values[span] = values[span][order]
+
+
+def _runs(offsets: Events) -> Iterable[tuple[int, int]]:
+    """Consecutive users with so many events together, or one who has more."""
+    first = 0
+    while first < len(offsets) - 1:
+        last = int(np.searchsorted(offsets, offsets[first] + _ROWS, side="right")) - 1
+        last = max(last, first + 1)
+        yield first, last
+        first = last
