@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tempera.errors import DataError
 from tempera.evaluation.search import top, top_of
 
 
@@ -29,6 +30,24 @@ def test_infinite_and_signed_zero_scores() -> None:
     scores = np.array([[0.0, -np.inf, -0.0, np.inf, -np.inf]], np.float32)
     assert top_of(scores, 5)[1].tolist() == [[3, 0, 2, 1, 4]]
     assert top_of(scores, 2)[1].tolist() == [[3, 0]]
+
+
+def test_rows_of_equal_scores_and_wide_rows() -> None:
+    generator = np.random.default_rng(0)
+    for width in (5, 1023, 1024, 1025, 2100):  # around the groups by whose maxima the best are bounded
+        scores = generator.integers(-3, 4, (6, width)).astype(np.float32)
+        scores[1], scores[2, 5:] = 0, -np.inf
+        for k in (1, 4, width - 1, width):
+            best, positions = top_of(scores, k)
+            assert np.array_equal(positions, sorted_whole(scores, k))
+            assert np.array_equal(best, np.take_along_axis(scores, positions, 1))
+
+
+def test_scores_that_are_no_numbers_are_refused() -> None:
+    scores = np.zeros((3, 100), np.float32)
+    scores[1] = np.nan
+    with pytest.raises(DataError, match=r"row 1 holds scores that are no numbers \(NaN\)"):
+        top_of(scores, 4)
 
 
 @pytest.mark.parametrize("block", [1, 2, 6, 7, 8, 512])

@@ -74,11 +74,20 @@ def evaluate(ranked: Ints, relevant: Relevant, metrics: Sequence[str] = DEFAULT_
     return {name: _metric(name, gains, counts, relevant) for name in metrics}
 
 
-def _metric(name: str, gains: Floats, counts: Ints, relevant: Relevant) -> Floats:
+def parsed(name: str) -> tuple[str, int]:
+    """Kind and depth of a metric.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
     kind, _, depth = name.partition("@")
     if kind not in _METRICS or not depth.isdecimal() or int(depth) < 1:
         raise ConfigError(f"no metric {name!r}; give one of {', '.join(_METRICS)} with a depth, such as ndcg@10")
-    k = int(depth)
+    return kind, int(depth)
+
+
+def _metric(name: str, gains: Floats, counts: Ints, relevant: Relevant) -> Floats:
+    kind, k = parsed(name)
     return _METRICS[kind](gains[:, :k], counts, k, relevant)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import DataError
+
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
@@ -50,15 +52,32 @@ def top(
 
 
 def top_of(scores: Floats, k: int) -> tuple[Floats, Ints]:
-    """The k highest of each row of scores, best first, [q, c] -> [q, k] each; equal scores in the order of columns."""
+    """The k highest of each row of scores, best first, [q, c] -> [q, k] each; equal scores in the order of columns.
+
+    Raises:
+        DataError: a row where NaN leaves too few scores.
+    """
     k = min(k, scores.shape[1])
-    # The k-th highest score bounds what can be in; ties at the bound are settled by position.
-    bound = np.partition(scores, scores.shape[1] - k, axis=1)[:, scores.shape[1] - k, None]
-    positions = np.empty((len(scores), k), np.int64)
-    for row, (values, least) in enumerate(zip(scores, bound, strict=True)):
-        inside = np.flatnonzero(values >= least)
-        positions[row] = inside[np.argsort(-values[inside], kind="stable")[:k]]
-    return np.take_along_axis(scores, positions, 1), positions
+    flat = np.flatnonzero(scores >= _bound(scores, k))
+    rows, columns = np.divmod(flat, scores.shape[1])
+    count = np.bincount(rows, minlength=len(scores))
+    if (count < k).any():
+        raise DataError(f"row {int((count < k).argmax())} holds scores that are no numbers (NaN)")
+    place = np.arange(len(rows)) - np.repeat(count.cumsum() - count, count)
+    falling = np.full((len(scores), int(count.max(initial=k))), np.inf, np.float32)  # what is inside, then nothing
+    positions = np.zeros(falling.shape, np.int64)
+    falling[rows, place], positions[rows, place] = -scores.reshape(-1)[flat], columns
+    kept = np.argsort(falling, axis=1, kind="stable")[:, :k]
+    return -np.take_along_axis(falling, kept, 1), np.take_along_axis(positions, kept, 1)
+
+
+def _bound(scores: Floats, k: int) -> Floats:
+    """What the k highest of each row reach, [q, 1]: the k-th highest of the maxima of at least k groups of columns."""
+    groups = min(scores.shape[1], max(4 * k, 1024))
+    maxima = scores[:, :groups].copy()
+    for start in range(groups, scores.shape[1] - groups + 1, groups):
+        np.maximum(maxima, scores[:, start : start + groups], out=maxima)
+    return np.partition(maxima, groups - k, axis=1)[:, groups - k, None]
 
 
 def _of_rows(without: tuple[Ints, Ints], start: int, stop: int) -> tuple[Ints, Ints]:
