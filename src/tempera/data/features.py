@@ -41,7 +41,7 @@ def aligned(
     counts = pc.value_counts(keys)
     if len(counts) < len(keys):
         twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
-        raise DataError(f"the {role}s' features have two rows of {role} {twice[0].as_py()!r}: give one row a {role}")
+        raise DataError(f"the {role}s' features have two rows of {role} {twice[0].as_py()!r}: give each one row")
     at = pc.index_in(ids.cast(pa.large_string()), value_set=keys)
     _count(dropped, f"{role}s without a row of features", at.null_count)
     _count(dropped, f"rows of features of {role}s without an interaction", len(keys) - (len(at) - at.null_count))

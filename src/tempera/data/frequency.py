@@ -79,18 +79,17 @@ class StreamingFrequency(nn.Module):
     def update(self, items: Tensor) -> None:
         """See one batch; an item counts once, however often the batch holds it."""
         self.step += 1
-        for row, slots in enumerate(self._slots(items)):
-            slots = slots.unique()
-            self.seen[row, slots] += 1
-            rate = self._rate(self.seen[row, slots])
-            gap = (self.step - self.last[row, slots]).double()
-            self.gap[row, slots] += rate * (gap - self.gap[row, slots])
-            self.last[row, slots] = self.step
+        slots = torch.unique(self._slots(items))
+        last, gap, seen = self.last.view(-1), self.gap.view(-1), self.seen.view(-1)
+        seen[slots] += 1
+        passed = (self.step - last[slots]).double()
+        gap[slots] += self._rate(seen[slots]) * (passed - gap[slots])
+        last[slots] = self.step
 
     def inclusion(self, items: Tensor) -> Tensor:
         """Chance that a batch holds each item at least once, [n] float64; 1 / (t + 1) for what was never seen."""
         slots = self._slots(items)
-        gap = torch.where(self.seen.gather(1, slots) > 0, self.gap.gather(1, slots), self.step + 1.0)
+        gap = torch.where(self.seen.view(-1)[slots] > 0, self.gap.view(-1)[slots], self.step + 1.0)
         return 1 / gap.amax(0).clamp(min=1)
 
     def expected(self, items: Tensor, rows: int) -> Tensor:
@@ -104,10 +103,10 @@ class StreamingFrequency(nn.Module):
 
     def _rate(self, seen: Tensor) -> Tensor:
         rate = torch.full(seen.shape, self.rate, dtype=torch.float64)
-        return rate if self.initial is not None else torch.maximum(rate, 1 / seen)
+        return rate if self.initial is not None else torch.maximum(rate, 1 / seen.double())
 
     def _slots(self, items: Tensor) -> Tensor:
-        """The slot of each item by each hash, [h, n]."""
-        ids = items.numpy().astype(np.int64)
-        hashed = [mixed(ids, salt).view(np.uint64) % np.uint64(self.slots) for salt in range(self.hashes)]
-        return torch.from_numpy(np.stack(hashed).astype(np.int64))
+        """The slot of each item by each hash, among those of all hashes, [h, n]."""
+        ids, salts = items.numpy().astype(np.int64), np.arange(self.hashes)[:, None]
+        own = (mixed(ids, salts).view(np.uint64) % np.uint64(self.slots)).astype(np.int64)
+        return torch.from_numpy(own + salts * self.slots)
