@@ -165,6 +165,6 @@ def test_a_group_that_adds_up_wrongly_is_found(case: Case) -> None:
     """In this process: the gradient of a part is not the gradient of the whole."""
     from tempera.core.batch import divide
 
-    part = Case(case.tower, case.objective, [divide(case.batches[0], 0, 2)], case.options, case.texts, case.folder)
+    part = Case(case.tower, case.objective, [divide(case.batches[0], 0, 2)], case.options, case.reopened, case.folder)
     found = verification._stepped(part, torch.float64, cache.Cache())
     assert verification._off(found, verification._stepped(case, torch.float64, cache.Cache())) > 1e-3

@@ -11,7 +11,6 @@ from typing import Any
 
 from . import config as configuration
 from .build import build
-from .data.summary import summary
 from .engine.devices import start
 from .export.save import JsonLines
 from .training import Job
@@ -36,12 +35,12 @@ def rehearse(config: Path | None = None, overrides: Sequence[str] = ()) -> dict[
         job = Job(replace(made, train=short), Path(folder), devices)
         with JsonLines(Path(folder) / "log.jsonl") as job.log:
             job.read()
-            found = summary(job.catalogue, job.task.split.train, job.queries, job.docs)
+            found = job.task.summary()
             job.train()
             taken = [record["seconds"] for record in job.log.records if record["event"] == "step"]
-    steps = made.train.steps(job.rows.batches_per_epoch)
+    steps = made.train.steps(job.task.sampler.batches_per_epoch)
     seconds = statistics.median(taken[1:])
-    return {**found, "pairs": len(job.task.split.train), "steps": steps, "expected_seconds": steps * seconds}
+    return {**found, "pairs": job.task.counts()["train"], "steps": steps, "expected_seconds": steps * seconds}
 
 
 def lines(found: dict[str, Any]) -> list[str]:

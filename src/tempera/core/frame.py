@@ -1,0 +1,110 @@
+"""Rows of named features, before the towers: who asks, what was taken before, what is offered.
+
+Letters in shapes: n rows, e events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .ragged import Ragged, spread
+
+
+@dataclass(frozen=True)
+class Events:
+    """Row i has seen `items[start[i]:stop[i]]`, the latest last. Rows that share a start share what they have seen.
+
+    >>> seen = Events.of(torch.tensor([5, 6, 7, 8]), torch.tensor([1, 1, 3]), torch.tensor([2, 3, 3]))
+    >>> seen.items.tolist(), seen.start.tolist(), seen.stop.tolist()
+    ([6, 7], [0, 0, 2], [1, 2, 2])
+    """
+
+    items: Tensor  # [e] codes
+    start: Tensor  # [n]
+    stop: Tensor  # [n]
+
+    @classmethod
+    def of(cls, items: Tensor, start: Tensor, stop: Tensor) -> Events:
+        """Stretches of a longer timeline; only the events that rows have seen are kept."""
+        starts, of = torch.unique(start, return_inverse=True)
+        ends = starts.scatter_reduce(0, of, stop, "amax")
+        lengths = ends - starts
+        moved = start - (lengths.cumsum(0) - lengths)[of]
+        return cls(items[spread(starts, lengths)].long(), start - moved, stop - moved)
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def __getitem__(self, rows: Any) -> Events:
+        """The chosen rows, of the same events."""
+        return Events(self.items, self.start[rows], self.stop[rows])
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """What each row costs, [n]: events that rows share are divided among them, and rounded up."""
+        _, of, counts = torch.unique(self.start, return_inverse=True, return_counts=True)
+        longest = torch.zeros_like(counts).scatter_reduce(0, of, self.stop - self.start, "amax")
+        return (longest.add(counts).sub(1) // counts)[of]
+
+    def to(self, device: torch.device) -> Events:
+        """The same rows on another device."""
+        return Events(*(tensor.to(device) for tensor in (self.items, self.start, self.stop)))
+
+    @classmethod
+    def cat(cls, parts: Sequence[Events]) -> Events:
+        """The rows of several, in order."""
+        lengths = torch.tensor([len(part.items) for part in parts])
+        shifts = (lengths.cumsum(0) - lengths).tolist()
+        start, stop = (
+            torch.cat([getattr(part, name) + shift for part, shift in zip(parts, shifts, strict=True)])
+            for name in ("start", "stop")
+        )
+        return cls(torch.cat([part.items for part in parts]), start, stop)
+
+
+Column = Tensor | Ragged | Events
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Columns of n rows each, by name: codes or numbers, [n], lists, or events."""
+
+    columns: Mapping[str, Column]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, rows: Any) -> Frame:
+        """The chosen rows."""
+        return Frame({name: column[rows] for name, column in self.columns.items()})
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """What each row costs, [n]: one, and what its lists and events hold."""
+        total = torch.ones(len(self), dtype=torch.int64)
+        for column in self.columns.values():
+            if not isinstance(column, Tensor):
+                total = total.to(column.lengths.device) + column.lengths
+        return total
+
+    def to(self, device: torch.device) -> Frame:
+        """The same rows on another device."""
+        return Frame({name: column.to(device) for name, column in self.columns.items()})
+
+    @classmethod
+    def cat(cls, parts: Sequence[Frame]) -> Frame:
+        """The rows of several with the same columns, in order."""
+        return cls({name: _joined([part.columns[name] for part in parts]) for name in parts[0].columns})
+
+
+def _joined(parts: Sequence[Any]) -> Column:
+    if isinstance(parts[0], Tensor):
+        return torch.cat(list(parts))
+    joined: Column = type(parts[0]).cat(parts)
+    return joined

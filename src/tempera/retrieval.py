@@ -1,0 +1,226 @@
+"""The task of text retrieval: pairs of texts, of which some queries are held out and asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .build import Config, describe
+from .core.batch import Batch, Role
+from .core.ragged import Ragged
+from .data.batches import Draws, Shuffled
+from .data.catalogue import Catalogue, stored
+from .data.mixture import Mixture
+from .data.pairs import Rows, Source, Split, hold_out
+from .data.samplers import Mixed, NoDuplicates
+from .data.summary import summary
+from .engine.loop import Training
+from .errors import ConfigError, TemperaError
+from .evaluation.lexical import Lexical
+from .evaluation.ranking import Relevant
+from .evaluation.retrieval import DEPTH, Ranking
+from .evaluation.spread import spread
+from .export.index import write_index
+from .export.report import Example, Hit
+from .export.stamp import Stamp
+from .mining.guide import Guide
+from .task import Sampler, Verdict
+from .towers.saved import fingerprint, load
+
+BM25_TUNING_QUERIES = 500
+
+
+@dataclass
+class Asked:
+    """Held-out queries, by positions among the distinct texts of all pairs."""
+
+    split: Split
+    query_of: Rows  # [n] the distinct query of each pair
+    doc_of: Rows  # [n]
+    rows: Rows  # [q] a pair for each distinct query
+    relevant: Relevant
+
+    @classmethod
+    def of(cls, split: Split, query_of: Rows, doc_of: Rows, rows: Rows) -> Asked:
+        """Ask each distinct query of `rows` once; its answers are the documents it is paired with there."""
+        distinct, first, inverse = np.unique(query_of[rows], return_index=True, return_inverse=True)
+        place = np.full(int(doc_of.max()) + 1, -1)
+        place[doc_of[split.corpus]] = np.arange(len(split.corpus))
+        relevant = Relevant(len(distinct), inverse, place[doc_of[rows]], np.ones(len(rows)))
+        return cls(split, query_of, doc_of, rows[first], relevant)
+
+    @cached_property
+    def queries(self) -> list[str]:
+        return self.split.pairs.texts("query", self.rows)
+
+
+class Retrieval:
+    """Texts of a source, read once as tokens and mapped in `cache`; vectors of a guide are kept in `vectors`."""
+
+    def __init__(self, config: Config, cache: Path, vectors: Path) -> None:
+        self.config, options = config, config.train
+        pairs, candidates = config.data.read(cache)
+        self.source = config.resolved["data"]
+        if pairs.source is not None:  # with the roles of its columns written down
+            ((name, found),) = describe(pairs.source).items()
+            self.source = {"source": name, **found}
+        self.split = split = hold_out(pairs, candidates, config.evaluation.queries, options.seed)
+        self.catalogue = catalogue = Catalogue.of(pairs)
+        self.asked = Asked.of(split, catalogue.query_of, catalogue.doc_of, split.asked)
+        self.sampler: Sampler = sampler(config.data, catalogue, split.train, options)
+        self.tower = config.tower.build(catalogue.trained(split.train))
+        self.queries = stored(
+            lambda part: self.tower.features(part, "reading queries", "query"), catalogue.queries, cache / "tokens.0"
+        )
+        self.docs = stored(
+            lambda part: self.tower.features(part, "reading documents", "doc"), catalogue.docs, cache / "tokens.1"
+        )
+        draws = Draws(options.sampled, options.sampled_power, options.seed)
+        self.rows = catalogue.examples(split.train, self.queries, self.docs, draws)
+        if isinstance(self.sampler, Mixed):
+            self.rows = replace(self.rows, chance=self.sampler.chance)
+        if options.guide is not None:
+            guide = Guide.of(Path(options.guide), catalogue.queries, catalogue.docs, vectors)
+            self.rows = replace(self.rows, guide=guide)
+
+    def counts(self) -> dict[str, Any]:
+        """What there is."""
+        return {
+            "pairs": len(self.split.pairs),
+            "dropped": dict(self.split.pairs.dropped),
+            "train": len(self.split.train),
+            "queries": len(self.asked.rows),
+            "corpus": len(self.split.corpus),
+        }
+
+    def lines(self) -> list[str]:
+        """The same for people."""
+        counts = self.counts()
+        return [
+            "{pairs:,} pairs: {train:,} to train on, {queries:,} held-out queries against {corpus:,} documents".format(
+                **counts
+            ),
+            *(f"left out: {count:,} {reason}" for reason, count in counts["dropped"].items()),
+        ]
+
+    def summary(self) -> dict[str, Any]:
+        """Three rows, lengths, repeats, negatives a query."""
+        return summary(self.catalogue, self.split.train, self.queries, self.docs)
+
+    def content(self) -> Iterable[Tensor]:
+        """Tokens of all texts, and which rows are trained on."""
+        texts = (self.queries, self.docs)
+        return (*(part for side in texts for part in (side.values, side.offsets)), torch.from_numpy(self.split.train))
+
+    @property
+    def width(self) -> int:
+        """Of the embeddings."""
+        return len(self.vectors(self.docs, self.asked.doc_of[:1])[0])
+
+    def batch(self, rows: Tensor, number: int) -> Batch[Ragged]:
+        """Tokens of chosen pairs."""
+        return self.rows.batch(rows, number)
+
+    def judge(self) -> Verdict:
+        """The tower as it is now, asked the held-out queries."""
+        asked = self.asked
+        queries = self.vectors(self.queries, asked.query_of[asked.rows], "query")
+        corpus = self.vectors(self.docs, asked.doc_of[asked.split.corpus])
+        answers = self.vectors(self.docs, asked.doc_of[asked.rows])
+        ranking = Ranking.by_vectors(queries, corpus, asked.relevant, self.config.evaluation.metrics)
+        return Verdict(ranking, spread(queries, answers))
+
+    def vectors(self, features: Ragged, rows: Rows, role: Role = "doc") -> NDArray[np.float32]:
+        """Unit vectors of chosen rows."""
+        vectors: NDArray[np.float32] = self.tower.encode(features[torch.from_numpy(rows)], role).numpy()
+        if not np.isfinite(vectors).all():
+            raise TemperaError("training has left embeddings that are not finite: lower train.learning_rate")
+        return vectors
+
+    def baselines(self) -> dict[str, Ranking]:
+        """BM25, if it is asked for, tuned on training queries of the same corpus."""
+        if not self.config.evaluation.bm25:
+            return {}
+        asked, split = self.asked, self.split
+        inside = np.isin(asked.doc_of[split.train], asked.doc_of[split.corpus])
+        rows = split.train[inside]
+        chosen = np.random.default_rng(self.config.train.seed).permutation(len(rows))[:BM25_TUNING_QUERIES]
+        self.lexical = Lexical(split.pairs.texts("doc", split.corpus))
+        if len(chosen):
+            tuning = Asked.of(split, asked.query_of, asked.doc_of, rows[chosen])
+            self.lexical.tune(tuning.queries, tuning.relevant)
+        ranked = self.lexical.rank(asked.queries, DEPTH)
+        return {"bm25": Ranking.of(ranked, asked.relevant, self.config.evaluation.metrics)}
+
+    def about(self) -> dict[str, Any]:
+        """How BM25 was tuned."""
+        return {"bm25": asdict(self.lexical.settings) if self.config.evaluation.bm25 else None}
+
+    def write(self, folder: Path) -> None:
+        """Every distinct document and its vector."""
+        vectors = self.tower.encode(self.docs).numpy()
+        stamp = Stamp(fingerprint(folder / "model"), vectors.shape[1])
+        write_index(folder / "index", vectors, self.catalogue.table(), stamp)
+
+    def reopened(self, folder: Path) -> float:
+        """Save the tower and open it as a user would: the largest difference in any number of its vectors."""
+        texts = self.catalogue.docs[: min(8, len(self.catalogue.docs))]
+        self.tower.save(folder)
+        here = self.tower.encode(self.tower.features(texts, None, "doc"), "doc").numpy()
+        return float(np.abs(load(folder, "doc")(texts) - here).max())
+
+    def examples(self, systems: Mapping[str, Ranking], count: int = 10, shown: int = 5) -> list[Example]:
+        """Held-out queries at random, with what was found."""
+        asked, pairs, corpus = self.asked, self.split.pairs, self.split.corpus
+        trained, bm25 = systems["trained"], systems.get("bm25")
+        rank = trained.first_right(asked.relevant)
+        other = bm25.first_right(asked.relevant) if bm25 is not None else np.zeros_like(rank)
+        right = asked.relevant.gains(trained.ranked) > 0
+        queries = np.random.default_rng(self.config.train.seed).permutation(len(asked.rows))[:count]
+        scores = self._scores(queries, trained.ranked[queries, :shown])
+        examples = []
+        for i, query in enumerate(queries):
+            found = corpus[trained.ranked[query, :shown]]
+            names, places = pairs.texts("name", found), pairs.texts("place", found)
+            answers = corpus[asked.relevant.doc[asked.relevant.query == query]]
+            examples.append(
+                Example(
+                    query=asked.queries[query],
+                    answers=tuple(a or b for a, b in zip(pairs.texts("name", answers), pairs.texts("place", answers))),
+                    hits=tuple(
+                        Hit(name or place, place, float(score), bool(good))
+                        for name, place, score, good in zip(names, places, scores[i], right[query])
+                    ),
+                    baseline_rank=int(other[query]) or None,
+                    rank=int(rank[query]) or None,
+                )
+            )
+        return examples
+
+    def _scores(self, queries: Rows, ranked: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Cosines of queries and what was ranked for them, [q, k]."""
+        asked = self.asked
+        a = self.vectors(self.queries, asked.query_of[asked.rows[queries]], "query")
+        b = self.vectors(self.docs, asked.doc_of[self.split.corpus[ranked.ravel()]]).reshape(*ranked.shape, -1)
+        cosines: NDArray[np.float32] = np.einsum("qd,qkd->qk", a, b)
+        return cosines
+
+
+def sampler(source: Source, catalogue: Catalogue, rows: Rows, options: Training) -> Shuffled | NoDuplicates | Mixed:
+    """Which of the training rows stand in which batch."""
+    if isinstance(source, Mixture):
+        if options.batch_sampler != "shuffled":
+            raise ConfigError("train.batch_sampler: no_duplicates is for one source, and data is a mixture; drop it")
+        origin = catalogue.pairs.table["source"].to_numpy()[rows]
+        return source.sampler(origin, options.batch_size, options.seed)
+    if options.batch_sampler == "no_duplicates":
+        return NoDuplicates(catalogue.keys(rows), options.batch_size, options.seed)
+    return Shuffled(len(rows), options.batch_size, options.seed)
