@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
+from dataclasses import replace
 
+import oracle
 import pytest
 import torch
 from safetensors.torch import load, save
@@ -12,6 +15,8 @@ from safetensors.torch import load, save
 from tempera.core import presets
 from tempera.core.advice import cautions
 from tempera.core.batch import Batch, Side
+from tempera.core.definition import defined_losses
+from tempera.core.diagnose import diagnose
 from tempera.core.objective import Objective
 from tempera.core.similarity import cosine, dot
 from tempera.core.temperature import Temperature, starting_value
@@ -201,6 +206,41 @@ def test_a_schedule_from_auto_goes_on_after_a_checkpoint() -> None:
         dial.settle(1024, True)
         dial.advance(0.7)
     assert after.value == before.value
+
+
+# A batch's own ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dial", [0.07, Temperature(0.07, learnable=True), Temperature("auto")])
+def test_a_batch_may_have_its_own(dial: float | Temperature) -> None:
+    for parts, data in zip(oracle.sampled(90, 40), itertools.cycle([oracle.made(4), oracle.made(5, shared=True)])):
+        objective, ordinary = oracle.objective_of(parts, dial), oracle.objective_of(parts)
+        want = torch.tensor(oracle.losses(data, parts), dtype=torch.float64)
+        batch, other = (oracle.batch_of(data, grad=True) for _ in range(2))
+        batch = replace(batch, temperature=oracle.T)
+        torch.testing.assert_close(objective(batch), want, rtol=1e-11, atol=1e-11)
+        assert defined_losses(objective, batch) == pytest.approx(want.tolist(), rel=1e-11, abs=1e-11)
+        torch.testing.assert_close(objective.propagate(batch, batch.shares()), want, rtol=1e-11, atol=1e-11)
+        ordinary.propagate(other, other.shares())
+        (batch.shares() * objective(batch)).sum().backward()  # a second time, by autograd
+        for role, side in other.sides().items():
+            if side.rows.grad is not None:
+                found = batch.sides()[role].rows.grad
+                torch.testing.assert_close(found, 2 * side.rows.grad, rtol=1e-10, atol=1e-12)
+        assert objective.temperature.log_scale.grad is None
+        assert diagnose(objective, batch).temperature == oracle.T
+
+
+def test_what_a_batch_cannot_have() -> None:
+    side = Side(torch.eye(2))
+    for wrong, says in (
+        (0.0, "must be above 0 and is 0.0"),
+        (-1.0, "above 0"),
+        (math.nan, "above 0"),
+        (math.inf, "infinite"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            Batch(side, side, temperature=wrong)
 
 
 # Cautions ----------------------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def _process(rank: int, size: int, folder: str, work: Callable[..., Any], given:
 
 
 def whole(layout: Layout, seed: int, dtype: torch.dtype = torch.float64) -> Batch[Ragged]:
-    """A batch with everything that can be known of rows."""
+    """A batch with everything that can be known of rows; one of seed 1 has a temperature of its own."""
     draw = torch.Generator().manual_seed(seed)
 
     def side(rows: int, owner: Tensor | None = None) -> Side[Ragged]:
@@ -120,6 +120,7 @@ def whole(layout: Layout, seed: int, dtype: torch.dtype = torch.float64) -> Batc
         side(sum(layout.sampled)),
         weight=torch.rand(n, generator=draw, dtype=dtype),
         known=Ragged.of(known),
+        temperature=0.17 if seed == 1 else None,
     )
 
 
@@ -334,6 +335,10 @@ def _without_weight(batch: Batch[Any], rank: int) -> Batch[Any]:
     return replace(batch, weight=None) if rank == 0 else batch
 
 
+def _other_temperature(batch: Batch[Any], rank: int) -> Batch[Any]:
+    return replace(batch, temperature=0.1) if rank == 0 else batch
+
+
 def _empty(batch: Batch[Any], rank: int) -> Batch[Any]:
     none = slice(0, 0)
     return Batch(batch.query[none], batch.doc[none])
@@ -342,7 +347,7 @@ def _empty(batch: Batch[Any], rank: int) -> Batch[Any]:
 def refusals(group: Group, layout: Layout) -> list[str]:
     """The error of every mistake, in this process; the processes go on afterwards."""
     found = []
-    for mistake in (_without_ids, _other_precision, _wider, _without_weight, _empty):
+    for mistake in (_without_ids, _other_precision, _wider, _without_weight, _other_temperature, _empty):
         batch = mistake(dense(part(whole(layout, 0), layout, group.rank), torch.float64), group.rank)
         try:
             group.gather(batch)

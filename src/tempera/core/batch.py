@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..errors import DataError
 from .ragged import Ragged
+from .temperature import refuse_temperature
 
 Role = Literal["query", "doc", "negatives", "sampled", "memory"]
 X = TypeVar("X")
@@ -75,6 +76,7 @@ class Batch(Generic[X]):
     known: Ragged | None = None  # n rows: the ids of every document known to answer each query
     span: range | None = None  # the rows this device answers for, all if None
     answer: Tensor | None = None  # [n] id of each row's document; None where doc i is row i's
+    temperature: float | None = None  # of this batch in place of the objective's, which then learns nothing from it
 
     def __post_init__(self) -> None:
         if self.answer is None and len(self.query) != len(self.doc):
@@ -83,6 +85,8 @@ class Batch(Generic[X]):
             raise DataError("answer names the document of every query, by id: give one a row, and doc its ids")
         if self.negatives is not None and self.negatives.owner is None:
             raise DataError("negatives need an owner: the row each one came with, Side(rows, owner=...)")
+        if self.temperature is not None:
+            refuse_temperature(self.temperature)
 
     def __len__(self) -> int:
         return len(self.query)

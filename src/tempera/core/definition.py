@@ -61,6 +61,7 @@ class _Rows:
     owner: dict[str, list[int]]
     known: list[list[int]]
     doc_of: list[int]  # where each row's document stands
+    temperature: float
 
     @classmethod
     def of(cls, objective: Objective, batch: Batch[Tensor]) -> _Rows:
@@ -84,6 +85,7 @@ class _Rows:
             owner,
             known,
             doc_of,
+            objective.temperature.value if batch.temperature is None else batch.temperature,
         )
 
     def loss(self, i: int, pairs: Sequence[tuple[str, str]]) -> float:
@@ -121,7 +123,7 @@ class _Rows:
         return self._similarity(self.vectors[pair[0]][self._place(i, pair[0])], self.vectors[pair[1]][c], normalised)
 
     def _positive(self, i: int, pair: tuple[str, str], c: int) -> float:
-        logit = self._score(i, pair, c) / self.objective.temperature.value
+        logit = self._score(i, pair, c) / self.temperature
         for part in self.objective.corrections:
             if isinstance(part, LogQ) and part.kind == "classic":
                 logit -= part.weight * _there(self.logq[pair[1]])[c]
@@ -131,7 +133,7 @@ class _Rows:
 
     def _negative(self, i: int, pair: tuple[str, str], c: int) -> float:
         score = self._score(i, pair, c)
-        logit = score / self.objective.temperature.value
+        logit = score / self.temperature
         for part in self.objective.corrections:
             if isinstance(part, LogQ):
                 logit -= part.weight * _there(self.logq[pair[1]])[c]

@@ -65,10 +65,10 @@ def diagnose(objective: Objective, batch: Batch[Tensor], seed: int = 0) -> Diagn
 
 
 def _diagnosis(objective: Objective, batch: Batch[Tensor], seed: int) -> Diagnosis:
-    problem, scale = objective.problem(batch), 1 / objective.temperature.value
+    problem, temperature = objective.problem(batch), batch.temperature or objective.temperature.value
     vectors = {role: objective.similarity(side.rows) for role, side in batch.sides().items()}
     columns: dict[str, list[Tensor]] = {name: [] for name in ("rank", "probability", "effective", "share", "hardest")}
-    for tile in tiles(problem, vectors, scale):
+    for tile in tiles(problem, vectors, 1 / temperature):
         if tile.group > 0:
             break
         own = tile.positives[tile.held][1][: tile.rows.stop - tile.rows.start]
@@ -105,7 +105,7 @@ def _diagnosis(objective: Objective, batch: Batch[Tensor], seed: int) -> Diagnos
         masked=_masked(objective, batch),
         alignment=float((units[0] - units[1]).square().sum(1).mean()),
         uniformity=float((-2 * far).exp().mean().log()),
-        temperature=objective.temperature.value,
+        temperature=temperature,
     )
 
 

@@ -89,15 +89,15 @@ class Objective(nn.Module):
     def forward(self, batch: Batch[Tensor]) -> Tensor:
         """Losses of this device's rows, [b], differentiable for every embedding and the temperature."""
         roles, rows = zip(*((role, side.rows) for role, side in batch.sides().items()), strict=True)
-        losses: Tensor = _Losses.apply(self, self.problem(batch), roles, self.temperature.scale(), *rows)  # type: ignore[no-untyped-call]
+        losses: Tensor = _Losses.apply(self, self.problem(batch), roles, self.scale(batch), *rows)  # type: ignore[no-untyped-call]
         return losses
 
     def propagate(self, batch: Batch[Tensor], shares: Tensor) -> Tensor:
         """Losses, [b], and the gradients of sum(shares * losses), added to `.grad`, in one pass over the scores.
 
-        Reaches every embedding that requires gradients, and the temperature if it learns.
+        Reaches every embedding that requires gradients, and the temperature if it learns and the batch has none of its own.
         """
-        scale = self.temperature.scale()
+        scale = self.scale(batch)
         rows = {role: side.rows for role, side in batch.sides().items()}
         with torch.no_grad(), exactly(batch.doc.rows):
             vectors = {role: self.similarity.vectors(side) for role, side in rows.items()}
@@ -108,6 +108,12 @@ class Objective(nn.Module):
         reached = [(end, grad) for end, grad in ends if end.requires_grad]
         torch.autograd.backward([end for end, _ in reached], [grad for _, grad in reached])
         return losses
+
+    def scale(self, batch: Batch[Tensor]) -> Tensor:
+        """1/t of a batch: by its own temperature, or by the dial."""
+        if batch.temperature is None:
+            return self.temperature.scale()
+        return torch.tensor(1 / batch.temperature, dtype=torch.float64)
 
     def recall(self, batch: Batch[Tensor]) -> Batch[Tensor]:
         """The batch with what the memory holds, if there is one."""

@@ -52,8 +52,8 @@ class Temperature(nn.Module):
         self.final, self.schedule = final, schedule
         self.floor, self.ceiling = floor, ceiling
         for given in (value, final):
-            if isinstance(given, float | int) and not 0 < given < math.inf:
-                raise ConfigError(_refusal(given))
+            if isinstance(given, float | int):
+                refuse_temperature(given)
         if learnable and final is not None:
             raise ConfigError("a temperature is learned or follows a schedule, not both: drop learnable or final")
         if learnable and not 0 < floor <= (floor if value == "auto" else value) <= ceiling:
@@ -128,12 +128,14 @@ def starting_value(candidates: int, normalised: bool, lowest_q: float | None = N
     return min(max(1 / max(abs(log_q), 1e-9), AUTO_BOUNDS[0]), AUTO_BOUNDS[1])
 
 
-def _refusal(value: float) -> str:
-    if math.isinf(value):
-        return (
+def refuse_temperature(value: float) -> None:
+    """Raise ConfigError for what is no temperature."""
+    if value == math.inf:
+        raise ConfigError(
             "an infinite temperature, which is a scale of 0, makes every logit 0 and every loss log(candidates) whatever "
             "the embeddings, so nothing can be learned; give a temperature such as 0.05 (scale 20)"
         )
-    return (
-        f"the temperature must be above 0 and is {value}; usual values lie between 0.01 (scale 100) and 0.2 (scale 5)"
-    )
+    if not value > 0:
+        raise ConfigError(
+            f"the temperature must be above 0 and is {value}; usual values lie between 0.01 (scale 100) and 0.2 (scale 5)"
+        )

@@ -28,6 +28,7 @@ NAMES = (
     "query.answer",
     "query.known",
     "known.values",
+    "batch.temperature",
 )
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 DTYPES = (*FLOATS, torch.int64, torch.int32)
@@ -58,6 +59,8 @@ def columns_of(batch: Batch[Tensor]) -> Columns:
         found |= {f"{role}.{name}": getattr(side, name) for name in FIELDS}
     if batch.known is not None:
         found |= {"query.known": batch.known.lengths, "known.values": batch.known.values}
+    if batch.temperature is not None:
+        found["batch.temperature"] = torch.tensor([batch.temperature], dtype=torch.float64)
     return {name: column for name in NAMES if (column := found.get(name)) is not None}
 
 
@@ -106,7 +109,7 @@ def check(headers: Sequence[Header]) -> None:
         DataError: they do not, or there are no rows. Every process has the same headers and so the same error.
     """
     table = [dict(zip(NAMES, header, strict=True)) for header in headers]
-    for name in NAMES[:-1]:
+    for name in NAMES[:-2]:
         role, _, column = name.partition(".")
         asked = {process: each[name] for process, each in enumerate(table) if each[f"{role}.rows"][0]}
         if name == "query.rows" and not asked:
@@ -134,6 +137,11 @@ def join(parts: Sequence[Columns], rank: int, memory: Side[Tensor] | None) -> Ga
     known = None
     if (lengths := whole.get("query.known")) is not None:
         known = Ragged(whole.get("known.values", lengths[:0]), from_lengths(lengths))
+    temperatures = [None if (x := part.get("batch.temperature")) is None else float(x) for part in parts]
+    if len(set(temperatures)) > 1:
+        raise DataError(
+            f"temperature of a batch: processes have to give the same, and by their ranks these gave {temperatures}"
+        )
     return Gathered(
         **sides,
         memory=memory,
@@ -141,6 +149,7 @@ def join(parts: Sequence[Columns], rank: int, memory: Side[Tensor] | None) -> Ga
         answer=whole.get("query.answer"),
         known=known,
         span=range(first[rank], first[rank + 1]),
+        temperature=temperatures[rank],
         counts={role: counts[role] for role in sides},
     )
 
