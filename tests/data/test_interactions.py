@@ -272,6 +272,7 @@ def test_features_stand_beside_their_ids(put) -> None:
     path = put({"user_id": [4, 5, 4], "item_id": [1, 2, 3]})
     timeline = Interactions(path=path, users=users, items=items).read()
     assert timeline.items.to_pylist() == [{"title": "a"}, {"title": None}, {"title": "c"}]
+    assert timeline.items["title"].type == pa.large_string()  # a plain one holds no more than 2 GiB when rows are taken
     assert timeline.users.to_pylist() == [{"age": "30"}, {"age": "20"}]
     assert timeline.dropped == {
         "items without a row of features": 1,

@@ -20,7 +20,7 @@ _KEY = "\0id"
 def aligned(
     read: Iterable[Block], ids: pa.Array, role: str, column: str, usual: Sequence[str], dropped: Counter[str]
 ) -> pa.Table:
-    """Features in the order of `ids`, with nulls where there is no row; 7 and "7" are one id.
+    """Features in the order of `ids`, texts as large_string, with nulls where there is no row; 7 and "7" are one id.
 
     Args:
         read: rows in any order, with a column of ids: `column`, or one of a usual name, or "id".
@@ -64,7 +64,11 @@ def _keyed(block: Block, role: str, column: str, usual: Sequence[str]) -> pa.Tab
     if absent.any():
         row = block.first + int(np.argmax(absent))
         raise DataError(f"{block.file}, row {row}: column {name!r} has no id ({int(absent.sum()):,} such rows)")
-    return block.table.drop_columns([name]).append_column(_KEY, keys.cast(pa.large_string()))
+    features = block.table.drop_columns([name])
+    wide = [
+        field.with_type(pa.large_string()) if pa.types.is_string(field.type) else field for field in features.schema
+    ]
+    return features.cast(pa.schema(wide)).append_column(_KEY, keys.cast(pa.large_string()))
 
 
 def _count(dropped: Counter[str], reason: str, number: int) -> None:
