@@ -86,7 +86,7 @@ class Retrieval:
         draws = Draws(options.sampled, options.sampled_power, options.seed)
         self.rows = catalogue.examples(split.train, self.queries, self.docs, draws)
         if isinstance(self.sampler, Mixed):
-            self.rows = replace(self.rows, chance=self.sampler.chance)
+            self.rows = replace(self.rows, chance=self.sampler.chance, temperature=self.sampler.temperature)
         if options.guide is not None:
             guide = Guide.of(Path(options.guide), catalogue.queries, catalogue.docs, vectors)
             self.rows = replace(self.rows, guide=guide)

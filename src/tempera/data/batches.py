@@ -61,6 +61,7 @@ class Examples:
     weight: Tensor | None = None  # [n]
     chance: Tensor | None = None  # [n] of each row in one draw of the sampler, 1/n if None
     guide: Callable[[Role, Tensor], Tensor] | None = None  # a guide's vectors of distinct queries or documents, [n, G]
+    temperature: Callable[[Tensor], float | None] | None = None  # of a batch of some rows; None is the objective's
 
     def __len__(self) -> int:
         return len(self.query)
@@ -121,6 +122,7 @@ class Examples:
             sampled=drawn,
             weight=None if self.weight is None else self.weight[rows],
             known=self.known[query],
+            temperature=None if self.temperature is None else self.temperature(rows),
         )
 
     def _logq(self, docs: Tensor, rows: int) -> Tensor:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..core.temperature import refuse_temperature
 from ..errors import ConfigError
 from .pairs import Pairs, Source
 from .samplers import Mixed
@@ -27,21 +28,27 @@ class Mixture:
         sources: each with its own options, prompts among them.
         weights: share of each in the batches, in any unit; None is by rows.
         batches: "mixed" takes every batch from all sources, "single" each batch from one.
+        temperatures: of each source's batches, which are then single; None is the objective's.
     """
 
     sources: Sequence[Source]
     weights: tuple[float, ...] | None = None
     batches: Literal["mixed", "single"] = "mixed"
+    temperatures: tuple[float | None, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.sources:
             raise ConfigError("a mixture needs sources, and has none")
-        if self.weights is not None and len(self.weights) != len(self.sources):
-            raise ConfigError(
-                f"weights are {len(self.weights)} and sources {len(self.sources)}: give one for each source"
-            )
+        for name, given in (("weights", self.weights), ("temperatures", self.temperatures)):
+            if given is not None and len(given) != len(self.sources):
+                raise ConfigError(f"{name} are {len(given)} and sources {len(self.sources)}: give one for each source")
         if self.weights is not None and (min(self.weights) < 0 or not sum(self.weights)):
             raise ConfigError(f"weights are {list(self.weights)}: none may be below 0, and one has to be above")
+        for temperature in self.temperatures or ():
+            if temperature is not None:
+                refuse_temperature(temperature)
+        if self.temperatures is not None and self.batches != "single":
+            raise ConfigError("temperatures are of the sources, and a batch is of all of them: add batches: single")
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """All pairs of all sources; evaluation may ask what it may ask of each."""
@@ -64,4 +71,4 @@ class Mixture:
 
     def sampler(self, source: NDArray[np.int64], batch_size: int, seed: int) -> Mixed:
         """Which rows stand in which batch; `source` is the position of each row's source, [n]."""
-        return Mixed(source, batch_size, seed, self.weights, self.batches)
+        return Mixed(source, batch_size, seed, self.weights, self.batches, self.temperatures)

@@ -193,6 +193,7 @@ class Mixed:
         source: [n] the source of each row.
         weights: share of each source, [s], in any unit; None is by rows.
         batches: "mixed" or "single".
+        temperatures: of each source's batches, [s], for those that are single; None is the objective's.
 
     Raises:
         ConfigError: weights that do not fit the sources, or a batch that is larger than the data.
@@ -203,6 +204,7 @@ class Mixed:
     seed: int
     weights: tuple[float, ...] | None = None
     batches: Literal["mixed", "single"] = "mixed"
+    temperatures: tuple[float | None, ...] | None = None
 
     def __post_init__(self) -> None:
         refuse_size(len(self.source), self.batch_size)
@@ -228,6 +230,10 @@ class Mixed:
         """Of each row in one draw, [n]."""
         counts = np.bincount(self.source, minlength=len(self.shares))
         return torch.from_numpy((self.shares / np.maximum(counts, 1))[self.source])
+
+    def temperature(self, rows: Tensor) -> float | None:
+        """Of a batch of these rows, which are all of one source; None is the objective's."""
+        return None if self.temperatures is None else self.temperatures[int(self.source[int(rows[0])])]
 
     @property
     def batches_per_epoch(self) -> int:
