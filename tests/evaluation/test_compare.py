@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tempera.evaluation.compare import Comparison, Difference, bootstrap
+from tempera.evaluation.compare import Comparison, Difference, bootstrap, bootstrap_columns
 from tempera.evaluation.spread import Spread, spread
 
 T_95 = 1.97196  # the .975 quantile of Student's t with 199 degrees of freedom
@@ -119,3 +119,37 @@ def test_a_worse_system_is_told_in_one_sign() -> None:
     worse = Comparison(Difference(-0.02, -0.03, -0.01, 0.95), 0.002, 300)
     want = "a is worse than b in m by 0.0200 (95 % interval 0.0100 to 0.0300, p = 0.0020, 300 queries)"
     assert worse.sentence("a", "b", "m") == want
+
+
+def test_columns_are_resampled_as_one_is() -> None:
+    values = np.stack([noise(0), noise(1) * 3], 1)
+    for i, found in enumerate(bootstrap_columns(values, draws=500, seed=3)):
+        alone = bootstrap(values[:, i], draws=500, seed=3)
+        assert (found.mean, found.low, found.high) == pytest.approx((alone.mean, alone.low, alone.high), abs=1e-12)
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.95])
+def test_rows_of_a_group_are_drawn_together(confidence: float) -> None:
+    groups = np.array([5, 3, 5, 5, 9, 3, 9, 0])
+    values = np.random.default_rng(0).normal(size=(8, 2))
+    found = bootstrap_columns(values, groups, confidence, draws=40, seed=1)
+    rows = [[i for i in range(8) if groups[i] == g] for g in (0, 3, 5, 9)]
+    drawn = np.random.default_rng(1).integers(0, 4, (40, 4)).tolist()
+    for column, difference in enumerate(found):
+        means = []
+        for draw in drawn:
+            taken = [values[i, column] for g in draw for i in rows[g]]
+            means.append(sum(taken) / len(taken))
+        tail = (1 - confidence) / 2
+        assert difference.low == pytest.approx(np.quantile(means, tail))
+        assert difference.high == pytest.approx(np.quantile(means, 1 - tail))
+        assert difference.mean == pytest.approx(values[:, column].mean()) and difference.confidence == confidence
+
+
+def test_copies_of_a_query_are_worth_one() -> None:
+    values = noise(0, 100)[:, None]
+    (once,) = bootstrap_columns(values)
+    (copied,) = bootstrap_columns(np.repeat(values, 9, 0), np.repeat(np.arange(100), 9))
+    (alone,) = bootstrap_columns(np.repeat(values, 9, 0))
+    assert (copied.mean, copied.low, copied.high) == pytest.approx((once.mean, once.low, once.high))
+    assert alone.high - alone.low < 0.5 * (once.high - once.low)
