@@ -9,7 +9,7 @@ import pytest
 
 from tempera.errors import ConfigError, DataError
 from tempera.evaluation import baselines
-from tempera.evaluation.baselines import BASELINES, Ease, Events, ItemKNN, Popular, Transitions
+from tempera.evaluation.baselines import BASELINES, Ease, ItemKNN, Observed, Popular, Transitions, by_history
 from tempera.evaluation.catalogue import Histories, rank
 
 USERS = [[0, 1, 2, 1], [2, 3], [], [4, 0, 1, 5, 2], [1, 1, 3], [5], [0, 2, 4, 5, 3]]
@@ -17,14 +17,14 @@ ITEMS = 7  # nobody had item 6
 ASKED = [[0, 2], [], [1, 1, 4], [6], [3, 0, 5, 2, 1]]
 
 
-def events(seed: int | None = None) -> tuple[Events, list[list[int]]]:
+def events(seed: int | None = None) -> tuple[Observed, list[list[int]]]:
     """All events, or those that are drawn; and what is left of each user for training."""
     lengths = [len(row) for row in USERS]
     item = np.array([i for row in USERS for i in row], np.int32)
     train = np.ones(len(item), bool) if seed is None else np.random.default_rng(seed).random(len(item)) < 0.7
     offsets = np.cumsum([0, *lengths])
     kept = [item[a:b][train[a:b]].tolist() for a, b in pairwise(offsets)]
-    return Events(item, offsets, ITEMS, train), kept
+    return Observed(item, offsets, ITEMS, train), kept
 
 
 def histories(rows: list[list[int]]) -> Histories:
@@ -110,11 +110,11 @@ def test_transitions(seed: int | None, window: int, decay: float, discount: floa
 def test_what_is_not_for_training_changes_nothing(name: str) -> None:
     """Baselines are ranked as a model is; scores may be written over, and what is held out is not learned from."""
     given, kept = events(1)
-    alone = Events(*_flat(kept))
+    alone = Observed(*_flat(kept))
     asked, target = histories(ASKED), np.array([3, 0, 2, 5, 4])
     one, other = (BASELINES[name].fit(each) for each in (given, alone))
     first = one.scores(asked)
-    ranks = [rank(lambda rows, f=f: f.scores(asked[rows]), ITEMS, target, asked, 3) for f in (one, other)]  # type: ignore[misc]
+    ranks = [rank(by_history(fitted, asked), ITEMS, target, asked, 3) for fitted in (one, other)]
     assert ranks[0].excluded.tolist() == ranks[1].excluded.tolist() and ranks[0].top.tolist() == ranks[1].top.tolist()
     assert np.array_equal(first, one.scores(asked))
     assert np.array_equal(first[1:3], one.scores(asked[1:3]))
@@ -127,7 +127,7 @@ def _flat(rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray, int, np.ndarra
 
 def test_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
     given, _ = events()
-    nothing = Events(given.item, given.offsets, ITEMS, np.zeros(len(given.item), bool))
+    nothing = Observed(given.item, given.offsets, ITEMS, np.zeros(len(given.item), bool))
     for name, baseline in BASELINES.items():
         if name == "popularity":
             continue

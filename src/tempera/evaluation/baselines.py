@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ..errors import ConfigError, DataError
-from .catalogue import Histories
+from .catalogue import Histories, Scores
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -23,10 +23,10 @@ _LIMIT = 20_000  # items: a table of items by items then holds 3.2 GB, and to in
 
 
 @dataclass(frozen=True)
-class Events:
+class Observed:
     """Interactions of users one after the other, the oldest first; only those of `train` are learned from.
 
-    >>> Events(np.array([2, 0, 2]), np.array([0, 1, 3]), 3, np.array([True, True, False])).counts.tolist()
+    >>> Observed(np.array([2, 0, 2]), np.array([0, 1, 3]), 3, np.array([True, True, False])).counts.tolist()
     [1, 0, 1]
     """
 
@@ -56,7 +56,7 @@ class Fitted(Protocol):
 class Baseline(Protocol):
     """What can be fitted to events."""
 
-    def fit(self, events: Events) -> Fitted:
+    def fit(self, events: Observed) -> Fitted:
         """Learn from the training events."""
 
 
@@ -64,7 +64,7 @@ class Baseline(Protocol):
 class Popular:
     """How often an item stands among the training events, for everyone alike."""
 
-    def fit(self, events: Events) -> _Constant:
+    def fit(self, events: Observed) -> _Constant:
         """Count."""
         return _Constant(events.counts.astype(np.float32))
 
@@ -74,7 +74,7 @@ class ItemKNN:
     """Cosines of items, by who had them: score(j) = sum over items i of the history of cos(i, j).
 
     x_ui says how often user u had item i in training, cos(i, j) = x_i x_j / (|x_i| |x_j|). Of the history only the
-    `neighbours` that are nearest to j count, and j itself does not (Sarwar et al. 2001, section 3, as a sum).
+    `neighbours` that are nearest to j count, and j itself does not (Sarwar et al. 2001; a sum, as events have no grades).
 
     Args:
         neighbours: of each item; of equal cosines those with the smaller codes.
@@ -84,7 +84,7 @@ class ItemKNN:
     neighbours: Count = 100
     last: Count | None = 10
 
-    def fit(self, events: Events) -> ItemToItem:
+    def fit(self, events: Observed) -> ItemToItem:
         """Count who had what together with what."""
         gram = _gram(events, "item-kNN")
         length = np.sqrt(np.maximum(gram.diagonal(), 1))
@@ -101,7 +101,7 @@ class Ease:
     """The linear autoencoder with no weight of an item on itself that is nearest to the training events.
 
     With X as in `ItemKNN`, P = (X'X + regularisation * I)^-1 and B_ij = -P_ij / P_jj, B_ii = 0, the score of j is the sum
-    of B_ij over items i of the history (Steck 2019, equations 8 and 9).
+    of B_ij over items i of the history (Steck 2019, the closed form).
 
     Args:
         regularisation: towards 0, in counts.
@@ -111,7 +111,7 @@ class Ease:
     regularisation: Annotated[float, Field(gt=0)] = 1000.0
     last: Count | None = 3
 
-    def fit(self, events: Events) -> ItemToItem:
+    def fit(self, events: Observed) -> ItemToItem:
         """Invert a table of items by items: seconds for 3,000 items, and eight times as long for twice as many."""
         gram = _gram(events, "EASE")
         gram[np.diag_indices(events.items)] += self.regularisation
@@ -139,7 +139,7 @@ class Transitions:
     decay: Annotated[float, Field(gt=0, le=1)] = 0.8
     discount: Annotated[float, Field(ge=0, le=1)] = 0.3
 
-    def fit(self, events: Events) -> ItemToItem:
+    def fit(self, events: Observed) -> ItemToItem:
         """Count pairs."""
         table = _table(events, "transition counts")
         item, offsets = events.of_training()
@@ -183,6 +183,11 @@ class ItemToItem:
         return scores
 
 
+def by_history(fitted: Fitted, histories: Histories) -> Scores:
+    """What ranking asks for: the scores of a block of queries, by what stands before each."""
+    return lambda rows: fitted.scores(histories[rows])
+
+
 BASELINES: dict[str, Baseline] = {
     "popularity": Popular(),
     "item-kNN": ItemKNN(),
@@ -191,7 +196,7 @@ BASELINES: dict[str, Baseline] = {
 }
 
 
-def _table(events: Events, what: str) -> NDArray[np.float64]:
+def _table(events: Observed, what: str) -> NDArray[np.float64]:
     """Zeros, [c, c]."""
     if events.items > _LIMIT:
         raise ConfigError(
@@ -202,7 +207,7 @@ def _table(events: Events, what: str) -> NDArray[np.float64]:
     return np.zeros((events.items, events.items))
 
 
-def _gram(events: Events, what: str) -> NDArray[np.float64]:
+def _gram(events: Observed, what: str) -> NDArray[np.float64]:
     """How often each two items have a user in common, X'X, [c, c]."""
     table = _table(events, what)
     item, offsets = events.of_training()

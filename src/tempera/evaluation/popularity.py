@@ -1,0 +1,92 @@
+"""What a recommender shows: the popular or the rare, all of the catalogue or little of it.
+
+Letters in shapes: q queries, c items of the catalogue, K depth of a list, -1 in it where there is no item.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+TIERS = ("head", "middle", "tail")
+SHARES = (0.1, 0.4)  # of the items: head, middle; the rest is the tail
+
+
+@dataclass(frozen=True)
+class Popularity:
+    """How often each item stands among the training events, and what follows from it.
+
+    >>> popularity = Popularity(np.array([1, 8, 0, 2, 0, 3, 0, 1, 1, 0]))
+    >>> [popularity.tiers.tolist().count(tier) for tier in range(3)], int(popularity.tiers[1])
+    ([1, 4, 5], 0)
+    """
+
+    counts: Ints  # [c]
+
+    @cached_property
+    def tiers(self) -> Ints:
+        """The tier of each item, 0 to 2 as in `TIERS`, [c].
+
+        Head: the tenth of the items with the most training events; middle: the four tenths after them; tail: the other
+        half, with what was never seen in training. Numbers are rounded up, and of equal items the smaller code goes first.
+        """
+        edges = np.ceil(np.cumsum(SHARES) * len(self.counts) - 1e-9)  # .1 of 70 items are 7
+        tiers = np.empty(len(self.counts), np.int64)
+        tiers[np.argsort(-self.counts, kind="stable")] = np.searchsorted(edges, np.arange(len(tiers)), side="right")
+        return tiers
+
+    @cached_property
+    def information(self) -> Floats:
+        """-log2 of each item's share of the training events, in bits, [c]; an item without any counts as having one."""
+        information: Floats = -np.log2(np.maximum(self.counts, 1) / max(1, int(self.counts.sum())))
+        return information
+
+    def places(self, top: Ints) -> Ints:
+        """How many places of each list are an item of each tier, [q, K] -> [q, 3]."""
+        tiers = np.where(top < 0, -1, self.tiers[top])
+        return np.stack([(tiers == tier).sum(1) for tier in range(len(TIERS))], 1)
+
+    def novelty(self, top: Ints) -> Floats:
+        """Self-information of each list's items, mean over its places, in bits, [q]; 0 for an empty list.
+
+        The less often an item was seen, the more a list with it says (Zhou et al. 2010, there log2 of users over an
+        item's users; Vargas and Castells 2011, with shares of events as here).
+        """
+        filled = top >= 0
+        total = np.where(filled, self.information[top], 0.0).sum(1)
+        novelty: Floats = total / np.maximum(filled.sum(1), 1)
+        return novelty
+
+
+def exposure(top: Ints, items: int) -> Ints:
+    """How many lists hold each item, [q, K] -> [c]."""
+    return np.bincount(top[top >= 0], minlength=items)
+
+
+def coverage(shown: Ints) -> float:
+    """Share of the catalogue that stands in at least one list (Ge et al. 2010, catalogue coverage).
+
+    >>> coverage(exposure(np.array([[0, 1], [1, -1]]), 4))
+    0.5
+    """
+    return float((shown > 0).mean())
+
+
+def gini(shown: Ints) -> float:
+    """How unequally lists hold the items: 0 where all stand in as many, near 1 where one stands in all.
+
+    G = sum_i (2 i - c - 1) x_i / (c sum_i x_i) over exposures x in rising order, i from 1 to c, items in no list
+    included (Fleder and Hosanagar 2009); 0 where there are no lists.
+
+    >>> gini(np.array([2, 2, 2])), gini(np.array([0, 0, 0, 8]))
+    (0.0, 0.75)
+    """
+    rising = np.sort(shown)
+    weights = 2 * np.arange(1, len(shown) + 1) - len(shown) - 1
+    return float((weights * rising).sum() / (len(shown) * max(1, int(shown.sum()))))
