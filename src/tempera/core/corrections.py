@@ -96,6 +96,31 @@ def expected_logq(batch_rows: int, frequency: Tensor, sampled: int = 0, proposal
     return count.log()
 
 
+def inclusion_logq(batch_rows: int, frequency: Tensor, sampled: int = 0, proposal: Tensor | None = None) -> Tensor:
+    """Log of the chance that a batch holds each document at all, from any of its sources, [n].
+
+        log( 1 - (1 - frequency)^batch_rows (1 - proposal)^sampled )
+
+    What `LogQ` needs where a batch holds each document once: each stands there with this chance, or not at all, and a
+    sum over those that do, each divided by its chance, has the sum over all for its mean (Horvitz and Thompson 1952).
+
+    Args:
+        batch_rows: pairs of a batch.
+        frequency: [n] share of each document among the training pairs.
+        sampled: documents drawn apart from the pairs.
+        proposal: [n] chance of each document in one of these draws.
+
+    >>> print([round(float(chance), 4) for chance in inclusion_logq(2, torch.tensor([0.5, 0.1])).exp()])
+    [0.75, 0.19]
+    """
+    absent = batch_rows * torch.log1p(-frequency.double())
+    if sampled:
+        if proposal is None:
+            raise DataError("documents sampled apart from the pairs need their proposal probabilities")
+        absent = absent + sampled * torch.log1p(-proposal.double())
+    return (-torch.expm1(absent)).log().to(frequency.dtype)
+
+
 @dataclass(frozen=True)
 class Hardness:
     """Add `strength` x similarity to negatives of the forward direction, without gradient.

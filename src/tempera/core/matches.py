@@ -27,15 +27,18 @@ class Matches:
 
     columns: Tensor  # [c] candidates in the order of their keys
     first: Tensor  # [p] where each row key's run of equal candidates begins,
-    count: Tensor  # [p] and how many they are
-    offsets: Tensor  # [b + 1] the keys of each row
+    count: Tensor | None  # [p] and how many they are; None: one each
+    offsets: Tensor  # [b + 1] the keys of each row that have any
 
     def __call__(self, tile: slice) -> tuple[Tensor, Tensor]:
         """Rows (counted from the tile's first) and columns of the tile's matches, [k] and [k]."""
         offsets = self.offsets[tile.start : tile.stop + 1]
         keys = slice(int(offsets[0]), int(offsets[-1]))
-        row_of_key = torch.repeat_interleave(offsets.diff())
-        first, count = self.first[keys], self.count[keys]
+        row_of_key = torch.repeat_interleave(offsets.diff(), output_size=keys.stop - keys.start)
+        first = self.first[keys]
+        if self.count is None:
+            return row_of_key, self.columns[first]
+        count = self.count[keys]
         return torch.repeat_interleave(row_of_key, count), self.columns[spread(first, count)]
 
 
@@ -47,11 +50,29 @@ def match(keys: Tensor, candidates: Tensor, offsets: Tensor | None = None, colum
         columns: [c] the column each candidate key stands for; None is its position.
     """
     ordered, order = candidates.sort(stable=True)
-    first = torch.searchsorted(ordered, keys)
-    count = torch.searchsorted(ordered, keys, right=True) - first
+    distinct, runs = torch.unique_consecutive(ordered, return_counts=True)
+    if offsets is None:
+        offsets = torch.arange(len(keys) + 1, device=keys.device)
+    if not len(distinct):
+        return Matches(order, keys[:0], None, torch.zeros_like(offsets))
+    at, hit = _find(keys, distinct)
+    passed = torch.cat([hit.new_zeros(1, dtype=torch.int64), hit.cumsum(0)])
+    at, several = at[hit], len(distinct) < len(ordered)
     return Matches(
         columns=order if columns is None else columns[order],
-        first=first,
-        count=count,
-        offsets=torch.arange(len(keys) + 1, device=keys.device) if offsets is None else offsets,
+        first=(runs.cumsum(0) - runs)[at] if several else at,
+        count=runs[at] if several else None,
+        offsets=passed[offsets],
     )
+
+
+def _find(keys: Tensor, distinct: Tensor) -> tuple[Tensor, Tensor]:
+    """Where each key stands among distinct ones that rise, and whether it does, each [p]."""
+    low, width = int(distinct[0]), int(distinct[-1]) - int(distinct[0]) + 1
+    if width > max(len(keys), len(distinct)):  # hashes
+        at = torch.searchsorted(distinct, keys).clamp_(max=len(distinct) - 1)
+        return at, distinct[at] == keys
+    table = torch.full((width + 1,), -1, device=keys.device)  # codes: a tenth of the time of a search
+    table[distinct - low] = torch.arange(len(distinct), device=keys.device)
+    at = table[(keys - low).clamp_(-1, width)]  # what lies outside finds the last place, which is empty
+    return at, at >= 0

@@ -1,0 +1,110 @@
+"""From a timeline to the batches of a training run: events as rows, and each item once.
+
+Letters in shapes: b events of a batch, u users, i items, m drawn items, d distinct items of a batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..core.batch import Batch, Side
+from ..core.corrections import inclusion_logq
+from ..core.frame import Events, Frame
+from ..core.ragged import Ragged, from_lengths
+from .batches import Draws
+from .frequency import counted
+from .segments import Contexts
+from .timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Visits:
+    """Row k is event k: its user, with what stands before it, and its item.
+
+    A batch holds each item once, however many rows it answers, with the log of the chance that the batch holds it at
+    all. Items that are drawn besides stand apart, without those that the rows brought already.
+
+    Args:
+        train: events that are trained on, [e].
+        contexts: what each event is predicted from.
+        draws: items drawn besides each batch, from those that are trained on.
+    """
+
+    timeline: Timeline
+    train: NDArray[np.bool_]
+    contexts: Contexts
+    draws: Draws = Draws()
+
+    @cached_property
+    def item(self) -> Tensor:
+        """The item of each event, [e]."""
+        return torch.from_numpy(np.asarray(self.timeline.item))
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """Training events of each item, [i]."""
+        return counted(self.timeline.item, self.train, len(self.timeline.item_ids))
+
+    @cached_property
+    def frequency(self) -> Tensor:
+        """Share of each item among the training events, [i]."""
+        return torch.from_numpy(self.counts / self.counts.sum()).float()
+
+    @cached_property
+    def proposal(self) -> Tensor:
+        """Chance of each item in one draw, [i]."""
+        return self.draws.proposal(self.frequency)
+
+    @cached_property
+    def known(self) -> Ragged:
+        """The training items of each user, u rows."""
+        lengths = np.add.reduceat(self.train, self.timeline.offsets[:-1], dtype=np.int64)
+        return Ragged(self.item[torch.from_numpy(self.train)], from_lengths(torch.from_numpy(lengths)))
+
+    def frame(self, events: Tensor) -> Frame:
+        """Who asks, and what stands before these events, [b]."""
+        user = torch.from_numpy(self.timeline.user_of(events.numpy()))
+        return Frame({"user": user, "history": Events.of(self.item, *self.contexts(events))})
+
+    def batch(self, events: Tensor, step: int = 0) -> Batch[Frame]:
+        """The chosen events, [b], and what step `step` draws besides."""
+        frame, answer = self.frame(events), self.item[events].long()
+        user = frame.columns["user"]
+        assert isinstance(user, Tensor)
+        distinct = torch.unique(answer)  # [d]
+        drawn = torch.empty(0, dtype=torch.int64)
+        if self.draws.count:
+            drawn = torch.unique(self.draws(self.proposal, step))
+            drawn = drawn[~torch.isin(drawn, distinct)]
+        weight = self.timeline.weight
+        return Batch(
+            query=Side(frame, ids=user),
+            doc=self._items(distinct, len(events)),
+            sampled=self._items(drawn, len(events)) if len(drawn) else None,
+            weight=None if weight is None else torch.from_numpy(weight[events.numpy()]),
+            known=self._known(user, torch.cat([distinct, drawn])),
+            answer=answer,
+        )
+
+    def _items(self, items: Tensor, rows: int) -> Side[Frame]:
+        proposal = self.proposal[items] if self.draws.count else None
+        logq = inclusion_logq(rows, self.frequency[items], self.draws.count, proposal)
+        return Side(Frame({"item": items}), ids=items, logq=logq)
+
+    def _known(self, user: Tensor, present: Tensor) -> Ragged:
+        """Of each row's user, the training items that the batch holds: no others need a mask."""
+        here = torch.zeros(len(self.timeline.item_ids), dtype=torch.bool)
+        here[present] = True
+        users, of = torch.unique(user, return_inverse=True)
+        own = self.known[users]
+        inside = here[own.values]
+        lengths = torch.zeros(len(users), dtype=torch.int64).index_add_(
+            0, torch.repeat_interleave(own.lengths), inside.long()
+        )
+        return Ragged(own.values[inside], from_lengths(lengths))[of]
