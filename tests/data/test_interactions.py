@@ -150,6 +150,11 @@ def test_dates_are_microseconds_of_utc(put, text: str, moment: datetime) -> None
         assert Interactions(path=path).read().time.tolist() == [microseconds]
 
 
+def test_dates_are_cut_to_microseconds(put) -> None:
+    path = put({"user": [1, 1], "item": [1, 2], "time": pa.array([1_000_000_999, 1_000_000_001], pa.timestamp("ns"))})
+    assert rows_of(Interactions(path=path).read()) == {1: [(1, 1_000_000), (2, 1_000_000)]}
+
+
 def test_numbers_of_csv_are_whole_where_they_can_be(put) -> None:
     assert Interactions(path=put("user,item,time\na,x,5\n")).read().time.dtype == np.int64
     assert Interactions(path=put("user,item,time\na,x,5.5\n")).read().time.tolist() == [5.5]
@@ -225,7 +230,11 @@ def test_what_is_missing_is_named_or_counted(put) -> None:
             "a.parquet has 2 columns that are usual for a time: time, timestamp; choose with data.time=time "
             "data.metadata=[timestamp]",
         ),
-        ({"item": [1], "who": [1]}, "a.parquet: column 'who' has no usual name"),
+        (
+            {"item": [1], "who": [1]},
+            "a.parquet has no column that is usual for a user (user, userid, uid, customer, customerid, visitorid, "
+            "reviewerid); it has item, who: name one with data.user=COLUMN",
+        ),
     ],
 )
 def test_faults_are_named(put, columns: dict[str, Any], message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from ..errors import ConfigError, DataError, did_you_mean
 
@@ -17,66 +18,84 @@ def plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def columns_of(
-    names: Sequence[str],
-    usual: Mapping[str, Sequence[str]],
-    given: Mapping[str, str | None],
-    metadata: Sequence[str],
-    where: str,
-) -> dict[str, str]:
-    """The column of every role that a table has.
-
-    Args:
-        names: columns of the table.
-        usual: usual names of each role's column, as `plain` makes them.
-        given: the column of each role, None to look for a usual one.
-        metadata: columns that are not read; ["*"] is all without a role.
-        where: what to call the table in messages.
-
-    Raises:
-        DataError: a column that is missing, ambiguous, without role or there twice; says what there is to choose.
-        ConfigError: one that is given two roles.
-
-    >>> columns_of(["userId", "movieId"], {"user": ["userid"], "item": ["movieid"]}, {}, (), "a.csv")
-    {'user': 'userId', 'item': 'movieId'}
-    """
+def refuse_repeated(names: Sequence[str], where: str) -> None:
+    """Refuse a table with two columns of one name."""
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise DataError(f"{where} has {names.count(twice)} columns named {twice!r}; give each column a name of its own")
-    free = [name for name in names if name not in (*given.values(), *metadata)]
-    found: dict[str, str] = {}
-    for role in usual:
-        name = given.get(role) or _usual(role, usual[role], free, where)
-        if name is None:
-            continue
+
+
+def chosen(
+    role: str,
+    given: Sequence[str] | None,
+    usual: Sequence[str],
+    names: Sequence[str],
+    where: str,
+    many: bool = False,
+) -> tuple[str, ...]:
+    """The columns of a role: those that are given, or else what the table has of usual names.
+
+    Args:
+        given: columns that options name; None to take usual ones.
+        usual: columns of the table that have a usual name.
+        names: all columns of the table.
+        where: what to call the table in messages.
+        many: whether the role may have several columns.
+
+    Raises:
+        DataError: a given column that is not there, or several usual ones for a role of one.
+    """
+    for name in given or ():
         if name not in names:
             raise DataError(
                 f"{where} has no column {name!r} for data.{role}; it has {', '.join(names)}.{did_you_mean(name, names)}"
             )
-        other = next((before for before, column in found.items() if column == name), None)
-        if other or name in metadata:
-            raise ConfigError(f"{where}: column {name!r} is given as {other or 'metadata'} and as {role}; keep one")
-        found[role] = name
-    _refuse_unknown([name for name in free if name not in found.values()], usual, metadata, where)
-    return found
-
-
-def _usual(role: str, usual: Sequence[str], free: Sequence[str], where: str) -> str | None:
-    matching = [name for name in free if plain(name) in usual]
-    if len(matching) > 1:
+    if given is not None:
+        return tuple(given)
+    if len(usual) > 1 and not many:
         raise DataError(
-            f"{where} has {len(matching)} columns that are usual for a {role}: {', '.join(matching)}; "
-            f"choose with data.{role}={matching[0]} data.metadata=[{','.join(matching[1:])}]"
+            f"{where} has {len(usual)} columns that are usual for a {role}: {', '.join(usual)}; "
+            f"choose with data.{role}={usual[0]} data.metadata=[{','.join(usual[1:])}]"
         )
-    return matching[0] if matching else None
+    return tuple(usual)
 
 
-def _refuse_unknown(
-    unknown: Sequence[str], usual: Mapping[str, Sequence[str]], metadata: Sequence[str], where: str
+def refuse_absent(role: str, usual: Sequence[str], names: Sequence[str], where: str) -> NoReturn:
+    """Refuse a table in which a role that every table has was not found."""
+    raise DataError(
+        f"{where} has no column that is usual for a {role} ({', '.join(usual)}); "
+        f"it has {', '.join(names)}: name one with data.{role}=COLUMN"
+    )
+
+
+def refuse_unknown(
+    names: Sequence[str],
+    found: Mapping[str, Sequence[str]],
+    metadata: Sequence[str],
+    usual: Mapping[str, Sequence[str]],
+    where: str,
 ) -> None:
+    """Refuse columns with two roles, and columns with none that are not declared as metadata.
+
+    Args:
+        names: columns of the table.
+        found: the columns of each role.
+        metadata: columns that are not read; ["*"] is all without a role.
+        usual: usual names of each role's columns.
+        where: what to call the table in messages.
+    """
+    taken: dict[str, str] = {}
+    for role, columns in found.items():
+        for name in columns:
+            if name in taken or name in metadata:
+                other = taken.get(name, "metadata")
+                raise ConfigError(f"{where}: column {name!r} is given as {other} and as {role}; keep one")
+            taken[name] = role
+    unknown = [name for name in names if name not in taken and name not in metadata]
     if unknown and "*" not in metadata:
+        known = [name for role in usual.values() for name in role]
         raise DataError(
             f"{where}: column {unknown[0]!r} has no usual name: give its role as data.ROLE={unknown[0]}, one of "
             f"{', '.join(usual)}, or declare it: data.metadata=[{','.join(unknown)}]."
-            f"{did_you_mean(plain(unknown[0]), [name for role in usual.values() for name in role])}"
+            f"{did_you_mean(unknown[0], known)}"
         )

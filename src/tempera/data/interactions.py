@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from ..errors import ConfigError, DataError
-from .columns import columns_of
+from .columns import chosen, plain, refuse_absent, refuse_repeated, refuse_unknown
 from .division import Divide, GlobalTime
 from .events import events_of
 from .features import aligned
@@ -107,14 +107,19 @@ class Interactions:
         Raises:
             DataError: a column that is missing, ambiguous or without role.
         """
-        given = {role: getattr(self, role) for role in USUAL}
-        found = columns_of(names, USUAL, given, self.metadata, where)
+        refuse_repeated(names, where)
+        given = {role: None if (name := getattr(self, role)) is None else (name,) for role in USUAL}
+        taken = {name for columns in given.values() for name in columns or ()} | set(self.metadata)
+        free = [name for name in names if name not in taken]
+        columns = {
+            role: chosen(role, given[role], [name for name in free if plain(name) in USUAL[role]], names, where)
+            for role in USUAL
+        }
         for role in ("user", "item"):
-            if role not in found:
-                raise DataError(
-                    f"{where} has no column that is usual for a {role} ({', '.join(USUAL[role])}); "
-                    f"it has {', '.join(names)}: name one with data.{role}=COLUMN"
-                )
+            if not columns[role]:
+                refuse_absent(role, USUAL[role], names, where)
+        refuse_unknown(names, columns, self.metadata, USUAL, where)
+        found = {role: columns[role][0] for role in USUAL if columns[role]}
         if "rating" in found and self.min_rating is None:
             name = found["rating"]
             raise DataError(

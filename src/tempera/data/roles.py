@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ..errors import ConfigError, DataError, did_you_mean
+from ..errors import ConfigError, DataError
+from .columns import chosen, refuse_absent, refuse_repeated, refuse_unknown
 
 # Usual names of the two roles that every table has.
 QUERY_NAMES = ("query", "anchor", "question", "premise", "sentence1", "text1")
@@ -93,21 +94,14 @@ class Roles:
 pos, answer, passage, context, hypothesis, sentence2, text2, positive_passages); it has anchor, title, negative_1, \
 negative_2: name one with data.doc=COLUMN
         """
-        for name in names:
-            if names.count(name) > 1:
-                raise DataError(
-                    f"{where} has {names.count(name)} columns named {name!r}; give each column a name of its own"
-                )
+        refuse_repeated(names, where)
         given = {name for role in USUAL for name in self._given(role)} | set(self.metadata)
         free = [name for name in names if name not in given]
         found = {role: self._find(role, names, free, where) for role in USUAL}
         for role in ("query", "doc"):
             if not found[role]:
-                raise DataError(
-                    f"{where} has no column that is usual for a {role} ({', '.join(USUAL[role])}); "
-                    f"it has {', '.join(names)}: name one with data.{role}=COLUMN"
-                )
-        self._refuse_unknown(names, found, where)
+                refuse_absent(role, USUAL[role], names, where)
+        refuse_unknown([name for name in names if name not in _UNREAD], found, self.metadata, USUAL, where)
         if found["score"] and self.min_score is None:
             name = found["score"][0]
             raise DataError(
@@ -125,39 +119,11 @@ negative_2: name one with data.doc=COLUMN
         return (value,) if isinstance(value, str) else value or ()
 
     def _find(self, role: str, names: Sequence[str], free: Sequence[str], where: str) -> tuple[str, ...]:
-        for name in self._given(role):
-            if name not in names:
-                raise DataError(
-                    f"{where} has no column {name!r} for data.{role}; it has {', '.join(names)}.{did_you_mean(name, names)}"
-                )
-        if getattr(self, role) is not None:
-            return self._given(role)
-        usual = tuple(name for name in free if name in USUAL[role])
-        if role == "negatives":
-            return usual + tuple(name for name in free if _NUMBERED.fullmatch(name))
-        if len(usual) > 1:
-            raise DataError(
-                f"{where} has {len(usual)} columns that are usual for a {role}: {', '.join(usual)}; "
-                f"choose with data.{role}={usual[0]} data.metadata=[{','.join(usual[1:])}]"
-            )
-        return usual
-
-    def _refuse_unknown(self, names: Sequence[str], found: dict[str, tuple[str, ...]], where: str) -> None:
-        taken: dict[str, str] = {}
-        for role, columns in found.items():
-            for name in columns:
-                if name in taken or name in self.metadata:
-                    other = taken.get(name, "metadata")
-                    raise ConfigError(f"{where}: column {name!r} is given as {other} and as {role}; keep one")
-                taken[name] = role
-        unknown = [name for name in names if name not in taken and name not in (*self.metadata, *_UNREAD)]
-        if unknown and "*" not in self.metadata:
-            usual = [name for role in USUAL.values() for name in role]
-            raise DataError(
-                f"{where}: column {unknown[0]!r} has no usual name: give its role as data.ROLE={unknown[0]}, one of "
-                f"{', '.join(USUAL)}, or declare it: data.metadata=[{','.join(unknown)}]."
-                f"{did_you_mean(unknown[0], usual)}"
-            )
+        many = role == "negatives"
+        usual = [name for name in free if name in USUAL[role]]
+        numbered = [name for name in free if many and _NUMBERED.fullmatch(name)]
+        given = None if getattr(self, role) is None else self._given(role)
+        return chosen(role, given, usual + numbered, names, where, many)
 
 
 # Of tables that nothing is trained on: there, a query that is its own document is no fault.
