@@ -1,0 +1,111 @@
+"""Memory and time of a recommender's data: generated interactions, from Parquet shards to batches of targets with contexts.
+
+Memory that counts is what the process holds for itself (RssAnon): pages of mapped files are given back when others need them.
+The towers, their tables and the optimiser are apart. Users have texts for ids, and rows are in no order.
+
+    python bench/interactions.py [INTERACTIONS]
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from _harness import Aim, finish, table
+from data import Meter, own_bytes
+from tempera.data.division import GlobalTime
+from tempera.data.frequency import counted
+from tempera.data.interactions import Interactions
+from tempera.data.segments import Contexts, Segments
+
+SHARD, BATCH, STEPS, TARGETS = 1_000_000, 1024, 2000, 16
+GOAL = 100_000_000
+A_USER = 20  # events in the mean: 5 million users at the goal
+ITEMS = 1_000_000
+
+
+def write(folder: Path, count: int) -> None:
+    """Users as often as each other, items by 1 / rank, times in no order, two columns of ids as texts and as numbers."""
+    generator = np.random.default_rng(0)
+    for start in range(0, count, SHARD):
+        rows = min(SHARD, count - start)
+        user = generator.integers(0, count // A_USER, rows)
+        columns = {
+            "user_id": pa.array([f"user-{number:09}" for number in user.tolist()]),
+            "item_id": (ITEMS ** generator.random(rows)).astype(np.int64),
+            "timestamp": generator.integers(1_000_000_000, 1_600_000_000, rows),
+        }
+        parquet.write_table(pa.table(columns), folder / f"{start:09}.parquet")
+
+
+def measure(count: int) -> dict[str, dict[str, float]]:
+    meter = Meter()
+    with TemporaryDirectory() as name:
+        folder, cache = Path(name) / "rows", Path(name) / "cache"
+        folder.mkdir()
+        write(folder, count)
+        pa.default_memory_pool().release_unused()
+        before = own_bytes()
+        with meter("read"):
+            timeline = Interactions(path=str(folder)).read(cache)
+        with meter("divide"):
+            division = GlobalTime()(timeline)
+            train = division.train
+            counted(timeline.item, train, len(timeline.item_ids))
+        with meter("epoch"):
+            segments = Segments.of(timeline, train, BATCH, seed=0, targets=TARGETS)
+            segments.plan(0)
+        with meter("batches"):
+            contexts = Contexts(timeline, targets=TARGETS)
+            for events in segments(0, STEPS):
+                start, stop = contexts(events)
+                assert (start <= stop).all()
+        assert len(timeline) == count
+    figures = {phase: {**at, "bytes": at["bytes"] - before} for phase, at in meter.phases.items()}
+    begin = time.process_time()
+    for _ in segments(0, STEPS):
+        pass
+    alone = time.process_time() - begin
+    plan = figures["epoch"]["seconds"] / segments.events  # each event's share of its epoch's plan
+    figures["batches"]["sampled_a_second"] = 1 / (plan + alone / (STEPS * BATCH))
+    figures["batches"]["with_contexts_a_second"] = 1 / (plan + figures["batches"]["seconds"] / (STEPS * BATCH))
+    return figures
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--one"]:
+        print(json.dumps(measure(int(sys.argv[2]))))
+        return
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000_000
+    few, many = (
+        json.loads(subprocess.run([sys.executable, __file__, "--one", str(n)], capture_output=True, check=True).stdout)
+        for n in (count // 4, count)
+    )  # each in a process of its own: what does not grow with the events is told from what does
+    slope = {name: (many[name]["bytes"] - few[name]["bytes"]) / (count * 3 / 4) for name in many}
+    expected = {name: (many[name]["bytes"] + slope[name] * (GOAL - count)) / 2**30 for name in many}
+    rows = [
+        [name, f"{p['seconds']:.1f}", f"{p['bytes'] / 2**20:,.0f}", f"{slope[name]:.0f}", f"{expected[name]:.2f}"]
+        for name, p in many.items()
+    ]
+    table(["phase", "CPU s", "MiB", "bytes an event more", f"GiB at {GOAL:,}"], rows)
+    print(f"{count:,} interactions and a quarter of them measured; {GOAL:,} by the line through both, not run")
+    sampled, whole = (many["batches"][name] / 1e6 for name in ("sampled_a_second", "with_contexts_a_second"))
+    print(f"{sampled:.1f} million targets a CPU second, their epoch's plan included; {whole:.1f} with their contexts")
+    figures = {"interactions": count, "phases": many, "quarter": few, "bytes_an_event": slope, "expected_gib": expected}
+    aims = [
+        Aim(f"GiB at {GOAL:,} interactions, by proportion", max(expected.values()), 8.0),
+        Aim("million targets a CPU second", sampled, 5.0, at_least=True),
+    ]
+    finish("interactions", figures, aims, ["pyarrow", "numpy", "torch"])
+
+
+if __name__ == "__main__":
+    main()
