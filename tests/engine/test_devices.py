@@ -9,17 +9,11 @@ from typing import Any
 import pytest
 import torch
 import worlds
-from worlds import LAYOUTS
+from worlds import LAYOUTS, found
 
 from tempera.engine.distributed import Group
 
 SIZES = sorted(LAYOUTS)
-
-
-@cache
-def found(size: int) -> list[dict[str, Any]]:
-    """What every process of a world has found, by rank."""
-    return worlds.world(size, worlds.all_work, LAYOUTS[size])
 
 
 @cache
@@ -122,16 +116,3 @@ def test_what_processes_do_not_know_alike_is_the_same_error_on_all() -> None:
         f"temperature of a batch: {alike} [0.1, None, None, None]",
         "a batch has at least one pair, and no process brought one",
     ]
-
-
-def test_divided_towers_have_the_sum_of_the_gradients() -> None:
-    """Several forward passes before their backward passes, one without graph and replayed; then adding up."""
-    torch.manual_seed(1)
-    tower, batches = worlds.Tower(), worlds.micro_batches(2)
-    for rank, mine in enumerate(batches):
-        for features in mine:
-            (tower(features) * (rank + 1)).sum().backward()
-    for process in found(2):
-        for name, p in tower.named_parameters():
-            assert p.grad is not None and float(p.grad.abs().max()) > 0.1
-            torch.testing.assert_close(process["divided"][name], p.grad, rtol=1e-5, atol=1e-6)

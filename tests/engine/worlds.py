@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,6 @@ from tempera.core.pools import POOLS
 from tempera.core.pools import memory as memory_pool
 from tempera.core.ragged import Ragged
 from tempera.core.temperature import Temperature
-from tempera.engine.devices import shard
 from tempera.engine.distributed import Group
 from tempera.engine.step import step
 from tempera.errors import TemperaError
@@ -291,28 +291,6 @@ def added_up(group: Group) -> Found:
     }
 
 
-def micro_batches(size: int) -> list[list[Ragged]]:
-    """Three for each process."""
-    return [[Ragged.of([[rank, 3 * i], [2 + i]]) for i in range(3)] for rank in range(size)]
-
-
-def divided(group: Group) -> Found:
-    """Gradients of a tower whose parameters are divided, made whole."""
-    torch.manual_seed(1)
-    tower, mine = Tower(), micro_batches(group.size)[group.rank]
-    shard(tower, group)
-    with torch.no_grad():
-        tower(mine[0])
-    graphs = [tower(features) for features in mine[1:]]
-    for graph in graphs:
-        (graph * (group.rank + 1)).sum().backward()
-    (tower(mine[0]) * (group.rank + 1)).sum().backward()
-    group.add_up(tower.parameters())
-    grads = {name: p.grad for name, p in tower.named_parameters()}
-    assert all(grad.to_local().numel() < grad.numel() for grad in grads.values())
-    return {name: grad.full_tensor() for name, grad in grads.items()}
-
-
 def agreed(group: Group) -> list[Any]:
     last = group.rank == group.size - 1
     numbers = [group.total(group.rank + 0.5), group.most(10 * group.rank)]
@@ -356,15 +334,22 @@ def refusals(group: Group, layout: Layout) -> list[str]:
     return found
 
 
-def all_work(group: Group, layout: Layout) -> dict[str, Any]:
-    """Everything, in one world: starting processes takes most of the time."""
+@cache
+def found(size: int) -> list[Found]:
+    """What every process of a world has found of everything, by rank; starting processes takes most of the time."""
+    return world(size, _all_work, LAYOUTS[size], seconds=120)
+
+
+def _all_work(group: Group, layout: Layout) -> Found:
+    from sharded import all_work
+
     return {
         "gathered": gathered(group, layout),
         "home": brought_home(group, layout),
         "added": added_up(group),
         "agreed": agreed(group),
-        "divided": divided(group) if group.size == 2 else {},
         "refusals": refusals(group, layout),
         "float64": together(group, layout, torch.float64),
         "float32": together(group, layout, torch.float32),
+        "sharded": all_work(group, layout),
     }

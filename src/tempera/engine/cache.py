@@ -7,10 +7,14 @@ GradCache (Gao et al. 2021) embeds every row twice. Here a micro-batch is embedd
 
 so memory peaks at the kept graphs or at one replayed micro-batch, whichever is larger, and not at their sum. Each micro-batch
 draws its random numbers from a seed of its own, so a replay repeats its dropout exactly.
+
+A tower whose parameters are divided among processes is called by all of them equally often: those with fewer micro-batches
+fill up with one row whose embedding is thrown away and whose gradient is 0.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -23,10 +27,13 @@ from torch import Tensor
 
 from ..core.advice import refuse_batch_statistics
 from ..core.batch import Batch, Role
+from ..core.ragged import Ragged
 from ..errors import TemperaError
 from .clock import Clock
+from .distributed import ALONE, Group
 from .lookup import adding_in_place
 from .plan import START_TOKENS, Features, Footprint, footprint, keep, pack
+from .shards import is_divided
 
 CPU_MEMORY = 4 << 30  # bytes for kept graphs; a stated amount, so that a run repeats exactly
 GPU_MEMORY = 0.8  # of what is free
@@ -64,13 +71,25 @@ class Work:
     roles: list[Role]
     counts: list[int]  # rows of each role
     features: Features
+    divided: bool  # whether the processes call the tower together
     rows: Tensor | None = None  # [n, D] embeddings
     grads: Tensor | None = None  # [n, D]
+
+    @property
+    def spare(self) -> Features:
+        """One row to be embedded for nothing: the shortest, or of token ids, if there is none, that of one 0."""
+        if len(self.features):
+            return self.features[self.features.lengths.argmin()[None]]
+        if not isinstance(self.features, Ragged):
+            raise TemperaError(
+                "this process has no row for a divided tower, and only token ids are made up: make batches larger"
+            )
+        return Ragged.of([[0]])
 
 
 @dataclass
 class Micro:
-    """Rows of one tower that are embedded together."""
+    """Rows of one tower that are embedded together; without rows, a call that is made because other processes make one."""
 
     work: Work
     rows: Tensor  # [r] which of them
@@ -83,9 +102,10 @@ class Micro:
 
     def embed(self, device: torch.device) -> Tensor:
         """Embeddings, [r, D]; the same random numbers are drawn whenever it is called."""
+        features = self.work.features[self.rows] if len(self.rows) else self.work.spare
         with _seeded(self.seed, device), adding_in_place(self.work.tower):
-            embeddings: Tensor = self.work.tower(self.work.features[self.rows].to(device))
-        return embeddings
+            embeddings: Tensor = self.work.tower(features.to(device))
+        return embeddings if len(self.rows) else embeddings[:0]
 
 
 @dataclass
@@ -112,11 +132,13 @@ class Plan:
         return sum(micro.tokens for micro in self.micros if not micro.kept) / max(1, tokens)
 
     def __str__(self) -> str:
-        kept = sum(micro.kept for micro in self.micros)
-        several = "" if len(self.micros) == 1 else "es"
+        kept = [micro.kept for micro in self.micros if len(micro.rows)]
+        several = "" if len(kept) == 1 else "es"
+        fillers = len(self.micros) - len(kept)
         return (
-            f"{len(self.micros):,} micro-batch{several}, {kept:,} kept in {self.kept_bytes / 2**20:,.0f} MiB, "
-            f"{len(self.micros) - kept:,} replayed ({self.replayed:.0%} of the tokens)"
+            f"{len(kept):,} micro-batch{several}, {sum(kept):,} kept in {self.kept_bytes / 2**20:,.0f} MiB, "
+            f"{len(kept) - sum(kept):,} replayed ({self.replayed:.0%} of the tokens)"
+            + (f", {fillers:,} calls to keep pace with other processes" if fillers else "")
         )
 
 
@@ -196,26 +218,29 @@ class Cache:
             f"out of memory: micro-batches are halved, {self.halved} times now; the batch stays as it is", stacklevel=3
         )
 
-    def plan(self, towers: Any, batch: Batch[Any]) -> Plan:
-        """Cut a batch into micro-batches and choose those that keep their graph."""
+    def plan(self, towers: Any, batch: Batch[Any], group: Group = ALONE) -> Plan:
+        """Cut a batch into micro-batches and choose those that keep their graph; processes keep pace in divided towers."""
         roles: dict[int, list[Role]] = {}
         for role in batch.sides():
             roles.setdefault(id(towers.of(role)), []).append(role)
         works = [_work(towers.of(same[0]), same, batch) for same in roles.values()]
-        micros = [micro for work in works for micro in self._cut(work)]
+        cut = [self._cut(work, group) for work in works]
+        micros = [micro for own in cut for micro in own]
         if self.mode == "auto":
             chosen = keep([micro.bytes for micro in micros], [micro.tokens for micro in micros], self.bytes)
         else:
             chosen = [self.mode == "never"] * len(micros)
         for number, (micro, kept) in enumerate(zip(micros, chosen, strict=True)):
             micro.number, micro.kept = number, kept
-        return Plan(works, sorted(micros, key=lambda micro: micro.kept))
+        paced = [micro for work, own in zip(works, cut, strict=True) for micro in (*own, *_fillers(work, own, group))]
+        return Plan(works, sorted(paced, key=lambda micro: micro.kept))
 
-    def embed(self, towers: Any, batch: Batch[Any]) -> Embedded:
+    def embed(self, towers: Any, batch: Batch[Any], group: Group = ALONE) -> Embedded:
         """Embed every side of a batch; rows come back in their order."""
-        plan = self.plan(towers, batch)
-        seeds = torch.randint(2**62, (len(plan.micros),)).tolist()
-        for micro in plan.micros:
+        plan = self.plan(towers, batch, group)
+        own = [micro for micro in plan.micros if len(micro.rows)]
+        seeds = torch.randint(2**62, (len(own),)).tolist()
+        for micro in own:
             micro.seed = seeds[micro.number]
         for kept in (False, True):
             # A context each: weights that autocast has made without graph must not reach what is kept.
@@ -231,12 +256,14 @@ class Cache:
             vectors |= zip(work.roles, work.rows.split_with_sizes(work.counts), strict=True)
         return Embedded(batch.of(vectors).to(self.device), plan, self)
 
-    def _cut(self, work: Work) -> list[Micro]:
+    def _cut(self, work: Work, group: Group) -> list[Micro]:
         lengths = work.features.lengths.cpu()
-        if not len(lengths):
+        if not len(lengths) and not work.divided:
             work.rows = self._empty(work)
             return []
-        weight = self._footprint(work, lengths)
+        weight = self._footprint(work, group)
+        if not len(lengths):
+            return []
         padded = work.tower.padded
         widest = max(1.0, float(lengths.max() if padded else lengths.double().mean()))
         budget = self.tokens or weight.tokens(self.micro_bytes, widest)
@@ -248,17 +275,22 @@ class Cache:
             micros.append(Micro(work, rows, tokens, weight.bytes(len(rows), width)))
         return micros
 
-    def _footprint(self, work: Work, lengths: Tensor) -> Footprint:
+    def _footprint(self, work: Work, group: Group) -> Footprint:
         found = self.footprints.get(id(work.tower))
         if found is None and self.known:
-            found = self.footprints[id(work.tower)] = self.known.pop(0)
+            found = self.known.pop(0)
         elif found is None:
             refuse_batch_statistics(work.tower)
+            features = work.features if len(work.features) else work.spare
+            lengths = features.lengths.cpu()
             order = lengths.argsort(stable=True)
             short = order[: max(1, _PROBE_TOKENS // max(1, int(lengths[order[len(order) // 4]])))]
-            probes = [work.features[rows].to(self.device) for rows in (short, order[-1:])]
+            probes = [features[rows].to(self.device) for rows in (short, order[-1:])]
             with _seeded(0, self.device), self.autocast():
-                found = self.footprints[id(work.tower)] = footprint(work.tower, probes, work.tower.padded)
+                found = footprint(work.tower, probes, work.tower.padded)
+            if work.divided:  # alike micro-batches leave little to fill up
+                found = Footprint(*(float(group.most(math.ceil(weight))) for weight in (found.linear, found.square)))
+        self.footprints[id(work.tower)] = found
         return found
 
     @torch.no_grad()
@@ -280,7 +312,18 @@ def free_bytes(device: torch.device) -> int:
 def _work(tower: Any, roles: list[Role], batch: Batch[Any]) -> Work:
     sides = [batch.sides()[role].rows for role in roles]
     features = sides[0] if len(sides) == 1 else type(sides[0]).cat(sides)
-    return Work(tower, roles, [len(side) for side in sides], features)
+    return Work(tower, roles, [len(side) for side in sides], features, any(map(is_divided, tower.parameters())))
+
+
+def _fillers(work: Work, own: list[Micro], group: Group) -> list[Micro]:
+    """What a process lacks of the most micro-batches that one replays, and of the most that one keeps."""
+    if not work.divided:
+        return []
+    count = {keeps: sum(micro.kept == keeps for micro in own) for keeps in (False, True)}
+    most = {keeps: group.most(number) for keeps, number in count.items()}
+    most[False] += not any(most.values())  # rows that nobody has are as wide as others
+    nothing = torch.empty(0, dtype=torch.int64)
+    return [Micro(work, nothing, 0, 0.0, kept=keeps) for keeps in most for _ in range(most[keeps] - count[keeps])]
 
 
 def _put(micro: Micro, rows: Tensor) -> None:

@@ -19,7 +19,9 @@ from torch import Tensor, nn
 
 from ..errors import DataError
 from .cache import Cache
+from .devices import is_main
 from .plan import Footprint
+from .shards import divided_as, whole
 
 FORMAT = 1
 _TENSORS, _NUMBERS = "state.safetensors", "state.json"
@@ -36,10 +38,21 @@ class State:
     step: int = 0  # optimiser steps that have been taken
 
     def save(self, folder: Path) -> None:
-        """Write a checkpoint that is whole or not there; one that `folder` holds is replaced."""
+        """Write a checkpoint that is whole or not there; one that `folder` holds is replaced.
+
+        With towers that are divided among processes, all of them have to call; the main process writes. Its folder goes on
+        with towers divided otherwise, or not at all.
+        """
         moments = self.optimizer.state_dict()["state"]
-        tensors = {f"modules.{name}": value for name, value in self.modules.state_dict().items()}
-        tensors |= {f"optimizer.{i}.{name}": value for i, each in moments.items() for name, value in each.items()}
+        divided = {f"modules.{name}": value for name, value in self.modules.state_dict().items()}
+        divided |= {f"optimizer.{i}.{name}": value for i, each in moments.items() for name, value in each.items()}
+        tensors = {}
+        for name, value in divided.items():
+            everything = whole(value)
+            if is_main():  # a copy each: towers may share weights, and the format holds none twice
+                tensors[name] = everything.detach().to("cpu", copy=True).contiguous()
+        if not is_main():
+            return
         cache = {"bytes": self.cache.bytes, "micro_bytes": self.cache.micro_bytes, "tokens": self.cache.tokens}
         numbers = {
             "format": FORMAT,
@@ -47,9 +60,7 @@ class State:
             "scaler": self.scaler.state_dict(),
             "cache": cache | {"footprints": [asdict(each) for each in self.cache.footprints.values()]},
         }
-        # A copy each: towers may share weights, and the format holds none twice.
-        content = {_TENSORS: save({name: value.detach().clone().contiguous() for name, value in tensors.items()})}
-        _write(folder, content | {_NUMBERS: json.dumps(numbers, indent=2).encode()})
+        _write(folder, {_TENSORS: save(tensors), _NUMBERS: json.dumps(numbers, indent=2).encode()})
 
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint of the same configuration.
@@ -59,11 +70,16 @@ class State:
         """
         tensors, numbers = _read(folder)
         try:
-            self.modules.load_state_dict(_below("modules.", tensors))
+            own = self.modules.state_dict()
+            given = _below("modules.", tensors)
+            self.modules.load_state_dict(
+                {name: divided_as(value, own.get(name, value)) for name, value in given.items()}
+            )
+            parameters = [p for each in self.optimizer.param_groups for p in each["params"]]
             moments: dict[int, dict[str, Tensor]] = {}
             for name, value in _below("optimizer.", tensors).items():
                 number, _, what = name.partition(".")
-                moments.setdefault(int(number), {})[what] = value
+                moments.setdefault(int(number), {})[what] = divided_as(value, parameters[int(number)])
             self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
             self.scaler.load_state_dict(numbers["scaler"])
             self.step = int(numbers["step"])
@@ -71,7 +87,7 @@ class State:
             self.cache.bytes, self.cache.micro_bytes = float(cache["bytes"]), float(cache["micro_bytes"])
             self.cache.tokens = cache["tokens"]
             self.cache.known = [Footprint(**each) for each in cache["footprints"]]
-        except (KeyError, ValueError, TypeError, RuntimeError) as error:
+        except (LookupError, ValueError, TypeError, RuntimeError) as error:
             first = " ".join(str(error).split())[:200]
             raise DataError(f"{folder} is not a checkpoint of this configuration: {first}") from None
 

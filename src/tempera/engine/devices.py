@@ -16,7 +16,6 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from ..errors import ConfigError
 from .distributed import ALONE, Group
@@ -90,26 +89,6 @@ def _checked(devices: Devices) -> Devices:
     if mixed_precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
         raise ConfigError(f"mixed_precision: {torch.cuda.get_device_name(device)} has no bf16; take fp16 or no")
     return devices
-
-
-def shard(tower: nn.Module, group: Group) -> None:
-    """Divide a tower's parameters, in place, among the processes: FSDP2, for towers that one device cannot hold.
-
-    Each layer of an `nn.ModuleList` (the layers of a transformer) is put together when it runs. Gradients are sums over the
-    processes, as in `Group.add_up`. Every process has to call the tower equally often, with and without graph
-    (`Group.most` tells how often; a call may have no rows). Needs torch 2.8; make the optimiser afterwards.
-    """
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import FSDPModule, fully_shard
-
-    mesh = init_device_mesh(group.device.type, (group.size,))
-    layers = [layer for several in tower.modules() if isinstance(several, nn.ModuleList) for layer in several]
-    for module in [*layers, tower]:
-        fully_shard(module, mesh=mesh)
-    for part in tower.modules():
-        if isinstance(part, FSDPModule):
-            part.set_gradient_divide_factor(1.0)
-            part.set_force_sum_reduction_for_comms(True)  # gloo has sums only
 
 
 @contextmanager

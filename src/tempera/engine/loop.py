@@ -19,7 +19,7 @@ from ..errors import TemperaError
 from .cache import Cache, Mode, Size
 from .checkpoint import State
 from .devices import Devices, Precision
-from .optim import Schedule, adam, rate
+from .optim import Schedule, adam, clip, rate, total_norm
 from .step import Loss, Towers, step
 
 
@@ -50,7 +50,8 @@ class Training:
             CPU, and 1/8 of `cache_memory` on a GPU.
         mixed_precision: of the towers: no, bf16 or fp16; logits, norms and softmax are float32 in any case.
         guide: folder of a saved model whose vectors the mask `guided` compares by; each distinct text is read once, ever: the
-            vectors stay in vectors/ beside the run, by model and content.
+            vectors stay in vectors/ beside the run, by model and content. `self` is the model in training.
+        guide_every: steps after which the guide `self` reads all texts anew.
         ddp_timeout: seconds that processes wait for one another before they give up; the first one judges and writes
             alone, and the others wait meanwhile.
         seed: of the weights, the order of the rows and the choice of what is held out.
@@ -75,6 +76,7 @@ class Training:
     sampled: Annotated[int, Field(ge=0)] = 0
     sampled_power: Annotated[float, Field(ge=0)] = 0.0
     guide: str | None = None
+    guide_every: Annotated[int, Field(gt=0)] = 1000
     ddp_timeout: Annotated[float, Field(gt=0)] = 1800.0
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     evaluations: Annotated[int, Field(ge=0)] = 4
@@ -126,7 +128,6 @@ def train(
     group, optimizer, scaler = devices.group, state.optimizer, state.scaler
     towers: Any = state.modules["towers"]
     objective: Any = state.modules["objective"]
-    peaks = [options.learning_rate, options.temperature_learning_rate]
     parameters = [p for p in state.modules.parameters() if p.requires_grad]
     state.modules.train()
     rows = iter(batches)
@@ -135,15 +136,15 @@ def train(
         torch.manual_seed(seed_of(options.seed, i, group.rank))
         several = list(islice(rows, options.gradient_accumulation_steps))
         share = rate(i, steps, options.warmup_ratio, options.lr_scheduler_type)
-        for each, peak in zip(optimizer.param_groups, peaks, strict=False):
-            each["lr"] = peak * share
+        for each in optimizer.param_groups:
+            each["lr"] = each["initial_lr"] * share
         objective.temperature.advance(i / max(1, steps - 1))
         optimizer.zero_grad()
         scale = scaler.get_scale() / len(several)
         loss = sum(step(towers, objective, batch, state.cache, group, scale) for batch in several) / len(several)
         group.add_up(parameters)
         scaler.unscale_(optimizer)
-        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        norm = total_norm(parameters, group)
         overflow = scaler.is_enabled() and not norm.isfinite()  # the scaler leaves this step out and lowers its scale
         for name, value in (("loss", loss), *([] if overflow else [("gradient norm", float(norm))])):
             if not math.isfinite(value):
@@ -151,13 +152,14 @@ def train(
                     f"the {name} of step {i + 1} is {value}: lower train.learning_rate or raise objective.temperature"
                 )
         if options.max_grad_norm is not None:
-            torch.nn.utils.clip_grads_with_norm_(parameters, options.max_grad_norm, norm)
+            clip(parameters, norm, options.max_grad_norm)
         scaler.step(optimizer)
         scaler.update()
         state.step = i + 1
         seconds = time.perf_counter() - start
         dial = objective.temperature.value
-        yield Progress(i + 1, steps, loss, dial, peaks[0] * share, None if overflow else float(norm), seconds)
+        rate_now = options.learning_rate * share
+        yield Progress(i + 1, steps, loss, dial, rate_now, None if overflow else float(norm), seconds)
 
 
 def seed_of(seed: int, step: int, rank: int) -> int:

@@ -1,14 +1,17 @@
-"""The optimiser and its schedule."""
+"""The optimiser, its schedule, and the norm of gradients."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.temperature import Temperature
+from .distributed import Group
+from .shards import is_divided, part
 
 Schedule = Literal["linear", "cosine", "constant"]
 
@@ -20,10 +23,32 @@ def adam(
     dials = [p for m in modules.modules() if isinstance(m, Temperature) for p in m.parameters() if p.requires_grad]
     dial_ids = {id(p) for p in dials}
     rest = [p for p in modules.parameters() if p.requires_grad and id(p) not in dial_ids]
-    groups = [{"params": rest, "lr": learning_rate, "weight_decay": weight_decay}]
+    groups = [{"params": same, "lr": learning_rate, "weight_decay": weight_decay} for same in apart(rest)]
     if dials:
         groups.append({"params": dials, "lr": temperature_learning_rate, "weight_decay": 0.0})
-    return torch.optim.AdamW(groups, fused=True)
+    return torch.optim.AdamW([{**each, "initial_lr": each["lr"]} for each in groups], fused=True)
+
+
+def apart(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Parameters that are whole and, if there are any, those that `shard` divided: torch takes no list of both."""
+    divided = [p for p in parameters if is_divided(p)]
+    return [[p for p in parameters if not is_divided(p)], *([divided] if divided else [])]
+
+
+def total_norm(parameters: Sequence[nn.Parameter], group: Group) -> Tensor:
+    """The Euclidean norm of all gradients, the same on every process; each adds its part of those that are divided."""
+    grads = [p.grad for p in parameters if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm([grad for grad in grads if not is_divided(grad)])
+    if not any(map(is_divided, parameters)):
+        return norm
+    mine = float(torch.nn.utils.get_total_norm([part(grad) for grad in grads if is_divided(grad)]))
+    return (norm.double().square() + group.total(mine**2)).sqrt()
+
+
+def clip(parameters: Sequence[nn.Parameter], norm: Tensor, most: float) -> None:
+    """Scale gradients of a total `norm` down to `most`."""
+    for same in apart(parameters):
+        torch.nn.utils.clip_grads_with_norm_(same, most, norm)
 
 
 def rate(step: int, steps: int, warmup_ratio: float, schedule: Schedule) -> float:

@@ -11,6 +11,7 @@ from ..core.batch import Batch
 from ..core.objective import Objective
 from .cache import Plan
 from .distributed import Group
+from .shards import part
 
 _MIB = 1 << 20
 _ADAM = 4  # a parameter, its gradient, and AdamW's two moments
@@ -49,7 +50,7 @@ def negatives(objective: Objective, batch: Batch[Any], group: Group) -> str:
 def memory(plan: Plan, modules: Iterable[nn.Module], tile_elements: int, width: int) -> dict[str, float]:
     """Expected bytes on this device at the peak of a step."""
     rows = sum(count for work in plan.works for count in work.counts)
-    trained = sum(p.nbytes for module in modules for p in module.parameters())
+    trained = sum(part(p).nbytes for module in modules for p in module.parameters())
     return {
         "weights and optimiser": float(_ADAM * trained),
         "graphs of the towers": plan.peak_bytes,

@@ -17,6 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .shards import part
+
 # What starting a micro-batch costs, in tokens: the weights are read once more on a CPU, some hundred kernels launched on a GPU.
 START_TOKENS = {"cpu": 32, "cuda": 8192}
 
@@ -146,7 +148,7 @@ def footprint(tower: torch.nn.Module, probes: Sequence[Features], padded: bool) 
         once = _saved(
             tower, probes[0][:]
         )  # what every graph shares, such as weights in another precision, is kept once
-        held = {_storage(tensor) for tensor in [*tower.parameters(), *tower.buffers(), *once]}
+        held = {_storage(part(tensor)) for tensor in [*tower.parameters(), *tower.buffers(), *once]}
         sizes = [dict(map(_storage, _saved(tower, probe))) for probe in probes]
     own = [sum(size for place, size in found.items() if (place, size) not in held) for found in sizes]
     widths = [max(1.0, float(p.lengths.max() if padded else p.lengths.double().mean())) for p in probes]

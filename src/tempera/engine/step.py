@@ -18,8 +18,10 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch, Role
 from ..core.temperature import Temperature
+from ..errors import TemperaError
 from .cache import Cache
 from .distributed import ALONE, Group
+from .shards import is_divided
 
 X = TypeVar("X")
 P = ParamSpec("P")
@@ -76,25 +78,29 @@ def step(
     process's rows add to it: `group.add_up` makes it whole, once for any number of batches.
 
     A device that runs out of memory in the towers does not end the run: the micro-batches are halved, with a warning, and
-    the batch is embedded again.
+    the batch is embedded again. With parameters that `shard` divided it does, for the others wait within the tower.
 
     Args:
         cache: how the towers embed; None in micro-batches chosen anew.
         scale: multiplies the gradient (accumulation of several batches, or a gradient scaler).
+
+    Raises:
+        TemperaError: no micro-batch is small enough for the device, or it runs out of memory within a divided tower.
     """
     cache = Cache() if cache is None else cache
     parameters = [p for module in (towers, objective) for p in module.parameters() if p.requires_grad]
     earlier = [p.grad for p in parameters]  # of batches that are accumulated
+    divided = any(map(is_divided, parameters))
     while True:
         for p in parameters:
             p.grad = None
-        there = _fitting(cache.embed, towers, batch)
+        there = _fitting(divided, cache.embed, towers, batch, group)
         if not group.any(not there):
             everyone = group.gather(there[0].batch)
             shares = everyone.shares()
             losses = objective.propagate(objective.recall(everyone), shares * scale)
             grads = group.bring_home(everyone)
-            back = _fitting(there[0].backward, grads)
+            back = _fitting(divided, there[0].backward, grads)
             if not group.any(not back):
                 break
         cache.halve()
@@ -105,9 +111,14 @@ def step(
     return group.total(float((losses * shares.to(losses)).sum()))
 
 
-def _fitting(work: Callable[P, X], *given: P.args, **named: P.kwargs) -> list[X]:
-    """What `work` returns, alone in a list; an empty one if the device has run out of memory."""
+def _fitting(divided: bool, work: Callable[P, X], *given: P.args, **named: P.kwargs) -> list[X]:
+    """What `work` returns, alone in a list; an empty one if the device has run out of memory and the step can begin again."""
     try:
         return [work(*given, **named)]
     except torch.OutOfMemoryError:
+        if divided:
+            raise TemperaError(
+                "out of memory within a divided tower, where the other processes wait: lower train.micro_batch_tokens "
+                "or train.cache_memory"
+            ) from None
         return []

@@ -1,0 +1,234 @@
+"""What processes do with towers whose parameters are divided among them; in a module of its own, since each imports it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import worlds
+from torch import Tensor, nn
+from worlds import WIDTH, WORDS, Found, Layout
+
+from tempera.core.batch import Batch
+from tempera.core.ragged import Ragged
+from tempera.engine import loop
+from tempera.engine.cache import Cache, Mode
+from tempera.engine.devices import Devices
+from tempera.engine.distributed import Group
+from tempera.engine.loop import Progress, Training
+from tempera.engine.shards import part, shard, whole
+from tempera.engine.step import step
+from tempera.errors import ConfigError, TemperaError
+
+MODES: tuple[Mode, ...] = ("always", "auto", "never")
+MEMORY, TOKENS = 12_000.0, 5  # of this, "auto" keeps some
+STEPS = 4
+OPTIONS = Training(
+    learning_rate=0.01, cache_memory=MEMORY, micro_batch_tokens=TOKENS, max_grad_norm=0.5, weight_decay=0.1
+)
+
+
+class Layered(nn.Module):
+    """A table of words, two layers of a transformer with dropout, and a head; padded."""
+
+    padded = True
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, 8, padding_idx=0)
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 6, dropout, batch_first=True) for _ in range(2))
+        self.top = nn.Linear(8, WIDTH)
+        self.calls: list[bool] = []  # whether with graph
+
+    def forward(self, features: Ragged) -> Tensor:
+        if not len(features):
+            return self.top.weight.new_empty(0, WIDTH)
+        self.calls.append(torch.is_grad_enabled())
+        there = torch.arange(int(features.lengths.max())) < features.lengths[:, None]
+        words = torch.zeros(there.shape, dtype=torch.int64).masked_scatter(there, features.values)
+        hidden = self.words(words)
+        for layer in self.layers:
+            hidden = layer(hidden, src_key_padding_mask=~there)
+        weight = there[..., None].to(hidden.dtype)
+        rows: Tensor = self.top((hidden * weight).sum(1) / weight.sum(1))
+        return rows
+
+
+class Headed(nn.Module):
+    """A head on a body that another tower has as well."""
+
+    padded = True
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body, self.head = body, nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, features: Ragged) -> Tensor:
+        rows: Tensor = self.head(self.body(features))
+        return rows
+
+
+class Towers(nn.Module):
+    """One tower, a tower each, or two on one body."""
+
+    def __init__(self, kind: str, dropout: float) -> None:
+        super().__init__()
+        first = Layered(dropout)
+        self.query = Headed(first) if kind == "heads" else first
+        self.doc = {"one": lambda: first, "two": lambda: Layered(dropout), "heads": lambda: Headed(first)}[kind]()
+
+    def of(self, role: str) -> nn.Module:
+        return self.query if role == "query" else self.doc
+
+
+# By how many processes: what is tried with a tower for both, a tower each, and two heads on a body.
+CASES: dict[int, list[tuple[str, Mode]]] = {
+    2: [*((kind, mode) for kind in ("one", "two") for mode in MODES), ("heads", "auto")],
+    4: [("two", "always"), ("two", "auto")],
+}
+MEASURED = {"one": 3, "two": 6, "heads": 6}  # calls with graph that measure the footprints
+
+
+def made(kind: str, dropout: float, dtype: torch.dtype = torch.float64) -> tuple[Towers, Any]:
+    torch.manual_seed(1)
+    return Towers(kind, dropout).to(dtype).train(), worlds.OBJECTIVES["everything"]()
+
+
+def gradients(towers: nn.Module, objective: nn.Module) -> Found:
+    """Put together from all processes."""
+    return {name: whole(grad) for name, grad in worlds.gradients(towers, objective).items()}
+
+
+def alone(kind: str, layout: Layout) -> Found:
+    """Loss and gradients of the whole batch by autograd, every row by itself, in one process."""
+    towers, objective = made(kind, 0.0)
+    batch = worlds.whole(layout, 0)
+    rows = {
+        role: torch.cat([towers.of(role)(side.rows[[i]]) for i in range(len(side.rows))])
+        for role, side in batch.sides().items()
+    }
+    embedded = batch.of(rows)
+    loss = (embedded.shares() * objective(embedded)).sum()
+    loss.backward()
+    return {"loss": loss.item(), "gradients": worlds.gradients(towers, objective)}
+
+
+def stepped(group: Group, layout: Layout, kind: str, mode: Mode, dropout: float, divided: bool = True) -> Found:
+    """The same of the step; and how often the towers were called without and with graph."""
+    towers, objective = made(kind, dropout)
+    if divided:
+        shard([towers.query, towers.doc], group)
+    torch.manual_seed(5 + group.rank)
+    given = worlds.part(worlds.whole(layout, 0), layout, group.rank)
+    loss = step(towers, objective, given, Cache(mode, MEMORY, TOKENS), group)  # type: ignore[arg-type]
+    group.add_up([*towers.parameters(), *objective.parameters()])
+    bodies = [module for module in towers.modules() if isinstance(module, Layered)]
+    calls = [sum(body.calls.count(graph) for body in bodies) for graph in (False, True)]
+    return {"loss": loss, "calls": calls, "gradients": gradients(towers, objective)}
+
+
+def trained(group: Group, layout: Layout, divided: bool, folder: Path, stop: int = STEPS, begin: int = 0) -> Found:
+    """Norms and weights after some steps of the loop; they begin from a checkpoint, or leave one where they stop early."""
+    towers, objective = made("two", 0.2)
+    if divided:
+        shard([towers.query, towers.doc], group)
+    devices = Devices(group)
+    state = loop.begin(towers, objective, OPTIONS, devices)  # type: ignore[arg-type]
+    if begin:
+        state.load(folder)
+    rows = [worlds.part(worlds.whole(layout, seed), layout, group.rank) for seed in range(state.step, STEPS)]
+    norms = [each.grad_norm for each in until(loop.train(state, rows, STEPS, OPTIONS, devices), stop)]
+    if stop < STEPS:
+        state.save(folder)
+        group.wait()
+    weights = {name: whole(p.detach()) for name, p in state.modules.named_parameters()}
+    return {"norms": norms, "weights": weights}
+
+
+def until(steps: Iterator[Progress], stop: int) -> Iterator[Progress]:
+    for progress in steps:
+        yield progress
+        if progress.step == stop:
+            return
+
+
+def parts(group: Group) -> Found:
+    """How much each process has of a tower, and of what the optimiser keeps for it."""
+    towers, objective = made("one", 0.0)
+    shard([towers.query, towers.doc], group)
+    state = loop.begin(towers, objective, OPTIONS, Devices(group))  # type: ignore[arg-type]
+    rows = worlds.part(worlds.whole(worlds.LAYOUTS[group.size], 0), worlds.LAYOUTS[group.size], group.rank)
+    next(loop.train(state, [rows], STEPS, OPTIONS, Devices(group)))
+    held = [part(p).numel() for p in towers.parameters()]
+    moments = [part(state.optimizer.state[p]["exp_avg"]).numel() for p in towers.parameters()]
+    return {"held": held, "moments": moments, "all": [p.numel() for p in towers.parameters()]}
+
+
+def mistakes(group: Group, layout: Layout) -> list[str]:
+    """What is said of a group of one, and of memory that runs out within a divided tower; the last that processes do."""
+    found = []
+    towers, objective = made("one", 0.0)
+    try:
+        shard([towers.query], Group())
+    except ConfigError as error:
+        found.append(str(error))
+    shard([towers.query], group)
+    towers.query.register_forward_pre_hook(_run_out)
+    given = worlds.part(worlds.whole(layout, 0), layout, group.rank)
+    try:
+        step(towers, objective, given, Cache(), group)  # type: ignore[arg-type]
+    except TemperaError as error:
+        found.append(str(error))
+    return found
+
+
+def _run_out(*given: object) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def nobody(group: Group, layout: Layout) -> str:
+    """The error of a batch without rows on any process."""
+    towers, objective = made("two", 0.0)
+    shard([towers.query, towers.doc], group)
+    given: Batch[Any] = worlds.part(worlds.whole(layout, 0), layout, group.rank)
+    given = Batch(given.query[:0], given.doc[:0])
+    try:
+        step(towers, objective, given, None, group)  # type: ignore[arg-type]
+    except TemperaError as error:
+        return str(error)
+    return ""
+
+
+def all_work(group: Group, layout: Layout) -> Found:
+    """Everything; the last takes the processes out of step."""
+    found: Found = {
+        "plain": {f"{kind} {mode}": stepped(group, layout, kind, mode, 0.0) for kind, mode in CASES[group.size]},
+        "parts": parts(group),
+    }
+    if group.size == 2:
+        found["dropout"] = {mode: stepped(group, layout, "two", mode, 0.3) for mode in MODES}
+        found["undivided"] = stepped(group, layout, "two", "never", 0.3, divided=False)
+        found["training"] = training(group, layout)
+        found["nobody"] = nobody(group, layout)
+    return found | {"mistakes": mistakes(group, layout)}
+
+
+def training(group: Group, layout: Layout) -> Found:
+    """All steps at once, and in two runs; of towers that are divided, or are not, or only from the checkpoint on."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = [folder]
+        dist.broadcast_object_list(place)  # the main process writes
+        checkpoint = Path(place[0]) / "checkpoint"
+        found = {
+            "through": trained(group, layout, True, checkpoint),
+            "undivided": trained(group, layout, False, checkpoint),
+        }
+        trained(group, layout, True, checkpoint, stop=2)
+        found["resumed"] = trained(group, layout, True, checkpoint, begin=2)
+        found["resumed undivided"] = trained(group, layout, False, checkpoint, begin=2)
+        group.wait()
+    return found

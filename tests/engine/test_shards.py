@@ -1,0 +1,105 @@
+"""Towers whose parameters are divided among processes: the same loss, gradients, norm, steps and checkpoints as of whole ones."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import sharded
+import torch
+from sharded import CASES, MEASURED, MODES
+from torch import Tensor
+from worlds import LAYOUTS, Found, found
+
+SIZES = sorted(LAYOUTS)
+
+
+def processes(size: int) -> list[Found]:
+    return [process["sharded"] for process in found(size)]
+
+
+@cache
+def alone(kind: str, size: int) -> Found:
+    return sharded.alone(kind, LAYOUTS[size])
+
+
+def off(got: dict[str, Tensor], want: dict[str, Tensor]) -> float:
+    """The largest difference, relative to the largest element of all."""
+    assert got.keys() == want.keys() and len(want) > 10
+    largest = max(float(value.abs().max()) for value in want.values())
+    assert largest > 0.01
+    return max(float((got[name] - value).abs().max()) for name, value in want.items()) / largest
+
+
+@pytest.mark.parametrize(("kind", "mode", "size"), [(*case, size) for size in SIZES for case in CASES[size]])
+def test_divided_towers_have_the_gradients_of_whole_ones(kind: str, mode: str, size: int) -> None:
+    """With processes that have more rows than others, or none; against autograd in one process."""
+    want = alone(kind, size)
+    for process in processes(size):
+        got = process["plain"][f"{kind} {mode}"]
+        assert got["loss"] == pytest.approx(want["loss"], rel=1e-12)
+        assert off(got["gradients"], want["gradients"]) <= 1e-12
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_processes_call_them_equally_often(size: int) -> None:
+    """And a process that has nothing to do calls them as well."""
+    calls = [{name: each["calls"] for name, each in process["plain"].items()} for process in processes(size)]
+    assert all(each == calls[0] for each in calls)
+    for name, (without, graph) in calls[0].items():
+        kind, mode = name.split()
+        embedded = graph - MEASURED[kind]
+        assert {"always": without == embedded, "auto": 0 < without < embedded, "never": without == 0}[mode], name
+
+
+def test_dropout_is_replayed() -> None:
+    """Bitwise between everything kept and everything replayed; fillers draw nothing, so whole towers drop the same."""
+    for process in processes(2):
+        nothing, some, everything = (process["dropout"][mode] for mode in MODES)
+        assert nothing["loss"] == some["loss"] == everything["loss"] == process["undivided"]["loss"]
+        for name, grad in everything["gradients"].items():
+            assert torch.equal(nothing["gradients"][name], grad), name
+        assert off(some["gradients"], everything["gradients"]) <= 1e-14
+        assert off(process["undivided"]["gradients"], everything["gradients"]) <= 1e-14
+        assert off(process["plain"]["two never"]["gradients"], everything["gradients"]) > 0.01
+
+
+def test_training_of_divided_towers_is_that_of_whole_ones() -> None:
+    """Norm, clipping and moments; resumed is uninterrupted, and a checkpoint goes on with towers that are not divided."""
+    first, *others = [process["training"] for process in processes(2)]
+    for run in (first, *others):
+        assert run["through"]["norms"] == first["through"]["norms"] and min(run["through"]["norms"]) > 0.5
+        assert run["through"]["norms"] == pytest.approx(run["undivided"]["norms"], rel=1e-12)
+        for name, value in run["through"]["weights"].items():
+            assert torch.equal(run["resumed"]["weights"][name], value), name
+        for name in ("undivided", "resumed undivided"):
+            assert off(run[name]["weights"], run["through"]["weights"]) <= 1e-11, name
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_process_keeps_its_part(size: int) -> None:
+    """Rows of a parameter that the processes do not divide evenly, or that are fewer than they, count as well."""
+    held = torch.tensor([process["parts"]["held"] for process in processes(size)])
+    moments = torch.tensor([process["parts"]["moments"] for process in processes(size)])
+    assert held.sum(0).tolist() == processes(size)[0]["parts"]["all"] and torch.equal(held, moments)
+    assert held.sum(1).min() > 0 and held.sum(1).max() < 1.1 * held.sum() / size
+
+
+def test_what_is_refused_is_said() -> None:
+    for process in processes(2):
+        assert process["nobody"] == "a batch has at least one pair, and no process brought one"
+        one, memory = process["mistakes"]
+        assert one == "fsdp divides towers among processes, and there is one: launch several with torchrun or drop it"
+        assert memory.startswith("out of memory within a divided tower") and "train.micro_batch_tokens" in memory
+
+
+def test_parts_in_common_are_divided_once() -> None:
+    """Towers that share parameters are divided by their children, until none shares any."""
+    from tempera.engine.shards import _apart
+
+    towers, _ = sharded.made("heads", 0.0)
+    query: Any = towers.query
+    doc: Any = towers.doc
+    assert _apart([query, doc]) == [query.body, query.head, doc.head]
+    assert _apart([query, query]) == [query]
