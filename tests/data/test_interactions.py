@@ -292,6 +292,11 @@ def test_features_stand_beside_their_ids(put) -> None:
     assert handed.items.to_pylist() == [{"title": "b"}]
 
 
+def test_features_that_are_not_there_are_missed_before_the_interactions_are_read(put, tmp_path: Path) -> None:
+    path = put({"user": [1], "item": [None]})
+    assert refused(path, users=str(tmp_path / "users.csv")) == f"no such file: {tmp_path}/users.csv"
+
+
 @pytest.mark.parametrize(
     ("items", "message"),
     [

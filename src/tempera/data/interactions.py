@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -98,7 +98,7 @@ class Interactions:
         """
         if self.path is None:
             raise ConfigError("data.path is needed: the file or folder of interactions")
-        tables = [None if path is None else blocks(Path(path)) for path in (self.users, self.items)]
+        tables = [None if path is None else list(blocks(Path(path))) for path in (self.users, self.items)]
         return _timeline(blocks(Path(self.path)), self, folder, *tables)
 
     def columns(self, names: list[str], where: str) -> dict[str, str]:
@@ -151,8 +151,8 @@ def _timeline(
     read: Iterator[Block],
     options: Interactions,
     folder: Path | None,
-    users: Iterator[Block] | None,
-    items: Iterator[Block] | None,
+    users: Iterable[Block] | None,
+    items: Iterable[Block] | None,
 ) -> Timeline:
     dropped: Counter[str] = Counter()
     columns: dict[str, str] = {}
