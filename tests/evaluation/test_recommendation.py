@@ -65,6 +65,7 @@ def test_every_row_is_the_mean_of_its_queries() -> None:
 def test_intervals_are_of_queries_or_of_users() -> None:
     alone, together = judged(), judged(by_user=True)
     assert list(alone.intervals()) == list(alone.per_query) == [*NAMES, *(f"{name}, seen included" for name in NAMES)]
+    assert alone.metrics == {name: values.mean() for name, values in alone.per_query.items()}
     for name, found in alone.intervals().items():
         one = bootstrap(alone.per_query[name], draws=1000)
         assert (found.mean, found.low, found.high) == pytest.approx((one.mean, one.low, one.high))

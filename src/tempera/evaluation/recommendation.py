@@ -53,7 +53,7 @@ class Recommended:
     target: Ints  # [q] the item to find
     lengths: Ints  # [q] items of the history
     popularity: Popularity
-    metrics: tuple[str, ...] = METRICS
+    names: tuple[str, ...] = METRICS  # of metrics
     users: Ints | None = None  # [q] whose queries belong together and are drawn together; None: each stands alone
 
     @classmethod
@@ -82,17 +82,17 @@ class Recommended:
     @cached_property
     def per_query(self) -> dict[str, Floats]:
         """Each metric of each query; with seen items included it is called `hit@10, seen included`."""
-        included = {f"{name}, seen included": v for name, v in metrics_of(self.ranks.included, self.metrics).items()}
-        return {**metrics_of(self.ranks.excluded, self.metrics), **included}
+        included = {f"{name}, seen included": v for name, v in metrics_of(self.ranks.included, self.names).items()}
+        return {**metrics_of(self.ranks.excluded, self.names), **included}
 
     @cached_property
     def rows(self) -> list[Row]:
         """Every part of the queries, both ways; parts without a query are left out."""
         values = np.stack(list(self.per_query.values()), 1)  # [q, 2 m]
         found = [(name, mask, self._intervals(values, mask)) for name, mask in self.parts.items() if mask.any()]
-        m = len(self.metrics)
+        m = len(self.names)
         return [
-            Row(seen, name, int(mask.sum()), dict(zip(self.metrics, intervals[side * m : (side + 1) * m])))
+            Row(seen, name, int(mask.sum()), dict(zip(self.names, intervals[side * m : (side + 1) * m])))
             for side, seen in enumerate(SEEN)
             for name, mask, intervals in found
         ]
@@ -119,8 +119,13 @@ class Recommended:
         shown = exposure(top, self.ranks.items)
         return {**dict(zip((*TIERS, "novelty"), found)), "coverage": coverage(shown), "gini": gini(shown)}
 
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Means over all queries, named as in `per_query`."""
+        return {name: float(values.mean()) for name, values in self.per_query.items()}
+
     def intervals(self) -> dict[str, Difference]:
-        """Means over all queries with their intervals, named as in `per_query`."""
+        """The same with the intervals that hold them."""
         both = [row for row in self.rows if row.which == "all"]
         return dict(zip(self.per_query, (found for row in both for found in row.metrics.values())))
 
@@ -137,7 +142,7 @@ class Recommended:
     def __str__(self) -> str:
         lines = [f"{len(self.target):,} queries, {self.ranks.items:,} items; {TIES}"]
         for seen in SEEN:
-            names = "".join(f"  {name:<20}" for name in self.metrics)
+            names = "".join(f"  {name:<20}" for name in self.names)
             lines += ["", f"{'seen items ' + seen:<24}{'queries':>9}{names}"]
             for row in self.rows:
                 if row.seen == seen:
