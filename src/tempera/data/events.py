@@ -140,7 +140,7 @@ class _Reader:
         """Refuse rows that are not left out."""
         which = which & self.keep
         if which.any():
-            self.fail(role, int(which.argmax()), f"{fault} ({int(which.sum()):,} such rows){remedy}")
+            self.fail(role, int(which.argmax()), f"{fault}{remedy}")
 
     def fail(self, role: str, row: int, text: str) -> NoReturn:
         raise DataError(f"{self.block.file}, row {self.block.first + row}: column {self.columns[role]!r} {text}")

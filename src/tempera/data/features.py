@@ -63,7 +63,7 @@ def _keyed(block: Block, role: str, column: str, usual: Sequence[str]) -> pa.Tab
     absent = missing(keys)
     if absent.any():
         row = block.first + int(np.argmax(absent))
-        raise DataError(f"{block.file}, row {row}: column {name!r} has no id ({int(absent.sum()):,} such rows)")
+        raise DataError(f"{block.file}, row {row}: column {name!r} has no id")
     features = block.table.drop_columns([name])
     wide = [
         field.with_type(pa.large_string()) if pa.types.is_string(field.type) else field for field in features.schema
