@@ -6,7 +6,7 @@ Letters in shapes: q queries, c items of the catalogue, K depth of a list, m met
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -131,7 +131,8 @@ class Recommended:
 
     def against(self, other: Recommended) -> dict[str, Comparison]:
         """This system's scores less those of another one for the same queries; users are what is drawn and swapped."""
-        return compare(_by_user(self.per_query, self.users), _by_user(other.per_query, self.users), _DRAWS)
+        found = compare(_by_user(self.per_query, self.users), _by_user(other.per_query, self.users), _DRAWS)
+        return {name: replace(comparison, queries=len(self.target)) for name, comparison in found.items()}
 
     def json(self) -> dict[str, Any]:
         """As a JSON object."""
