@@ -24,14 +24,20 @@ from .core.memory import Memory
 from .core.objective import Objective
 from .core.pools import POOLS, Pool
 from .core.temperature import Temperature
+from .data.division import Divide, GlobalTime, LeaveLastOut
 from .data.files import BeirFolder, Given, PairsFile
 from .data.installed_python import InstalledPython
+from .data.interactions import Interactions
 from .data.mixture import Mixture
 from .data.pairs import Source
 from .data.roles import Roles
 from .engine.loop import Training
 from .errors import ConfigError, did_you_mean
 from .evaluation.retrieval import Evaluation
+from .mining.anew import Anew
+from .towers.encoders import FEATURES, Feature
+from .towers.features import Features
+from .towers.history import POOLINGS, History, Pooling
 from .towers.lora import Lora
 from .towers.pair import Options as TowerOptions
 from .towers.static import Static
@@ -50,8 +56,12 @@ PARTS: dict[Any, dict[str, Any]] = {
         "beir": BeirFolder,
         "given": Given,
         "mixture": Mixture,
+        "interactions": Interactions,
     },
-    TowerOptions: {"static": Static, "pretrained": Pretrained, "transformer": Transformer},
+    TowerOptions: {"static": Static, "pretrained": Pretrained, "transformer": Transformer, "features": Features},
+    Divide: {"global_time": GlobalTime, "leave_last_out": LeaveLastOut},
+    Feature: dict(FEATURES),
+    Pooling: dict(POOLINGS),
     Objective: {preset.__name__: preset for preset in presets.PRESETS},
 }
 # Sections name their part with a key of its own, and its default.
@@ -75,7 +85,14 @@ class Config:
     objective: Objective | Matryoshka
     train: Training
     evaluation: Evaluation
+    mining: Anew
     resolved: dict[str, Any]
+
+    @property
+    def similarity(self) -> similarity.Similarity:
+        """How vectors are compared."""
+        base = self.objective.objective if isinstance(self.objective, Matryoshka) else self.objective
+        return base.similarity
 
 
 def build(options: Options) -> Config:
@@ -85,7 +102,7 @@ def build(options: Options) -> Config:
         ConfigError: an unknown section, option or name, or a value it cannot take; says where it was written.
     """
     builder = _Builder(options)
-    sections = {**dict.fromkeys(SECTIONS), "train": Training, "evaluation": Evaluation}
+    sections = {**dict.fromkeys(SECTIONS), "train": Training, "evaluation": Evaluation, "mining": Anew}
     builder.refuse_unknown("", options.values, list(sections))
     made: dict[str, Any] = {}
     resolved: dict[str, Any] = {}
@@ -197,7 +214,9 @@ class _Builder:
         """A value that a parameter with this annotation takes."""
         if _is_kind(hint):
             return self.part(hint, value, path)
-        state = next((kind for kind in (Temperature, Memory, Lora) if hint is kind or kind in get_args(hint)), None)
+        state = next(
+            (kind for kind in (Temperature, Memory, Lora, History) if hint is kind or kind in get_args(hint)), None
+        )
         if state is not None:
             if isinstance(value, state) or (value is None and type(None) in get_args(hint)):
                 return value

@@ -27,15 +27,18 @@ from .errors import ConfigError, TemperaError
 from .evaluation.lexical import Lexical
 from .evaluation.ranking import Relevant
 from .evaluation.retrieval import DEPTH, Ranking
+from .evaluation.sample import Sample, sample_corpus
 from .evaluation.spread import spread
 from .export.index import write_index
 from .export.report import Example, Hit
 from .export.stamp import Stamp
-from .mining.guide import Guide
-from .task import Sampler, Verdict
+from .mining.anew import Renewal, checked
+from .mining.guide import CrossEncoder, Guide
+from .task import Judged, Sampler, Verdict
 from .towers.saved import fingerprint, load
 
 BM25_TUNING_QUERIES = 500
+SELF = "self"  # the guide that is the model in training
 
 
 @dataclass
@@ -87,15 +90,45 @@ class Retrieval:
         self.rows = catalogue.examples(split.train, self.queries, self.docs, draws)
         if isinstance(self.sampler, Mixed):
             self.rows = replace(self.rows, chance=self.sampler.chance, temperature=self.sampler.temperature)
-        if options.guide is not None:
+        if options.guide is not None and options.guide != SELF:
             guide = Guide.of(Path(options.guide), catalogue.queries, catalogue.docs, vectors)
             self.rows = replace(self.rows, guide=guide)
+        self._follow(cache, vectors)
+        self.sample: Sample | None = None  # of the corpus, once the untrained model has ranked it
+
+    def _follow(self, cache: Path, vectors: Path) -> None:
+        """Have a cross-encoder judge the negatives; say what will follow the model."""
+        options, mining = self.config.train, self.config.mining
+        cross = None if mining.cross_encoder is None else CrossEncoder.of(Path(mining.cross_encoder), vectors)
+        self.dropped = dict(self.split.pairs.dropped)
+        if cross is not None and self.rows.negatives is not None:
+            self.rows, count = checked(self.rows, self.catalogue, cross, mining.cross_margin)
+            self.dropped["negatives that the cross-encoder scores like answers"] = count
+        elif cross is not None and mining.every is None:
+            raise ConfigError(
+                "mining.cross_encoder judges negatives, and the data has none: set mining.every, or drop it"
+            )
+        every = options.guide_every if options.guide == SELF else None
+        self.renewal: Renewal | None = None
+        if every is not None or mining.every is not None:
+            self.renewal = Renewal(self.catalogue, self.split.train, mining, every, cache / "anew", self._read, cross)
+
+    def _read(self, role: Role, rows: Rows) -> NDArray[np.float32]:
+        """Unit vectors of distinct texts by the tower as it is now."""
+        return self.vectors(self.queries if role == "query" else self.docs, rows, role)
+
+    def refresh(self, step: int) -> dict[str, Any]:
+        """Mine anew, and read the texts for the guide anew, where it is their turn."""
+        if self.renewal is None:
+            return {}
+        self.rows, report = self.renewal(step, self.rows)
+        return {} if report is None else {"mined": asdict(report)}
 
     def counts(self) -> dict[str, Any]:
         """What there is."""
         return {
             "pairs": len(self.split.pairs),
-            "dropped": dict(self.split.pairs.dropped),
+            "dropped": self.dropped,
             "train": len(self.split.train),
             "queries": len(self.asked.rows),
             "corpus": len(self.split.corpus),
@@ -129,13 +162,20 @@ class Retrieval:
         """Tokens of chosen pairs."""
         return self.rows.batch(rows, number)
 
-    def judge(self) -> Verdict:
-        """The tower as it is now, asked the held-out queries."""
-        asked = self.asked
+    def judge(self, whole: bool = True) -> Verdict:
+        """The tower as it is now, asked the held-out queries; on part of the corpus if that is enough and asked for."""
+        asked, options = self.asked, self.config.evaluation
+        part = None if whole else self.sample
+        docs = asked.doc_of[self.split.corpus]
         queries = self.vectors(self.queries, asked.query_of[asked.rows], "query")
-        corpus = self.vectors(self.docs, asked.doc_of[asked.split.corpus])
         answers = self.vectors(self.docs, asked.doc_of[asked.rows])
-        ranking = Ranking.by_vectors(queries, corpus, asked.relevant, self.config.evaluation.metrics)
+        corpus = self.vectors(self.docs, docs if part is None else docs[part.docs])
+        relevant = asked.relevant if part is None else part.relevant
+        ranking = Ranking.by_vectors(queries, corpus, relevant, options.metrics)
+        if options.corpus is not None and self.sample is None:
+            seed = self.config.train.seed
+            self.sample = sample_corpus(relevant, len(corpus), options.corpus, ranking.ranked, seed=seed)
+            self.bias = self.sample.bias(queries, corpus, options.metrics, relevant)
         return Verdict(ranking, spread(queries, answers))
 
     def vectors(self, features: Ragged, rows: Rows, role: Role = "doc") -> NDArray[np.float32]:
@@ -145,7 +185,7 @@ class Retrieval:
             raise TemperaError("training has left embeddings that are not finite: lower train.learning_rate")
         return vectors
 
-    def baselines(self) -> dict[str, Ranking]:
+    def baselines(self) -> dict[str, Judged]:
         """BM25, if it is asked for, tuned on training queries of the same corpus."""
         if not self.config.evaluation.bm25:
             return {}
@@ -161,8 +201,11 @@ class Retrieval:
         return {"bm25": Ranking.of(ranked, asked.relevant, self.config.evaluation.metrics)}
 
     def about(self) -> dict[str, Any]:
-        """How BM25 was tuned."""
-        return {"bm25": asdict(self.lexical.settings) if self.config.evaluation.bm25 else None}
+        """How BM25 was tuned, and how far scores on the way stand above those on the whole corpus."""
+        found: dict[str, Any] = {"bm25": asdict(self.lexical.settings) if self.config.evaluation.bm25 else None}
+        if self.sample is not None:
+            found["sample"] = {"corpus": len(self.sample.docs), "hardest": self.sample.hardest, "bias": self.bias}
+        return found
 
     def write(self, folder: Path) -> None:
         """Every distinct document and its vector."""
@@ -177,10 +220,11 @@ class Retrieval:
         here = self.tower.encode(self.tower.features(texts, None, "doc"), "doc").numpy()
         return float(np.abs(load(folder, "doc")(texts) - here).max())
 
-    def examples(self, systems: Mapping[str, Ranking], count: int = 10, shown: int = 5) -> list[Example]:
+    def examples(self, systems: Mapping[str, Judged], count: int = 10, shown: int = 5) -> list[Example]:
         """Held-out queries at random, with what was found."""
         asked, pairs, corpus = self.asked, self.split.pairs, self.split.corpus
         trained, bm25 = systems["trained"], systems.get("bm25")
+        assert isinstance(trained, Ranking) and isinstance(bm25, Ranking | None)
         rank = trained.first_right(asked.relevant)
         other = bm25.first_right(asked.relevant) if bm25 is not None else np.zeros_like(rank)
         right = asked.relevant.gains(trained.ranked) > 0

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .core.batch import Batch
-from .evaluation.retrieval import Ranking
+from .evaluation.compare import Difference
 from .evaluation.spread import Spread
 from .export.report import Example
-from .towers.pair import Tower
+from .towers.pair import Encoder
 
 
 class Sampler(Protocol):
@@ -27,20 +29,38 @@ class Sampler(Protocol):
         """Rows of the batches first, first + 1, ... last - 1 of the whole run, without drawing those before."""
 
 
+class Judged(Protocol):
+    """What one system reached."""
+
+    @property
+    def per_query(self) -> Mapping[str, NDArray[np.float64]]:
+        """Each metric of each query, [q]."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Means over queries."""
+
+    def intervals(self) -> dict[str, Difference]:
+        """Means with the intervals that hold them."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What the held-out queries say of a tower."""
 
-    ranking: Ranking
+    ranking: Judged
     spread: Spread
 
 
 class Task(Protocol):
     """Data of one kind, from its source to the folder of a run."""
 
-    tower: Tower
     sampler: Sampler
     source: dict[str, Any]  # the data section of the configuration, with everything that reading has found
+
+    @property
+    def tower(self) -> Encoder:
+        """What is trained."""
 
     @property
     def width(self) -> int:
@@ -61,10 +81,13 @@ class Task(Protocol):
     def batch(self, rows: Tensor, number: int) -> Batch[Any]:
         """The features of chosen rows, and what batch `number` draws besides."""
 
-    def judge(self) -> Verdict:
-        """The tower as it is now, asked what was held out."""
+    def refresh(self, step: int) -> dict[str, Any]:
+        """Compute anew what follows the tower, before step `step`, counted from 0; what the log is to say of it."""
 
-    def baselines(self) -> dict[str, Ranking]:
+    def judge(self, whole: bool = True) -> Verdict:
+        """The tower as it is now, asked what was held out; on the way, it may be asked less."""
+
+    def baselines(self) -> dict[str, Judged]:
         """Other systems on the same queries, by name, as the configuration asks for them."""
 
     def about(self) -> dict[str, Any]:
@@ -76,5 +99,5 @@ class Task(Protocol):
     def reopened(self, folder: Path) -> float:
         """Save the tower and open it as a user would: the largest difference in any number of its vectors."""
 
-    def examples(self, systems: Mapping[str, Ranking]) -> list[Example]:
+    def examples(self, systems: Mapping[str, Judged]) -> list[Example]:
         """Held-out queries at random, with what was found."""

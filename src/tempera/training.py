@@ -27,18 +27,20 @@ from .core.matryoshka import Matryoshka
 from .core.objective import Objective
 from .core.similarity import cosine
 from .data.files import Given
+from .data.interactions import Handed, Interactions
 from .engine import loop, outlook
 from .engine.devices import Devices, one_voice, start
 from .errors import DataError
 from .evaluation.compare import bootstrap
-from .evaluation.retrieval import Ranking
+from .evaluation.sample import Budget
 from .evaluation.spread import Spread
 from .export.card import Card, render_card
 from .export.report import Report, render
 from .export.save import JsonLines, staged, write_json
+from .recommendation import Recommendation
 from .retrieval import Retrieval
 from .run import Run
-from .task import Task
+from .task import Judged, Task
 
 CACHE = "cache"  # texts and tokens, mapped; removed with the last step
 
@@ -83,6 +85,8 @@ class Job:
     def __init__(self, config: Config, folder: Path, devices: Devices) -> None:
         self.config, self.folder, self.devices = config, folder, devices
         self.seconds = {"data": 0.0, "train": 0.0, "evaluate": 0.0}
+        self.budget = Budget(config.evaluation.budget)
+        self.left_out = 0  # evaluations that it did not allow
         torch.manual_seed(config.train.seed)
 
     @contextmanager
@@ -103,7 +107,10 @@ class Job:
                 self.train()
                 return
             with self.timed("evaluate"):
+                began = time.perf_counter()
                 before = self.task.judge()
+                if self.config.evaluation.corpus is None:  # those on the way take as long
+                    self.budget.cost = time.perf_counter() - began
                 self.log.write(event="evaluation", step=0, metrics=before.ranking.metrics)
             with self.timed("train"):
                 self.train()
@@ -116,7 +123,11 @@ class Job:
 
     def read(self) -> None:
         """The data, as something to train on and to judge by."""
-        self.task: Task = Retrieval(self.config, self.folder / CACHE, self.folder.parent / "vectors")
+        self.task: Task
+        if isinstance(self.config.data, Interactions | Handed):
+            self.task = Recommendation(self.config, self.folder / CACHE)
+        else:
+            self.task = Retrieval(self.config, self.folder / CACHE, self.folder.parent / "vectors")
         self.config.resolved["data"] = self.task.source
         tqdm.write("\n".join(self.task.lines()), file=sys.stderr)
         counts = self.task.counts()
@@ -133,6 +144,8 @@ class Job:
         objective.to(group.device)
         self.agree()
         self.state = loop.begin(self.task.tower, objective, options, self.devices)
+        began = time.perf_counter()
+        self.renew(0)
         first = next(batches)
         self.announce(base, first)
         pauses = loop.moments(steps, options.evaluations) if group.main else set()
@@ -144,7 +157,24 @@ class Job:
                 bar.set_postfix(loss=f"{progress.loss:.3f}", temperature=dial)
                 bar.update()
                 if progress.step in pauses:
-                    self.log.write(event="evaluation", step=progress.step, metrics=self.task.judge().ranking.metrics)
+                    self.pause(progress.step, time.perf_counter() - began)
+                if progress.step < steps:
+                    self.renew(progress.step)
+
+    def pause(self, step: int, seconds: float) -> None:
+        """The held-out queries after some steps and seconds, if the budget allows them."""
+        if not self.budget.allows(seconds - self.budget.spent):
+            self.left_out += 1
+            self.log.write(event="evaluation left out", step=step)
+            return
+        with self.budget.timed():
+            found = self.task.judge(whole=False)
+        self.log.write(event="evaluation", step=step, metrics=found.ranking.metrics)
+
+    def renew(self, step: int) -> None:
+        """What follows the model, before a step, counted from 0, draws its rows."""
+        if found := self.task.refresh(step):
+            self.log.write(event="refresh", step=step, **found)
 
     def agree(self) -> None:
         """Refuse processes that do not begin alike: their gradients would be summed all the same."""
@@ -189,7 +219,7 @@ class Job:
                 tqdm.write(line, file=sys.stderr)
             self.log.write(event="plan", text=lines, expected_bytes=sizes, replayed=plan.replayed)
 
-    def save(self, systems: Mapping[str, Ranking], spreads: Mapping[str, Spread]) -> None:
+    def save(self, systems: Mapping[str, Judged], spreads: Mapping[str, Spread]) -> None:
         """Everything a run leaves."""
         self.task.tower.save(self.folder / "model")
         (self.folder / "objective.safetensors").write_bytes(as_bytes(self.config.objective.state_dict()))
@@ -203,7 +233,7 @@ class Job:
         (self.folder / "model" / "README.md").write_text(card, encoding="utf-8")
         write_json(self.folder / "metrics.json", metrics)
 
-    def card(self, systems: Mapping[str, Ranking], data: Mapping[str, Any]) -> Card:
+    def card(self, systems: Mapping[str, Judged], data: Mapping[str, Any]) -> Card:
         """What the saved model's README.md says."""
         resolved = self.config.resolved
         source = {"source": str(resolved["data"].get("path") or resolved["data"]["source"])}
@@ -217,7 +247,7 @@ class Job:
             base_model=resolved["tower"].get("model"),
         )
 
-    def metrics(self, systems: Mapping[str, Ranking], spreads: Mapping[str, Spread]) -> dict[str, Any]:
+    def metrics(self, systems: Mapping[str, Judged], spreads: Mapping[str, Spread]) -> dict[str, Any]:
         """What metrics.json holds."""
         return {
             "metrics": {name: system.metrics for name, system in systems.items()},
@@ -231,6 +261,7 @@ class Job:
             },
             "spread": {name: spread.summary() for name, spread in spreads.items()},
             **self.task.about(),
+            "evaluations_left_out": self.left_out,
             "data": self.task.counts(),
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
             "replaying": round(self.state.cache.replaying.seconds() / self.seconds["train"], 4),
@@ -238,7 +269,7 @@ class Job:
         }
 
     def report(
-        self, systems: Mapping[str, Ranking], spreads: Mapping[str, Spread], metrics: Mapping[str, Any]
+        self, systems: Mapping[str, Judged], spreads: Mapping[str, Spread], metrics: Mapping[str, Any]
     ) -> Report:
         """What report.html shows."""
         trained, bm25 = systems["trained"], systems.get("bm25")

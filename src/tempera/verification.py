@@ -57,6 +57,7 @@ def verify(config: Mapping[str, Any] | str | Path | None = None, overrides: Sequ
         with JsonLines(folder / "log.jsonl") as job.log:
             job.read()
             job.settle()
+            job.task.refresh(0)
         case = Case.of(job)
         return [proof for prove in PROOFS for proof in prove(case)]
 

@@ -50,7 +50,8 @@ class Events:
         """What each row costs, [n]: events that rows share are divided among them, and rounded up."""
         _, of, counts = torch.unique(self.start, return_inverse=True, return_counts=True)
         longest = torch.zeros_like(counts).scatter_reduce(0, of, self.stop - self.start, "amax")
-        return (longest.add(counts).sub(1) // counts)[of]
+        cost: Tensor = longest.add(counts).sub(1) // counts
+        return cost[of]
 
     def to(self, device: torch.device) -> Events:
         """The same rows on another device."""

@@ -5,7 +5,7 @@ Letters in shapes: b events of a batch, u users, i items, m drawn items, d disti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -39,7 +39,7 @@ class Visits:
     timeline: Timeline
     train: NDArray[np.bool_]
     contexts: Contexts
-    draws: Draws = Draws()
+    draws: Draws = field(default_factory=Draws)
 
     @cached_property
     def item(self) -> Tensor:

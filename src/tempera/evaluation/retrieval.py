@@ -31,11 +31,20 @@ class Evaluation:
         queries: distinct queries to hold out, at most half of those there are.
         metrics: any of ndcg, mrr, recall, precision, hit and map, each with a depth.
         bm25: whether BM25 is tuned and ranked beside the trained model.
+        baselines: whether popularity, item-kNN, EASE and transition counts are ranked beside a recommender.
+        budget: most of the time that evaluation on the way may take, as a share; one that would take more is left out, and
+            counted. 1 is no limit.
+        corpus: documents that are ranked on the way: all that are relevant, those that the untrained model confuses with them, and
+            others at random. None ranks all, as the first and the last evaluation do. On fewer, scores are too high; by how
+            much is measured on the untrained model.
     """
 
     queries: Annotated[int, Field(gt=0)] = 1500
     metrics: tuple[str, ...] = DEFAULT_METRICS
     bm25: bool = True
+    baselines: bool = False
+    budget: Annotated[float, Field(ge=0, le=1)] = 1.0
+    corpus: Annotated[int, Field(gt=0)] | None = None
 
     def __post_init__(self) -> None:
         if not self.metrics:

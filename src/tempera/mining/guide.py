@@ -20,9 +20,9 @@ from ..core.batch import Role
 from ..core.masks import TIE
 from ..errors import DataError
 from ..towers.cross import Judge, load_cross_encoder
-from ..towers.saved import Encode, fingerprint
+from ..towers.saved import fingerprint
 from .embed import Embedded, embed_by
-from .vectors import SHARD, Dtype, Store, keys_of_pairs
+from .vectors import SHARD, Dtype, Floats, Rows, Store, keys_of_pairs
 
 _CLOSE = TIE * float(np.finfo(np.float32).eps)
 
@@ -68,7 +68,7 @@ class SelfGuide:
     """The model in training as its own guide, with vectors that are computed anew every k steps.
 
     The vectors lie in `folder` under the step they were made before, so that a run which is taken up again goes on with
-    those it had.
+    those it had; what is there is not computed again.
 
     Args:
         folder: where to keep them, beside the checkpoints; those of the last two refreshments stay.
@@ -85,12 +85,18 @@ class SelfGuide:
         return step % self.every == 0
 
     def refresh(
-        self, step: int, queries: Sequence[str], docs: Sequence[str], read_query: Encode, read_doc: Encode
+        self,
+        step: int,
+        queries: Sequence[Any] | Rows,
+        docs: Sequence[Any] | Rows,
+        read_query: Callable[[Any], Floats],
+        read_doc: Callable[[Any], Floats],
     ) -> Guide:
-        """Compute all vectors with the model as it is before step `step`."""
+        """Compute all vectors with the model as it is before step `step`; it reads some of the texts, or positions, at once."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for role, texts, read in (("query", queries, read_query), ("doc", docs, read_doc)):
-            self._write(step, role, texts, read)
+            if not self._path(step, role).exists():
+                self._write(step, role, texts, read)
         for old in self.folder.glob("guide-*.npy"):
             if int(old.stem.split("-")[1]) < step - self.every:
                 old.unlink()
@@ -101,7 +107,7 @@ class SelfGuide:
         made = step - step % self.every
         return Guide(self._open(made, "query"), self._open(made, "doc"))
 
-    def _write(self, step: int, role: str, texts: Sequence[str], read: Encode) -> None:
+    def _write(self, step: int, role: str, texts: Sequence[Any] | Rows, read: Callable[[Any], Floats]) -> None:
         path, part = self._path(step, role), self.folder / f"{role}.partial"
         for start in range(0, len(texts), SHARD):
             vectors = read(texts[start : start + SHARD])

@@ -77,7 +77,7 @@ class Mined:
 
 
 def mine(
-    queries: Floats,
+    queries: Floats | Embedded,
     docs: Floats,
     answers: Pairs,
     options: Mining = Mining(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -13,14 +13,34 @@ from ..core.batch import Role
 from ..core.ragged import Ragged
 
 
-class Tower(nn.Module, ABC):
+class Embeds(Protocol):
+    """Features of n rows to [n, D], with gradient."""
+
+    padded: bool  # whether rows are padded to the longest of those that are embedded together
+
+    def __call__(self, features: Any) -> Tensor: ...
+
+
+class Encoder(nn.Module, ABC):
     """What training and evaluation ask of one tower for every role, or of a tower for each."""
 
     padded: bool  # whether rows are padded to the longest of those that are embedded together
 
-    def of(self, role: Role) -> Tower:
-        """The module that embeds a role: features of n rows to [n, D], with gradient; this one unless roles differ."""
+    def of(self, role: Role) -> Embeds:
+        """The module that embeds a role; this one unless roles differ."""
         return self
+
+    @abstractmethod
+    def encode(self, features: Any, role: Role = "doc") -> Tensor:
+        """Vectors as the saved model gives them, [n, D], on the CPU and without gradient."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write the model."""
+
+
+class Tower(Encoder):
+    """A tower of texts."""
 
     @abstractmethod
     def features(self, texts: Sequence[str], progress: str | None = None, role: Role = "doc") -> Ragged:

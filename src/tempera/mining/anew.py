@@ -1,0 +1,165 @@
+"""What follows the model in training: hard negatives that it mines, and a guide that it is itself, anew every k steps.
+
+Letters in shapes: n training pairs, p distinct queries and u distinct documents of all pairs, q and c those of them that are
+trained on, e pairs of a query and an answer, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+
+from ..core.batch import Role
+from ..core.ragged import Ragged, from_lengths
+from ..data.batches import Examples
+from ..data.catalogue import Catalogue
+from ..data.hashing import content_id
+from .embed import Embedded
+from .guide import CrossEncoder, Guide, SelfGuide, check_negatives
+from .hard_negatives import Mining, mine
+from .report import Report
+from .search import Ints, Pairs
+
+Read = Callable[[Role, Ints], NDArray[np.float32]]  # positions of queries or documents to unit vectors, [.., D]
+
+
+@dataclass(frozen=True)
+class Anew(Mining):
+    """Hard negatives in training: which of them a cross-encoder lets pass, and how often new ones are mined.
+
+    Args:
+        every: the model in training mines among the training documents before every so many steps, in place of the negatives
+            that there were. Before the first step only if the data has none. None keeps those of the data.
+        cross_encoder: folder of one that judges all negatives, by `cross_margin`; its scores are kept by pair, in vectors/
+            beside the run.
+    """
+
+    every: Annotated[int, Field(gt=0)] | None = None
+    cross_encoder: str | None = None
+
+
+class Renewal:
+    """Training pairs whose guide and negatives are those of the model at the last step that begins with computing them.
+
+    What a step sees depends on its number and on the vectors in `folder`, so a run that is taken up again goes on alike.
+
+    Args:
+        catalogue: all texts.
+        rows: [n] the pairs that are trained on.
+        options: of mining.
+        guide_every: steps from one guide to the next; None has none.
+        folder: where the vectors of the latest models are kept.
+        read: the model in training.
+        cross: judges what is mined.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        rows: Ints,
+        options: Anew,
+        guide_every: int | None,
+        folder: Path,
+        read: Read,
+        cross: CrossEncoder | None,
+    ) -> None:
+        self.catalogue, self.options, self.guide_every = catalogue, options, guide_every
+        self.folder, self.read, self.cross = folder, read, cross
+        own = catalogue.negatives[torch.from_numpy(rows)].values.numpy()
+        self.queries, self.query = np.unique(catalogue.query_of[rows], return_inverse=True)  # [q], [n]
+        self.docs = np.unique(np.concatenate([catalogue.doc_of[rows], own]))  # [c]
+        doc = np.searchsorted(self.docs, catalogue.doc_of[rows])  # [n]
+        self.answers: Pairs = np.divmod(np.unique(self.query * len(self.docs) + doc), len(self.docs))  # [e] each
+        self.made: dict[str, int] = {}  # the step of what the pairs have now
+
+    def __call__(self, step: int, examples: Examples) -> tuple[Examples, Report | None]:
+        """The pairs as step `step`, counted from 0, takes them; and what mining did, if it was its turn."""
+        if self._new("guide", self.guide_every, step):
+            examples = replace(examples, guide=self.guide(step))
+        kept = examples.negatives is not None and "negatives" not in self.made
+        if kept and self.options.every is not None and step < self.options.every:
+            return examples, None
+        if not self._new("negatives", self.options.every, step):
+            return examples, None
+        negatives, report = self.mine(step)
+        ids = torch.from_numpy(self.catalogue.doc_ids)
+        return replace(examples, negatives=negatives, all_ids=ids), report
+
+    def guide(self, step: int) -> Guide:
+        """The model before the step as a guide of all texts that are trained on."""
+        assert self.guide_every is not None
+        found, counts = (
+            self._vectors(self.guide_every, step),
+            (len(self.catalogue.query_rows), len(self.catalogue.doc_first)),
+        )
+        tables = []
+        for table, chosen, count in zip((found.query, found.doc), (self.queries, self.docs), counts, strict=True):
+            place = np.zeros(count, np.int64)
+            place[chosen] = np.arange(len(chosen))
+            tables.append(Embedded(table.vectors, place))
+        return Guide(*tables)
+
+    def mine(self, step: int) -> tuple[Ragged, Report]:
+        """The negatives of every pair, n rows."""
+        assert self.options.every is not None
+        vectors = self._vectors(self.options.every, step)
+        cross = None if self.cross is None else self._judge
+        found = mine(vectors.query, vectors.doc.vectors, self.answers, self.options, self.itself, cross)
+        there = found.positions >= 0  # [q, negatives]
+        lengths, docs = torch.from_numpy(there.sum(1)), torch.from_numpy(self.docs[found.positions[there]])
+        return Ragged(docs, from_lengths(lengths))[torch.from_numpy(self.query)], found.report
+
+    @cached_property
+    def itself(self) -> Ints:
+        """The document that each query is, or -1, [q]."""
+        place = {content_id(text): i for i, text in enumerate(self.catalogue.docs.take(self.docs))}
+        return np.array(
+            [place.get(content_id(text), -1) for text in self.catalogue.queries.take(self.queries)], np.int64
+        )
+
+    def _new(self, what: str, every: int | None, step: int) -> bool:
+        """Whether the step has another version than the pairs have now."""
+        if every is None or self.made.get(what) == step - step % every:
+            return False
+        self.made[what] = step - step % every
+        return True
+
+    def _vectors(self, every: int, step: int) -> Guide:
+        kept = SelfGuide(self.folder / f"every-{every}", every, "float32")
+        if not kept.due(step):
+            return kept.at(step)
+        read = [lambda rows, role=role: self.read(role, rows) for role in ("query", "doc")]
+        return kept.refresh(step, self.queries, self.docs, *read)
+
+    def _judge(self, pairs: Pairs) -> NDArray[np.float32]:
+        assert self.cross is not None
+        queries, docs = self.catalogue.queries, self.catalogue.docs
+        return self.cross(list(zip(queries.take(self.queries[pairs[0]]), docs.take(self.docs[pairs[1]]), strict=True)))
+
+
+def checked(examples: Examples, catalogue: Catalogue, cross: CrossEncoder, margin: float) -> tuple[Examples, int]:
+    """The pairs without the negatives that a cross-encoder scores above their answer less a relative margin; how many."""
+    assert examples.negatives is not None
+    own, docs = examples.negatives, catalogue.docs
+    texts = docs.take(own.values.numpy())
+    ends = own.offsets.tolist()
+    found = check_negatives(
+        catalogue.queries.take(examples.query.numpy()),
+        [[text] for text in docs.take(examples.doc.numpy())],
+        [texts[start:end] for start, end in pairwise(ends)],
+        lambda pairs: cross(pairs, "the cross-encoder reads pairs"),
+        margin,
+        "relative",
+    )
+    kept = torch.tensor([good for row in found.kept for good in row], dtype=torch.bool)
+    lengths = torch.tensor([sum(row) for row in found.kept])
+    return replace(examples, negatives=Ragged(own.values[kept], from_lengths(lengths))), found.dropped

@@ -1,0 +1,276 @@
+"""The task of recommending: interactions of users with items, of which the later ones are asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as parquet
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load as tensors_of
+from torch import Tensor
+
+from .build import Config, describe
+from .core.batch import Batch
+from .core.frame import Frame
+from .data.batches import Draws
+from .data.division import Division
+from .data.interactions import Handed, Interactions
+from .data.segments import Contexts, Segments
+from .data.timeline import Events, Timeline
+from .data.visits import Visits
+from .errors import ConfigError, TemperaError
+from .evaluation.baselines import Observed
+from .evaluation.catalogue import Histories, inner
+from .evaluation.popularity import Popularity
+from .evaluation.recommendation import Recommended, judge_baselines
+from .evaluation.spread import spread
+from .export.index import write_index
+from .export.report import Example, Hit
+from .export.stamp import Stamp
+from .task import Judged, Sampler, Verdict
+from .towers.encoders import Entities
+from .towers.features import Features, FeatureTowers
+from .towers.saved import fingerprint
+
+TITLES = ("title", "name")  # columns that an item is called by
+_USERS, _ITEMS, _HISTORIES = "users.parquet", "items.parquet", "histories.parquet"
+
+
+class Recommendation:
+    """Interactions of a source, divided by its split; arrays that are mapped lie in `cache`."""
+
+    timeline: Timeline
+    division: Division
+    visits: Visits
+    users: Entities
+    items: Entities
+    tower: FeatureTowers
+
+    def __init__(self, config: Config, cache: Path) -> None:
+        self.config, options = config, config.train
+        assert isinstance(config.data, Interactions | Handed)
+        if not isinstance(config.tower, Features):
+            raise ConfigError("tower.kind: users and items are embedded by their features: take kind: features")
+        self.timeline = timeline = config.data.read(cache)
+        ((name, found),) = describe(timeline.source).items()
+        self.source = {"source": name, **found}
+        self.division = timeline.source.split(timeline)
+        history, train = config.tower.history, self.division.train
+        contexts = Contexts(timeline, history.last, history.targets) if history else Contexts(timeline, 1)
+        self.visits = Visits(timeline, train, contexts, Draws(options.sampled, options.sampled_power, options.seed))
+        self.sampler: Sampler = Segments.of(timeline, train, options.batch_size, options.seed, contexts.targets)
+        of_users = np.add.reduceat(train, timeline.offsets[:-1], dtype=np.int64)
+        self.users = Entities(_features(timeline.user_ids, timeline.users), of_users)
+        self.items = Entities(_features(timeline.item_ids, timeline.items), self.visits.counts)
+        self.tower = config.tower.build(self.users, self.items)
+        self.tower.normalised = config.similarity.name == "cosine"
+        self.reached: dict[str, dict[str, Recommended]] = {}  # by system and protocol
+
+    @property
+    def protocol(self) -> str:
+        """The first of the split's, by which systems are compared."""
+        return next(iter(self.division.test))
+
+    def counts(self) -> dict[str, Any]:
+        """What there is."""
+        return {
+            "pairs": len(self.timeline),
+            "dropped": {**self.timeline.dropped, **self.division.counts},
+            "train": int(self.division.train.sum()),
+            "queries": len(self.division.test[self.protocol]),
+            "corpus": len(self.timeline.item_ids),
+            "users": len(self.timeline.user_ids),
+        }
+
+    def lines(self) -> list[str]:
+        """The same for people."""
+        asked = ", ".join(f"{len(events):,} {name}" for name, events in self.division.test.items())
+        counts = self.counts()
+        return [
+            "{pairs:,} interactions of {users:,} users with {corpus:,} items: {train:,} to train on".format(**counts)
+            + f"; asked at the end: {asked}",
+            *(f"left out: {count:,} {reason}" for reason, count in counts["dropped"].items() if count),
+            *(f"note: {note}" for note in self.division.notes),
+        ]
+
+    def summary(self) -> dict[str, Any]:
+        """What a rehearsal shows."""
+        lengths = self.timeline.lengths
+        return {
+            "rows": [],
+            "tokens": {},
+            "repeated": {"item": 1 - int((self.visits.counts > 0).sum()) / int(self.division.train.sum())},
+            "negatives": {"least": 0, "most": 0, "mean": 0.0},
+            "dropped": self.counts()["dropped"],
+            "events": {f"{q:.0%}": float(np.quantile(lengths, q)) for q in (0, 0.5, 0.9, 1)},
+        }
+
+    def content(self) -> Iterable[Tensor]:
+        """Items of all events, and which are trained on."""
+        return torch.from_numpy(np.array(self.timeline.item)), torch.from_numpy(self.division.train)
+
+    @property
+    def width(self) -> int:
+        """Of the embeddings."""
+        return self.tower.width
+
+    def batch(self, rows: Tensor, number: int) -> Batch[Frame]:
+        """Chosen events."""
+        return self.visits.batch(rows, number)
+
+    def refresh(self, step: int) -> dict[str, Any]:
+        """Nothing follows the towers."""
+        return {}
+
+    def judge(self, whole: bool = True) -> Verdict:
+        """The towers as they are now, by the test of every protocol; on the way, by some of the validation."""
+        if not whole:
+            asked = self.division.validation or self.division.test
+            return self._verdict(next(iter(asked.values())), self.config.evaluation.queries)[0]
+        found = {name: self._verdict(events) for name, events in self.division.test.items()}
+        self.reached["trained" if self.reached else "untrained"] = {
+            name: reached for name, (_, reached) in found.items()
+        }
+        return found[self.protocol][0]
+
+    def _verdict(self, events: Events, most: int | None = None) -> tuple[Verdict, Recommended]:
+        events = self._some(events, most)
+        users, items = self.user_vectors(events), self.item_vectors
+        target = np.asarray(self.timeline.item[events], np.int64)
+        popularity = Popularity(self.visits.counts)
+        reached = Recommended.of(
+            inner(users, items),
+            target,
+            self._seen(events),
+            popularity,
+            self.config.evaluation.metrics,
+            self.timeline.user_of(events),
+        )
+        unit = [
+            rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12) for rows in (users, items[target])
+        ]
+        return Verdict(reached, spread(*unit)), reached
+
+    def _some(self, events: Events, most: int | None) -> Events:
+        if most is None or len(events) <= most:
+            return events
+        chosen = np.random.default_rng(self.config.train.seed).choice(len(events), most, replace=False)
+        return events[np.sort(chosen)]
+
+    def _seen(self, events: Events) -> Histories:
+        return Histories(self.timeline.item, *self.timeline.histories(events))
+
+    def user_vectors(self, events: Events) -> NDArray[np.float32]:
+        """Of the users, as they stand before these events, [q, D]."""
+        return _finite(self.tower.encode(self.visits.frame(torch.from_numpy(events)), "query"))
+
+    @property
+    def item_vectors(self) -> NDArray[np.float32]:
+        """Of all items, [c, D]."""
+        return _finite(self.tower.encode(Frame({"item": torch.arange(len(self.timeline.item_ids))})))
+
+    def baselines(self) -> dict[str, Judged]:
+        """Popularity, item-kNN, EASE and transition counts, if they are asked for."""
+        if not self.config.evaluation.baselines:
+            return {}
+        timeline = self.timeline
+        observed = Observed(timeline.item, timeline.offsets, len(timeline.item_ids), self.division.train)
+        for name, events in self.division.test.items():
+            target = np.asarray(timeline.item[events], np.int64)
+            metrics, users = self.config.evaluation.metrics, timeline.user_of(events)
+            for system, reached in judge_baselines(observed, target, self._seen(events), metrics, users).items():
+                self.reached.setdefault(system, {})[name] = reached
+        return {
+            name: found[self.protocol] for name, found in self.reached.items() if name not in ("untrained", "trained")
+        }
+
+    def about(self) -> dict[str, Any]:
+        """Every protocol of every system, by tier and by history length."""
+        return {
+            "protocols": {
+                system: {name: reached.json() for name, reached in found.items()}
+                for system, found in self.reached.items()
+            }
+        }
+
+    def write(self, folder: Path) -> None:
+        """What is known of users and items, with all histories, and the items' vectors."""
+        histories = pa.LargeListArray.from_arrays(self.timeline.offsets, np.asarray(self.timeline.item, np.int32))
+        for entities, name in ((self.users, _USERS), (self.items, _ITEMS)):
+            parquet.write_table(
+                entities.table.append_column("count", pa.array(entities.count)), folder / "model" / name
+            )
+        parquet.write_table(pa.table({"id": self.timeline.user_ids, "items": histories}), folder / _HISTORIES)
+        vectors = self.item_vectors
+        stamp = Stamp(
+            fingerprint(folder / "model"),
+            vectors.shape[1],
+            "cosine" if self.tower.normalised else "dot",
+            self.tower.normalised,
+        )
+        titles = pa.array(self.titles, pa.large_string())
+        none = pa.array([""] * len(titles), pa.large_string())
+        documents = {"doc_id": self.timeline.item_ids, "name": titles, "place": none, "doc": titles}
+        write_index(folder / "index", vectors, pa.table(documents), stamp)
+
+    def reopened(self, folder: Path) -> float:
+        """Save the towers, read them into others, and compare: the largest difference in any number of a vector."""
+        self.tower.save(folder)
+        assert isinstance(self.config.tower, Features)
+        other = self.config.tower.build(self.users, self.items)
+        other.load_state_dict(tensors_of((folder / "model.safetensors").read_bytes()))
+        other.normalised = self.tower.normalised
+        items = Frame({"item": torch.arange(min(8, len(self.timeline.item_ids)))})
+        return float((other.encode(items) - self.tower.encode(items)).abs().max())
+
+    @cached_property
+    def titles(self) -> list[str]:
+        """What items are called: a title or a name if there is one, else their ids."""
+        table = self.items.table
+        ids = table["id"].cast(pa.large_string())
+        names = [table[name].cast(pa.large_string()) for name in TITLES if name in table.column_names]
+        called: list[str] = pc.coalesce(*names, ids).to_pylist()
+        return called
+
+    def examples(self, systems: Mapping[str, Judged], count: int = 10, shown: int = 5) -> list[Example]:
+        """Users at random: what they took last, and what was recommended."""
+        events, reached = self.division.test[self.protocol], self.reached["trained"][self.protocol]
+        other = self.reached.get("popularity", {}).get(self.protocol)
+        chosen = np.sort(np.random.default_rng(self.config.train.seed).permutation(len(events))[:count])
+        scores = self.user_vectors(events[chosen]) @ self.item_vectors.T
+        begin, stop = self.timeline.histories(events[chosen])
+        examples = []
+        for i, query in enumerate(chosen):
+            past = self.timeline.item[max(begin[i], stop[i] - shown) : stop[i]]
+            hits = [item for item in reached.ranks.top[query, :shown].tolist() if item >= 0]
+            target = int(reached.target[query])
+            examples.append(
+                Example(
+                    query=" | ".join(self.titles[item] for item in past) or "no history",
+                    answers=(self.titles[target],),
+                    hits=tuple(Hit(self.titles[item], "", float(scores[i, item]), item == target) for item in hits),
+                    baseline_rank=None if other is None else int(other.ranks.excluded[query]),
+                    rank=int(reached.ranks.excluded[query]),
+                )
+            )
+        return examples
+
+
+def _features(ids: pa.Array, table: pa.Table | None) -> pa.Table:
+    """Features with a first column of ids."""
+    columns = {} if table is None else {name: table[name] for name in table.column_names if name != "id"}
+    return pa.table({"id": ids, **columns})
+
+
+def _finite(vectors: Tensor) -> NDArray[np.float32]:
+    found: NDArray[np.float32] = vectors.numpy()
+    if not np.isfinite(found).all():
+        raise TemperaError("training has left embeddings that are not finite: lower train.learning_rate")
+    return found

@@ -1,0 +1,301 @@
+"""What a user has taken before, as vectors: several ways to look back, side by side, over histories that rows share.
+
+Rows whose histories start at the same event are one sequence, read once: each row looks back from its own place in it.
+
+Letters in shapes: n rows, s sequences, L events of the longest, E places that rows look back from, P pools, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from ..core.frame import Events
+
+Count = Annotated[int, Field(gt=0)]
+Decay = Annotated[float, Field(gt=0, le=1)]
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Events as one row for each sequence, counted from its end: place 0 is the latest event that any row has seen."""
+
+    events: Events
+
+    @cached_property
+    def _shared(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Where each sequence starts and ends, [s], and the sequence of each row, [n]."""
+        starts, of = torch.unique(self.events.start, return_inverse=True)
+        return starts, starts.scatter_reduce(0, of, self.events.stop, "amax"), of
+
+    @property
+    def of(self) -> Tensor:
+        """The sequence of each row, [n]."""
+        return self._shared[2]
+
+    @cached_property
+    def back(self) -> Tensor:
+        """The place that each row looks back from, [n]: how many events of its sequence come after its history."""
+        _, ends, of = self._shared
+        return ends[of] - self.events.stop
+
+    @cached_property
+    def seen(self) -> Tensor:
+        """Events of each row's history, [n]."""
+        return self.events.stop - self.events.start
+
+    @cached_property
+    def places(self) -> Tensor:
+        """The event at each place of each sequence, [s, L]; -1 where it has begun later."""
+        starts, ends, _ = self._shared
+        longest = int((ends - starts).max()) if len(starts) else 0
+        at = ends[:, None] - 1 - torch.arange(longest, device=ends.device)
+        return torch.where(at >= starts[:, None], at, -1)
+
+    def rows(self, found: Tensor) -> Tensor:
+        """What was found looking back from each place, [s, E, ...], for each row, [n, ...]."""
+        return found.flatten(0, 1).index_select(0, self.of * found.shape[1] + self.back)
+
+    @cached_property
+    def allowed(self) -> Tensor:
+        """Whether a row that looks back from a place sees another one, [s, E, L]."""
+        place = torch.arange(self.places.shape[1], device=self.places.device)
+        return (place[None] >= place[:, None])[: self.depth] & (self.places >= 0)[:, None]
+
+    @cached_property
+    def depth(self) -> int:
+        """E, places that rows look back from; 1 where there is no row."""
+        return int(self.back.max()) + 1 if len(self.back) else 1
+
+
+class Means(nn.Module):
+    """Weighted means of the latest events: of age a, counted from 0, weight decay^a, and 0 from `last` on."""
+
+    def __init__(self, means: Sequence[Mean]) -> None:
+        super().__init__()
+        self.last, self.decay = [mean.last for mean in means], [mean.decay for mean in means]
+
+    def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
+        """[s, L, D] -> [n, P D]; 0 for an empty history."""
+        band = self._band(sequences.depth, x.shape[1], x)  # [E P, L]
+        sums = torch.matmul(band, x).view(len(x), sequences.depth, len(self.last), -1)
+        return (sequences.rows(sums) / self._mass(sequences.seen, x)).flatten(1)
+
+    def _band(self, depth: int, longest: int, like: Tensor) -> Tensor:
+        age = torch.arange(longest, device=like.device) - torch.arange(depth, device=like.device)[:, None]  # [E, L]
+        weights = [(age >= 0) & (age < last) for last in self.last]
+        return torch.stack(
+            [inside * decay ** age.clamp_min(0).to(like.dtype) for inside, decay in zip(weights, self.decay)], 1
+        ).flatten(0, 1)
+
+    def _mass(self, seen: Tensor, like: Tensor) -> Tensor:
+        """What the weights of each row add up to, [n, P, 1]; 1 for an empty history."""
+        counts = torch.stack([seen.clamp(1, last) for last in self.last], 1).to(like.dtype)
+        decay = torch.tensor(self.decay, dtype=like.dtype, device=like.device)
+        geometric = (1 - decay**counts) / (1 - decay).clamp_min(1e-12)
+        return torch.where(decay < 1, geometric, counts)[:, :, None]
+
+
+class Largest(nn.Module):
+    """The largest of each number among the latest events."""
+
+    def __init__(self, last: int) -> None:
+        super().__init__()
+        self.last = last
+
+    def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
+        """[s, L, D] -> [n, D]; 0 for an empty history."""
+        lowest = torch.finfo(x.dtype).min
+        padded = x.masked_fill((sequences.places < 0)[:, :, None], lowest)
+        padded = torch.cat([padded, padded.new_full((len(x), sequences.depth + self.last, x.shape[2]), lowest)], 1)
+        windows = padded[:, : sequences.depth + self.last - 1].unfold(1, self.last, 1)  # [s, E, D, last]
+        return sequences.rows(windows.amax(-1)).masked_fill((sequences.seen == 0)[:, None], 0)
+
+
+class Attending(nn.Module):
+    """A mean of the latest events with weights that are learnt from event and age (Bahdanau et al. 2015)."""
+
+    def __init__(self, width: int, last: int) -> None:
+        super().__init__()
+        self.score = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1, bias=False))
+        self.age = nn.Parameter(torch.zeros(last))
+
+    def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
+        """[s, L, D] -> [n, D]; 0 for an empty history."""
+        depth, last = sequences.depth, len(self.age)
+        place = torch.arange(x.shape[1], device=x.device)
+        age = place - place[:depth, None]  # [E, L]
+        bias = self.age[age.clamp(0, last - 1)].masked_fill(age >= last, -torch.inf)
+        logits = (self.score(x).squeeze(-1)[:, None] + bias).masked_fill(~sequences.allowed, -torch.inf)
+        logits = logits.masked_fill((logits == -torch.inf).all(-1, keepdim=True), 0)
+        pooled = torch.matmul(logits.softmax(-1), x)
+        return sequences.rows(pooled).masked_fill((sequences.seen == 0)[:, None], 0)
+
+
+class Recurrent(nn.Module):
+    """The state of a gated recurrent unit after the latest event (Cho et al. 2014)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.unit = nn.GRU(width, width, batch_first=True)
+
+    def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
+        """[s, L, D] -> [n, D]; 0 for an empty history."""
+        lengths = (sequences.places >= 0).sum(1)
+        forward = x.flip(1).roll(0, 1)
+        # From the first event on: what is before the beginning is moved behind the end.
+        place = torch.arange(x.shape[1], device=x.device)
+        order = (place + (x.shape[1] - lengths)[:, None]) % max(1, x.shape[1])
+        states = self.unit(forward.gather(1, order[:, :, None].expand_as(forward)))[0]
+        at = (lengths[sequences.of] - 1 - sequences.back).clamp_min(0)
+        found: Tensor = states.flatten(0, 1).index_select(0, sequences.of * x.shape[1] + at)
+        return found.masked_fill((sequences.seen == 0)[:, None], 0)
+
+
+class Block(nn.Module):
+    """One layer of a transformer that normalises first, with attention to what is not later."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.mix, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        s, length, width = x.shape
+        q, k, v = self.mix(self.before(x)).view(s, length, 3, self.heads, -1).transpose(1, 3).unbind(2)
+        mixed = nn.functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=bias, dropout_p=self.dropout if self.training else 0.0
+        )
+        x = x + self.drop(self.out(mixed.transpose(1, 2).reshape(s, length, width)))
+        fed: Tensor = x + self.drop(self.feed(self.between(x)))
+        return fed
+
+
+class Transforming(nn.Module):
+    """A causal transformer over the history, read at the latest event (Kang and McAuley 2018), with ages for positions."""
+
+    def __init__(self, width: int, layers: int, heads: int, last: int, dropout: float) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(layers))
+        self.age = nn.Parameter(torch.zeros(heads, last))
+        self.drop, self.norm = nn.Dropout(dropout), nn.LayerNorm(width)
+
+    def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
+        """[s, L, D] -> [n, D]; 0 for an empty history."""
+        place = torch.arange(x.shape[1], device=x.device)
+        age = place - place[:, None]  # [L, L] how much older what is looked at is
+        bias = self.age[:, age.clamp(0, self.age.shape[1] - 1)]  # [heads, L, L]
+        there = (sequences.places >= 0)[:, None] | torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
+        bias = bias.masked_fill(~((age >= 0) & there)[:, None], -torch.inf)  # [s, heads, L, L]
+        x = self.drop(x)
+        for block in self.blocks:
+            x = block(x, bias.to(x.dtype))
+        return sequences.rows(self.norm(x)).masked_fill((sequences.seen == 0)[:, None], 0)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean of the `last` events; the weight falls by `decay` with each event further back."""
+
+    last: Count = 50
+    decay: Decay = 1.0
+
+
+@dataclass(frozen=True)
+class Max:
+    """The largest of each number among the `last` events."""
+
+    last: Count = 50
+
+
+@dataclass(frozen=True)
+class Attention:
+    """A mean of the `last` events, with weights that are learnt."""
+
+    last: Count = 50
+
+
+@dataclass(frozen=True)
+class Gru:
+    """A gated recurrent unit; `last` events before the first target of a run are read, and those between."""
+
+    last: Count = 50
+
+
+@dataclass(frozen=True)
+class Causal:
+    """A causal transformer; `last` events before the first target of a run are read, and those between."""
+
+    last: Count = 50
+    layers: Count = 2
+    heads: Count = 2
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.2
+
+
+Pooling = Mean | Max | Attention | Gru | Causal
+POOLINGS: dict[str, type] = {"mean": Mean, "max": Max, "attention": Attention, "gru": Gru, "transformer": Causal}
+WINDOWS: tuple[Pooling, ...] = (Mean(1), Mean(3, 0.8), Mean(10, 0.9), Mean(50))
+
+
+@dataclass(frozen=True)
+class History:
+    """What a user has taken before: pools of the vectors of these items, side by side.
+
+    Args:
+        pools: ways to look back.
+        items: "shared" takes the items' vectors of the document tower; "own" a table that only histories use.
+        targets: consecutive events of a user that share the reading of their history; more are faster and more alike.
+    """
+
+    pools: Sequence[Pooling] = WINDOWS
+    items: Literal["shared", "own"] = "shared"
+    targets: Count = 16
+
+    @property
+    def last(self) -> int:
+        """Events that the pools look back on."""
+        return max(pool.last for pool in self.pools)
+
+
+class Past(nn.Module):
+    """Events of rows to [n, P D]: the pools of a history, side by side.
+
+    Args:
+        items: codes [e] to vectors [e, D].
+    """
+
+    def __init__(self, history: History, items: Callable[[Tensor], Tensor], width: int) -> None:
+        super().__init__()
+        self.items, self.width = items, width * len(history.pools)
+        means = [pool for pool in history.pools if isinstance(pool, Mean)]
+        self.pools = nn.ModuleList([Means(means)] if means else [])
+        self.pools.extend(_module(pool, width) for pool in history.pools if not isinstance(pool, Mean))
+
+    def forward(self, events: Events) -> Tensor:
+        sequences = Sequences(events)
+        distinct, which = torch.unique(events.items, return_inverse=True)
+        vectors = self.items(distinct)
+        vectors = torch.cat([vectors, vectors.new_zeros(1, vectors.shape[1])])  # the last stands for no event
+        which = torch.cat([which, which.new_full((1,), len(distinct))])
+        x = vectors.index_select(0, which[sequences.places].flatten()).view(*sequences.places.shape, -1)  # [s, L, D]
+        return torch.cat([pool(x, sequences) for pool in self.pools], 1)
+
+
+def _module(pool: Pooling, width: int) -> nn.Module:
+    if isinstance(pool, Max):
+        return Largest(pool.last)
+    if isinstance(pool, Attention):
+        return Attending(width, pool.last)
+    if isinstance(pool, Gru):
+        return Recurrent(width)
+    assert isinstance(pool, Causal)
+    return Transforming(width, pool.layers, pool.heads, pool.last, pool.dropout)
