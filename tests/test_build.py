@@ -43,7 +43,7 @@ def test_nothing_given_is_the_default_job() -> None:
     assert config.objective.temperature.value == pytest.approx(0.05)
     assert not config.objective.temperature.learnable
     assert config.objective.masks == (SameId(),)
-    assert list(config.resolved) == ["data", "tower", "objective", "train", "evaluation", "mining"]
+    assert list(config.resolved) == ["data", "tower", "objective", "train", "evaluation", "mining", "card"]
 
 
 @pytest.mark.parametrize("section", ["data", "tower", "objective", "train", "evaluation"])

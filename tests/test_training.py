@@ -27,6 +27,8 @@ from tempera.engine.optim import adam, rate
 from tempera.errors import ConfigError, DataError, OutputError, TemperaError
 from tempera.run import Run
 from tempera.towers.pair import Towers
+from tempera.towers.saved import load as load_model
+from tempera.towers.static import StaticTower
 from tempera.training import train
 
 STEPS = 48  # 6 epochs of 8 full batches of 32 in 260 pairs
@@ -185,6 +187,40 @@ def test_the_configuration_of_a_learnable_run_starts_where_that_run_started(opti
     run = train(options, tmp_path / "run", ["train.max_steps=5", "evaluation.bm25=false"])
     assert log_of(run, "step")[-1]["temperature"] != 0.06
     assert yaml.safe_load((run.folder / "config.yaml").read_text())["objective"]["temperature"]["value"] == 0.06
+
+
+def test_the_card_says_what_it_is_told(options: dict[str, Any], tmp_path: Path) -> None:
+    options["card"] = {"title": "Kaban", "license": "apache-2.0", "data_license": "cc-by-4.0", "language": "en"}
+    options["train"]["max_steps"] = 1
+    text = (train(options, tmp_path / "run").folder / "model" / "README.md").read_text()
+    assert 'license: "apache-2.0"' in text and 'language: "en"' in text and "\n# Kaban\n" in text
+    assert r"- training data: cc\-by\-4.0" in text
+
+
+def test_every_document_is_read_once_when_training_is_over(
+    options: dict[str, Any], pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [json.loads(line) for line in pairs_file.read_text().splitlines()]
+    for i, row in enumerate(rows):
+        row["negatives"] = [f"nothing {i % 50}"]
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options["data"]["path"] = str(file)
+    read: list[int] = []
+    encode = StaticTower.encode
+
+    def counted(self: StaticTower, features: Ragged, role: Any = "doc") -> torch.Tensor:
+        read.append(len(features) if role == "doc" else 0)
+        return encode(self, features, role)
+
+    monkeypatch.setattr(StaticTower, "encode", counted)
+    options["train"] |= {"max_steps": 2, "evaluations": 0}
+    run = train(options, tmp_path / "run")
+    before = 300 + 1  # ranked by the untrained tower; one for the width
+    shown = 10 * 5  # of the examples in the report
+    assert sum(read) == before + 350 + shown
+    texts = run.index.documents["preview"].to_pylist()
+    np.testing.assert_allclose(run.index.vectors, load_model(run.folder / "model", "doc")(texts), atol=1e-6)
 
 
 def test_max_steps_and_no_bm25_and_fewer_metrics(options: dict[str, Any], tmp_path: Path) -> None:

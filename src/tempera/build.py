@@ -34,6 +34,7 @@ from .data.roles import Roles
 from .engine.loop import Training
 from .errors import ConfigError, did_you_mean
 from .evaluation.retrieval import Evaluation
+from .export.card import Labels
 from .mining.anew import Anew
 from .towers.encoders import FEATURES, Feature
 from .towers.features import Features
@@ -86,6 +87,7 @@ class Config:
     train: Training
     evaluation: Evaluation
     mining: Anew
+    card: Labels
     resolved: dict[str, Any]
 
     @property
@@ -102,7 +104,7 @@ def build(options: Options) -> Config:
         ConfigError: an unknown section, option or name, or a value it cannot take; says where it was written.
     """
     builder = _Builder(options)
-    sections = {**dict.fromkeys(SECTIONS), "train": Training, "evaluation": Evaluation, "mining": Anew}
+    sections = {**dict.fromkeys(SECTIONS), "train": Training, "evaluation": Evaluation, "mining": Anew, "card": Labels}
     builder.refuse_unknown("", options.values, list(sections))
     made: dict[str, Any] = {}
     resolved: dict[str, Any] = {}

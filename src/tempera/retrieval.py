@@ -95,6 +95,7 @@ class Retrieval:
             self.rows = replace(self.rows, guide=guide)
         self._follow(cache, vectors)
         self.sample: Sample | None = None  # of the corpus, once the untrained model has ranked it
+        self.latest: NDArray[np.float32] | None = None  # vectors of what was ranked last, of the tower as it still is
 
     def _follow(self, cache: Path, vectors: Path) -> None:
         """Have a cross-encoder judge the negatives; say what will follow the model."""
@@ -158,19 +159,29 @@ class Retrieval:
         """Of the embeddings."""
         return len(self.vectors(self.docs, self.asked.doc_of[:1])[0])
 
+    @property
+    def ranked(self) -> Rows:
+        """The distinct documents that evaluation ranks."""
+        return self.asked.doc_of[self.split.corpus]
+
     def batch(self, rows: Tensor, number: int) -> Batch[Ragged]:
         """Tokens of chosen pairs."""
+        self.latest = None  # the tower is about to change
         return self.rows.batch(rows, number)
 
     def judge(self, whole: bool = True) -> Verdict:
         """The tower as it is now, asked the held-out queries; on part of the corpus if that is enough and asked for."""
         asked, options = self.asked, self.config.evaluation
         part = None if whole else self.sample
-        docs = asked.doc_of[self.split.corpus]
+        docs = self.ranked if part is None else self.ranked[part.docs]
         queries = self.vectors(self.queries, asked.query_of[asked.rows], "query")
-        answers = self.vectors(self.docs, asked.doc_of[asked.rows])
-        corpus = self.vectors(self.docs, docs if part is None else docs[part.docs])
+        corpus = self.vectors(self.docs, docs)
+        place = np.empty(len(self.docs), np.int64)
+        place[docs] = np.arange(len(docs))
+        answers = corpus[place[asked.doc_of[asked.rows]]]
         relevant = asked.relevant if part is None else part.relevant
+        if part is None:
+            self.latest = corpus
         ranking = Ranking.by_vectors(queries, corpus, relevant, options.metrics)
         if options.corpus is not None and self.sample is None:
             seed = self.config.train.seed
@@ -209,9 +220,20 @@ class Retrieval:
 
     def write(self, folder: Path) -> None:
         """Every distinct document and its vector."""
-        vectors = self.tower.encode(self.docs).numpy()
+        vectors = self._all()
         stamp = Stamp(fingerprint(folder / "model"), vectors.shape[1])
         write_index(folder / "index", vectors, self.catalogue.table(), stamp)
+
+    def _all(self) -> NDArray[np.float32]:
+        """Vectors of every distinct document; what has just been ranked is not read again."""
+        everything = np.arange(len(self.docs))
+        if self.latest is None:
+            return self.vectors(self.docs, everything)
+        found = np.empty((len(self.docs), self.latest.shape[1]), np.float32)
+        found[self.ranked] = self.latest
+        if len(rest := np.setdiff1d(everything, self.ranked)):
+            found[rest] = self.vectors(self.docs, rest)
+        return found
 
     def reopened(self, folder: Path) -> float:
         """Save the tower and open it as a user would: the largest difference in any number of its vectors."""

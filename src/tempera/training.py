@@ -240,7 +240,7 @@ class Job:
         counts = {name: f"{data[name]:,}" for name in ("pairs", "train", "queries", "corpus")}
         dropped = {f"left out: {reason}": f"{count:,}" for reason, count in data.get("dropped", {}).items()}
         return Card(
-            title="A retrieval model",
+            **vars(self.config.card),
             data={**source, **counts, **dropped},
             recipe=configuration.dump(resolved),
             metrics={name: system.intervals() for name, system in systems.items()},

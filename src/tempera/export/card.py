@@ -14,6 +14,23 @@ _FENCE = re.compile(r"`{3,}")
 
 
 @dataclass(frozen=True)
+class Labels:
+    """What only people know of a model, for its card.
+
+    Args:
+        title: the heading.
+        license: of the model, such as apache-2.0.
+        data_license: of what it was trained on.
+        language: such as en.
+    """
+
+    title: str = "A retrieval model"
+    license: str | None = None
+    data_license: str | None = None
+    language: str | None = None
+
+
+@dataclass(frozen=True)
 class Card:
     """What a card shows; what is None or empty is said to be unknown or left out.
 
