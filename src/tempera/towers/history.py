@@ -17,6 +17,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..core.frame import Events
+from ..errors import ConfigError
 
 Count = Annotated[int, Field(gt=0)]
 Decay = Annotated[float, Field(gt=0, le=1)]
@@ -41,9 +42,12 @@ class Sequences:
 
     @cached_property
     def back(self) -> Tensor:
-        """The place that each row looks back from, [n]: how many events of its sequence come after its history."""
+        """The place that each row looks back from, [n]: how many events of its sequence come after its history.
+
+        An empty history has no place of its own, and looks back from the last.
+        """
         _, ends, of = self._shared
-        return ends[of] - self.events.stop
+        return (ends[of] - self.events.stop).clamp_max(self.places.shape[1] - 1)
 
     @cached_property
     def seen(self) -> Tensor:
@@ -52,9 +56,9 @@ class Sequences:
 
     @cached_property
     def places(self) -> Tensor:
-        """The event at each place of each sequence, [s, L]; -1 where it has begun later."""
+        """The event at each place of each sequence, [s, L], one place at least; -1 where it has begun later."""
         starts, ends, _ = self._shared
-        longest = int((ends - starts).max()) if len(starts) else 0
+        longest = max(1, int((ends - starts).max()))
         at = ends[:, None] - 1 - torch.arange(longest, device=ends.device)
         return torch.where(at >= starts[:, None], at, -1)
 
@@ -70,8 +74,8 @@ class Sequences:
 
     @cached_property
     def depth(self) -> int:
-        """E, places that rows look back from; 1 where there is no row."""
-        return int(self.back.max()) + 1 if len(self.back) else 1
+        """E, places that rows look back from."""
+        return int(self.back.max()) + 1
 
 
 class Means(nn.Module):
@@ -82,7 +86,7 @@ class Means(nn.Module):
         self.last, self.decay = [mean.last for mean in means], [mean.decay for mean in means]
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
-        """[s, L, D] -> [n, P D]; 0 for an empty history."""
+        """[s, L, D] -> [n, P D]."""
         band = self._band(sequences.depth, x.shape[1], x)  # [E P, L]
         sums = torch.matmul(band, x).view(len(x), sequences.depth, len(self.last), -1)
         return (sequences.rows(sums) / self._mass(sequences.seen, x)).flatten(1)
@@ -110,12 +114,12 @@ class Largest(nn.Module):
         self.last = last
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
-        """[s, L, D] -> [n, D]; 0 for an empty history."""
+        """[s, L, D] -> [n, D]."""
         lowest = torch.finfo(x.dtype).min
         padded = x.masked_fill((sequences.places < 0)[:, :, None], lowest)
         padded = torch.cat([padded, padded.new_full((len(x), sequences.depth + self.last, x.shape[2]), lowest)], 1)
         windows = padded[:, : sequences.depth + self.last - 1].unfold(1, self.last, 1)  # [s, E, D, last]
-        return sequences.rows(windows.amax(-1)).masked_fill((sequences.seen == 0)[:, None], 0)
+        return sequences.rows(windows.amax(-1))
 
 
 class Attending(nn.Module):
@@ -127,7 +131,7 @@ class Attending(nn.Module):
         self.age = nn.Parameter(torch.zeros(last))
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
-        """[s, L, D] -> [n, D]; 0 for an empty history."""
+        """[s, L, D] -> [n, D]."""
         depth, last = sequences.depth, len(self.age)
         place = torch.arange(x.shape[1], device=x.device)
         age = place - place[:depth, None]  # [E, L]
@@ -135,7 +139,7 @@ class Attending(nn.Module):
         logits = (self.score(x).squeeze(-1)[:, None] + bias).masked_fill(~sequences.allowed, -torch.inf)
         logits = logits.masked_fill((logits == -torch.inf).all(-1, keepdim=True), 0)
         pooled = torch.matmul(logits.softmax(-1), x)
-        return sequences.rows(pooled).masked_fill((sequences.seen == 0)[:, None], 0)
+        return sequences.rows(pooled)
 
 
 class Recurrent(nn.Module):
@@ -146,16 +150,16 @@ class Recurrent(nn.Module):
         self.unit = nn.GRU(width, width, batch_first=True)
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
-        """[s, L, D] -> [n, D]; 0 for an empty history."""
+        """[s, L, D] -> [n, D]."""
         lengths = (sequences.places >= 0).sum(1)
-        forward = x.flip(1).roll(0, 1)
+        forward = x.flip(1)
         # From the first event on: what is before the beginning is moved behind the end.
         place = torch.arange(x.shape[1], device=x.device)
-        order = (place + (x.shape[1] - lengths)[:, None]) % max(1, x.shape[1])
+        order = (place + (x.shape[1] - lengths)[:, None]) % x.shape[1]
         states = self.unit(forward.gather(1, order[:, :, None].expand_as(forward)))[0]
         at = (lengths[sequences.of] - 1 - sequences.back).clamp_min(0)
         found: Tensor = states.flatten(0, 1).index_select(0, sequences.of * x.shape[1] + at)
-        return found.masked_fill((sequences.seen == 0)[:, None], 0)
+        return found
 
 
 class Block(nn.Module):
@@ -190,7 +194,7 @@ class Transforming(nn.Module):
         self.drop, self.norm = nn.Dropout(dropout), nn.LayerNorm(width)
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
-        """[s, L, D] -> [n, D]; 0 for an empty history."""
+        """[s, L, D] -> [n, D]."""
         place = torch.arange(x.shape[1], device=x.device)
         age = place - place[:, None]  # [L, L] how much older what is looked at is
         bias = self.age[:, age.clamp(0, self.age.shape[1] - 1)]  # [heads, L, L]
@@ -199,7 +203,7 @@ class Transforming(nn.Module):
         x = self.drop(x)
         for block in self.blocks:
             x = block(x, bias.to(x.dtype))
-        return sequences.rows(self.norm(x)).masked_fill((sequences.seen == 0)[:, None], 0)
+        return sequences.rows(self.norm(x))
 
 
 @dataclass(frozen=True)
@@ -260,6 +264,10 @@ class History:
     items: Literal["shared", "own"] = "shared"
     targets: Count = 16
 
+    def __post_init__(self) -> None:
+        if not self.pools:
+            raise ConfigError("pools is empty: give at least one way to look back, such as mean, or leave history out")
+
     @property
     def last(self) -> int:
         """Events that the pools look back on."""
@@ -267,7 +275,7 @@ class History:
 
 
 class Past(nn.Module):
-    """Events of rows to [n, P D]: the pools of a history, side by side.
+    """Events of rows to [n, P D]: the pools of a history, side by side, means before others; 0 for an empty history.
 
     Args:
         items: codes [e] to vectors [e, D].
@@ -281,13 +289,17 @@ class Past(nn.Module):
         self.pools.extend(_module(pool, width) for pool in history.pools if not isinstance(pool, Mean))
 
     def forward(self, events: Events) -> Tensor:
+        if not len(events):
+            return self.items(events.items[:0]).new_zeros(0, self.width)
         sequences = Sequences(events)
         distinct, which = torch.unique(events.items, return_inverse=True)
         vectors = self.items(distinct)
         vectors = torch.cat([vectors, vectors.new_zeros(1, vectors.shape[1])])  # the last stands for no event
         which = torch.cat([which, which.new_full((1,), len(distinct))])
-        x = vectors.index_select(0, which[sequences.places].flatten()).view(*sequences.places.shape, -1)  # [s, L, D]
-        return torch.cat([pool(x, sequences) for pool in self.pools], 1)
+        found = vectors.index_select(0, which[sequences.places].flatten())
+        x = found.view(*sequences.places.shape, vectors.shape[1])  # [s, L, D]
+        pooled = torch.cat([pool(x, sequences) for pool in self.pools], 1)
+        return pooled.masked_fill((sequences.seen == 0)[:, None], 0)
 
 
 def _module(pool: Pooling, width: int) -> nn.Module:
