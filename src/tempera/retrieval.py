@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from tqdm import tqdm
 
 from .build import Config, describe
 from .core.batch import Batch, Role
@@ -123,7 +125,10 @@ class Retrieval:
         if self.renewal is None:
             return {}
         self.rows, report = self.renewal(step, self.rows)
-        return {} if report is None else {"mined": asdict(report)}
+        if report is None:
+            return {}
+        tqdm.write(f"mined before step {step + 1}: {report.lines()[0]}", file=sys.stderr)
+        return {"mined": asdict(report)}
 
     def counts(self) -> dict[str, Any]:
         """What there is."""

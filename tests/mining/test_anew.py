@@ -28,7 +28,7 @@ def options(folder: Path, negatives: bool = False, **sections: Any) -> dict[str,
     draw = np.random.default_rng(0)
     rows = []
     for i in range(80):
-        query = f"{' '.join(draw.choice(WORDS, 2))} {i % 70}"
+        query = f"{' '.join(draw.choice(WORDS, 2))} {i}" if i < 65 else rows[i - 60]["query"]
         row: dict[str, Any] = {"query": query, "doc": f"{' '.join(draw.choice(WORDS, 3))} {i}"}
         if negatives:
             row["negatives"] = [f"{word} {i}" for word in draw.choice(WORDS, i % 3)]
