@@ -19,7 +19,10 @@ FLOORS: list[list[set[str]]] = [
     [{"evaluation"}],
     [{"mining"}, {"export"}],
     [{"config", "build"}],
-    [{"training", "task", "retrieval", "recommendation", "run", "verification", "rehearsal"}, {"integrations"}],
+    [
+        {"training", "task", "retrieval", "recommendation", "serving", "run", "verification", "rehearsal"},
+        {"integrations"},
+    ],
     [{"tuning"}],
     [{"cli", "__main__"}, {"__init__"}],  # the package's own names are loaded when they are asked for
 ]

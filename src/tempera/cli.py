@@ -113,6 +113,30 @@ def search(
     _answer(document, as_json, lambda: print("\n".join(lines)))
 
 
+@app.command()
+def recommend(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, of a recommender.")],
+    user: Annotated[str | None, typer.Option("--user", metavar="ID", help="Who is asked for.")] = None,
+    history: Annotated[
+        str | None, typer.Option("--history", metavar="A,B,C", help="Items taken before, the latest last.")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="How many to show.")] = 10,
+    include_seen: Annotated[bool, typer.Option("--include-seen", help="Show what was taken before, too.")] = False,
+    index: Annotated[
+        Path | None, typer.Option("--index", metavar="DIR", help="An exported index to search instead.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Recommend items to a user of a run, or to anybody by what was taken before."""
+    from .run import Run
+
+    taken = None if history is None else [name.strip() for name in history.split(",") if name.strip()]
+    answer = Run(run).recommend(user, taken, k, not include_seen, index)
+    hits = [{"rank": hit.rank, "score": hit.score, "id": hit.id, "name": hit.name} for hit in answer.found]
+    document = {"user": user, "history": answer.history, "notes": list(answer.notes), "hits": hits}
+    _answer(document, as_json, lambda: print(answer))
+
+
 @app.command("eval")
 def evaluate(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder or a run folder.")],

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 import torch
 from numpy.typing import NDArray
@@ -34,13 +33,12 @@ from .evaluation.spread import spread
 from .export.index import write_index
 from .export.report import Example, Hit
 from .export.stamp import Stamp
+from .run import HISTORIES
+from .serving import ITEMS, USERS, titles_of
 from .task import Judged, Sampler, Verdict
 from .towers.encoders import Entities
 from .towers.features import Features, FeatureTowers
 from .towers.saved import fingerprint
-
-TITLES = ("title", "name")  # columns that an item is called by
-_USERS, _ITEMS, _HISTORIES = "users.parquet", "items.parquet", "histories.parquet"
 
 
 class Recommendation:
@@ -203,11 +201,11 @@ class Recommendation:
     def write(self, folder: Path) -> None:
         """What is known of users and items, with all histories, and the items' vectors."""
         histories = pa.LargeListArray.from_arrays(self.timeline.offsets, np.asarray(self.timeline.item, np.int32))
-        for entities, name in ((self.users, _USERS), (self.items, _ITEMS)):
+        for entities, name in ((self.users, USERS), (self.items, ITEMS)):
             parquet.write_table(
                 entities.table.append_column("count", pa.array(entities.count)), folder / "model" / name
             )
-        parquet.write_table(pa.table({"id": self.timeline.user_ids, "items": histories}), folder / _HISTORIES)
+        parquet.write_table(pa.table({"id": self.timeline.user_ids, "items": histories}), folder / HISTORIES)
         vectors = self.item_vectors
         stamp = Stamp(
             fingerprint(folder / "model"),
@@ -233,11 +231,7 @@ class Recommendation:
     @cached_property
     def titles(self) -> list[str]:
         """What items are called: a title or a name if there is one, else their ids."""
-        table = self.items.table
-        ids = table["id"].cast(pa.large_string())
-        names = [table[name].cast(pa.large_string()) for name in TITLES if name in table.column_names]
-        called: list[str] = pc.coalesce(*names, ids).to_pylist()
-        return called
+        return titles_of(self.items.table)
 
     def examples(self, systems: Mapping[str, Judged], count: int = 10, shown: int = 5) -> list[Example]:
         """Users at random: what they took last, and what was recommended."""

@@ -1,16 +1,22 @@
-"""A finished run: its metrics, and its model as a search engine."""
+"""A finished run: its metrics, and its model as a search engine or a recommender."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import DataError
 from .export.index import Found, Index
 from .export.onnx_model import OnnxModel
 from .towers.saved import Encode, fingerprint, load
+
+if TYPE_CHECKING:  # it would load torch
+    from .serving import Recommendations, Recommender
+
+HISTORIES = "histories.parquet"  # of a recommender's users
 
 
 class Run:
@@ -68,8 +74,12 @@ class Run:
             onnx: embed by this exported model instead of the run's own.
 
         Raises:
-            DataError: an empty query, or an index that another model has made.
+            DataError: an empty query, an index that another model has made, or a run that recommends.
         """
+        if (self.folder / HISTORIES).is_file():
+            raise DataError(
+                f"{self.folder} is a recommender and has no texts to search in: tempera recommend {self.folder} --user ID"
+            )
         if not query.strip():
             raise DataError("the query is empty; give words to search for")
         if k < 1:
@@ -80,3 +90,21 @@ class Run:
             return place.search(self.encode([text])[0], k, self.fingerprint)
         model = OnnxModel(onnx)
         return place.search(model.encode([text])[0], k, model.fingerprint)
+
+    @cached_property
+    def recommender(self) -> Recommender:
+        """The towers of a run on interactions."""
+        from .serving import Recommender
+
+        return Recommender(self.folder)
+
+    def recommend(
+        self,
+        user: Any = None,
+        history: Sequence[Any] | None = None,
+        k: int = 10,
+        exclude_seen: bool = True,
+        index: Path | None = None,
+    ) -> Recommendations:
+        """The k items that suit a user, or who has taken what `history` names, best first; see `Recommender.recommend`."""
+        return self.recommender.recommend(user, history, k, exclude_seen, index)

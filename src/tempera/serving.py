@@ -1,0 +1,261 @@
+"""A recommender opened from its run folder: what users are recommended, items that come later, the towers for others.
+
+Letters in shapes: n rows, u users, i items, w items of a history, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as parquet
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load as tensors_of
+
+from . import config as configuration
+from .build import Config, build
+from .core.frame import Events, Frame
+from .errors import DataError, did_you_mean
+from .export.index import Found, Index
+from .run import HISTORIES
+from .towers.encoders import Entities
+from .towers.features import Features, FeatureTowers
+from .towers.saved import fingerprint
+
+USERS, ITEMS = "users.parquet", "items.parquet"
+TITLES = ("title", "name")  # columns that an item is called by
+Codes = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Recommendations:
+    """What a user is recommended, best first; what a reader of it should know stands in `notes`."""
+
+    found: list[Found]
+    history: int  # items that stand behind it
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        width = max((len(hit.id) for hit in self.found), default=0)
+        hits = (f"{hit.rank:>3}  {hit.score:>7.3f}  {hit.id:<{width}}  {hit.name}" for hit in self.found)
+        return "\n".join([*(f"note: {note}" for note in self.notes), *hits])
+
+
+class Recommender:
+    """The towers of a run with its users, items and histories.
+
+    Raises:
+        DataError: a folder that holds no recommender, or parts of several.
+    """
+
+    users: Entities
+    items: Entities
+    tower: FeatureTowers
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        refuse_other(folder)
+        self.config = _configuration(folder / "config.yaml")
+        assert isinstance(self.config.tower, Features)
+        self.options: Features = self.config.tower
+        self.users, self.items = entities(folder / "model" / USERS), entities(folder / "model" / ITEMS)
+        self.tower = opened(self.config, self.users, self.items, folder / "model" / "model.safetensors")
+
+    @cached_property
+    def index(self) -> Index:
+        """The items and their vectors."""
+        return Index(self.folder / "index")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Which model this is: the index says by which one it was made."""
+        return fingerprint(self.folder / "model")
+
+    @cached_property
+    def item_ids(self) -> pa.ChunkedArray:
+        """As texts, [i]."""
+        return self.items.table["id"].cast(pa.large_string())
+
+    def recommend(
+        self,
+        user: Any = None,
+        history: Sequence[Any] | None = None,
+        k: int = 10,
+        exclude_seen: bool = True,
+        index: Path | None = None,
+    ) -> Recommendations:
+        """The k items that suit a user best, or a history, or a user with another history than the run knows.
+
+        Args:
+            user: an id; one that the run does not know has the vector of unknown users.
+            history: ids of items, the latest last; None takes all that the run knows of the user.
+            exclude_seen: leave out what the history holds.
+            index: an exported index to search instead of the run's own.
+
+        Raises:
+            DataError: neither user nor history, an item that is not in the run, an index of another model.
+        """
+        if user is None and history is None:
+            raise DataError("nobody is asked for: give a user, a history, or both")
+        if k < 1:
+            raise DataError(f"k is {k}, and at least 1 item is to be found")
+        code = None if user is None else _place(self.users.table["id"], str(user))
+        taken = self.past(code) if history is None else self.codes([str(item) for item in history])
+        notes = () if user is None or code is not None else (_unknown(user, history),)
+        place = self.index if index is None else Index(index)
+        seen = set(self.item_ids.take(taken).to_pylist()) if exclude_seen else set()
+        found = place.search(self.vectors([code], [taken])[0], k + len(seen), self.fingerprint)
+        left = [hit for hit in found if hit.id not in seen][:k]
+        hits = [Found(rank, hit.score, hit.id, hit.name, hit.place, hit.preview) for rank, hit in enumerate(left, 1)]
+        return Recommendations(hits, len(taken), notes)
+
+    def past(self, user: int | None) -> Codes:
+        """Codes of all that a user has taken, the latest last; none for an unknown one."""
+        if user is None:
+            return np.empty(0, np.int64)
+        name = self.users.table["id"][user]
+        rows = parquet.read_table(self.folder / HISTORIES, filters=pc.field("id").cast(pa.large_string()) == name)
+        taken: Codes = rows["items"].combine_chunks().flatten().to_numpy().astype(np.int64)
+        return taken
+
+    def codes(self, ids: Sequence[str]) -> Codes:
+        """Codes of items.
+
+        Raises:
+            DataError: ids that are not in the run.
+        """
+        at = pc.index_in(pa.array(ids, pa.large_string()), value_set=self.item_ids)
+        unknown = [name for name, code in zip(ids, at.to_pylist()) if code is None]
+        if unknown:
+            near = did_you_mean(unknown[0], self.item_ids.to_pylist()) or self._titled(unknown[0])
+            raise DataError(f"no such item in {self.folder}: {', '.join(unknown)}.{near}")
+        found: Codes = at.to_numpy().astype(np.int64)
+        return found
+
+    def _titled(self, text: str) -> str:
+        """The item that is called so, as a question."""
+        titles = [title.lower() for title in titles_of(self.items.table)]
+        near = did_you_mean(text.lower(), titles).removeprefix(" Did you mean ").removesuffix("?")
+        return f" Did you mean {self.item_ids[titles.index(near)]} ({near})?" if near else ""
+
+    def vectors(self, users: Sequence[int | None], histories: Sequence[Codes]) -> NDArray[np.float32]:
+        """Vectors of users with what they have taken, [n, D], as they are compared; None is an unknown user.
+
+        Where a tower asks for the time since the latest event, none has passed.
+        """
+        last = 0 if self.options.history is None else self.options.history.last
+        read = [codes[max(0, len(codes) - last) :] for codes in histories]
+        stop = np.cumsum([len(codes) for codes in read])
+        start = stop - [len(codes) for codes in read]
+        unknown = len(self.users.table) - 1
+        frame = Frame(
+            {
+                "user": torch.tensor([unknown if user is None else user for user in users]),
+                "history": Events(torch.from_numpy(np.concatenate(read)), torch.tensor(start), torch.tensor(stop)),
+                "elapsed": torch.zeros(len(users)),
+            }
+        )
+        found: NDArray[np.float32] = self.tower.encode(frame, "query").numpy()
+        return found
+
+    def item_vectors(self, codes: Codes) -> NDArray[np.float32]:
+        """Vectors of items, [n, D], as they are compared."""
+        found: NDArray[np.float32] = self.tower.encode(Frame({"item": torch.from_numpy(codes)})).numpy()
+        return found
+
+
+def recommends(folder: Path) -> bool:
+    """Whether a folder is a run of a recommender."""
+    return (folder / HISTORIES).is_file()
+
+
+def refuse_other(folder: Path) -> None:
+    """Raise DataError unless a folder is a run of a recommender."""
+    if not folder.is_dir():
+        raise DataError(f"no such run: {folder}")
+    if (folder / "model" / "modules.json").is_file():
+        raise DataError(
+            f'{folder} is a run of texts and recommends nothing: tempera search {folder} "what you look for"'
+        )
+    if not recommends(folder):
+        raise DataError(f"{folder} is not a run of a recommender: {HISTORIES} is missing")
+
+
+def entities(path: Path) -> Entities:
+    """Users or items of a run, with their ids as texts; behind the users, one whom the run does not know.
+
+    Raises:
+        DataError: no such file, or one of another form.
+    """
+    try:
+        table = parquet.read_table(path)
+        count = table.column(table.num_columns - 1).to_numpy().astype(np.int64)
+        table = table.remove_column(table.num_columns - 1)
+        table = table.set_column(table.column_names.index("id"), "id", table["id"].cast(pa.large_string()))
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing: the run is not whole") from None
+    except (OSError, pa.ArrowException, ValueError, IndexError) as error:
+        raise DataError(f"{path} is not readable: {str(error).splitlines()[0]}") from None
+    if path.name != USERS:
+        return Entities(table, count)
+    nobody = {field.name: pa.nulls(1, field.type) for field in table.schema}
+    nobody["id"] = pa.array([""], pa.large_string())
+    return Entities(pa.concat_tables([table, pa.table(nobody)]), np.append(count, 0))
+
+
+def opened(config: Config, users: Entities, items: Entities, weights: Path) -> FeatureTowers:
+    """The towers for these users and items, with saved weights.
+
+    Raises:
+        DataError: weights that are of other towers, or no weights.
+    """
+    assert isinstance(config.tower, Features)
+    tower = config.tower.build(users, items)
+    try:
+        tower.load_state_dict(tensors_of(weights.read_bytes()))
+    except FileNotFoundError:
+        raise DataError(f"{weights} is missing: the run is not whole") from None
+    except (RuntimeError, SafetensorError) as error:
+        what = str(error).strip().splitlines()[-1].strip()
+        raise DataError(f"{weights} does not fit the run's config.yaml and the tables beside it: {what}") from None
+    tower.normalised = config.similarity.name == "cosine"
+    tower.eval()
+    return tower
+
+
+def titles_of(table: pa.Table) -> list[str]:
+    """What items are called: a title or a name if there is one, else their ids."""
+    names = [table[name].cast(pa.large_string()) for name in TITLES if name in table.column_names]
+    called: list[str] = pc.coalesce(*names, table["id"].cast(pa.large_string())).to_pylist()
+    return called
+
+
+def _configuration(path: Path) -> Config:
+    """The sections of a run's configuration that its towers are made by."""
+    if not path.is_file():
+        raise DataError(f"{path} is missing: the run is not whole")
+    options = configuration.load(path)
+    sections: dict[str, Any] = {name: options.values[name] for name in ("tower", "objective") if name in options.values}
+    config = build(configuration.Options(sections, options.places))
+    if not isinstance(config.tower, Features):
+        raise DataError(f"{path} does not describe a recommender: tower.kind has to be features")
+    return config
+
+
+def _place(ids: pa.ChunkedArray, name: str) -> int | None:
+    """Where an id stands."""
+    at = pc.index(ids, pa.scalar(name, ids.type)).as_py() if name else -1
+    return None if at < 0 else int(at)
+
+
+def _unknown(user: Any, history: Sequence[Any] | None) -> str:
+    by = "no history" if history is None else "the history given"
+    return f"user {str(user)!r} is unknown; recommended by {by}"
