@@ -42,8 +42,8 @@ class Events:
         return len(self.start)
 
     def __getitem__(self, rows: Any) -> Events:
-        """The chosen rows, of the same events."""
-        return Events(self.items, self.start[rows], self.stop[rows])
+        """The chosen rows, with the events that they have seen and no others."""
+        return Events.of(self.items, self.start[rows], self.stop[rows])
 
     @cached_property
     def lengths(self) -> Tensor:
