@@ -36,7 +36,7 @@ from .errors import ConfigError, did_you_mean
 from .evaluation.retrieval import Evaluation
 from .export.card import Labels
 from .mining.anew import Anew
-from .towers.encoders import FEATURES, Feature
+from .towers.encoders import FEATURES, Elapsed, Feature, OfUser
 from .towers.features import Features
 from .towers.history import POOLINGS, History, Pooling
 from .towers.lora import Lora
@@ -62,6 +62,7 @@ PARTS: dict[Any, dict[str, Any]] = {
     TowerOptions: {"static": Static, "pretrained": Pretrained, "transformer": Transformer, "features": Features},
     Divide: {"global_time": GlobalTime, "leave_last_out": LeaveLastOut},
     Feature: dict(FEATURES),
+    OfUser: {**FEATURES, "elapsed": Elapsed},
     Pooling: dict(POOLINGS),
     Objective: {preset.__name__: preset for preset in presets.PRESETS},
 }

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..core.batch import Batch, Side
 from ..core.corrections import inclusion_logq
-from ..core.frame import Events, Frame
+from ..core.frame import Column, Events, Frame
 from ..core.ragged import Ragged, from_lengths
 from .batches import Draws
 from .frequency import counted
@@ -70,7 +70,17 @@ class Visits:
     def frame(self, events: Tensor) -> Frame:
         """Who asks, and what stands before these events, [b]."""
         user = torch.from_numpy(self.timeline.user_of(events.numpy()))
-        return Frame({"user": user, "history": Events.of(self.item, *self.contexts(events))})
+        start, stop = self.contexts(events)
+        columns: dict[str, Column] = {"user": user, "history": Events.of(self.item, start, stop)}
+        if self.timeline.time is not None:
+            columns["elapsed"] = self._elapsed(events.numpy(), stop.numpy(), start.numpy())
+        return Frame(columns)
+
+    def _elapsed(self, events: NDArray[np.int64], stop: NDArray[np.int64], start: NDArray[np.int64]) -> Tensor:
+        """Time since the latest event of each history, [b]; nan where there is none."""
+        assert self.timeline.time is not None
+        passed = (self.timeline.time[events] - self.timeline.time[np.maximum(stop - 1, 0)]).astype(np.float32)
+        return torch.from_numpy(np.where(stop > start, passed, np.float32(np.nan)))
 
     def batch(self, events: Tensor, step: int = 0) -> Batch[Frame]:
         """The chosen events, [b], and what step `step` draws besides."""

@@ -25,6 +25,7 @@ from .static import Static
 
 Count = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+_POWERS = 62  # of 2, that times are told apart by
 UNKNOWN = 0  # row of a table for what training has not seen
 
 
@@ -40,16 +41,28 @@ class Entities:
         """What training has seen, [u]."""
         return self.count > 0
 
-    def column(self, name: str, feature: str) -> pa.ChunkedArray:
-        """A feature's column."""
+    def column(self, name: str, feature: str, kind: pa.DataType) -> pa.ChunkedArray:
+        """A feature's column, its values of a kind; times are seconds since 1970.
+
+        Raises:
+            DataError: no such column, or one of another kind.
+        """
         if name not in self.table.column_names:
             raise DataError(
                 f"tower: the feature {feature} needs a column {name!r}, and there are {', '.join(self.table.column_names)}"
             )
-        return self.table[name]
+        column = self.table[name]
+        try:
+            if pa.types.is_temporal(column.type):
+                column = column.cast(pa.timestamp("s"), safe=False).cast(pa.int64())
+            return column.cast(kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            text = f"the column {name!r}, which is {column.type}: {str(error).splitlines()[0]}"
+            raise DataError(f"tower: the feature {feature} cannot read {text}") from None
 
 
-Tables = dict[str, nn.Embedding]  # by name; features that name the same table share it
+# Vectors by name, with the values that have one; features that name the same table share it.
+Tables = dict[str, tuple[nn.Embedding, pa.Array]]
 
 
 class Lookup(nn.Module):
@@ -122,12 +135,14 @@ class Id:
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
         """For these entities; ids without a training event are unknown."""
-        ids, row_of = entities.table["id"], np.zeros(len(entities.table), np.int64)
+        values, known = entities.column("id", "id", TEXT), pa.array(entities.known)
         if self.buckets is None:
-            row_of[entities.known] = 1 + np.arange(int(entities.known.sum()))
+            seen, values = values.filter(known), pc.if_else(known, values, None)
         else:
-            row_of[:] = 1 + buckets_of(ids, self.buckets)
-        return Lookup(torch.from_numpy(row_of), _table(tables, self.table or role, row_of, width), self.unknown)
+            seen = pa.array([f"{i} of {self.buckets}" for i in range(self.buckets)], TEXT)
+            values = seen.take(pa.array(buckets_of(values, self.buckets)))
+        table, row_of = _table(tables, self.table or role, width, seen, values)
+        return Lookup(row_of, _with_unknown(table, self.unknown > 0), self.unknown)
 
 
 @dataclass(frozen=True)
@@ -144,9 +159,10 @@ class Category:
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
         """For these entities."""
-        values = entities.column(self.column, "category").cast(pa.string())
-        row_of = _rows(values, values.filter(pa.array(entities.known)))
-        return Lookup(torch.from_numpy(row_of), _table(tables, self.table or self.column, row_of, width), 0.0)
+        values = entities.column(self.column, "category", TEXT)
+        seen = values.filter(pa.array(entities.known))
+        table, row_of = _table(tables, self.table or self.column, width, seen, values)
+        return Lookup(row_of, _with_unknown(table, seen.null_count > 0), 0.0)
 
 
 @dataclass(frozen=True)
@@ -165,14 +181,21 @@ class Categories:
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
         """For these entities."""
-        lists = entities.column(self.column, "categories").combine_chunks()
-        if pa.types.is_string(lists.type) or pa.types.is_large_string(lists.type):
-            lists = pc.split_pattern(lists.fill_null(""), self.separator)
-        values = lists.flatten().cast(pa.string())
+        lists = self._lists(entities).combine_chunks()
+        values = lists.flatten()
         lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-        row_of = _rows(pa.chunked_array([values]), values.filter(pa.array(np.repeat(entities.known, lengths))))
+        seen = values.filter(pa.array(np.repeat(entities.known, lengths)))
+        table, row_of = _table(tables, self.table or self.column, width, seen, values)
         offsets = torch.from_numpy(np.concatenate([[0], lengths.cumsum()]))
-        return Bag(torch.from_numpy(row_of), offsets, _table(tables, self.table or self.column, row_of, width))
+        return Bag(row_of, offsets, _with_unknown(table, seen.null_count > 0))
+
+    def _lists(self, entities: Entities) -> pa.ChunkedArray:
+        """A list of texts for each entity; an empty text has none."""
+        kind = entities.table.schema.field(self.column).type if self.column in entities.table.column_names else None
+        if kind is None or not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            return entities.column(self.column, "categories", pa.large_list(TEXT))
+        texts = entities.column(self.column, "categories", TEXT)
+        return pc.split_pattern(pc.if_else(pc.equal(texts, ""), None, texts), self.separator)
 
 
 @dataclass(frozen=True)
@@ -191,13 +214,7 @@ class Number:
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
         """For these entities."""
-        column = entities.column(self.column, "number")
-        if pa.types.is_temporal(column.type):
-            column = pc.cast(column.cast(pa.timestamp("s")), pa.int64())
-        try:
-            values = pc.cast(column, pa.float64()).to_numpy().copy()
-        except pa.ArrowInvalid as error:
-            raise DataError(f"tower: the feature number of column {self.column!r}: {error}") from None
+        values = entities.column(self.column, "number", pa.float64()).to_numpy().copy()
         if self.scale == "log":
             values = np.sign(values) * np.log1p(np.abs(values))
         seen = values[entities.known & np.isfinite(values)]
@@ -208,8 +225,7 @@ class Number:
             return Linear(torch.from_numpy(np.where(np.isfinite(normal), normal, np.nan)).float(), width)
         edges = np.unique(np.quantile(seen, np.linspace(0, 1, self.buckets + 1)[1:-1]))
         row_of = np.where(np.isfinite(values), 1 + np.searchsorted(edges, values, side="right"), UNKNOWN)
-        table = nn.Embedding(len(edges) + 2, width)
-        return Lookup(torch.from_numpy(row_of), _initial(table), 0.0)
+        return Lookup(torch.from_numpy(row_of), _vectors(len(edges) + 2, width), 0.0)
 
 
 class Reader(nn.Module):
@@ -224,11 +240,11 @@ class Reader(nn.Module):
         self.register_buffer("values", texts.values, persistent=False)
         self.register_buffer("offsets", texts.offsets, persistent=False)
         with torch.no_grad():
-            own = tower(texts[:1]).shape[1]
+            own = self.tower.of("doc")(texts[:1]).shape[1]
         self.project = nn.Identity() if own == width else nn.Linear(own, width, bias=False)
 
     def forward(self, codes: Tensor) -> Tensor:
-        vectors: Tensor = self.project(self.tower(Ragged(self.values, self.offsets)[codes]))
+        vectors: Tensor = self.project(self.tower.of("doc")(Ragged(self.values, self.offsets)[codes]))
         return vectors
 
 
@@ -246,9 +262,30 @@ class Text:
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
         """For these entities; a tokenizer is trained on the texts of those that training has seen."""
-        texts = pc.fill_null(entities.column(self.column, "text").cast(pa.string()), "")
+        texts = entities.column(self.column, "text", TEXT).fill_null("")
         tower = self.tower.build(texts.filter(pa.array(entities.known)).to_pylist())
         return Reader(tower, tower.features(texts.to_pylist(), "reading texts"), width)
+
+
+class Waiting(nn.Module):
+    """One vector for each power of 2 of the time that has passed, and one for rows without a time."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.table = _initial(nn.Embedding(2 + _POWERS, width))
+
+    def forward(self, elapsed: Tensor) -> Tensor:
+        powers = elapsed.clamp_min(0).add(1).log2().nan_to_num(-1.0).long().clamp(-1, _POWERS)
+        vectors: Tensor = self.table(powers + 1)
+        return vectors
+
+
+@dataclass(frozen=True)
+class Elapsed:
+    """The time from a user's latest event to the moment that is asked about, by powers of 2 of the data's unit.
+
+    It tells who goes on from who comes back: the next item follows the latest ones only while a user is at it.
+    """
 
 
 def buckets_of(ids: pa.ChunkedArray, buckets: int) -> NDArray[np.int64]:
@@ -259,34 +296,32 @@ def buckets_of(ids: pa.ChunkedArray, buckets: int) -> NDArray[np.int64]:
     return np.array([xxhash.xxh3_64_intdigest(text) % buckets for text in texts], np.int64)
 
 
-def _rows(values: pa.ChunkedArray, seen: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
-    """The row of each value in a table: 1 and up for what was seen in training, else unknown."""
-    known = pc.unique(seen).drop_null().sort()
-    at = pc.index_in(values, value_set=known).fill_null(-1)
-    rows: NDArray[np.int64] = at.to_numpy().astype(np.int64) + 1
-    return rows
+def _table(
+    tables: Tables, name: str, width: int, seen: pa.ChunkedArray, values: pa.ChunkedArray
+) -> tuple[nn.Embedding, Tensor]:
+    """The table of a name, with rows for what was seen in training, and the row of each value: unknown for all others."""
+    known = pc.unique(seen).drop_null()
+    table, there = tables.get(name, (_vectors(1, width), pa.array([], TEXT)))
+    new = known.filter(pc.invert(pc.is_in(known, there))).sort()
+    if len(new):
+        more = _vectors(len(new), width).weight
+        table.weight = nn.Parameter(torch.cat([table.weight.detach(), more.detach()]))
+        table.num_embeddings = len(table.weight)
+        there = pa.concat_arrays([there, new])
+    tables[name] = table, there
+    at = pc.index_in(values, value_set=there).fill_null(-1)
+    return table, torch.from_numpy(at.to_numpy().astype(np.int64) + 1)
 
 
-def _table(tables: Tables, name: str, row_of: NDArray[np.int64], width: int) -> nn.Embedding:
-    """The table of a name, made with its first use."""
-    rows = int(row_of.max(initial=UNKNOWN)) + 1
-    found = tables.get(name)
-    if found is None:
-        found = tables[name] = _initial(nn.Embedding(rows, width))
-    elif found.num_embeddings < rows:
-        raise ConfigError(
-            f"tower: two features share the table {name}, which has {found.num_embeddings} rows, and one of them needs "
-            f"{rows}: give them tables of their own"
-        )
-    return found
-
-
-def _initial(table: nn.Embedding) -> nn.Embedding:
-    nn.init.normal_(table.weight, std=1 / math.sqrt(table.embedding_dim))
+def _with_unknown(table: nn.Embedding, trained: bool) -> nn.Embedding:
+    """The same table; its unknown vector is 0 unless a feature trains it, so that it adds no noise."""
+    with torch.no_grad():
+        if trained ...
     return table
 
 
 Feature = Id | Category | Categories | Number | Text
+OfUser = Id | Category | Categories | Number | Text | Elapsed
 FEATURES: Mapping[str, type] = {
     "id": Id,
     "category": Category,

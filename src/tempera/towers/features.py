@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..core.batch import Role
 from ..core.frame import Frame
 from ..errors import ConfigError
-from .encoders import Count, Entities, Feature, Id, Share, Tables
+from .encoders import Count, Elapsed, Entities, Feature, Id, OfUser, Share, Tables, Waiting
 from .history import History, Past
 from .pair import Embeds, Encoder
 
@@ -43,7 +43,7 @@ class Features:
     learning_rate: ClassVar[float] = 2e-3
 
     doc: Sequence[Feature] = (Id(),)
-    query: Sequence[Feature] = ()
+    query: Sequence[OfUser] = ()
     history: History | None = field(default_factory=History)
     dimensions: Count = 64
     query_layers: tuple[Count, ...] = (256,)
@@ -75,7 +75,8 @@ class FeatureTowers(Encoder):
             shared = options.history.items == "shared"
             own = of_items if shared else Sum([Id().encoder(items, "history", width, Tables())])
             past = Past(options.history, own, width)
-        of_users = Sum([feature.encoder(users, "user", width, tables) for feature in options.query])
+        own_features = [feature for feature in options.query if not isinstance(feature, Elapsed)]
+        of_users = Sum([feature.encoder(users, "user", width, tables) for feature in own_features])
         self.doc = Items(of_items, layers([width, *options.doc_layers, width], options.dropout))
         self.query = Users(past, of_users, width, options)
         self.normalised, self.width = True, width
@@ -140,13 +141,16 @@ class Users(nn.Module):
     def __init__(self, past: Past | None, features: Sum, width: int, options: Features) -> None:
         super().__init__()
         self.past, self.features = past, features
-        inputs = (past.width if past else 0) + (width if len(features.encoders) else 0)
+        self.waiting = Waiting(width) if any(isinstance(feature, Elapsed) for feature in options.query) else None
+        inputs = (past.width if past else 0) + width * (bool(features.encoders) + (self.waiting is not None))
         self.network = layers([inputs, *options.query_layers, width], options.dropout)
 
     def forward(self, frame: Frame) -> Tensor:
         parts = [] if self.past is None else [self.past(frame.columns["history"])]
         if len(self.features.encoders):
             parts.append(self.features(frame.columns["user"]))
+        if self.waiting is not None:
+            parts.append(self.waiting(frame.columns["elapsed"]))
         vectors: Tensor = self.network(torch.cat(parts, 1))
         return vectors
 
