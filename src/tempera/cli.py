@@ -216,7 +216,7 @@ def mine(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The Parquet file to write.")],
     corpus: Annotated[
-        Path | None, typer.Option("--corpus", metavar="PAIRS", help="The same, whose documents are candidates too.")
+        Path | None, typer.Option("--corpus", metavar="DOCS", help="A table or BEIR folder of more candidates.")
     ] = None,
     split: Annotated[str, typer.Option("--split", help="Of BEIR folders.")] = "train",
     negatives: Annotated[int, typer.Option("--negatives", "-n", min=1, help="How many a query gets.")] = 10,

@@ -12,7 +12,7 @@ import pytest
 
 from tempera.data.files import Given
 from tempera.data.hashing import content_id
-from tempera.errors import OutputError
+from tempera.errors import DataError, OutputError
 from tempera.mining import files
 from tempera.mining.files import mine_file
 from tempera.mining.hard_negatives import Mining
@@ -169,5 +169,19 @@ def test_a_beir_folder(tempera: Any, tiny_run: Path, tmp_path: Path) -> None:
         assert {*row["negatives"]} < {*texts} - {*row["positives"]}
     assert "leave out the options data.ROLE" in tempera(*command, "data.query=text", "--overwrite").err
     assert "no such file" in tempera(*command, "--split", "dev", "--overwrite").err
-    other = Task.read(folder, corpus=folder).docs.texts
-    assert other == task.docs.texts
+    assert Task.read(folder, corpus=folder).docs.texts == task.docs.texts
+
+
+def test_a_corpus_needs_no_queries(tmp_path: Path) -> None:
+    pairs, corpus = tmp_path / "pairs.jsonl", tmp_path / "corpus.jsonl"
+    pairs.write_text('{"query": "a", "doc": "x"}\n')
+    for name, value in (("text", "y"), ("passage", "y"), ("positives", ["y", "x"])):
+        corpus.write_text(json.dumps({"id": 1, name: value}) + "\n")
+        assert Task.read(pairs, corpus=corpus).docs.texts == ["x", "y"]
+    for row, says in (({"id": "1"}, "no column that is usual for a doc"), ({"text": "y", "doc": "z"}, "2 columns")):
+        corpus.write_text(json.dumps(row))
+        with pytest.raises(DataError, match=says):
+            Task.read(pairs, corpus=corpus)
+    corpus.write_text('{"text": "y"}\n{"text": " "}\n')
+    with pytest.raises(DataError, match=r"corpus\.jsonl, row 2: column 'text' has no text"):
+        Task.read(pairs, corpus=corpus)

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from ..errors import DataError
 from .beir import read_beir
+from .columns import chosen, refuse_absent
 from .hashing import given_ids
 from .pairs import Pairs, Source
 from .readers import Block, blocks, read_table, valid
 from .roles import DOC_NAMES, QUERY_NAMES, Roles
-from .rows import rows_of
+from .rows import docs_of, rows_of
 
 __all__ = ["DOC_NAMES", "QUERY_NAMES", "BeirFolder", "Given", "PairsFile", "read_table"]
 
@@ -133,6 +134,21 @@ def _tables(data: Any) -> Iterator[pa.Table]:
             "hand over a datasets.Dataset, a frame of pandas or polars, or a table of pyarrow"
         ) from None
     yield from (pa.Table.from_batches([batch]) for batch in reader)
+
+
+def documents(path: Path) -> list[str]:
+    """The documents of a table, with or without queries: its column of a usual name, or `text`.
+
+    Raises:
+        DataError: what is not there or cannot be read, by file, row and column.
+    """
+    usual = (*DOC_NAMES, "text")
+    found: list[str] = []
+    for block in blocks(path):
+        names = block.table.column_names
+        columns = chosen("doc", None, [name for name in names if name in usual], names, block.file)
+        found += docs_of(block, *(columns or refuse_absent("doc", usual, names, block.file)))
+    return found
 
 
 def _pairs(read: Iterator[Block], roles: PairsFile | Given, folder: Path | None) -> tuple[Pairs, NDArray[np.bool_]]:

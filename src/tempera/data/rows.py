@@ -52,6 +52,17 @@ def rows_of(block: Block, roles: Roles, columns: dict[str, tuple[str, ...]], dro
     return _Reader(block, roles, columns, dropped).read()
 
 
+def docs_of(block: Block, column: str) -> list[str]:
+    """Texts of a column of documents, or of lists of them.
+
+    Raises:
+        DataError: the file, row and column of what cannot be used.
+    """
+    reader = _Reader(block, Roles(doc=column), {"doc": (column,)}, Counter())
+    texts: list[str] = reader.side("doc", "doc_id", "").texts.to_pylist()
+    return texts
+
+
 class _Reader:
     def __init__(self, block: Block, roles: Roles, columns: dict[str, tuple[str, ...]], dropped: Counter[str]) -> None:
         self.block, self.roles, self.columns, self.dropped = block, roles, columns, dropped

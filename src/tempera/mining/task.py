@@ -13,7 +13,7 @@ import numpy as np
 import xxhash
 
 from ..data.beir import is_beir, read_beir
-from ..data.files import PairsFile
+from ..data.files import PairsFile, documents
 from ..data.hashing import content_id
 from ..data.pairs import Pairs as Table
 from ..data.pairs import Text, distinct
@@ -53,7 +53,7 @@ class Task:
         Args:
             path: the table or the folder.
             roles: of the table's columns; texts of equal given id are the first of them.
-            corpus: another table of pairs or BEIR folder, whose documents are candidates too.
+            corpus: a table of documents or pairs, or another BEIR folder, whose documents are candidates too.
             split: of BEIR folders.
 
         Raises:
@@ -63,9 +63,7 @@ class Task:
         read = _beir(path, split, roles) if is_beir(path) else _table(path, roles or UNTRAINED)
         more = read.others
         if corpus is not None:
-            anything = replace(UNTRAINED, metadata=("*",))
-            other = _beir(corpus, split) if is_beir(corpus) else _table(corpus, anything)
-            more = [*more, *other.answers, *other.others]
+            more = [*more, *(_beir(corpus, split).others if is_beir(corpus) else documents(corpus))]
         return replace(cls.of(read.queries, read.answers, more), left_out=read.left_out)
 
     def key(self) -> str:
