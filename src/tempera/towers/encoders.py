@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..core.ragged import Ragged, spread
-from ..errors import ConfigError, DataError
+from ..errors import DataError
 from .pair import Options, Tower
 from .static import Static
 
@@ -27,6 +27,7 @@ Count = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 _POWERS = 62  # of 2, that times are told apart by
 UNKNOWN = 0  # row of a table for what training has not seen
+TEXT = pa.large_string()
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,11 @@ class Linear(nn.Module):
 
     values: Tensor
 
-    def __init__(self, values: Tensor, width: int) -> None:
+    def __init__(self, values: Tensor, width: int, missing: bool) -> None:
         super().__init__()
         numbers = torch.stack([values.nan_to_num(), values.isnan().float()], 1)  # [u, 2]
         self.register_buffer("values", numbers, persistent=False)
-        self.weight = nn.Parameter(torch.randn(2, width) / math.sqrt(width))
+        self.weight = nn.Parameter(_normal(2, width) * torch.tensor([[1.0], [float(missing)]]))
 
     def forward(self, codes: Tensor) -> Tensor:
         return self.values[codes].to(self.weight.dtype) @ self.weight
@@ -126,7 +127,7 @@ class Id:
     Args:
         table: name of the table; features with the same one share it. None is user or item.
         buckets: ids share this many vectors, by hash; None gives each its own.
-        unknown: share of the rows that train the vector for unknown ids instead of their own.
+        unknown: share of the rows that train the vector for unknown ids instead of their own; at 0 that vector is 0.
     """
 
     table: str | None = None
@@ -141,13 +142,15 @@ class Id:
         else:
             seen = pa.array([f"{i} of {self.buckets}" for i in range(self.buckets)], TEXT)
             values = seen.take(pa.array(buckets_of(values, self.buckets)))
-        table, row_of = _table(tables, self.table or role, width, seen, values)
-        return Lookup(row_of, _with_unknown(table, self.unknown > 0), self.unknown)
+        table, row_of = _table(tables, self.table or role, width, seen, values, self.unknown > 0)
+        return Lookup(row_of, table, self.unknown)
 
 
 @dataclass(frozen=True)
 class Category:
     """A vector for each value of a column; missing values, and those that training has not seen, share one.
+
+    Tables of one name are shared by value: a user's favourite brand has the vector of that brand's items.
 
     Args:
         column: of the features of users or items.
@@ -161,8 +164,8 @@ class Category:
         """For these entities."""
         values = entities.column(self.column, "category", TEXT)
         seen = values.filter(pa.array(entities.known))
-        table, row_of = _table(tables, self.table or self.column, width, seen, values)
-        return Lookup(row_of, _with_unknown(table, seen.null_count > 0), 0.0)
+        table, row_of = _table(tables, self.table or self.column, width, seen, values, seen.null_count > 0)
+        return Lookup(row_of, table, 0.0)
 
 
 @dataclass(frozen=True)
@@ -185,9 +188,8 @@ class Categories:
         values = lists.flatten()
         lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
         seen = values.filter(pa.array(np.repeat(entities.known, lengths)))
-        table, row_of = _table(tables, self.table or self.column, width, seen, values)
-        offsets = torch.from_numpy(np.concatenate([[0], lengths.cumsum()]))
-        return Bag(row_of, offsets, _with_unknown(table, seen.null_count > 0))
+        table, row_of = _table(tables, self.table or self.column, width, seen, values, seen.null_count > 0)
+        return Bag(row_of, torch.from_numpy(np.concatenate([[0], lengths.cumsum()])), table)
 
     def _lists(self, entities: Entities) -> pa.ChunkedArray:
         """A list of texts for each entity; an empty text has none."""
@@ -195,7 +197,8 @@ class Categories:
         if kind is None or not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
             return entities.column(self.column, "categories", pa.large_list(TEXT))
         texts = entities.column(self.column, "categories", TEXT)
-        return pc.split_pattern(pc.if_else(pc.equal(texts, ""), None, texts), self.separator)
+        parts = pc.split_pattern(pc.if_else(pc.equal(texts, ""), None, texts), self.separator)
+        return parts.cast(pa.large_list(TEXT))
 
 
 @dataclass(frozen=True)
@@ -218,14 +221,17 @@ class Number:
         if self.scale == "log":
             values = np.sign(values) * np.log1p(np.abs(values))
         seen = values[entities.known & np.isfinite(values)]
+        missing = len(seen) < entities.known.sum()  # whether a vector for none is trained
         if not len(seen):
             raise DataError(f"tower: column {self.column!r} has no number that is trained on")
         if self.buckets is None:
             normal = (values - seen.mean()) / (seen.std() or 1.0)
-            return Linear(torch.from_numpy(np.where(np.isfinite(normal), normal, np.nan)).float(), width)
+            return Linear(torch.from_numpy(np.where(np.isfinite(normal), normal, np.nan)).float(), width, missing)
         edges = np.unique(np.quantile(seen, np.linspace(0, 1, self.buckets + 1)[1:-1]))
         row_of = np.where(np.isfinite(values), 1 + np.searchsorted(edges, values, side="right"), UNKNOWN)
-        return Lookup(torch.from_numpy(row_of), _vectors(len(edges) + 2, width), 0.0)
+        weight = _normal(len(edges) + 2, width)
+        weight[UNKNOWN] *= missing
+        return Lookup(torch.from_numpy(row_of), nn.Embedding(len(weight), width, _weight=weight), 0.0)
 
 
 class Reader(nn.Module):
@@ -272,7 +278,7 @@ class Waiting(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.table = _initial(nn.Embedding(2 + _POWERS, width))
+        self.table = nn.Embedding(2 + _POWERS, width, _weight=_normal(2 + _POWERS, width))
 
     def forward(self, elapsed: Tensor) -> Tensor:
         powers = elapsed.clamp_min(0).add(1).log2().nan_to_num(-1.0).long().clamp(-1, _POWERS)
@@ -292,32 +298,33 @@ def buckets_of(ids: pa.ChunkedArray, buckets: int) -> NDArray[np.int64]:
     """The bucket of each id, the same on every machine; 7 and "7" are one id."""
     import xxhash
 
-    texts = ids.cast(pa.string()).to_pylist()
+    texts = ids.cast(TEXT).cast(pa.large_binary()).to_pylist()
     return np.array([xxhash.xxh3_64_intdigest(text) % buckets for text in texts], np.int64)
 
 
 def _table(
-    tables: Tables, name: str, width: int, seen: pa.ChunkedArray, values: pa.ChunkedArray
+    tables: Tables, name: str, width: int, seen: pa.ChunkedArray, values: pa.ChunkedArray, trained: bool
 ) -> tuple[nn.Embedding, Tensor]:
-    """The table of a name, with rows for what was seen in training, and the row of each value: unknown for all others."""
-    known = pc.unique(seen).drop_null()
-    table, there = tables.get(name, (_vectors(1, width), pa.array([], TEXT)))
-    new = known.filter(pc.invert(pc.is_in(known, there))).sort()
-    if len(new):
-        more = _vectors(len(new), width).weight
-        table.weight = nn.Parameter(torch.cat([table.weight.detach(), more.detach()]))
-        table.num_embeddings = len(table.weight)
-        there = pa.concat_arrays([there, new])
+    """The table of a name, with a row for each value seen in training, and the row of each value: unknown for all others.
+
+    The unknown vector is 0 unless it is `trained`: a random one would be noise in the sum of an entity's features.
+    """
+    table, there = tables.get(name, (nn.Embedding(0, width), pa.array([], TEXT)))
+    new = pc.unique(seen).drop_null()
+    there = pa.concat_arrays([there, new.filter(pc.invert(pc.is_in(new, there)))])
+    weight, old, own = _normal(1 + len(there), width), len(table.weight), int(trained)
+    weight[own:old] = table.weight[own:old].detach()
+    if not old and not trained:
+        weight[UNKNOWN] = 0
+    table.weight, table.num_embeddings = nn.Parameter(weight), len(weight)
     tables[name] = table, there
     at = pc.index_in(values, value_set=there).fill_null(-1)
     return table, torch.from_numpy(at.to_numpy().astype(np.int64) + 1)
 
 
-def _with_unknown(table: nn.Embedding, trained: bool) -> nn.Embedding:
-    """The same table; its unknown vector is 0 unless a feature trains it, so that it adds no noise."""
-    with torch.no_grad():
-        if trained ...
-    return table
+def _normal(rows: int, width: int) -> Tensor:
+    """Vectors of about length 1, [rows, width]."""
+    return nn.init.normal_(torch.empty(rows, width), std=1 / math.sqrt(width))
 
 
 Feature = Id | Category | Categories | Number | Text
