@@ -30,6 +30,7 @@ def rehearse(config: Path | None = None, overrides: Sequence[str] = ()) -> dict[
     """
     made = build(configuration.load(config, overrides))
     devices = start(made.train.mixed_precision)
+    made.train.check(devices)
     with TemporaryDirectory() as folder:
         short = replace(made.train, max_steps=MEASURED, evaluations=0)
         job = Job(replace(made, train=short), Path(folder), devices)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import resource
 import shutil
@@ -22,14 +23,16 @@ from tqdm import tqdm
 from . import config as configuration
 from .build import Config, build
 from .core.advice import cautions
-from .core.batch import Batch, divide
+from .core.batch import Batch, Role, divide
 from .core.matryoshka import Matryoshka
 from .core.objective import Objective
 from .core.similarity import cosine
 from .data.files import Given
 from .data.interactions import Handed, Interactions
 from .engine import loop, outlook
+from .engine.cache import free_bytes
 from .engine.devices import Devices, one_voice, start
+from .engine.shards import gather, refuse_compiled, shard
 from .errors import DataError
 from .evaluation.compare import bootstrap
 from .evaluation.sample import Budget
@@ -72,6 +75,7 @@ def train(
     if isinstance(resolved.data, Given):
         resolved = replace(resolved, data=resolved.data.hand(data))
     devices = start(resolved.train.mixed_precision, timeout=resolved.train.ddp_timeout)
+    resolved.train.check(devices)
     folders = staged(Path(output), overwrite) if devices.group.main else TemporaryDirectory()
     with one_voice(devices.group), folders as folder:
         Job(resolved, Path(folder), devices).run()
@@ -140,15 +144,14 @@ class Job:
         group, steps = self.devices.group, options.steps(self.task.sampler.batches_per_epoch)
         self.steps = steps
         batches = self.batches(steps * options.gradient_accumulation_steps)
-        self.task.tower.to(group.device)
         objective.to(group.device)
         self.agree()
-        self.state = loop.begin(self.task.tower, objective, options, self.devices)
+        self.state = loop.begin(self.placed(), objective, options, self.devices)
         began = time.perf_counter()
         self.renew(0)
         first = next(batches)
         self.announce(base, first)
-        pauses = loop.moments(steps, options.evaluations) if group.main else set()
+        pauses = loop.moments(steps, options.evaluations)
         with tqdm(total=steps, desc="training", unit="step", disable=None if group.main else True) as bar:
             rows = itertools.chain([first], batches)
             for progress in loop.train(self.state, rows, steps, options, self.devices):
@@ -157,9 +160,34 @@ class Job:
                 bar.set_postfix(loss=f"{progress.loss:.3f}", temperature=dial)
                 bar.update()
                 if progress.step in pauses:
-                    self.pause(progress.step, time.perf_counter() - began)
+                    self.gather()
+                    if group.main:
+                        self.pause(progress.step, time.perf_counter() - began)
                 if progress.step < steps:
                     self.renew(progress.step)
+                if options.fsdp:
+                    self.task.tower.cpu()  # the device's memory is for the steps
+        self.gather()
+
+    def placed(self) -> Any:
+        """The tower to train, on this process's device; with fsdp a copy, of which each process keeps a part."""
+        group, options = self.devices.group, self.config.train
+        if not options.fsdp:
+            return self.task.tower.to(group.device)
+        refuse_compiled([self.task.tower])  # a copy is not compiled any more
+        towers: Any = copy.deepcopy(self.task.tower)
+        roles: tuple[Role, ...] = ("query", "doc", "negatives", "sampled")
+        shard([towers.of(role) for role in roles], group, torch.bfloat16 if options.mixed_precision == "bf16" else None)
+        return towers
+
+    def gather(self) -> None:
+        """The weights that training has come to, in the tower that is judged and saved; on the device if that has room."""
+        if not self.config.train.fsdp:
+            return
+        group, tower = self.devices.group, self.task.tower
+        gather(self.state.modules["towers"], tower)
+        if free_bytes(group.device) > 2 * sum(p.nbytes for p in tower.parameters()):
+            tower.to(group.device)
 
     def pause(self, step: int, seconds: float) -> None:
         """The held-out queries after some steps and seconds, if the budget allows them."""
@@ -173,6 +201,9 @@ class Job:
 
     def renew(self, step: int) -> None:
         """What follows the model, before a step, counted from 0, draws its rows."""
+        turns = [every for every in (self.config.mining.every, self.config.train.guide_every) if every]
+        if step and any(step % every == 0 for every in turns):
+            self.gather()
         if found := self.task.refresh(step):
             self.log.write(event="refresh", step=step, **found)
 
@@ -207,8 +238,8 @@ class Job:
     def announce(self, objective: Objective, batch: Batch[Any]) -> None:
         """Say what the run is about to do, before its first step."""
         group, together = self.devices.group, self.config.train.gradient_accumulation_steps
-        plan = self.state.cache.plan(self.task.tower, batch)
-        sizes = outlook.memory(plan, [self.task.tower, objective], objective.tile_elements, self.task.width)
+        plan = self.state.cache.plan(self.state.modules["towers"], batch, group)
+        sizes = outlook.memory(plan, [self.state.modules], objective.tile_elements, self.task.width)
         lines = [outlook.negatives(objective, batch, group), f"towers: {plan}", outlook.described(sizes)]
         if together > 1:
             lines.append(

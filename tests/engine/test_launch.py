@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "CUDA_VISIBLE_DEVICES": ""}
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "tempera"]
@@ -80,6 +81,10 @@ class Launched:
         log = (self.folder / "run" / "log.jsonl").read_text().splitlines()
         return [record for line in log if (record := json.loads(line))["event"] == "step"]
 
+    def evaluations(self) -> list[dict[str, float]]:
+        log = (self.folder / "run" / "log.jsonl").read_text().splitlines()
+        return [record["metrics"] for line in log if (record := json.loads(line))["event"] == "evaluation"]
+
     def metrics(self) -> Any:
         return json.loads((self.folder / "run" / "metrics.json").read_text())["metrics"]
 
@@ -129,6 +134,13 @@ def same(several: Launched, one: Launched) -> None:
     assert ours == theirs
 
 
+def apart(several: Launched, one: Launched, most: float) -> None:
+    """How far the saved weights may be from each other."""
+    theirs, ours = (load_file(each.folder / "run" / "model" / "model.safetensors") for each in (several, one))
+    assert theirs.keys() == ours.keys() and max(float(weight.abs().max()) for weight in ours.values()) > 0.1
+    assert max(float((theirs[name] - weight).abs().max()) for name, weight in ours.items()) <= most
+
+
 @pytest.fixture(scope="module")
 def alone(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Launched:
     run = launch(tmp_path_factory.mktemp("alone") / "here", tiny, python("-m", "tempera"))
@@ -151,6 +163,16 @@ def test_launched_processes_train_as_one(launcher: list[str], alone: Launched, t
     assert json.loads(out)["metrics"] == several.metrics()  # one document, not one a process
     assert err.count(SPOKEN) == 1 and "33 pairs a batch on 2 processes" in err
     same(several, alone)
+
+
+def test_divided_towers_train_as_one(alone: Launched, tiny: list[str], tmp_path: Path) -> None:
+    """Judged on the way and at the end, and saved, by the first process."""
+    several = launch(tmp_path / "here", [*tiny, "train.fsdp=true"], python(*TORCHRUN))
+    ((code, out, err),) = several.ended()
+    assert code == 0, err
+    assert json.loads(out)["metrics"] == several.metrics() and several.evaluations() == alone.evaluations()
+    same(several, alone)
+    apart(several, alone, 1e-5)
 
 
 @pytest.mark.slow
@@ -236,17 +258,19 @@ def test_two_hosts_train_as_one_process(alone: Launched, tiny: list[str], tmp_pa
 
 
 @pytest.mark.slow
-def test_transformers_train_as_one(tiny: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("fsdp", ["false", "true"])
+def test_transformers_train_as_one(tiny: list[str], tmp_path: Path, fsdp: str) -> None:
     pytest.importorskip("sentence_transformers")
     shape = {"layers": 1, "width": 16, "heads": 2, "vocabulary": 300, "dropout": 0.0}
     tower = [f"tower.{name}={value}" for name, value in {"kind": "transformer", **shape}.items()]
     given = [option for option in tiny if not option.startswith("tower.")] + tower
     one = launch(tmp_path / "one", given, python("-m", "tempera"))
     assert one.ended()[0][0] == 0
-    several = launch(tmp_path / "several", given, python(*TORCHRUN))
+    several = launch(tmp_path / "several", [*given, f"train.fsdp={fsdp}"], python(*TORCHRUN))
     ((code, _, err),) = several.ended()
     assert code == 0, err
     same(several, one)
+    apart(several, one, 1e-5)
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ def test_what_is_refused_is_said() -> None:
     for process in processes(2):
         assert process["nobody"] == "a batch has at least one pair, and no process brought one"
         one, memory = process["mistakes"]
-        assert one == "fsdp divides towers among processes, and there is one: launch several with torchrun or drop it"
+        assert one == "fsdp divides towers among processes, and there is one: launch several with torchrun, or drop it"
         assert memory.startswith("out of memory within a divided tower") and "train.micro_batch_tokens" in memory
 
 

@@ -15,11 +15,12 @@ from pydantic import Field
 from torch import nn
 
 from ..core.batch import Batch
-from ..errors import TemperaError
+from ..errors import ConfigError, TemperaError
 from .cache import Cache, Mode, Size
 from .checkpoint import State
 from .devices import Devices, Precision
 from .optim import Schedule, adam, clip, rate, total_norm
+from .shards import ONE_PROCESS
 from .step import Loss, Towers, step
 
 
@@ -49,6 +50,8 @@ class Training:
         micro_batch_tokens: most tokens that a tower embeds at once, padding counted; None is what 256 MiB of graph hold on a
             CPU, and 1/8 of `cache_memory` on a GPU.
         mixed_precision: of the towers: no, bf16 or fp16; logits, norms and softmax are float32 in any case.
+        fsdp: divide the weights of the towers, their gradients and the optimiser's moments among the processes (FSDP2), for
+            towers that one device cannot hold with all that. The first process judges and saves a whole copy.
         guide: folder of a saved model whose vectors the mask `guided` compares by; each distinct text is read once, ever: the
             vectors stay in vectors/ beside the run, by model and content. `self` is the model in training.
         guide_every: steps after which the guide `self` reads all texts anew.
@@ -73,6 +76,7 @@ class Training:
     cache_memory: Size | None = None
     micro_batch_tokens: Annotated[int, Field(gt=0)] | None = None
     mixed_precision: Precision = "no"
+    fsdp: bool = False
     sampled: Annotated[int, Field(ge=0)] = 0
     sampled_power: Annotated[float, Field(ge=0)] = 0.0
     guide: str | None = None
@@ -85,6 +89,17 @@ class Training:
         """Optimiser steps of the run."""
         batches = self.num_train_epochs * batches_per_epoch
         return self.max_steps or max(1, round(batches / self.gradient_accumulation_steps))
+
+    def check(self, devices: Devices) -> None:
+        """Refuse what these devices cannot do.
+
+        Raises:
+            ConfigError: divided towers on one process, or in fp16.
+        """
+        if self.fsdp and devices.group.size == 1:
+            raise ConfigError(f"train.{ONE_PROCESS}")
+        if self.fsdp and self.mixed_precision == "fp16":
+            raise ConfigError("train.fsdp has no gradient scaler, which fp16 needs: take mixed_precision bf16 or no")
 
     def cached(self, devices: Devices) -> Cache:
         """How the towers embed."""

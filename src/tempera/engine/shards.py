@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from ..errors import ConfigError
 from .distributed import Group
 
+ONE_PROCESS = "fsdp divides towers among processes, and there is one: launch several with torchrun, or drop it"
+
 
 def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None = None) -> None:
     """Divide the parameters of towers, in place, among the processes: FSDP2. Make the optimiser afterwards.
@@ -30,12 +32,13 @@ def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None =
         dtype: in which parameters travel and are computed with; None is their own. Gradients are summed in theirs in any case.
 
     Raises:
-        ConfigError: one process, which has nobody to share with.
+        ConfigError: one process, which has nobody to share with, or a compiled tower.
     """
     if group.size == 1:
-        raise ConfigError(
-            "fsdp divides towers among processes, and there is one: launch several with torchrun or drop it"
-        )
+        raise ConfigError(ONE_PROCESS)
+    given = list(towers)
+    roots = _apart(given)
+    refuse_compiled(roots)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
@@ -43,12 +46,20 @@ def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None =
     warnings.filterwarnings("ignore", "FSDP2-wrapped module")
     mesh = init_device_mesh(group.device.type, (group.size,))
     policy = MixedPrecisionPolicy(dtype, torch.float32 if dtype else None, cast_forward_inputs=False)
-    for root in _apart(towers):
+    for root in roots:
         for module in [*_layers(root), root]:
             fully_shard(module, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
             assert isinstance(module, FSDPModule)
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)  # gloo has sums only
+    for tower in given:
+        tower.to(group.device)  # what two towers own apart from the parts that they share
+
+
+def refuse_compiled(towers: Iterable[nn.Module]) -> None:
+    """Raise ConfigError for a tower that is compiled, or has parts that are."""
+    if any(module._compiled_call_impl is not None for tower in towers for module in tower.modules()):
+        raise ConfigError("fsdp does not divide compiled towers: drop torch_compile or fsdp")
 
 
 def is_divided(tensor: Tensor) -> TypeGuard[Any]:
@@ -81,17 +92,39 @@ def divided_as(tensor: Tensor, other: Tensor) -> Tensor:
     return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements, src_data_rank=None)
 
 
+@torch.no_grad()
+def gather(towers: nn.Module, into: nn.Module) -> None:
+    """Copy the weights of divided towers into the same towers undivided, one tensor at a time; each process has to call."""
+    there, here = ([*module.parameters(), *module.buffers()] for module in (towers, into))
+    for tensor, own in zip(there, here, strict=True):
+        own.copy_(whole(tensor))
+
+
 def _apart(modules: Iterable[nn.Module]) -> list[nn.Module]:
-    """The modules, or their children where two of them share parameters, until none do."""
+    """The modules, or their children where two of them share parameters, until none do; those without parameters left out."""
     distinct = list(dict.fromkeys(modules))
     uses = Counter(p for module in distinct for p in module.parameters())
-    sharing = {module for module in distinct if any(uses[p] > 1 for p in module.parameters())}
-    if not sharing:
-        return distinct
-    return _apart(child for module in distinct for child in (module.children() if module in sharing else [module]))
+    split = {module for module in distinct if any(uses[p] > 1 for p in module.parameters()) or _is_list(module)}
+    if not split:
+        return [module for module in distinct if next(module.parameters(), None) is not None]
+    if bare := [type(module).__name__ for module in split if not list(module.children())]:
+        raise ConfigError(
+            f"fsdp divides a parameter once, and several of the towers' {bare[0]} have it in common: drop fsdp"
+        )
+    return _apart(child for module in distinct for child in (module.children() if module in split else [module]))
 
 
-def _layers(module: nn.Module) -> Iterator[nn.Module]:
-    """Members of the outermost lists; what is within a layer is divided with it."""
+def _layers(root: nn.Module) -> list[nn.Module]:
+    """Members of the outermost lists that share no parameters; what is within a layer is divided with it."""
+    found = list(dict.fromkeys(_members(root)))
+    uses = Counter(p for layer in found for p in layer.parameters())
+    return [layer for layer in found if all(uses[p] == 1 for p in layer.parameters())]
+
+
+def _members(module: nn.Module) -> Iterator[nn.Module]:
     for child in module.children():
-        yield from child if isinstance(child, nn.ModuleList) else _layers(child)
+        yield from child if isinstance(child, nn.ModuleList) else _members(child)
+
+
+def _is_list(module: nn.Module) -> bool:
+    return isinstance(module, nn.ModuleList | nn.ModuleDict)
