@@ -78,7 +78,7 @@ def train(
     resolved.train.check(devices)
     folders = staged(Path(output), overwrite) if devices.group.main else TemporaryDirectory()
     with one_voice(devices.group), folders as folder:
-        Job(resolved, Path(folder), devices).run()
+        Job(resolved, Path(folder), devices, Path(output).resolve().parent / "vectors").run()
     devices.group.wait()
     return Run(Path(output), there=devices.group.main)
 
@@ -86,8 +86,9 @@ def train(
 class Job:
     """One run, from its data to its folder."""
 
-    def __init__(self, config: Config, folder: Path, devices: Devices) -> None:
+    def __init__(self, config: Config, folder: Path, devices: Devices, vectors: Path | None = None) -> None:
         self.config, self.folder, self.devices = config, folder, devices
+        self.vectors = vectors or folder.parent / "vectors"  # of a guide, for all processes and runs beside this one
         self.seconds = {"data": 0.0, "train": 0.0, "evaluate": 0.0}
         self.budget = Budget(config.evaluation.budget)
         self.left_out = 0  # evaluations that it did not allow
@@ -131,7 +132,7 @@ class Job:
         if isinstance(self.config.data, Interactions | Handed):
             self.task = Recommendation(self.config, self.folder / CACHE)
         else:
-            self.task = Retrieval(self.config, self.folder / CACHE, self.folder.parent / "vectors")
+            self.task = Retrieval(self.config, self.folder / CACHE, self.vectors)
         self.config.resolved["data"] = self.task.source
         tqdm.write("\n".join(self.task.lines()), file=sys.stderr)
         counts = self.task.counts()
