@@ -10,13 +10,12 @@ from itertools import islice
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 from torch import nn
 
 from ..core.batch import Batch
 from ..errors import ConfigError, TemperaError
-from .cache import Cache, Mode, Size
+from .cache import Cache, Mode, Size, reseed
 from .checkpoint import State
 from .devices import Devices, Precision
 from .optim import Schedule, adam, clip, rate, total_norm
@@ -148,7 +147,7 @@ def train(
     rows = iter(batches)
     for i in range(state.step, steps):
         start = time.perf_counter()
-        torch.manual_seed(seed_of(options.seed, i, group.rank))
+        reseed(seed_of(options.seed, i, group.rank), group.device)
         several = list(islice(rows, options.gradient_accumulation_steps))
         share = rate(i, steps, options.warmup_ratio, options.lr_scheduler_type)
         for each in optimizer.param_groups:
