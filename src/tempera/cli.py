@@ -293,6 +293,10 @@ def _print_run(document: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    if "protocols" in document:
+        _print_tables(document)
+        _print_end(document, "recommend: tempera recommend {output} --user <an id>")
+        return
     systems: dict[str, dict[str, float]] = document["metrics"]
     table = Table(title=f"{document['data']['queries']:,} held-out queries, {document['data']['corpus']:,} documents")
     table.add_column("metric")
@@ -301,10 +305,35 @@ def _print_run(document: dict[str, Any]) -> None:
     for metric in systems["trained"]:
         table.add_row(metric, *(f"{values[metric]:.3f}" for values in systems.values()))
     Console().print(table)
+    _print_end(document, 'search: tempera search {output} "what you look for"')
+
+
+def _print_tables(document: dict[str, Any]) -> None:
+    """A recommender's."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from .export.tables import tables
+
+    for found in tables(document):
+        table = Table(title=found.title, title_justify="left")
+        for name in found.head:
+            table.add_column(name, justify="right" if name else "left", no_wrap=True)
+        for heading, rows in found.sections.items():
+            table.add_section()
+            if heading:
+                table.add_row(heading)
+            for name, *cells in rows:
+                table.add_row(f"  {name}" if heading else name, *cells)
+        Console().print(table)
+
+
+def _print_end(document: dict[str, Any], next_command: str) -> None:
+    """Where time and memory went, and what to do next."""
     seconds = ", ".join(f"{name} {value:.0f} s" for name, value in document["seconds"].items())
     replaying = f"{document['replaying']:.0%} of training embedding again"
     print(f"{seconds} ({replaying}); peak memory {document['peak_memory_bytes'] / 2**20:,.0f} MiB")
-    print(f'report: {document["output"]}/report.html\nsearch: tempera search {document["output"]} "what you look for"')
+    print(f"report: {document['output']}/report.html\n{next_command.format(output=document['output'])}")
 
 
 def _wrong_depth(text: str) -> NoReturn:

@@ -30,9 +30,11 @@ from .evaluation.catalogue import Histories, inner
 from .evaluation.popularity import Popularity
 from .evaluation.recommendation import Recommended, judge_baselines
 from .evaluation.spread import spread
+from .export.card import RECOMMENDER
 from .export.index import write_index
-from .export.report import Example, Hit
+from .export.report import Example, Hit, Words
 from .export.stamp import Stamp
+from .export.tables import Table, tables
 from .run import HISTORIES
 from .serving import ITEMS, USERS, titles_of
 from .task import Judged, Sampler, Verdict
@@ -40,9 +42,20 @@ from .towers.encoders import Entities
 from .towers.features import Features, FeatureTowers
 from .towers.saved import fingerprint
 
+WORDS = Words(
+    title="Tempera run: a recommender",
+    facts={"pairs": "interactions", "train": "trained on", "queries": "asked at the end", "corpus": "items ranked"},
+    examples="Users who were asked for, and what was recommended",
+    right="Taken next",
+    random="a user with a random item, blue with the item taken next",
+    whole="All items are ranked but those of the user's history.",
+)
+
 
 class Recommendation:
     """Interactions of a source, divided by its split; arrays that are mapped lie in `cache`."""
+
+    kind, words = RECOMMENDER, WORDS
 
     timeline: Timeline
     division: Division
@@ -198,6 +211,16 @@ class Recommendation:
             }
         }
 
+    def rival(self, systems: Mapping[str, Judged]) -> str | None:
+        """The baseline that is best in the first metric, if any is asked for."""
+        main = self.config.evaluation.metrics[0]
+        others = {name: found.metrics[main] for name, found in systems.items() if name not in ("untrained", "trained")}
+        return max(others, key=lambda name: others[name], default=None)
+
+    def tables(self) -> list[Table]:
+        """By protocol, by tier and by length of the history."""
+        return tables(self.about())
+
     def write(self, folder: Path) -> None:
         """What is known of users and items, with all histories, and the items' vectors."""
         histories = pa.LargeListArray.from_arrays(self.timeline.offsets, np.asarray(self.timeline.item, np.int32))
@@ -236,7 +259,7 @@ class Recommendation:
     def examples(self, systems: Mapping[str, Judged], count: int = 10, shown: int = 5) -> list[Example]:
         """Users at random: what they took last, and what was recommended."""
         events, reached = self.division.test[self.protocol], self.reached["trained"][self.protocol]
-        other = self.reached.get("popularity", {}).get(self.protocol)
+        other = self.reached.get(self.rival(systems) or "", {}).get(self.protocol)
         chosen = np.sort(np.random.default_rng(self.config.train.seed).permutation(len(events))[:count])
         scores = self.user_vectors(events[chosen]) @ self.item_vectors.T
         begin, stop = self.timeline.histories(events[chosen])

@@ -31,9 +31,11 @@ from .evaluation.ranking import Relevant
 from .evaluation.retrieval import DEPTH, Ranking
 from .evaluation.sample import Sample, sample_corpus
 from .evaluation.spread import spread
+from .export.card import TEXTS
 from .export.index import write_index
-from .export.report import Example, Hit
+from .export.report import Example, Hit, Words
 from .export.stamp import Stamp
+from .export.tables import Table
 from .mining.anew import Renewal, checked
 from .mining.guide import CrossEncoder, Guide
 from .task import Judged, Sampler, Verdict
@@ -69,6 +71,8 @@ class Asked:
 
 class Retrieval:
     """Texts of a source, read once as tokens and mapped in `cache`; vectors of a guide are kept in `vectors`."""
+
+    kind, words = TEXTS, Words()
 
     def __init__(self, config: Config, cache: Path, vectors: Path) -> None:
         self.config, options = config, config.train
@@ -215,6 +219,14 @@ class Retrieval:
             self.lexical.tune(tuning.queries, tuning.relevant)
         ranked = self.lexical.rank(asked.queries, DEPTH)
         return {"bm25": Ranking.of(ranked, asked.relevant, self.config.evaluation.metrics)}
+
+    def rival(self, systems: Mapping[str, Judged]) -> str | None:
+        """BM25, if it is asked for."""
+        return "bm25" if "bm25" in systems else None
+
+    def tables(self) -> list[Table]:
+        """None."""
+        return []
 
     def about(self) -> dict[str, Any]:
         """How BM25 was tuned, and how far scores on the way stand above those on the whole corpus."""

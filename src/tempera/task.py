@@ -14,7 +14,9 @@ from torch import Tensor
 from .core.batch import Batch
 from .evaluation.compare import Difference
 from .evaluation.spread import Spread
-from .export.report import Example
+from .export.card import Kind
+from .export.report import Example, Words
+from .export.tables import Table
 from .towers.pair import Encoder
 
 
@@ -57,6 +59,8 @@ class Task(Protocol):
 
     sampler: Sampler
     source: dict[str, Any]  # the data section of the configuration, with everything that reading has found
+    kind: Kind  # of model
+    words: Words  # of the report
 
     @property
     def tower(self) -> Encoder:
@@ -90,8 +94,14 @@ class Task(Protocol):
     def baselines(self) -> dict[str, Judged]:
         """Other systems on the same queries, by name, as the configuration asks for them."""
 
+    def rival(self, systems: Mapping[str, Judged]) -> str | None:
+        """The baseline that the trained tower is compared with most, if there is any."""
+
     def about(self) -> dict[str, Any]:
         """What else belongs into metrics.json."""
+
+    def tables(self) -> list[Table]:
+        """What else belongs into the report."""
 
     def write(self, folder: Path) -> None:
         """What is searched in by the saved model: folder/index."""

@@ -276,6 +276,7 @@ class Job:
             data={**source, **counts, **dropped},
             recipe=configuration.dump(resolved),
             metrics={name: system.intervals() for name, system in systems.items()},
+            kind=self.task.kind,
             base_model=resolved["tower"].get("model"),
         )
 
@@ -304,29 +305,33 @@ class Job:
         self, systems: Mapping[str, Judged], spreads: Mapping[str, Spread], metrics: Mapping[str, Any]
     ) -> Report:
         """What report.html shows."""
-        trained, bm25 = systems["trained"], systems.get("bm25")
+        trained, rival, names = systems["trained"], self.task.rival(systems), self.config.evaluation.metrics
         difference = None
-        if bm25 is not None and "ndcg@10" in trained.per_query:
-            difference = bootstrap(trained.per_query["ndcg@10"], bm25.per_query["ndcg@10"])
+        if rival is not None and "ndcg@10" in trained.per_query:
+            difference = bootstrap(trained.per_query["ndcg@10"], systems[rival].per_query["ndcg@10"])
         seconds = ", ".join(f"{name} {value:.0f}" for name, value in self.seconds.items())
         return Report(
-            title="Tempera run",
             facts={
-                "pairs found": f"{metrics['data']['pairs']:,}",
-                "pairs trained on": f"{metrics['data']['train']:,}",
-                "held-out queries": f"{metrics['data']['queries']:,}",
-                "documents ranked": f"{metrics['data']['corpus']:,}",
+                **{text: f"{metrics['data'][name]:,}" for name, text in self.task.words.facts.items()},
                 "seconds": seconds,
                 "peak memory": f"{metrics['peak_memory_bytes'] / 2**20:,.0f} MiB",
-                **({"BM25 settings": str(metrics["bm25"])} if bm25 is not None else {}),
+                **({"BM25 settings": str(metrics["bm25"])} if rival == "bm25" else {}),
             },
-            systems=metrics["metrics"],
+            systems={name: _only(names, values) for name, values in metrics["metrics"].items()},
             difference=difference,
-            log=self.log.records,
+            log=[{**r, "metrics": _only(names, r["metrics"])} if "metrics" in r else r for r in self.log.records],
             spreads=spreads,
             examples=self.task.examples(systems),
             config=configuration.dump(self.config.resolved),
+            rival=rival,
+            words=self.task.words,
+            tables=self.task.tables(),
         )
+
+
+def _only(names: Sequence[str], scores: Mapping[str, float]) -> dict[str, float]:
+    """Scores with these names, in their order."""
+    return {name: scores[name] for name in names if name in scores}
 
 
 def peak_memory_bytes() -> int:

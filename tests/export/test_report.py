@@ -15,7 +15,7 @@ import pytest
 
 from tempera.evaluation.compare import Difference
 from tempera.evaluation.spread import Spread
-from tempera.export.report import Example, Hit, Report, headline, render
+from tempera.export.report import Example, Hit, Report, Words, headline, render
 
 EMPTY, ONES = np.zeros(0, np.float32), np.ones(3, np.float32)
 
@@ -47,7 +47,7 @@ EXAMPLES = (
     Example("BM25 is better here.", ("found",), HITS[1:], 1, None),
 )
 REPORT = Report(
-    title="Docstrings to code",
+    words=Words(title="Docstrings to code"),
     facts={"training pairs": "87,403"},
     systems={
         "untrained": {"ndcg@10": 0.145, "recall@1": 0.09},
@@ -125,7 +125,7 @@ def test_markup_is_text() -> None:
     hit = Hit(markup("name"), markup("place"), 0.5, True)
     report = replace(
         REPORT,
-        title=markup("title"),
+        words=Words(title=markup("title")),
         facts={markup("fact"): markup("value")},
         systems={"trained": {markup("metric"): 0.4}, markup("system"): {markup("metric"): 0.2}},
         difference=None,

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ..evaluation.compare import Difference
 
@@ -18,16 +19,54 @@ class Labels:
     """What only people know of a model, for its card.
 
     Args:
-        title: the heading.
+        title: the heading; None names the kind of model.
         license: of the model, such as apache-2.0.
         data_license: of what it was trained on.
         language: such as en.
     """
 
-    title: str = "A retrieval model"
+    title: str | None = None
     license: str | None = None
     data_license: str | None = None
     language: str | None = None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a model is for, and how it is used."""
+
+    title: str
+    sentence: str
+    use: str  # Python
+    head: Mapping[str, Any]  # of the YAML, as the hub reads it
+
+
+TEXTS = Kind(
+    "A retrieval model",
+    "A text embedding model trained by contrast with Tempera. It opens with sentence-transformers alone.",
+    """from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("path/to/this/folder")
+queries = model.encode_query(["what is asked"], normalize_embeddings=True)
+docs = model.encode_document(["what may answer it"], normalize_embeddings=True)
+print(queries @ docs.T)""",
+    {
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "sentence-similarity",
+        "tags": ["sentence-transformers", "sentence-similarity", "feature-extraction", "tempera"],
+    },
+)
+RECOMMENDER = Kind(
+    "A recommender",
+    "A tower of users, by what they have taken before and what is known of them, and a tower of items, trained by contrast "
+    "with Tempera. It is a part of the run folder that it lies in, which holds the histories and the index of the items.",
+    """import tempera
+
+run = tempera.Run("path/to/the/run")  # the folder around this one
+print(run.recommend(user="an id of a user", k=10))
+print(run.recommend(history=["an id of an item", "a later one"]))""",
+    {"library_name": "tempera", "tags": ["recommendation", "two-tower", "tempera"]},
+)
 
 
 @dataclass(frozen=True)
@@ -37,10 +76,11 @@ class Card:
     `metrics` holds systems, each with its metrics and their intervals; the model's own is called trained.
     """
 
-    title: str
+    title: str | None
     data: Mapping[str, str]
     recipe: str  # YAML
     metrics: Mapping[str, Mapping[str, Difference]]
+    kind: Kind = TEXTS
     license: str | None = None
     data_license: str | None = None
     base_model: str | None = None
@@ -51,9 +91,7 @@ def render_card(card: Card) -> str:
     """Markdown behind a YAML head as the Hugging Face hub reads it; all that is shown is escaped."""
     head = {
         "license": card.license or "unknown",
-        "library_name": "sentence-transformers",
-        "pipeline_tag": "sentence-similarity",
-        "tags": ["sentence-transformers", "sentence-similarity", "feature-extraction", "tempera"],
+        **card.kind.head,
         "base_model": card.base_model,
         "language": card.language,
     }
@@ -61,25 +99,15 @@ def render_card(card: Card) -> str:
     lines = [f"{key}: {json.dumps(value)}" for key, value in head.items() if value is not None]
     parts = [
         "\n".join(["---", *lines, "---"]),
-        f"# {_text(card.title)}",
-        "A text embedding model trained by contrast with Tempera. It opens with sentence-transformers alone.",
-        "## Use\n\n" + _USE,
+        f"# {_text(card.title or card.kind.title)}",
+        card.kind.sentence,
+        "## Use\n\n" + _fenced(card.kind.use, "python"),
         "## Training data\n\n" + _table(["what", "how much"], [[key, value] for key, value in card.data.items()]),
         *(["## Metrics\n\n" + _metrics(card.metrics)] if card.metrics else []),
         "## Recipe\n\n" + _fenced(card.recipe, "yaml"),
         "## Licence\n\n" + _licence(card),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-_USE = """```python
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("path/to/this/folder")
-queries = model.encode_query(["what is asked"], normalize_embeddings=True)
-docs = model.encode_document(["what may answer it"], normalize_embeddings=True)
-print(queries @ docs.T)
-```"""
 
 
 def _metrics(systems: Mapping[str, Mapping[str, Difference]]) -> str:

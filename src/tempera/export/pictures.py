@@ -48,8 +48,10 @@ def number(value: float) -> str:
     return re.sub(r"^(-?)0\.", r"\1.", f"{value:z.3f}")
 
 
-def pictures(systems: Mapping[str, Scores], spreads: Mapping[str, Spread], log: Records) -> dict[str, str]:
-    """SVG of each picture that there is something to draw for."""
+def pictures(
+    systems: Mapping[str, Scores], spreads: Mapping[str, Spread], log: Records, rival: str | None = None
+) -> dict[str, str]:
+    """SVG of each picture that there is something to draw for; `rival` is the system that curves are compared with."""
     steps = [r for r in log if r["event"] == "step"]
     evaluations = [r for r in log if r["event"] == "evaluation" and r["metrics"]]
     drawings: dict[str, Callable[[Figure], None]] = {"systems": partial(_bars, systems=systems)}
@@ -58,7 +60,7 @@ def pictures(systems: Mapping[str, Scores], spreads: Mapping[str, Spread], log: 
     if steps:
         drawings["training"] = partial(_training, steps=steps)
     if evaluations:
-        drawings["evaluations"] = partial(_curves, records=evaluations, bm25=systems.get("bm25", {}))
+        drawings["evaluations"] = partial(_curves, records=evaluations, rival=systems.get(rival or "", {}))
     return {name: _svg(name, draw) for name, draw in drawings.items()}
 
 
@@ -122,7 +124,7 @@ def _training(figure: Figure, steps: Records) -> None:
         _line(other, x, temperature, color=_SYSTEMS["bm25"], linewidth=1.6)
 
 
-def _curves(figure: Figure, records: Records, bm25: Scores) -> None:
+def _curves(figure: Figure, records: Records, rival: Scores) -> None:
     axes = figure.subplots()
     names = list(dict.fromkeys(name for record in records for name in record["metrics"]))
     ends = {}
@@ -131,8 +133,8 @@ def _curves(figure: Figure, records: Records, bm25: Scores) -> None:
         color, values = _LINES[i % len(_LINES)], [r["metrics"][name] for r in have]
         axes.plot([r["step"] for r in have], values, color=color, marker="o", markersize=3.5, linewidth=1.6)
         ends[name] = (values[-1], color)
-        if name in bm25:
-            axes.axhline(bm25[name], color=color, linestyle=(0, (4, 3)), linewidth=0.9)
+        if name in rival:
+            axes.axhline(rival[name], color=color, linestyle=(0, (4, 3)), linewidth=0.9)
     axes.set_xlabel("step", color=_QUIET)
     axes.locator_params(axis="x", integer=True)
     axes.set_xlim(left=0)

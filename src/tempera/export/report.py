@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..evaluation.compare import Difference
 from ..evaluation.spread import Spread
 from .pictures import Records, Scores, label, number, pictures
+from .tables import Table
 
 _MAIN = "ndcg@10"
 
@@ -31,22 +32,49 @@ class Example:
     query: str
     answers: tuple[str, ...]  # names of what is right
     hits: tuple[Hit, ...]  # the trained system's first ones
-    baseline_rank: int | None  # of BM25's first right answer
+    baseline_rank: int | None  # of the rival's first right answer
     rank: int | None  # of the trained system's first right answer
+
+
+FACTS = {
+    "pairs": "pairs found",
+    "train": "pairs trained on",
+    "queries": "held-out queries",
+    "corpus": "documents ranked",
+}
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a page calls its subject."""
+
+    title: str = "Tempera run"
+    facts: Mapping[str, str] = field(default_factory=lambda: FACTS)  # names of the counts of the data
+    examples: str = "Held-out queries and what was found"
+    right: str = "Right"
+    random: str = "a query with a random document, blue with its own"
+    whole: str = ""  # what the systems' table is about, where there are others
 
 
 @dataclass(frozen=True)
 class Report:
     """What a page shows; what is empty or None is left out of it."""
 
-    title: str
     facts: Mapping[str, str]
     systems: Mapping[str, Scores]  # metrics of "trained" and of what it is compared with, in the order of display
-    difference: Difference | None  # trained - bm25 in nDCG@10
+    difference: Difference | None  # trained - rival in nDCG@10
     log: Records  # events "step" and "evaluation"
     spreads: Mapping[str, Spread]
     examples: Sequence[Example]
     config: str  # YAML
+    rival: str | None = "bm25"  # the system that is compared with most, where it is one of the systems
+    words: Words = Words()
+    tables: Sequence[Table] = ()
+
+    @property
+    def against(self) -> str | None:
+        """The rival, where there is one."""
+        return self.rival if self.rival in self.systems else None
 
 
 def render(report: Report) -> str:
@@ -66,19 +94,21 @@ def render(report: Report) -> str:
         metrics=metrics,
         kinds={name.partition("@")[0] for name in metrics},
         best={name: max(s[name] for s in report.systems.values() if name in s) for name in metrics},
-        tally=_tally(report.examples),
+        tally=_tally(report.examples, report.against),
         spreads=spreads,
-        pictures={name: Markup(svg) for name, svg in pictures(report.systems, spreads, report.log).items()},
+        pictures={
+            name: Markup(svg) for name, svg in pictures(report.systems, spreads, report.log, report.rival).items()
+        },
     )
 
 
 def headline(report: Report) -> str:
-    """The main result in a sentence: nDCG@10, or else the first metric, against BM25 and the untrained model."""
+    """The main result in a sentence: nDCG@10, or else the first metric, against the rival and the untrained model."""
     metric = _main(report)
     scores = {name: values[metric] for name, values in report.systems.items() if metric in values}
     ours, parts = scores["trained"], []
-    if "bm25" in scores:
-        parts.append(_against(ours, scores["bm25"], "BM25"))
+    if report.rival in scores:
+        parts.append(_against(ours, scores[report.rival], label(report.rival)))
         if metric == _MAIN and (d := report.difference) is not None:
             doubt = "which may be chance: " if d.low <= 0 <= d.high else ""
             share = f"{100 * d.confidence:g} %"
@@ -103,7 +133,8 @@ def _against(ours: float, theirs: float, name: str) -> str:
     return f"level with {name}" if written == "0.0" else f"{written} % {'above' if ours > theirs else 'below'} {name}"
 
 
-def _tally(examples: Sequence[Example]) -> str:
+def _tally(examples: Sequence[Example], rival: str | None) -> str:
     ranks = [(e.rank or math.inf, e.baseline_rank or math.inf) for e in examples]
     higher, lower = sum(a < b for a, b in ranks), sum(a > b for a, b in ranks)
-    return f"The first right answer stands higher than with BM25 in {higher} of {len(ranks)}, lower in {lower}."
+    name = label(rival or "")
+    return f"The first right answer stands higher than with {name} in {higher} of {len(ranks)}, lower in {lower}."

@@ -1,0 +1,103 @@
+"""What a recommender reached as tables, for a terminal and for a page, from the content of metrics.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Row = tuple[str, ...]
+SEEN = {"excluded": "seen items left out", "included": "seen items ranked too"}
+_OURS = "trained"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows below a head, in sections that may have a heading; the first cell of a row is its name."""
+
+    title: str
+    head: Row
+    sections: Mapping[str, Sequence[Row]]
+
+
+def tables(document: Mapping[str, Any]) -> list[Table]:
+    """Systems by protocol, the trained one by tier and by length of history, what lists hold, and items never trained on.
+
+    Args:
+        document: with `protocols`, each system's protocols as `Recommended.json` gives them, and `cold` if there is one.
+    """
+    protocols: Mapping[str, Mapping[str, Any]] = document["protocols"]
+    order = sorted(protocols, key=lambda system: system == _OURS)  # the last
+    found = []
+    for name, ours in protocols[_OURS].items():
+        systems = {system: protocols[system][name] for system in order if name in protocols[system]}
+        found += [_systems(name, ours, systems), _parts(name, ours), _lists(name, ours, systems)]
+    cold = document.get("cold")
+    return found if cold is None else [*found, _cold(cold)]
+
+
+def _systems(name: str, ours: Any, systems: Mapping[str, Any]) -> Table:
+    metrics = list(ours["rows"][0]["metrics"])
+    sections = {
+        text: [
+            (system, *(_number(row["metrics"][metric]["mean"]) for metric in metrics))
+            for system, found in systems.items()
+            for row in found["rows"]
+            if row["seen"] == seen and row["which"] == "all"
+        ]
+        for seen, text in SEEN.items()
+    }
+    return Table(f"{name}: {ours['queries']:,} queries, {ours['items']:,} items", ("", *metrics), sections)
+
+
+def _parts(name: str, ours: Any) -> Table:
+    rows = [row for row in ours["rows"] if row["seen"] == "excluded"]
+    cells = [
+        (row["which"], f"{row['queries']:,}", *(_with_interval(found) for found in row["metrics"].values()))
+        for row in rows
+    ]
+    title = f"{name}, {_OURS}, {SEEN['excluded']}: by tier of the item and length of the history, with 95 % intervals"
+    return Table(title, ("", "queries", *rows[0]["metrics"]), {"": cells})
+
+
+def _lists(name: str, ours: Any, systems: Mapping[str, Any]) -> Table:
+    parts = ("head", "middle", "tail", "novelty", "coverage", "gini")
+    cells = [
+        (system, *(_number(_mean(found["lists"][part])) for part in parts))
+        for system, found in systems.items()
+        if found["lists"]
+    ]
+    title = f"{name}: what lists of {ours['depth']} hold: shares by tier, novelty in bits, catalogue shown, inequality"
+    return Table(title, ("", *parts), {"": cells})
+
+
+def _cold(cold: Mapping[str, Any]) -> Table:
+    systems: Mapping[str, Mapping[str, Any]] = cold["systems"]
+    metrics = list(systems[_OURS])
+    cells = [(system, *(_with_interval(found[name]) for name in metrics)) for system, found in systems.items()]
+    title = f"items never trained on: {cold['queries']:,} queries, ranked among {cold['items']:,} such items"
+    return Table(title, ("", *metrics), {"": cells})
+
+
+def _mean(value: Any) -> float:
+    mean: float = value["mean"] if isinstance(value, Mapping) else value
+    return mean
+
+
+def _number(value: float) -> str:
+    """Three decimals, or fewer before large numbers, without a zero before the point.
+
+    >>> _number(0.27368), _number(9.8765), _number(0.0)
+    ('.274', '9.88', '.000')
+    """
+    return f"{value:.3f}".removeprefix("0") if value < 1 else f"{value:.2f}"
+
+
+def _with_interval(found: Mapping[str, float]) -> str:
+    """A mean and half the width of its interval.
+
+    >>> _with_interval({"mean": 0.27368, "low": 0.262, "high": 0.2849})
+    '.274 ±.011'
+    """
+    half = (found["high"] - found["low"]) / 2
+    return _number(found["mean"]) + (f" ±{_number(half)}" if half else "")

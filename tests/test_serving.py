@@ -1,0 +1,195 @@
+"""A recommender opened from its run: it answers as the weights say, leaves out what was seen, and takes what comes later."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+from safetensors.numpy import load_file
+
+from tempera.errors import DataError
+from tempera.run import Run
+from tempera.training import train
+
+ITEMS, USERS, WIDTH = 30, 40, 8
+KINDS = ("red", "green", "blue")
+WORDS = {"red": "ruby rose", "green": "leaf moss", "blue": "sea sky"}
+
+
+def kind(item: int) -> str:
+    return KINDS[item % 3]
+
+
+def title(item: int) -> str:
+    return f"{WORDS[kind(item)]} n{item}"
+
+
+def interactions() -> pa.Table:
+    """Each user has taken 8 items of one colour, in an order of their own."""
+    draw = np.random.default_rng(5)
+    rows = []
+    for user in range(USERS):
+        own = [item for item in range(ITEMS) if item % 3 == user % 3]
+        rows += [(f"u{user}", f"i{item:02}", when) for when, item in enumerate(draw.permutation(own)[:8].tolist())]
+    return pa.table({name: list(column) for name, column in zip(("user", "item", "time"), zip(*rows))})
+
+
+def written(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    parquet.write_table(interactions(), folder / "events.parquet")
+    items = {"item": [f"i{item:02}" for item in range(ITEMS)], "title": [title(item) for item in range(ITEMS)]}
+    parquet.write_table(pa.table({**items, "kind": [kind(item) for item in range(ITEMS)]}), folder / "items.parquet")
+    return folder
+
+
+def options(folder: Path, **tower: Any) -> dict[str, Any]:
+    """A run of a second."""
+    data = {"source": "interactions", "path": str(folder / "events.parquet"), "items": str(folder / "items.parquet")}
+    return {
+        "data": {**data, "split": "leave_last_out"},
+        "tower": {"kind": "features", "dimensions": WIDTH, "query_layers": [16], **tower},
+        "objective": {"temperature": 0.1, "masks": ["same_id", "known_positives"]},
+        "train": {"batch_size": 40, "max_steps": 80, "evaluations": 0, "learning_rate": 0.01},
+        "evaluation": {"metrics": ["hit@3", "ndcg@3"]},
+    }
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """By ids alone, with two means of the history; look, do not touch."""
+    pools = [{"mean": {"last": 2}}, {"mean": {"last": 5, "decay": 0.5}}]
+    return train(options(data, history={"pools": pools}), tmp_path_factory.mktemp("runs") / "ids").folder
+
+
+@pytest.fixture(scope="module")
+def titled(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """By titles and kinds, with an id that is mostly unknown; compared by inner products."""
+    text = {"static": {"dimensions": WIDTH, "vocabulary": 200, "max_length": 8}}
+    doc = [{"id": {"unknown": 0.9}}, {"text": {"column": "title", "tower": text}}, {"category": {"column": "kind"}}]
+    given = options(data, doc=doc, history={"pools": [{"mean": {"last": 4}}, {"max": {"last": 3}}]})
+    given["objective"] = {"temperature": 1.0, "similarity": "dot"}
+    return train(given, tmp_path_factory.mktemp("runs") / "titled").folder
+
+
+def by_hand(run: Path, history: list[str]) -> dict[str, float]:
+    """Scores of all items for a history, oldest first, in numpy and loops, in float64."""
+    weights = {name: value.astype(np.float64) for name, value in load_file(run / "model" / "model.safetensors").items()}
+    items = parquet.read_table(run / "model" / "items.parquet").to_pydict()
+    table = next(value for name, value in weights.items() if name.startswith("doc.") and value.shape[1] == WIDTH)
+    known = [name for name, count in zip(items["id"], items["count"]) if count]
+    vector = {name: table[1 + known.index(name)] for name in known}
+    pools = []
+    for last, decay in ((2, 1.0), (5, 0.5)):
+        latest = history[-last:][::-1]
+        mass = sum(decay**age for age in range(len(latest))) or 1
+        pools.append(sum((decay**age * vector[name] for age, name in enumerate(latest)), np.zeros(WIDTH)) / mass)
+    layer = [weights[f"query.network.{i}.{part}"] for i in (0, 2) for part in ("weight", "bias")]
+    user = layer[2] @ np.maximum(layer[0] @ np.concatenate(pools) + layer[1], 0) + layer[3]
+    return {name: float(user @ v / np.linalg.norm(user) / np.linalg.norm(v)) for name, v in vector.items()}
+
+
+@pytest.mark.parametrize("history", [["i03"], ["i00", "i03", "i06", "i09", "i12", "i15"], []])
+def test_an_answer_is_what_the_weights_say(run: Path, history: list[str]) -> None:
+    scores = by_hand(run, history)
+    best = sorted((name for name in scores if name not in history), key=lambda name: -scores[name])[:4]
+    found = Run(run).recommend(history=history, k=4)
+    assert [hit.id for hit in found.found] == best
+    assert [hit.rank for hit in found.found] == [1, 2, 3, 4]
+    np.testing.assert_allclose([hit.score for hit in found.found], [scores[name] for name in best], atol=1e-5)
+    assert found.history == len(history) and not found.notes
+
+
+def test_a_user_is_answered_by_all_that_the_user_has_taken(run: Path) -> None:
+    events = interactions().to_pydict()
+    own = [item for user, item in zip(events["user"], events["item"]) if user == "u7"]  # in the order of their times
+    opened = Run(run)
+    assert opened.recommend("u7", k=5).found == opened.recommend(history=own, k=5).found
+    assert not {hit.id for hit in opened.recommend("u7", k=99).found} & set(own)
+    everything = opened.recommend("u7", k=99, exclude_seen=False).found
+    assert len(everything) == ITEMS and {hit.id for hit in everything} >= set(own)
+    assert {hit.name for hit in everything} == {title(item) for item in range(ITEMS)}
+
+
+def test_what_is_planted_is_found(run: Path) -> None:
+    opened = Run(run)
+    right = [
+        int(hit.id[1:]) % 3 == user % 3 for user in range(USERS) for hit in opened.recommend(f"u{user}", k=2).found
+    ]
+    assert len(right) == 2 * USERS and np.mean(right) > 0.35  # by chance .09
+
+
+def test_an_unknown_user_is_told_and_answered(run: Path) -> None:
+    opened = Run(run)
+    found = opened.recommend("nobody", k=3)
+    assert found.notes == ("user 'nobody' is unknown; recommended by no history",)
+    assert found.found == opened.recommend(history=[], k=3).found
+    assert str(found).startswith("note: user 'nobody' is unknown")
+    assert opened.recommend("nobody", ["i03"], k=3).found == opened.recommend(history=["i03"], k=3).found
+
+
+def test_what_cannot_be_answered_is_one_line(run: Path, tiny_run: Path, tmp_path: Path) -> None:
+    opened = Run(run)
+    for given, says in (
+        ({}, "nobody is asked for"),
+        ({"user": "u1", "k": 0}, "k is 0"),
+        ({"history": ["i03", "i033", "j"]}, r"no such item in .*: i033, j\. Did you mean i03"),
+        ({"history": ["leaf moss n1"]}, r"Did you mean i01 \(leaf moss n1\)\?"),
+    ):
+        with pytest.raises(DataError, match=says):
+            opened.recommend(**given)
+    with pytest.raises(DataError, match="is a recommender and has no texts to search in: tempera recommend"):
+        opened.search("ruby")
+    with pytest.raises(DataError, match="is a run of texts and recommends nothing: tempera search"):
+        Run(tiny_run).recommend("u1")
+    with pytest.raises(DataError, match=r"histories\.parquet is missing"):
+        Run(tmp_path).recommend("u1")
+
+
+def test_parts_of_several_runs_are_refused(run: Path, titled: Path, tmp_path: Path) -> None:
+    for part, says in (
+        ("config.yaml", r"model\.safetensors does not fit the run's config\.yaml"),
+        ("model/model.safetensors", r"model\.safetensors does not fit"),
+        ("index", "holds vectors of another model"),
+    ):
+        folder = tmp_path / part.replace("/", "-")
+        shutil.copytree(run, folder)
+        if (folder / part).is_dir():
+            shutil.rmtree(folder / part)
+            shutil.copytree(titled / part, folder / part)
+        else:
+            shutil.copy(titled / part, folder / part)
+        with pytest.raises(DataError, match=says):
+            Run(folder).recommend("u1")
+    for part in ("config.yaml", "model/users.parquet", "model/model.safetensors"):
+        folder = tmp_path / f"without-{part.replace('/', '-')}"
+        shutil.copytree(run, folder)
+        (folder / part).unlink()
+        with pytest.raises(DataError, match=r"is missing: the run is not whole"):
+            Run(folder).recommend("u1")
+
+
+def test_the_command_answers_as_the_function(tempera: Any, run: Path) -> None:
+    found = Run(run).recommend("u3", k=3)
+    answer = tempera("recommend", run, "--user", "u3", "-k", 3)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.splitlines() == str(found).splitlines()
+    assert answer.out.splitlines()[0].split()[:1] == ["1"] and found.found[0].name in answer.out
+    document = tempera("recommend", run, "--history", "i03, i06", "-k", 2, "--json").document
+    assert [hit["id"] for hit in document["hits"]] == [
+        hit.id for hit in Run(run).recommend(history=["i03", "i06"], k=2).found
+    ]
+    assert document["history"] == 2 and document["notes"] == []
+    assert len(tempera("recommend", run, "--user", "u3", "--include-seen", "-k", 99, "--json").document["hits"]) == 30
+    refused = tempera("recommend", run, "--history", "nothing", "--json")
+    assert refused.code == 2 and "no such item" in json.loads(refused.out)["error"]
