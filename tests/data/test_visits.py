@@ -41,12 +41,13 @@ def visits(line: Timeline, last: int = 4, targets: int = 3, **draws: float) -> V
 
 def training(made: Visits) -> list[tuple[int, int, int]]:
     """(event, user, item) of every training event, by loops."""
-    line, found = made.timeline, []
-    for user in range(len(line.user_ids)):
-        for event in range(line.offsets[user], line.offsets[user + 1]):
-            if made.train[event]:
-                found.append((event, user, int(line.item[event])))
-    return found
+    line = made.timeline
+    return [
+        (event, user, int(line.item[event]))
+        for user in range(len(line.user_ids))
+        for event in range(line.offsets[user], line.offsets[user + 1])
+        if made.train[event]
+    ]
 
 
 def codes(rows: Frame) -> list[int]:
