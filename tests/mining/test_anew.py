@@ -107,6 +107,15 @@ def test_negatives_are_mined_by_the_model_as_it_is(tmp_path: Path) -> None:
     assert batch.negatives.owner.tolist() == [i for i, row in enumerate(expected[8][:10]) for _ in row]
 
 
+def test_an_exact_index_finds_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    mining = {"every": 4, "negatives": 3, "depth": 40}
+    tasks = [task_of(options(tmp_path, mining=mining | more), tmp_path / str(more)) for more in ({}, {"faiss": "Flat"})]
+    for task in tasks:
+        task.refresh(0)
+    assert mined(tasks[0]) == mined(tasks[1]) and any(mined(tasks[0]))
+
+
 def test_the_data_s_own_negatives_are_replaced_after_the_first_steps(tmp_path: Path) -> None:
     task = task_of(options(tmp_path, True, mining={"every": 3, "negatives": 2}), tmp_path)
     own = mined(task)

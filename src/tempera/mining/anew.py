@@ -23,11 +23,14 @@ from ..core.ragged import Ragged, from_lengths
 from ..data.batches import Examples
 from ..data.catalogue import Catalogue
 from ..data.hashing import content_id
+from ..data.texts import Texts
 from .embed import Embedded
 from .guide import CrossEncoder, Guide, SelfGuide, check_negatives
 from .hard_negatives import Mining, mine
 from .report import Report
-from .search import Ints, Pairs
+from .search import Ints, Pairs, by_faiss
+
+_BLOCK = 1 << 16  # texts in memory at once
 
 Read = Callable[[Role, Ints], NDArray[np.float32]]  # positions of queries or documents to unit vectors, [.., D]
 
@@ -41,10 +44,12 @@ class Anew(Mining):
             that there were. Before the first step only if the data has none. None keeps those of the data.
         cross_encoder: folder of one that judges all negatives, by `cross_margin`; its scores are kept by pair, in vectors/
             beside the run.
+        faiss: search by an index, such as HNSW32; None searches exactly.
     """
 
     every: Annotated[int, Field(gt=0)] | None = None
     cross_encoder: str | None = None
+    faiss: str | None = None
 
 
 class Renewal:
@@ -112,19 +117,21 @@ class Renewal:
         """The negatives of every pair, n rows."""
         assert self.options.every is not None
         vectors = self._vectors(self.options.every, step)
+        docs, factory = vectors.doc.vectors, self.options.faiss
         cross = None if self.cross is None else self._judge
-        found = mine(vectors.query, vectors.doc.vectors, self.answers, self.options, self.itself, cross)
+        search = None if factory is None else by_faiss(np.asarray(docs, np.float32), factory)
+        found = mine(vectors.query, docs, self.answers, self.options, self.itself, cross, search)
         there = found.positions >= 0  # [q, negatives]
-        lengths, docs = torch.from_numpy(there.sum(1)), torch.from_numpy(self.docs[found.positions[there]])
-        return Ragged(docs, from_lengths(lengths))[torch.from_numpy(self.query)], found.report
+        lengths, chosen = torch.from_numpy(there.sum(1)), torch.from_numpy(self.docs[found.positions[there]])
+        return Ragged(chosen, from_lengths(lengths))[torch.from_numpy(self.query)], found.report
 
     @cached_property
     def itself(self) -> Ints:
         """The document that each query is, or -1, [q]."""
-        place = {content_id(text): i for i, text in enumerate(self.catalogue.docs.take(self.docs))}
-        return np.array(
-            [place.get(content_id(text), -1) for text in self.catalogue.queries.take(self.queries)], np.int64
-        )
+        asked, docs = _contents(self.catalogue.queries, self.queries), _contents(self.catalogue.docs, self.docs)
+        order = np.argsort(docs)
+        at = order[np.searchsorted(docs, asked, sorter=order).clip(max=len(docs) - 1)]
+        return np.where(docs[at] == asked, at, -1)
 
     def _new(self, what: str, every: int | None, step: int) -> bool:
         """Whether the step has another version than the pairs have now."""
@@ -144,6 +151,12 @@ class Renewal:
         assert self.cross is not None
         queries, docs = self.catalogue.queries, self.catalogue.docs
         return self.cross(list(zip(queries.take(self.queries[pairs[0]]), docs.take(self.docs[pairs[1]]), strict=True)))
+
+
+def _contents(texts: Texts, rows: Ints) -> Ints:
+    """Content ids of some texts, of which few are in memory at once."""
+    blocks = (rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK))
+    return np.fromiter((content_id(text) for block in blocks for text in texts.take(block)), np.int64, len(rows))
 
 
 def checked(examples: Examples, catalogue: Catalogue, cross: CrossEncoder, margin: float) -> tuple[Examples, int]:
