@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,7 @@ class Recommendation:
 
     def __init__(self, config: Config, cache: Path) -> None:
         self.config, options = config, config.train
+        self.seed = options.seed  # of the choice of what is asked on the way
         assert isinstance(config.data, Interactions | Handed)
         if not isinstance(config.tower, Features):
             raise ConfigError("tower.kind: users and items are embedded by their features: take kind: features")
@@ -80,8 +83,23 @@ class Recommendation:
         of_users = np.add.reduceat(train, timeline.offsets[:-1], dtype=np.int64)
         self.users = Entities(_features(timeline.user_ids, timeline.users), of_users)
         self.items = Entities(_features(timeline.item_ids, timeline.items), self.visits.counts)
-        self.tower = config.tower.build(self.users, self.items)
-        self.tower.normalised = config.similarity.name == "cosine"
+        self._begin()
+
+    def fresh(self, config: Config, cache: Path) -> Recommendation:
+        """The same timeline and division for another run."""
+        other, options, segments = copy.copy(self), config.train, self.sampler
+        assert isinstance(segments, Segments)
+        other.config = config
+        other.visits = replace(self.visits, draws=Draws(options.sampled, options.sampled_power, options.seed))
+        other.sampler = replace(segments, batch_size=options.batch_size, seed=options.seed)
+        other._begin()
+        return other
+
+    def _begin(self) -> None:
+        """Towers before their training, which have reached nothing yet."""
+        assert isinstance(self.config.tower, Features)
+        self.tower = self.config.tower.build(self.users, self.items)
+        self.tower.normalised = self.config.similarity.name == "cosine"
         self.reached: dict[str, dict[str, Recommended]] = {}  # by system and protocol
 
     @property
@@ -172,7 +190,7 @@ class Recommendation:
     def _some(self, events: Events, most: int | None) -> Events:
         if most is None or len(events) <= most:
             return events
-        chosen = np.random.default_rng(self.config.train.seed).choice(len(events), most, replace=False)
+        chosen = np.random.default_rng(self.seed).choice(len(events), most, replace=False)
         return events[np.sort(chosen)]
 
     def _seen(self, events: Events) -> Histories:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -75,7 +76,7 @@ class Retrieval:
     kind, words = TEXTS, Words()
 
     def __init__(self, config: Config, cache: Path, vectors: Path) -> None:
-        self.config, options = config, config.train
+        self.config, self.store, options = config, vectors, config.train
         pairs, candidates = config.data.read(cache)
         self.source = config.resolved["data"]
         if pairs.source is not None:  # with the roles of its columns written down
@@ -92,21 +93,35 @@ class Retrieval:
         self.docs = stored(
             lambda part: self.tower.features(part, "reading documents", "doc"), catalogue.docs, cache / "tokens.1"
         )
+        self._begin(cache)
+
+    def fresh(self, config: Config, cache: Path) -> Retrieval:
+        """The same texts, split and tokens for another run."""
+        other = copy.copy(self)
+        other.config = config
+        other.sampler = sampler(config.data, self.catalogue, self.split.train, config.train)
+        other.tower = config.tower.again(self.tower)
+        other._begin(cache)
+        return other
+
+    def _begin(self, cache: Path) -> None:
+        """What a run trains on, before its first step."""
+        options, catalogue = self.config.train, self.catalogue
         draws = Draws(options.sampled, options.sampled_power, options.seed)
-        self.rows = catalogue.examples(split.train, self.queries, self.docs, draws)
+        self.rows = catalogue.examples(self.split.train, self.queries, self.docs, draws)
         if isinstance(self.sampler, Mixed):
             self.rows = replace(self.rows, chance=self.sampler.chance, temperature=self.sampler.temperature)
         if options.guide is not None and options.guide != SELF:
-            guide = Guide.of(Path(options.guide), catalogue.queries, catalogue.docs, vectors)
+            guide = Guide.of(Path(options.guide), catalogue.queries, catalogue.docs, self.store)
             self.rows = replace(self.rows, guide=guide)
-        self._follow(cache, vectors)
+        self._follow(cache)
         self.sample: Sample | None = None  # of the corpus, once the untrained model has ranked it
         self.latest: NDArray[np.float32] | None = None  # vectors of what was ranked last, of the tower as it still is
 
-    def _follow(self, cache: Path, vectors: Path) -> None:
+    def _follow(self, cache: Path) -> None:
         """Have a cross-encoder judge the negatives; say what will follow the model."""
         options, mining = self.config.train, self.config.mining
-        cross = None if mining.cross_encoder is None else CrossEncoder.of(Path(mining.cross_encoder), vectors)
+        cross = None if mining.cross_encoder is None else CrossEncoder.of(Path(mining.cross_encoder), self.store)
         self.dropped = dict(self.split.pairs.dropped)
         if cross is not None and self.rows.negatives is not None:
             self.rows, count = checked(self.rows, self.catalogue, cross, mining.cross_margin)

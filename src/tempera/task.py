@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .build import Config
 from .core.batch import Batch
 from .evaluation.compare import Difference
 from .evaluation.spread import Spread
@@ -69,6 +70,12 @@ class Task(Protocol):
     @property
     def width(self) -> int:
         """Of the embeddings."""
+
+    def fresh(self, config: Config, cache: Path) -> Task:
+        """The same data and split, read already, for another run: with a tower before its training and batches of its own.
+
+        `config` has the sections data, tower and evaluation of this one; its seed chooses weights and rows, not the split.
+        """
 
     def counts(self) -> dict[str, Any]:
         """What there is, for metrics.json: pairs, train, queries, corpus, dropped."""

@@ -86,8 +86,11 @@ def train(
 class Job:
     """One run, from its data to its folder."""
 
-    def __init__(self, config: Config, folder: Path, devices: Devices, vectors: Path | None = None) -> None:
+    def __init__(
+        self, config: Config, folder: Path, devices: Devices, vectors: Path | None = None, prepared: Task | None = None
+    ) -> None:
         self.config, self.folder, self.devices = config, folder, devices
+        self.prepared = prepared  # of another run: its data is not read again
         self.vectors = vectors or folder.parent / "vectors"  # of a guide, for all processes and runs beside this one
         self.seconds = {"data": 0.0, "train": 0.0, "evaluate": 0.0}
         self.budget = Budget(config.evaluation.budget)
@@ -129,7 +132,9 @@ class Job:
     def read(self) -> None:
         """The data, as something to train on and to judge by."""
         self.task: Task
-        if isinstance(self.config.data, Interactions | Handed):
+        if self.prepared is not None:
+            self.task = self.prepared.fresh(self.config, self.folder / CACHE)
+        elif isinstance(self.config.data, Interactions | Handed):
             self.task = Recommendation(self.config, self.folder / CACHE)
         else:
             self.task = Retrieval(self.config, self.folder / CACHE, self.vectors)

@@ -65,6 +65,9 @@ class Options(Protocol):
     def build(self, texts: Sequence[str]) -> Tower:
         """A tower to be trained on (among others) these texts."""
 
+    def again(self, tower: Tower) -> Tower:
+        """One more tower before its training, which reads texts as `tower` does."""
+
 
 class Towers(Tower):
     """The tower of each role; documents, negatives and samples share one. Both are parts of the model that is saved."""

@@ -42,11 +42,14 @@ class Static:
         """An untrained tower whose tokenizer has read (an even sample of) the texts."""
         return StaticTower(train_tokenizer(sample(texts), self.vocabulary, self.max_length), self.dimensions)
 
+    def again(self, tower: Tower) -> StaticTower:
+        """An untrained tower with the tokenizer of another one."""
+        assert isinstance(tower, StaticTower)
+        return StaticTower(tower.tokenizer, self.dimensions)
+
 
 class StaticTower(Tower):
     """Token ids of n rows to embeddings, [n, D]: the mean of each row's token vectors; 0 for an empty row."""
-
-    padded = False
 
     padded = False
 

@@ -76,6 +76,10 @@ class Pretrained:
             compile_model(model)
         return tower
 
+    def again(self, tower: Tower) -> Tower:
+        """The model as it was saved, once more."""
+        return self.build([])
+
 
 def open_model(
     name: str, trust_remote_code: bool = False, model_options: dict[str, Any] | None = None

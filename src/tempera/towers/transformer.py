@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
 
 from ..errors import ConfigError
-from .modules import tower_of
+from .modules import TextTower, tower_of
 from .pair import Tower
 from .saved import quietly
 from .sides import Sides, divided
@@ -61,8 +61,16 @@ class Transformer:
 
     def build(self, texts: Sequence[str]) -> Tower:
         """An untrained tower whose tokenizer has read (an even sample of) the texts."""
-        model = self._model(train_tokenizer(sample(texts), self.vocabulary, self.max_length))
-        model = divided(model, self.sides)
+        return self._tower(train_tokenizer(sample(texts), self.vocabulary, self.max_length))
+
+    def again(self, tower: Tower) -> Tower:
+        """An untrained tower with the tokenizer of another one."""
+        doc = tower.of("doc")
+        assert isinstance(doc, TextTower)
+        return self._tower(Tokenizer.from_str(doc.model.tokenizer.backend_tokenizer.to_str()))
+
+    def _tower(self, tokenizer: Tokenizer) -> Tower:
+        model = divided(self._model(tokenizer), self.sides)
         if self.torch_compile:
             compile_model(model)
         return tower_of(model)
