@@ -193,3 +193,23 @@ def test_the_command_answers_as_the_function(tempera: Any, run: Path) -> None:
     assert len(tempera("recommend", run, "--user", "u3", "--include-seen", "-k", 99, "--json").document["hits"]) == 30
     refused = tempera("recommend", run, "--history", "nothing", "--json")
     assert refused.code == 2 and "no such item" in json.loads(refused.out)["error"]
+
+
+def test_items_that_are_withheld_are_asked_for(data: Path, tmp_path: Path) -> None:
+    """Titles tell colours, so items that were never trained on are found by them."""
+    doc = [{"text": {"column": "title", "tower": {"static": {"dimensions": 8, "vocabulary": 200}}}}]
+    given = options(data, doc=doc)
+    given["evaluation"] |= {"cold_items": 0.4}
+    document = train(given, tmp_path / "run").document
+    cold = document["cold"]
+    assert cold["items"] == 12 and cold["queries"] > 5
+    assert cold["withheld"] == document["data"]["dropped"]["interactions with items that are withheld"] > 50
+    assert document["data"]["train"] == USERS * 6 - cold["withheld"]
+    assert set(cold["systems"]) == {"untrained", "trained", "random", "popularity as if known"}
+    means = {system: found["hit@3"]["mean"] for system, found in cold["systems"].items()}
+    assert means["trained"] > 2 * means["random"]
+    items = parquet.read_table(tmp_path / "run" / "model" / "items.parquet").to_pydict()
+    unseen = [name for name, count in zip(items["id"], items["count"]) if not count]
+    assert len(unseen) >= 12
+    hits = Run(tmp_path / "run").recommend(history=["i00", "i03", "i06"], k=8).found
+    assert set(unseen) & {hit.id for hit in hits}

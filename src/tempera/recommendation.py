@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,11 @@ from .data.interactions import Handed, Interactions
 from .data.segments import Contexts, Segments
 from .data.timeline import Events, Timeline
 from .data.visits import Visits
+from .data.withheld import Withheld, withhold
 from .errors import ConfigError, TemperaError
 from .evaluation.baselines import Observed
 from .evaluation.catalogue import Histories, inner
+from .evaluation.cold import ColdItems, Means
 from .evaluation.popularity import Popularity
 from .evaluation.recommendation import Recommended, judge_baselines
 from .evaluation.spread import spread
@@ -76,6 +78,10 @@ class Recommendation:
         ((name, found),) = describe(timeline.source).items()
         self.source = {"source": name, **found}
         self.division = timeline.source.split(timeline)
+        self.withheld: Withheld | None = None
+        if share := config.evaluation.cold_items:
+            timeline, self.division, self.withheld = withhold(timeline, self.division, share, options.seed)
+            self.timeline = timeline
         history, train = config.tower.history, self.division.train
         contexts = Contexts(timeline, history.last, history.targets) if history else Contexts(timeline, 1)
         self.visits = Visits(timeline, train, contexts, Draws(options.sampled, options.sampled_power, options.seed))
@@ -101,6 +107,7 @@ class Recommendation:
         self.tower = self.config.tower.build(self.users, self.items)
         self.tower.normalised = self.config.similarity.name == "cosine"
         self.reached: dict[str, dict[str, Recommended]] = {}  # by system and protocol
+        self.cold: dict[str, Means] = {}  # what each system makes of withheld items
 
     @property
     def protocol(self) -> str:
@@ -164,9 +171,10 @@ class Recommendation:
             asked = self.division.validation or self.division.test
             return self._verdict(next(iter(asked.values())), self.config.evaluation.queries)[0]
         found = {name: self._verdict(events) for name, events in self.division.test.items()}
-        self.reached["trained" if self.reached else "untrained"] = {
-            name: reached for name, (_, reached) in found.items()
-        }
+        system = "trained" if self.reached else "untrained"
+        self.reached[system] = {name: reached for name, (_, reached) in found.items()}
+        if self.withheld is not None:
+            self._judge_cold(system, self.withheld)
         return found[self.protocol][0]
 
     def _verdict(self, events: Events, most: int | None = None) -> tuple[Verdict, Recommended]:
@@ -186,6 +194,14 @@ class Recommendation:
             rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12) for rows in (users, items[target])
         ]
         return Verdict(reached, spread(*unit)), reached
+
+    def _judge_cold(self, system: str, withheld: Withheld) -> None:
+        events = withheld.targets
+        target = np.asarray(self.timeline.item[events], np.int64)
+        metrics, users = self.config.evaluation.metrics, self.timeline.user_of(events)
+        asked = ColdItems(withheld.items, withheld.counts, target, self._seen(events), metrics, users)
+        self.cold[system] = asked.model(self.user_vectors(events), self.item_vectors)
+        self.cold |= {"popularity as if known": asked.popularity(), "random": asked.chance()}
 
     def _some(self, events: Events, most: int | None) -> Events:
         if most is None or len(events) <= most:
@@ -221,13 +237,23 @@ class Recommendation:
         }
 
     def about(self) -> dict[str, Any]:
-        """Every protocol of every system, by tier and by history length."""
+        """Every protocol of every system, by tier and by history length; what each makes of withheld items."""
         return {
+            **self._about_cold(),
             "protocols": {
                 system: {name: reached.json() for name, reached in found.items()}
                 for system, found in self.reached.items()
-            }
+            },
         }
+
+    def _about_cold(self) -> dict[str, Any]:
+        if self.withheld is None:
+            return {}
+        counts = {"items": len(self.withheld.items), "queries": len(self.withheld.targets)}
+        systems = {
+            system: {name: asdict(mean) for name, mean in found.items()} for system, found in sorted(self.cold.items())
+        }
+        return {"cold": {**counts, "withheld": int(self.withheld.counts.sum()), "systems": systems}}
 
     def rival(self, systems: Mapping[str, Judged]) -> str | None:
         """The baseline that is best in the first metric, if any is asked for."""

@@ -6,7 +6,7 @@ Letters in shapes: e events, u users, i items.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,20 @@ class Timeline:
         """The user of each of these events."""
         user: Events = np.searchsorted(self.offsets, events, side="right") - 1
         return user
+
+    def kept(self, left: NDArray[np.bool_]) -> Timeline:
+        """The timeline of some of its events, [e], and of the users who have one of them."""
+        offsets = np.concatenate([[0], np.cumsum(left)])[self.offsets]
+        stay = np.diff(offsets) > 0
+        return replace(
+            self,
+            user_ids=self.user_ids.filter(pa.array(stay)),
+            offsets=np.concatenate([[0], offsets[1:][stay]]),
+            item=self.item[left],
+            time=None if self.time is None else self.time[left],
+            weight=None if self.weight is None else self.weight[left],
+            users=None if self.users is None else self.users.filter(pa.array(stay)),
+        )
 
     def histories(self, events: Events) -> tuple[Events, Events]:
         """Where the history of each of these events begins, and where it stops (exclusive): at the event itself.

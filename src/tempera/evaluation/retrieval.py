@@ -32,6 +32,7 @@ class Evaluation:
         metrics: any of ndcg, mrr, recall, precision, hit and map, each with a depth.
         bm25: whether BM25 is tuned and ranked beside the trained model.
         baselines: whether popularity, item-kNN, EASE and transition counts are ranked beside a recommender.
+        cold_items: share of the items that a recommender is not trained on, and asked for as new ones.
         budget: most of the time that evaluation on the way may take, as a share; one that would take more is left out, and
             counted. 1 is no limit.
         corpus: documents that are ranked on the way: all that are relevant, those that the untrained model confuses with them, and
@@ -43,6 +44,7 @@ class Evaluation:
     metrics: tuple[str, ...] = DEFAULT_METRICS
     bm25: bool = True
     baselines: bool = False
+    cold_items: Annotated[float, Field(ge=0, lt=1)] = 0.0
     budget: Annotated[float, Field(ge=0, le=1)] = 1.0
     corpus: Annotated[int, Field(gt=0)] | None = None
 

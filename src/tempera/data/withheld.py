@@ -1,0 +1,64 @@
+"""Items that training never sees, so that what a model makes of new ones can be told.
+
+Letters in shapes: e events, i items, c withheld items, t targets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..errors import DataError
+from .division import TEST, TRAIN, Division
+from .timeline import Events, Timeline
+
+
+@dataclass(frozen=True)
+class Withheld:
+    """Some of the items that could be trained on, and the events after training that ask for them."""
+
+    items: Events  # [c] codes, rising
+    counts: Events  # [c] events of each that training does without
+    targets: Events  # [t] events of the test part, in rising order, each with a history
+
+
+def withhold(timeline: Timeline, division: Division, share: float, seed: int) -> tuple[Timeline, Division, Withheld]:
+    """Take the training events of a random share of the items out of a timeline.
+
+    Histories then hold such an item only where it was taken after training. Users of whom nothing is left go with it.
+
+    Raises:
+        DataError: a share of less than an item, or of items that nobody takes in the test.
+
+    >>> timeline = Timeline.of([1, 1, 1, 2, 2, 2], list("abcbca"))
+    >>> part = np.array([0, 0, 2, 0, 0, 2], np.uint8)
+    >>> fewer, division, cold = withhold(timeline, Division(part, {}, {"last": np.array([2, 5])}), 0.34, seed=1)
+    >>> cold.items.tolist(), cold.counts.tolist(), len(fewer), cold.targets.tolist(), division.test["last"].tolist()
+    ([0], [1], 5, [4], [1, 4])
+    """
+    counts = np.bincount(timeline.item[division.train], minlength=len(timeline.item_ids))
+    trained = np.flatnonzero(counts)
+    items = np.sort(np.random.default_rng(seed).permutation(trained)[: round(share * len(trained))])
+    cold = np.zeros(len(counts), bool)
+    cold[items] = True
+    left = ~(cold[timeline.item] & (division.part == TRAIN))
+    place = np.cumsum(left) - 1  # of an event that is left
+    fewer, part = timeline.kept(left), division.part[left]
+    targets = np.flatnonzero(cold[fewer.item] & (part == TEST))
+    begin, stop = fewer.histories(targets)
+    targets = targets[begin < stop]
+    if not len(targets):
+        raise DataError(
+            f"evaluation.cold_items is {share:g}: that withholds {len(items)} items, and nobody takes one in the test: "
+            "give a larger share, or the split more of the data"
+        )
+    moved = replace(
+        division,
+        part=part,
+        validation={name: place[events] for name, events in division.validation.items()},
+        test={name: place[events] for name, events in division.test.items()},
+        counts={**division.counts, "interactions with items that are withheld": int((~left).sum())},
+        notes=(*division.notes, f"{len(items):,} items are withheld from training, and asked for as new ones"),
+    )
+    return fewer, moved, Withheld(items, counts[items], targets)
