@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from .build import Config, describe
 from .core.batch import Batch, Role
+from .core.matryoshka import Matryoshka
 from .core.ragged import Ragged
 from .data.batches import Draws, Shuffled
 from .data.catalogue import Catalogue, stored
@@ -130,6 +131,10 @@ class Retrieval:
             raise ConfigError(
                 "mining.cross_encoder judges negatives, and the data has none: set mining.every, or drop it"
             )
+        objective = self.config.objective
+        pools = objective.objective.pools if isinstance(objective, Matryoshka) else objective.pools
+        if mining.every is not None and not any(role == "negatives" for pool in pools for _, role in pool.blocks):
+            raise ConfigError("mining.every finds negatives, and no pool of the objective takes them: add negatives")
         every = options.guide_every if options.guide == SELF else None
         self.renewal: Renewal | None = None
         if every is not None or mining.every is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,13 @@ def test_a_cross_encoder_judges_all_negatives(tmp_path: Path, monkeypatch: pytes
     assert len(seen) == count  # scores are kept by pair
     with pytest.raises(ConfigError, match=r"mining\.cross_encoder judges negatives, and the data has none"):
         task_of(options(tmp_path, mining={"cross_encoder": "x"}), tmp_path / "none")
+
+
+def test_negatives_that_no_pool_takes_are_not_mined(tmp_path: Path) -> None:
+    for pools, refused in ((["docs"], True), (["docs", "back_docs"], False)):
+        given = options(tmp_path, mining={"every": 2}, objective={"pools": pools})
+        with pytest.raises(ConfigError, match="no pool of the objective takes them") if refused else nullcontext():
+            task_of(given, tmp_path / str(refused))
 
 
 def test_a_run_mines_guides_and_keeps_to_its_budget(tmp_path: Path) -> None:
