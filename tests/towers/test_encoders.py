@@ -221,6 +221,7 @@ def test_buckets_of_numbers_hold_equally_many() -> None:
     assert all(numbers[rows == i].max() < numbers[rows == i + 1].min() for i in (1, 2, 3))
     few = encoder(Number("n", buckets=10), entities([1] * 5, n=[1, 1, 1, 2, None]))
     assert few.row_of[0] == few.row_of[1] != few.row_of[3] and few.row_of[4] == UNKNOWN
+    assert few(torch.tensor([4])).abs().sum() > 0 == made.table.weight[UNKNOWN].abs().sum()
 
 
 def test_times_are_numbers() -> None:

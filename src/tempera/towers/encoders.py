@@ -136,10 +136,9 @@ class Id:
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
         """For these entities; ids without a training event are unknown."""
-        values, known = entities.column("id", "id", TEXT), pa.array(entities.known)
-        if self.buckets is None:
-            seen, values = values.filter(known), pc.if_else(known, values, None)
-        else:
+        values = entities.column("id", "id", TEXT)
+        seen = values.filter(pa.array(entities.known))
+        if self.buckets is not None:
             seen = pa.array([f"{i} of {self.buckets}" for i in range(self.buckets)], TEXT)
             values = seen.take(pa.array(buckets_of(values, self.buckets)))
         table, row_of = _table(tables, self.table or role, width, seen, values, self.unknown > 0)

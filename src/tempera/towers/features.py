@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +15,9 @@ from torch import Tensor, nn
 from ..core.batch import Role
 from ..core.frame import Frame
 from ..errors import ConfigError
-from .encoders import Count, Elapsed, Entities, Feature, Id, OfUser, Share, Tables, Waiting
-from .history import History, Past
-from .pair import Embeds, Encoder
+from .encoders import Count, Elapsed, Entities, Feature, Id, OfUser, Share, Tables, Text, Waiting
+from .history import Causal, History, Past
+from .pair import Embeds, Encoder, Options
 
 _BLOCK = 4096  # rows that are encoded at once
 
@@ -40,8 +39,6 @@ class Features:
         dropout: share of the numbers that a network's input loses in training.
     """
 
-    learning_rate: ClassVar[float] = 2e-3
-
     doc: Sequence[Feature] = (Id(),)
     query: Sequence[OfUser] = ()
     history: History | None = field(default_factory=History)
@@ -55,6 +52,23 @@ class Features:
             raise ConfigError("doc names the features of the items, and is empty; give at least one, such as id")
         if not self.query and self.history is None:
             raise ConfigError("users have neither features nor a history: give query or history")
+        for heads in [pool.heads for pool in (self.history.pools if self.history else ()) if isinstance(pool, Causal)]:
+            if self.dimensions % heads:
+                raise ConfigError(
+                    f"dimensions is {self.dimensions} and the transformer has {heads} heads, which do not divide it"
+                )
+        if any(isinstance(tower, Features) for tower in self.readers):
+            raise ConfigError("text.tower: features is no tower of texts: take static, transformer or pretrained")
+
+    @property
+    def readers(self) -> list[Options]:
+        """The text towers among the features."""
+        return [feature.tower for feature in (*self.doc, *self.query) if isinstance(feature, Text)]
+
+    @property
+    def learning_rate(self) -> float:
+        """2e-3, or less where a text tower needs less."""
+        return min([2e-3, *(tower.learning_rate for tower in self.readers)])
 
     def build(self, users: Entities, items: Entities) -> FeatureTowers:
         """Untrained towers for these users and items."""
@@ -68,7 +82,7 @@ class FeatureTowers(Encoder):
 
     def __init__(self, options: Features, users: Entities, items: Entities) -> None:
         super().__init__()
-        width, tables = options.dimensions, dict[str, nn.Embedding]()
+        width, tables = options.dimensions, Tables()
         of_items = Sum([feature.encoder(items, "item", width, tables) for feature in options.doc])
         past = None
         if options.history is not None:
