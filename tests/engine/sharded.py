@@ -131,6 +131,18 @@ def stepped(group: Group, layout: Layout, kind: str, mode: Mode, dropout: float,
     return {"loss": loss, "calls": calls, "gradients": gradients(towers, objective)}
 
 
+def lower(group: Group, layout: Layout, divided: bool) -> Found:
+    """Gradients of a step in float32, of whole towers; or under autocast to bf16, of divided ones."""
+    towers, objective = made("two", 0.0, torch.float32)
+    if divided:
+        shard([towers.query, towers.doc], group, torch.bfloat16)
+    given = worlds.part(worlds.whole(layout, 0, torch.float32), layout, group.rank)
+    cache = Cache("auto", MEMORY, TOKENS, autocast=Devices(group, "bf16" if divided else "no").autocast)
+    step(towers, objective, given, cache, group)  # type: ignore[arg-type]
+    group.add_up([*towers.parameters(), *objective.parameters()])
+    return gradients(towers, objective)
+
+
 def trained(group: Group, layout: Layout, divided: bool, folder: Path, stop: int = STEPS, begin: int = 0) -> Found:
     """Norms and weights after some steps of the loop; they begin from a checkpoint, or leave one where they stop early."""
     towers, objective = made("two", 0.2)
@@ -212,6 +224,7 @@ def all_work(group: Group, layout: Layout) -> Found:
     if group.size == 2:
         found["dropout"] = {mode: stepped(group, layout, "two", mode, 0.3) for mode in MODES}
         found["undivided"] = stepped(group, layout, "two", "never", 0.3, divided=False)
+        found |= {"bf16": lower(group, layout, True), "float32": lower(group, layout, False)}
         found["training"] = training(group, layout)
         found["nobody"] = nobody(group, layout)
     return found | {"mistakes": mistakes(group, layout)}

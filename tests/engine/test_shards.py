@@ -9,8 +9,14 @@ import pytest
 import sharded
 import torch
 from sharded import CASES, MEASURED, MODES
-from torch import Tensor
+from torch import Tensor, nn
 from worlds import LAYOUTS, Found, found
+
+from tempera.engine.devices import Devices
+from tempera.engine.distributed import Group
+from tempera.engine.loop import Training
+from tempera.engine.shards import _apart, _layers, refuse_compiled
+from tempera.errors import ConfigError
 
 SIZES = sorted(LAYOUTS)
 
@@ -65,6 +71,13 @@ def test_dropout_is_replayed() -> None:
         assert off(process["plain"]["two never"]["gradients"], everything["gradients"]) > 0.01
 
 
+def test_precision_of_divided_towers() -> None:
+    """In bf16, near float32; gradients are summed in float32."""
+    for process in processes(2):
+        assert {grad.dtype for name, grad in process["bf16"].items() if "words" in name} == {torch.float32}
+        assert 1e-4 < off(process["bf16"], process["float32"]) < 0.03
+
+
 def test_training_of_divided_towers_is_that_of_whole_ones() -> None:
     """Norm, clipping and moments; resumed is uninterrupted, and a checkpoint goes on with towers that are not divided."""
     first, *others = [process["training"] for process in processes(2)]
@@ -95,11 +108,39 @@ def test_what_is_refused_is_said() -> None:
 
 
 def test_parts_in_common_are_divided_once() -> None:
-    """Towers that share parameters are divided by their children, until none shares any."""
-    from tempera.engine.shards import _apart
-
+    """The larger of two modules that share parameters is divided by its children, until none share any."""
     towers, _ = sharded.made("heads", 0.0)
     query: Any = towers.query
     doc: Any = towers.doc
     assert _apart([query, doc]) == [query.body, query.head, doc.head]
     assert _apart([query, query]) == [query]
+    deep = nn.Sequential(nn.Linear(2, 2), nn.ModuleList([nn.Sequential(doc, nn.Tanh())]))
+    assert _apart([deep, query]) == [deep[0], doc.body, doc.head, query.head]
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    second.weight = first.weight
+    with pytest.raises(ConfigError, match=r"fsdp divides a parameter once, and several Linear have it: drop fsdp"):
+        _apart([first, second])
+
+
+def test_layers_are_the_members_of_the_outermost_lists() -> None:
+    """But for those that share parameters with one another, which stay with the rest."""
+    tied = nn.Linear(2, 2)
+    inner = nn.Sequential(nn.Linear(2, 2), nn.ModuleList([nn.Linear(2, 2)]))
+    several = nn.ModuleList([nn.Sequential(tied), inner, nn.Sequential(tied, nn.Tanh())])
+    assert _layers(nn.Sequential(nn.Linear(2, 2), several)) == [inner]
+
+
+def test_options_that_divided_towers_do_not_go_with_are_refused() -> None:
+    Training(fsdp=True).check(Devices(Group(0, 2)))
+    with pytest.raises(ConfigError, match=r"^train\.fsdp divides towers among processes, and there is one"):
+        Training(fsdp=True).check(Devices())
+    with pytest.raises(ConfigError, match="fp16 needs: take mixed_precision bf16 or no"):
+        Training(fsdp=True, mixed_precision="fp16").check(Devices(Group(0, 2)))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_towers_are_refused() -> None:
+    tower = nn.Sequential(nn.Linear(2, 2))
+    tower[0].compile()
+    with pytest.raises(ConfigError, match="drop torch_compile or fsdp"):
+        refuse_compiled([tower])

@@ -101,16 +101,16 @@ def gather(towers: nn.Module, into: nn.Module) -> None:
 
 
 def _apart(modules: Iterable[nn.Module]) -> list[nn.Module]:
-    """The modules, or their children where two of them share parameters, until none do; those without parameters left out."""
-    distinct = list(dict.fromkeys(modules))
+    """The modules, the largest of those that share parameters replaced by its children, until none do; lists are no modules."""
+    distinct = [module for module in dict.fromkeys(modules) if next(module.parameters(), None) is not None]
     uses = Counter(p for module in distinct for p in module.parameters())
-    split = {module for module in distinct if any(uses[p] > 1 for p in module.parameters()) or _is_list(module)}
+    sharing = [module for module in distinct if any(uses[p] > 1 for p in module.parameters())]
+    lists = [module for module in distinct if isinstance(module, nn.ModuleList | nn.ModuleDict)]
+    split = [*lists, *sorted(sharing, key=lambda module: -len(list(module.modules())))][:1]
     if not split:
-        return [module for module in distinct if next(module.parameters(), None) is not None]
-    if bare := [type(module).__name__ for module in split if not list(module.children())]:
-        raise ConfigError(
-            f"fsdp divides a parameter once, and several of the towers' {bare[0]} have it in common: drop fsdp"
-        )
+        return distinct
+    if not list(split[0].children()):
+        raise ConfigError(f"fsdp divides a parameter once, and several {type(split[0]).__name__} have it: drop fsdp")
     return _apart(child for module in distinct for child in (module.children() if module in split else [module]))
 
 
@@ -124,7 +124,3 @@ def _layers(root: nn.Module) -> list[nn.Module]:
 def _members(module: nn.Module) -> Iterator[nn.Module]:
     for child in module.children():
         yield from child if isinstance(child, nn.ModuleList) else _members(child)
-
-
-def _is_list(module: nn.Module) -> bool:
-    return isinstance(module, nn.ModuleList | nn.ModuleDict)
