@@ -98,7 +98,7 @@ class Interactions:
         """
         if self.path is None:
             raise ConfigError("data.path is needed: the file or folder of interactions")
-        tables = [None if path is None else list(blocks(Path(path))) for path in (self.users, self.items)]
+        tables = [_features(path) for path in (self.users, self.items)]
         return _timeline(blocks(Path(self.path)), self, folder, *tables)
 
     def columns(self, names: list[str], where: str) -> dict[str, str]:
@@ -143,8 +143,13 @@ class Handed:
 
     def read(self, folder: Path | None = None) -> Timeline:
         """The timeline of these objects."""
-        tables = [None if table is None else stream(table) for table in (self.users, self.items)]
+        given = ((self.users, self.options.users), (self.items, self.options.items))
+        tables = [_features(path) if table is None else stream(table) for table, path in given]
         return _timeline(stream(self.data), self.options, folder, *tables)
+
+
+def _features(path: str | None) -> list[Block] | None:
+    return None if path is None else list(blocks(Path(path)))
 
 
 def _timeline(
