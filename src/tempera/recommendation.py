@@ -27,6 +27,7 @@ from .data.segments import Contexts, Segments
 from .data.timeline import Events, Timeline
 from .data.visits import Visits
 from .data.withheld import Withheld, withhold
+from .engine.distributed import ALONE, Group
 from .errors import ConfigError, TemperaError
 from .evaluation.baselines import Observed
 from .evaluation.catalogue import Histories, inner
@@ -161,7 +162,7 @@ class Recommendation:
         """Chosen events."""
         return self.visits.batch(rows, number)
 
-    def refresh(self, step: int) -> dict[str, Any]:
+    def refresh(self, step: int, group: Group = ALONE) -> dict[str, Any]:
         """Nothing follows the towers."""
         return {}
 

@@ -6,7 +6,7 @@ import copy
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from .data.mixture import Mixture
 from .data.pairs import Rows, Source, Split, hold_out
 from .data.samplers import Mixed, NoDuplicates
 from .data.summary import summary
+from .engine.distributed import ALONE, Group
 from .engine.loop import Training
 from .errors import ConfigError, TemperaError
 from .evaluation.lexical import Lexical
@@ -138,17 +139,21 @@ class Retrieval:
         every = options.guide_every if options.guide == SELF else None
         self.renewal: Renewal | None = None
         if every is not None or mining.every is not None:
-            self.renewal = Renewal(self.catalogue, self.split.train, mining, every, cache / "anew", self._read, cross)
+            self.renewal = Renewal(self.catalogue, self.split.train, mining, every, cache / "anew", cross)
 
-    def _read(self, role: Role, rows: Rows) -> NDArray[np.float32]:
-        """Unit vectors of distinct texts by the tower as it is now."""
-        return self.vectors(self.queries if role == "query" else self.docs, rows, role)
+    def _read(self, group: Group, role: Role, rows: Rows) -> NDArray[np.float32]:
+        """Unit vectors of distinct texts by the tower as it is now; each process reads its share."""
+        tokens = self.queries if role == "query" else self.docs
+        if len(rows) < group.size:
+            return self.vectors(tokens, rows, role)
+        mine = np.array_split(rows, group.size)[group.rank]
+        return group.all_rows(torch.from_numpy(self.vectors(tokens, mine, role))).numpy()
 
-    def refresh(self, step: int) -> dict[str, Any]:
+    def refresh(self, step: int, group: Group = ALONE) -> dict[str, Any]:
         """Mine anew, and read the texts for the guide anew, where it is their turn."""
         if self.renewal is None:
             return {}
-        self.rows, report = self.renewal(step, self.rows)
+        self.rows, report = self.renewal(step, self.rows, partial(self._read, group))
         if report is None:
             return {}
         tqdm.write(f"mined before step {step + 1}: {report.lines()[0]}", file=sys.stderr)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .build import Config
 from .core.batch import Batch
+from .engine.distributed import ALONE, Group
 from .evaluation.compare import Difference
 from .evaluation.spread import Spread
 from .export.card import Kind
@@ -92,8 +93,11 @@ class Task(Protocol):
     def batch(self, rows: Tensor, number: int) -> Batch[Any]:
         """The features of chosen rows, and what batch `number` draws besides."""
 
-    def refresh(self, step: int) -> dict[str, Any]:
-        """Compute anew what follows the tower, before step `step`, counted from 0; what the log is to say of it."""
+    def refresh(self, step: int, group: Group = ALONE) -> dict[str, Any]:
+        """Compute anew what follows the tower, before step `step`, counted from 0; what the log is to say of it.
+
+        All processes call, and may share the work.
+        """
 
     def judge(self, whole: bool = True) -> Verdict:
         """The tower as it is now, asked what was held out; on the way, it may be asked less."""

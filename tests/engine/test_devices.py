@@ -101,7 +101,8 @@ def test_gradients_of_parameters_are_summed_where_any_process_has_one(size: int)
 @pytest.mark.parametrize("size", SIZES)
 def test_processes_agree(size: int) -> None:
     for rank, process in enumerate(found(size)):
-        assert process["agreed"] == [True, False, size * size / 2, 10 * (size - 1), rank == 0, True, False]
+        rows = [[float(other)] * 2 for other in range(size) for _ in range(other + 1)]
+        assert process["agreed"] == [True, False, size * size / 2, 10 * (size - 1), rank == 0, True, False, rows]
 
 
 def test_what_processes_do_not_know_alike_is_the_same_error_on_all() -> None:

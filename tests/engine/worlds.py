@@ -294,7 +294,9 @@ def added_up(group: Group) -> Found:
 def agreed(group: Group) -> list[Any]:
     last = group.rank == group.size - 1
     numbers = [group.total(group.rank + 0.5), group.most(10 * group.rank)]
-    return [group.any(last), group.any(False), *numbers, group.main, group.alike(2**53 - 1), group.alike(group.rank)]
+    alike = [group.alike(2**53 - 1), group.alike(group.rank)]
+    rows = group.all_rows(torch.full((group.rank + 1, 2), float(group.rank))).tolist()
+    return [group.any(last), group.any(False), *numbers, group.main, *alike, rows]
 
 
 def _without_ids(batch: Batch[Any], rank: int) -> Batch[Any]:

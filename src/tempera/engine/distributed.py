@@ -84,6 +84,12 @@ class Group:
                 home |= self._scatter({role: grads[role].split_with_sizes(gathered.counts[role]) for role in roles})
         return home
 
+    def all_rows(self, rows: Tensor) -> Tensor:
+        """The rows of all processes, in the order of the processes, [n, D]; each gives some."""
+        if self.size == 1:
+            return rows
+        return torch.cat([part["query.rows"] for part in self._exchange({"query.rows": rows})]).to(rows.device)
+
     def add_up(self, parameters: Iterable[nn.Parameter]) -> None:
         """Sum the gradients of parameters over all processes, in place; once a step, after the backward passes.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
@@ -63,7 +63,6 @@ class Renewal:
         options: of mining.
         guide_every: steps from one guide to the next; None has none.
         folder: where the vectors of the latest models are kept.
-        read: the model in training.
         cross: judges what is mined.
     """
 
@@ -74,11 +73,10 @@ class Renewal:
         options: Anew,
         guide_every: int | None,
         folder: Path,
-        read: Read,
         cross: CrossEncoder | None,
     ) -> None:
         self.catalogue, self.options, self.guide_every = catalogue, options, guide_every
-        self.folder, self.read, self.cross = folder, read, cross
+        self.folder, self.cross = folder, cross
         own = catalogue.negatives[torch.from_numpy(rows)].values.numpy()
         self.queries, self.query = np.unique(catalogue.query_of[rows], return_inverse=True)  # [q], [n]
         self.docs = np.unique(np.concatenate([catalogue.doc_of[rows], own]))  # [c]
@@ -86,26 +84,28 @@ class Renewal:
         self.answers: Pairs = np.divmod(np.unique(self.query * len(self.docs) + doc), len(self.docs))  # [e] each
         self.made: dict[str, int] = {}  # the step of what the pairs have now
 
-    def __call__(self, step: int, examples: Examples) -> tuple[Examples, Report | None]:
-        """The pairs as step `step`, counted from 0, takes them; and what mining did, if it was its turn."""
+    def __call__(self, step: int, examples: Examples, read: Read) -> tuple[Examples, Report | None]:
+        """The pairs as step `step`, counted from 0, takes them; and what mining did, if it was its turn.
+
+        Args:
+            read: the model as it is before the step.
+        """
         if self._new("guide", self.guide_every, step):
-            examples = replace(examples, guide=self.guide(step))
+            examples = replace(examples, guide=self.guide(step, read))
         kept = examples.negatives is not None and "negatives" not in self.made
         if kept and self.options.every is not None and step < self.options.every:
             return examples, None
         if not self._new("negatives", self.options.every, step):
             return examples, None
-        negatives, report = self.mine(step)
+        negatives, report = self.mine(step, read)
         ids = torch.from_numpy(self.catalogue.doc_ids)
         return replace(examples, negatives=negatives, all_ids=ids), report
 
-    def guide(self, step: int) -> Guide:
+    def guide(self, step: int, read: Read) -> Guide:
         """The model before the step as a guide of all texts that are trained on."""
         assert self.guide_every is not None
-        found, counts = (
-            self._vectors(self.guide_every, step),
-            (len(self.catalogue.query_rows), len(self.catalogue.doc_first)),
-        )
+        found = self._vectors(self.guide_every, step, read)
+        counts = len(self.catalogue.query_rows), len(self.catalogue.doc_first)
         tables = []
         for table, chosen, count in zip((found.query, found.doc), (self.queries, self.docs), counts, strict=True):
             place = np.zeros(count, np.int64)
@@ -113,10 +113,10 @@ class Renewal:
             tables.append(Embedded(table.vectors, place))
         return Guide(*tables)
 
-    def mine(self, step: int) -> tuple[Ragged, Report]:
+    def mine(self, step: int, read: Read) -> tuple[Ragged, Report]:
         """The negatives of every pair, n rows."""
         assert self.options.every is not None
-        vectors = self._vectors(self.options.every, step)
+        vectors = self._vectors(self.options.every, step, read)
         docs, factory = vectors.doc.vectors, self.options.faiss
         cross = None if self.cross is None else self._judge
         search = None if factory is None else by_faiss(np.asarray(docs, np.float32), factory)
@@ -140,12 +140,11 @@ class Renewal:
         self.made[what] = step - step % every
         return True
 
-    def _vectors(self, every: int, step: int) -> Guide:
+    def _vectors(self, every: int, step: int, read: Read) -> Guide:
         kept = SelfGuide(self.folder / f"every-{every}", every, "float32")
         if not kept.due(step):
             return kept.at(step)
-        read = [lambda rows, role=role: self.read(role, rows) for role in ("query", "doc")]
-        return kept.refresh(step, self.queries, self.docs, *read)
+        return kept.refresh(step, self.queries, self.docs, partial(read, "query"), partial(read, "doc"))
 
     def _judge(self, pairs: Pairs) -> NDArray[np.float32]:
         assert self.cross is not None
