@@ -24,6 +24,7 @@ from .data.batches import Draws
 from .data.division import Division
 from .data.interactions import Handed, Interactions
 from .data.segments import Contexts, Segments
+from .data.summary import visits_summary
 from .data.timeline import Events, Timeline
 from .data.visits import Visits
 from .data.withheld import Withheld, withhold
@@ -36,16 +37,13 @@ from .evaluation.popularity import Popularity
 from .evaluation.recommendation import Recommended, judge_baselines
 from .evaluation.spread import spread
 from .export.card import RECOMMENDER
-from .export.index import write_index
 from .export.report import Example, Hit, Words
-from .export.stamp import Stamp
 from .export.tables import Table, tables
 from .run import HISTORIES
-from .serving import ITEMS, USERS, titles_of
+from .serving import ITEMS, USERS, index_items, titles_of, write_entities
 from .task import Judged, Sampler, Verdict
 from .towers.encoders import Entities
 from .towers.features import Features, FeatureTowers
-from .towers.saved import fingerprint
 
 WORDS = Words(
     title="Tempera run: a recommender",
@@ -138,16 +136,10 @@ class Recommendation:
         ]
 
     def summary(self) -> dict[str, Any]:
-        """What a rehearsal shows."""
-        lengths = self.timeline.lengths
-        return {
-            "rows": [],
-            "tokens": {},
-            "repeated": {"item": 1 - int((self.visits.counts > 0).sum()) / int(self.division.train.sum())},
-            "negatives": {"least": 0, "most": 0, "mean": 0.0},
-            "dropped": self.counts()["dropped"],
-            "events": {f"{q:.0%}": float(np.quantile(lengths, q)) for q in (0, 0.5, 0.9, 1)},
-        }
+        """Three rows of the first batch, lengths, repeats, negatives a row."""
+        (events,) = self.sampler(0, 1)
+        found = visits_summary(self.visits, events, self.titles, self.visits.contexts.last)
+        return {**found, "dropped": self.counts()["dropped"]}
 
     def content(self) -> Iterable[Tensor]:
         """Items of all events, and which are trained on."""
@@ -269,22 +261,10 @@ class Recommendation:
     def write(self, folder: Path) -> None:
         """What is known of users and items, with all histories, and the items' vectors."""
         histories = pa.LargeListArray.from_arrays(self.timeline.offsets, np.asarray(self.timeline.item, np.int32))
-        for entities, name in ((self.users, USERS), (self.items, ITEMS)):
-            parquet.write_table(
-                entities.table.append_column("count", pa.array(entities.count)), folder / "model" / name
-            )
+        write_entities(folder / "model" / USERS, self.users)
+        write_entities(folder / "model" / ITEMS, self.items)
         parquet.write_table(pa.table({"id": self.timeline.user_ids, "items": histories}), folder / HISTORIES)
-        vectors = self.item_vectors
-        stamp = Stamp(
-            fingerprint(folder / "model"),
-            vectors.shape[1],
-            "cosine" if self.tower.normalised else "dot",
-            self.tower.normalised,
-        )
-        titles = pa.array(self.titles, pa.large_string())
-        none = pa.array([""] * len(titles), pa.large_string())
-        documents = {"doc_id": self.timeline.item_ids, "name": titles, "place": none, "doc": titles}
-        write_index(folder / "index", vectors, pa.table(documents), stamp)
+        index_items(folder, self.items, self.item_vectors, self.tower.normalised)
 
     def reopened(self, folder: Path) -> float:
         """Save the towers, read them into others, and compare: the largest difference in any number of a vector."""
@@ -294,7 +274,9 @@ class Recommendation:
         other.load_state_dict(tensors_of((folder / "model.safetensors").read_bytes()))
         other.normalised = self.tower.normalised
         items = Frame({"item": torch.arange(min(8, len(self.timeline.item_ids)))})
-        return float((other.encode(items) - self.tower.encode(items)).abs().max())
+        users = self.visits.frame(torch.from_numpy(self.division.test[self.protocol][:8]))
+        pairs = [(tower.encode(items), tower.encode(users, "query")) for tower in (self.tower, other)]
+        return max(float((own - read).abs().max()) for own, read in zip(*pairs))
 
     @cached_property
     def titles(self) -> list[str]:

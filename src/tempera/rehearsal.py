@@ -22,8 +22,8 @@ def rehearse(config: Path | None = None, overrides: Sequence[str] = ()) -> dict[
     """Read and tokenise all data, take a few steps, and leave nothing.
 
     Returns:
-        Three rows with their roles, quantiles of token lengths, shares of repeated and of longest texts, negatives a
-        query, what was left out, the number of steps, and the seconds that training (not evaluation) is expected to take.
+        Three rows with their roles, quantiles of lengths, shares of what is repeated and of what is longest, negatives
+        a row, what was left out, the number of steps, and the seconds that training (not evaluation) is expected to take.
 
     Raises:
         TemperaError: whatever would stop the run.
@@ -46,21 +46,19 @@ def rehearse(config: Path | None = None, overrides: Sequence[str] = ()) -> dict[
 
 def lines(found: dict[str, Any]) -> list[str]:
     """A rehearsal as lines of text."""
-    shown: list[str] = []
+    unit, shown = found["unit"], list[str]()
     for row in found["rows"]:
         shown.append(row["place"])
         texts = [("query", row["query"]), ("doc", row["doc"]), *(("negative", text) for text in row["negatives"])]
-        shown += [f"  {role:<9} {text['tokens']:>5} tokens  {text['text']!r}" for role, text in texts]
-    for role, quantiles in found["tokens"].items():
+        shown += [f"  {role:<9} {text[unit]:>5} {unit}  {text['text']!r}" for role, text in texts]
+    for role, quantiles in found[unit].items():
         spread = ", ".join(f"{share} {value:.0f}" for share, value in quantiles.items() if share != "at_limit")
         shown.append(
-            f"tokens of {role}: {spread}; {quantiles['at_limit']:.2%} have as many as the longest, or are cut there"
+            f"{unit} of {role}: {spread}; {quantiles['at_limit']:.2%} have as many as the longest, or are cut there"
         )
-    shown.append(
-        "repeated: " + ", ".join(f"{share:.2%} of the {role} texts" for role, share in found["repeated"].items())
-    )
-    shown.append("hard negatives a row: {least} to {most}, {mean:.2f} on average".format(**found["negatives"]))
-    shown += [f"left out: {count:,} {reason}" for reason, count in found["dropped"].items()]
+    shown.append("repeated: " + ", ".join(f"{share:.2%} of {role}" for role, share in found["repeated"].items()))
+    shown.append("{what}: {least} to {most}, {mean:.2f} on average".format(**found["negatives"]))
+    shown += [f"left out: {count:,} {reason}" for reason, count in found["dropped"].items() if count]
     shown.append(
         f"{found['pairs']:,} pairs, {found['steps']:,} steps, about {found['expected_seconds']:,.0f} s of training"
     )

@@ -108,13 +108,12 @@ class Visits:
         return Side(Frame({"item": items}), ids=items, logq=logq)
 
     def _known(self, user: Tensor, present: Tensor) -> Ragged:
-        """Of each row's user, the training items that the batch holds: no others need a mask."""
+        """Of each row's user, the training items that the batch holds, each once: no others need a mask."""
         here = torch.zeros(len(self.timeline.item_ids), dtype=torch.bool)
         here[present] = True
         users, of = torch.unique(user, return_inverse=True)
         own = self.known[users]
         inside = here[own.values]
-        lengths = torch.zeros(len(users), dtype=torch.int64).index_add_(
-            0, torch.repeat_interleave(own.lengths), inside.long()
-        )
-        return Ragged(own.values[inside], from_lengths(lengths))[of]
+        rows = torch.repeat_interleave(own.lengths)[inside]
+        found = torch.unique(rows * len(here) + own.values[inside])  # once, however often it was taken
+        return Ragged(found % len(here), from_lengths(torch.bincount(found // len(here), minlength=len(users))))[of]
