@@ -24,7 +24,6 @@ from . import config as configuration
 from .build import Config, build
 from .core.advice import cautions
 from .core.batch import Batch, Role, divide
-from .core.matryoshka import Matryoshka
 from .core.objective import Objective
 from .core.similarity import cosine
 from .data.files import Given
@@ -63,16 +62,18 @@ def train(
         overrides: dotted.key=value, as on the command line.
         overwrite: replace a run that `output` holds, once the new one is complete.
         data: rows to train on, in place of a source: a datasets.Dataset, a frame of pandas or polars, a table of pyarrow.
-            The options of `data:` then say what its columns are.
+            The options of `data:` then say what its columns are; with `source: interactions` they are interactions.
 
     Raises:
         TemperaError: wrong options, no data, or an output that cannot be written.
     """
     options = configuration.of(config, overrides)
     if data is not None:
-        options.values["data"] = {**options.values.get("data", {}), "source": "given"}
+        about = options.values.get("data", {})
+        source = "interactions" if about.get("source") == "interactions" else "given"
+        options.values["data"] = {**about, "source": source}
     resolved = build(options)
-    if isinstance(resolved.data, Given):
+    if isinstance(resolved.data, Given) or (data is not None and isinstance(resolved.data, Interactions)):
         resolved = replace(resolved, data=resolved.data.hand(data))
     devices = start(resolved.train.mixed_precision, timeout=resolved.train.ddp_timeout)
     resolved.train.check(devices)
@@ -227,8 +228,7 @@ class Job:
 
     def settle(self) -> Objective:
         """The objective without its widths, its automatic temperature settled; what cannot work is said."""
-        options, objective = self.config.train, self.config.objective
-        base = objective.objective if isinstance(objective, Matryoshka) else objective
+        options, base = self.config.train, self.config.base
         base.temperature.settle(options.batch_size + options.sampled, normalised=base.similarity == cosine)
         for caution in cautions(base):
             tqdm.write(f"caution: {caution}", file=sys.stderr)
