@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from .evaluation.judge import evaluate as evaluate
     from .run import Run as Run
     from .training import train as train
+    from .tuning.result import Sweep as Sweep
+    from .tuning.sweep import sweep as sweep
     from .verification import Proof as Proof
     from .verification import verify as verify
 
@@ -57,6 +59,8 @@ _HOME = {
     "train": "training",
     "Proof": "verification",
     "verify": "verification",
+    "Sweep": "tuning.result",
+    "sweep": "tuning.sweep",
 }
 __all__ = ["__version__", *_HOME]
 

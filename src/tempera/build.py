@@ -92,10 +92,14 @@ class Config:
     resolved: dict[str, Any]
 
     @property
+    def base(self) -> Objective:
+        """The objective without its widths."""
+        return self.objective.objective if isinstance(self.objective, Matryoshka) else self.objective
+
+    @property
     def similarity(self) -> similarity.Similarity:
         """How vectors are compared."""
-        base = self.objective.objective if isinstance(self.objective, Matryoshka) else self.objective
-        return base.similarity
+        return self.base.similarity
 
 
 def build(options: Options) -> Config:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -64,20 +65,31 @@ def pictures(
     return {name: _svg(name, draw) for name, draw in drawings.items()}
 
 
-def _svg(name: str, draw: Callable[[Figure], None]) -> str:
-    """What is drawn, as an element whose ids are found in no other picture; the same bytes on every run."""
+@contextmanager
+def canvas(name: str, width: float, height: float) -> Iterator[Figure]:
+    """A figure of so many inches in the look of all pictures, to be drawn and saved within the block."""
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # whatever the user's own matplotlibrc says
         matplotlib.rcParams.update({**_LOOK, "svg.hashsalt": name})
-        figure = Figure((4.3, 3.6), layout="constrained")
+        yield Figure((width, height), layout="constrained")
+
+
+def svg_of(figure: Figure) -> str:
+    """A figure as SVG, the same bytes on every run."""
+    text = io.StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(text, format="svg", transparent=True, metadata=nothing)
+    return text.getvalue()
+
+
+def _svg(name: str, draw: Callable[[Figure], None]) -> str:
+    """What is drawn, as an element whose ids are found in no other picture."""
+    with canvas(name, 4.3, 3.6) as figure:
         draw(figure)
-        text = io.StringIO()
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(text, format="svg", transparent=True, metadata=nothing)
-    svg = text.getvalue()
+        svg = svg_of(figure)
     return re.sub(r'( id="| xlink:href="#|url\(#)', rf"\1{name}-", svg[svg.index("<svg") :])
 
 

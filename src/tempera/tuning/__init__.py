@@ -1,0 +1,1 @@
+"""Many runs of one configuration: what an option does to the result."""

@@ -1,0 +1,146 @@
+"""What a sweep is going to do, checked before it does anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .. import config as configuration
+from ..build import Config, build
+from ..core.temperature import Temperature
+from ..errors import ConfigError
+from .grid import Axis, grid
+from .outcome import Outcome, key_of
+from .result import Point, Sweep
+
+TEMPERATURE = "objective.temperature"
+_ASKED, _READ = ("data", "evaluation"), ("tower",)  # sections that decide what is asked, and how data are read besides
+
+Reading = tuple[str, str]  # these sections as text
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run that is to be made."""
+
+    over: dict[str, Any]
+    start: float | None
+    seed: int
+    overrides: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """As its outcome's."""
+        return key_of(self.over, self.start, self.seed)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs of a sweep: first all of those that share what is read, seed after seed."""
+
+    given: Mapping[str, Any] | str | Path | None
+    base: Config
+    axes: tuple[Axis, ...]
+    seeds: tuple[int, ...]
+    metric: str
+    runs: tuple[Planned, ...]
+    readings: Mapping[str, Reading]  # by key of a run: what its data are read by
+    overrides: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        given: Mapping[str, Any] | str | Path | None,
+        axes: tuple[Axis, ...],
+        seeds: int,
+        overrides: Sequence[str],
+        learned: Sequence[float],
+        metric: str | None,
+    ) -> Plan:
+        """Build every point once.
+
+        Raises:
+            ConfigError: options that a point cannot have, or a metric that is not measured.
+        """
+        if seeds < 1:
+            raise ConfigError(f"--seeds is {seeds}, and at least 1 is expected")
+        base = build(configuration.of(given, overrides))
+        names = base.evaluation.metrics
+        if metric is not None and metric not in names:
+            raise ConfigError(f"--metric {metric} is not measured; evaluation.metrics has {', '.join(names)}")
+        chosen = metric or ("ndcg@10" if "ndcg@10" in names else names[0])
+        first = base.train.seed
+        runs, readings = [], {}
+        for over, begin, values in _settings(axes, base.base.temperature, learned):
+            changed = (*overrides, *(f"{field}={_yaml(value)}" for field, value in values.items()))
+            reading = _reading(build(configuration.of(given, changed)))
+            for seed in range(first, first + seeds):
+                run = Planned(over, begin, seed, (*changed, f"train.seed={seed}"))
+                runs.append(run)
+                readings[run.key] = reading
+        order = list(dict.fromkeys(readings.values()))
+        runs.sort(key=lambda run: (order.index(readings[run.key]), run.seed))  # whole curves come early
+        seeded = tuple(range(first, first + seeds))
+        return cls(given, base, axes, seeded, chosen, tuple(runs), readings, tuple(overrides))
+
+    @property
+    def batch(self) -> int:
+        """Rows of the fixed batch: the configuration's batch, or the smallest one of the sweep."""
+        sizes = [value for axis in self.axes if axis.field == "train.batch_size" for value in axis.values]
+        return min(sizes, default=self.base.train.batch_size)
+
+    @property
+    def about(self) -> str:
+        """What has to be alike when a sweep is taken up again."""
+        return configuration.dump({"metric": self.metric, "batch": self.batch, "config": self.base.resolved})
+
+    def config(self, run: Planned) -> Config:
+        """Of one run, made anew: no two runs share an object."""
+        return build(configuration.of(self.given, run.overrides))
+
+    def reference(self, run: Planned) -> Config:
+        """What reads the data of a run and of all that share them; it chooses the split and the fixed batch."""
+        fields = [f"{name}={_yaml(value)}" for name, value in run.over.items() if name.split(".")[0] in _ASKED + _READ]
+        return build(configuration.of(self.given, (*self.overrides, *fields, f"train.batch_size={self.batch}")))
+
+    def result(self, outcomes: Mapping[str, Outcome], folder: Path) -> Sweep:
+        """What the outcomes say."""
+        points: dict[str, list[Planned]] = {}
+        for run in self.runs:
+            points.setdefault(key_of(run.over, run.start, 0), []).append(run)
+        made = [
+            Point(
+                runs[0].over,
+                runs[0].start,
+                tuple(outcomes[run.key] for run in sorted(runs, key=lambda run: run.seed)),
+                self.readings[runs[0].key][0],
+            )
+            for runs in points.values()
+        ]
+        return Sweep.of(folder, self.axes, self.metric, self.seeds, made)
+
+
+def _settings(
+    axes: Sequence[Axis], temperature: Temperature, learned: Sequence[float]
+) -> Iterator[tuple[dict[str, Any], float | None, dict[str, Any]]]:
+    """Of each point: what it is called by, what a learned temperature starts from, and options with their values."""
+    for over in grid(axes):
+        yield over, None, over
+    bounds = {"floor": temperature.floor, "ceiling": temperature.ceiling}
+    for begin in dict.fromkeys(learned):
+        yield {}, begin, {TEMPERATURE: {"value": begin, "learnable": True, **bounds}}
+
+
+def _reading(config: Config) -> Reading:
+    asked, read = (configuration.dump({name: config.resolved[name] for name in part}) for part in (_ASKED, _READ))
+    return asked, read
+
+
+def _yaml(value: Any) -> str:
+    """A value as it stands in an override."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=1 << 20)
+    return text.removesuffix("...\n").strip()

@@ -1,0 +1,130 @@
+"""A sweep: one configuration, trained at every point of a grid with several seeds, on data that are read once."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from ..engine.devices import start
+from ..errors import ConfigError, OutputError, TemperaError
+from ..export.pictures import label, number
+from .grid import axes_of
+from .outcome import Outcome, attempt, prepare, read_outcomes, write_outcomes, write_whole
+from .pictures import picture
+from .plan import Plan
+from .result import Sweep, csv_of
+
+_POINTS, _ABOUT, _CACHE = "points.jsonl", "sweep.yaml", "cache"
+
+
+def sweep(
+    config: Mapping[str, Any] | str | Path | None = None,
+    over: Mapping[str, Any] | Iterable[str] = ("objective.temperature=0.01:0.5:log:8",),
+    seeds: int = 3,
+    output: str | Path = "runs/sweep",
+    overrides: Sequence[str] = (),
+    learned: Sequence[float] = (),
+    metric: str | None = None,
+    overwrite: bool = False,
+) -> Sweep:
+    """Train a configuration with every combination of some options' values, several times each, and compare.
+
+    What is held out is the same for all; a seed chooses weights and the order of the rows. Finished runs stay in
+    `output`/points.jsonl: the same call goes on after a kill, tries again what failed, and adds seeds or points.
+    Recommenders are judged by their validation, so that the test stays for the one that is chosen.
+
+    Args:
+        config: options as a mapping, a YAML file, or None for the default job.
+        over: one or two options, each with values or a range: {"objective.temperature": "0.005:1:log:20"}.
+        seeds: runs of each point, with the seeds train.seed, train.seed + 1, ...
+        output: the folder of points.jsonl, points.csv, sweep.svg and sweep.png.
+        overrides: dotted.key=value, as on the command line.
+        learned: starting values of temperatures that are learned, beside the grid.
+        metric: by which points are compared; None is ndcg@10 if it is measured, else the first one.
+        overwrite: forget what `output` holds of an earlier sweep.
+
+    Raises:
+        TemperaError: wrong options, in any point; no data; an output of something else; not one run that succeeds.
+    """
+    plan = Plan.of(config, axes_of(over), seeds, overrides, learned, metric)
+    folder = Path(output)
+    _claim(folder, plan, overwrite)
+    try:
+        outcomes = _run(plan, folder)
+    finally:
+        shutil.rmtree(folder / _CACHE, ignore_errors=True)
+    found = plan.result(outcomes, folder)
+    if not any(point.done for point in (*found.points, *found.learned)):
+        first = next(outcome.error for outcome in outcomes.values() if outcome.error)
+        raise TemperaError(f"none of {len(plan.runs)} runs has succeeded; the first says: {first}")
+    write_whole(folder / "points.csv", csv_of(found.table).encode())
+    for suffix, content in picture(found).items():
+        write_whole(folder / f"sweep.{suffix}", content)
+    return found
+
+
+def _run(plan: Plan, folder: Path) -> dict[str, Outcome]:
+    """Everything that has not been done."""
+    devices = start(plan.base.train.mixed_precision)
+    if devices.group.size > 1:
+        raise ConfigError("a sweep runs in one process: start it without a launcher")
+    outcomes = {outcome.key: outcome for outcome in read_outcomes(folder / _POINTS)}
+    asked = {run.key for run in plan.runs}
+    done = {key for key, outcome in outcomes.items() if outcome.error is None and key in asked}
+    if others := len(outcomes.keys() - asked):
+        tqdm.write(f"{folder / _POINTS}: {others} runs of other points stay there and are left out", file=sys.stderr)
+    cache = folder / _CACHE
+    shutil.rmtree(cache, ignore_errors=True)  # of a sweep that was killed
+    with tqdm(total=len(plan.runs), initial=len(done), desc="sweep", unit="run") as bar:
+        for _, members in groupby(plan.runs, key=lambda run: plan.readings[run.key]):
+            todo = [run for run in members if run.key not in done]
+            if not todo:
+                continue
+            task = prepare(plan.reference(todo[0]), cache / "data", folder / "vectors")
+            rows = next(iter(task.sampler(0, 1)))
+            for run in todo:
+                outcome = attempt(plan.config(run), task, rows, plan.metric, cache / "run", run.over, run.start)
+                outcomes[run.key] = outcome
+                write_outcomes(folder / _POINTS, outcomes.values())
+                _tell(bar, outcome, plan.metric)
+            shutil.rmtree(cache)
+    return outcomes
+
+
+def _tell(bar: Any, outcome: Outcome, metric: str) -> None:
+    bar.update()
+    if outcome.error is None:
+        bar.set_postfix_str(f"{label(metric)} {number(outcome.metrics[metric])}")
+    else:
+        what = outcome.over or f"learned from {outcome.start}"
+        tqdm.write(f"failed: {what}, seed {outcome.seed}: {outcome.error}", file=sys.stderr)
+
+
+def _claim(folder: Path, plan: Plan, overwrite: bool) -> None:
+    """Make the folder, or take up what it holds.
+
+    Raises:
+        OutputError: it holds something else.
+    """
+    about = folder / _ABOUT
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"--output {folder} is a file; give a folder")
+    if folder.is_dir() and any(folder.iterdir()) and not about.is_file():
+        raise OutputError(f"--output {folder} holds files that are not a sweep; give another folder")
+    if overwrite and about.is_file():
+        shutil.rmtree(folder)
+    if about.is_file() and about.read_text(encoding="utf-8") != plan.about:
+        raise OutputError(
+            f"--output {folder} holds a sweep of another configuration ({about}); give another folder, or --overwrite"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot write {folder}: {error.strerror or error}") from None
+    write_whole(about, plan.about.encode())
