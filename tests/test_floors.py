@@ -20,7 +20,7 @@ FLOORS: list[list[set[str]]] = [
     [{"mining"}, {"export"}],
     [{"config", "build"}],
     [
-        {"training", "task", "retrieval", "recommendation", "serving", "run", "verification", "rehearsal"},
+        {"training", "task", "retrieval", "recommendation", "serving", "arrivals", "run", "verification", "rehearsal"},
         {"integrations"},
     ],
     [{"tuning"}],

@@ -213,3 +213,95 @@ def test_items_that_are_withheld_are_asked_for(data: Path, tmp_path: Path) -> No
     assert len(unseen) >= 12
     hits = Run(tmp_path / "run").recommend(history=["i00", "i03", "i06"], k=8).found
     assert set(unseen) & {hit.id for hit in hits}
+
+
+def arrived(folder: Path, **columns: Any) -> Path:
+    """Three new items: two red ones that are told by title and kind, a green one by a kind alone."""
+    table = {"title": ["rose ruby x", "ruby", None], "kind": ["red", "red", "green"], **columns}
+    parquet.write_table(
+        pa.table({"item": ["i01", "j1", "j2", "j3"], **{k: [None, *v] for k, v in table.items()}}), folder
+    )
+    return folder
+
+
+def test_new_items_are_recommended_by_their_features(titled: Path, tmp_path: Path, tempera: Any) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(titled, run)
+    before = Run(run).recommend("u3", k=99, exclude_seen=False).found
+    facts = tempera("add-items", run, arrived(tmp_path / "new.parquet", year=[1, 2, 3]), "--json").document
+    assert (facts["added"], facts["items"]) == (3, ITEMS + 3)
+    assert facts["left_out"] == {"that the run has already": 1} and facts["columns_left_out"] == ["year"]
+    opened = Run(run)
+    after = opened.recommend("u3", k=99, exclude_seen=False).found
+    scores = {hit.id: hit.score for hit in after}
+    assert {hit.id: hit.score for hit in before} == {k: v for k, v in scores.items() if not k.startswith("j")}
+    assert set(scores) - {hit.id for hit in before} == {"j1", "j2", "j3"}
+    assert {hit.id: hit.name for hit in after}["j3"] == "j3"  # by its id: it has no title
+    assert opened.recommend(history=["j1", "i03"], k=3).history == 2  # and they may stand in histories
+    reds, others = ([np.mean([scores[f"i{i:02}"] for i in range(ITEMS) if i % 3 == colour])] for colour in (0, 1))
+    assert min(scores["j1"], scores["j2"]) > others[0] and reds[0] > others[0]
+    counts = parquet.read_table(run / "model" / "items.parquet")["count"].to_pylist()
+    assert counts[-3:] == [0, 0, 0] and sum(counts) == USERS * 6
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("run")] == ["run"]
+
+
+def test_new_vectors_are_the_sum_of_what_is_known(titled: Path, tmp_path: Path) -> None:
+    """The unknown id, the mean of the title's tokens, the kind: by the saved weights, in float64."""
+    run = tmp_path / "run"
+    shutil.copytree(titled, run)
+    Run(run).add_items(arrived(tmp_path / "new.parquet"))
+    weights = {k: v.astype(np.float64) for k, v in load_file(run / "model" / "model.safetensors").items()}
+    ids, tokens, kinds = (weights[name] for name in sorted(n for n in weights if n.startswith("doc.features")))
+    assert len(ids) == ITEMS + 1 and len(kinds) == 4
+    vectors = np.load(run / "index" / "vectors.npy").astype(np.float64)
+    kind_row = {kind: 1 + ["red", "green", "blue"].index(kind) for kind in KINDS}
+    np.testing.assert_allclose(vectors[-1], ids[0] + kinds[kind_row["green"]], atol=1e-5)
+    rest = vectors[-3] - ids[0] - kinds[kind_row["red"]]
+    solution = np.linalg.lstsq(tokens.T, rest, rcond=None)[1]
+    assert np.abs(rest).max() > 0.01 and (solution.size == 0 or solution[0] < 1e-9)
+    assert not np.allclose(vectors[-3], vectors[-2])
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"item": ["j1", "j1"], "title": ["a", "b"], "kind": ["red", "red"]}, "two rows of item 'j1'"),
+        ({"item": ["j1"], "kind": ["red"]}, "has no column 'title', which the towers read; it has kind"),
+        ({"name": ["j1"], "title": ["a"], "kind": ["red"]}, "has no column of the items' ids"),
+        ({"item": ["i01"], "title": ["a"], "kind": ["red"]}, "has no item that .* does not have already"),
+        ({"item": ["j1", None], "title": ["a", "b"], "kind": ["red", "red"]}, "row 2: column 'item' has no id"),
+        ({"item": ["j1"], "title": [["a"]], "kind": ["red"]}, "column 'title' is list.*the run's is large_string"),
+    ],
+)
+def test_tables_of_new_items_that_do_not_fit(titled: Path, tmp_path: Path, columns: Any, says: str) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(titled, run)
+    parquet.write_table(pa.table(columns), tmp_path / "new.parquet")
+    with pytest.raises(DataError, match=says):
+        Run(run).add_items(tmp_path / "new.parquet")
+    assert (run / "index" / "vectors.npy").read_bytes() == (titled / "index" / "vectors.npy").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.parquet", "run"]
+
+
+def test_a_run_of_ids_takes_no_new_items(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="knows items by their ids alone"):
+        Run(run).add_items(arrived(tmp_path / "new.parquet"))
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "parquet"])
+def test_exported_indexes_answer_as_the_run_until_it_has_new_items(titled: Path, tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("faiss")
+    run = tmp_path / "run"
+    shutil.copytree(titled, run)
+    facts = Run(run).export("faiss" if kind == "hnsw" else kind, tmp_path / "index")
+    assert facts["documents"] == ITEMS
+    own, other = (Run(run).recommend("u4", k=5, index=index).found for index in (None, tmp_path / "index"))
+    assert [hit.id for hit in own] == [hit.id for hit in other]
+    np.testing.assert_allclose([hit.score for hit in own], [hit.score for hit in other], atol=1e-4)  # inner products
+    assert own[0].score != pytest.approx(1, abs=0.2) or own[1].score != pytest.approx(1, abs=0.2)
+    Run(run).add_items(arrived(tmp_path / "new.parquet"))
+    with pytest.raises(DataError, match="holds vectors of another model"):
+        Run(run).recommend("u4", index=tmp_path / "index")
+    Run(run).export("faiss" if kind == "hnsw" else kind, run / "export" / "again")
+    found = Run(run).recommend("u4", k=33, index=run / "export" / "again", exclude_seen=False).found
+    assert "j1" in {hit.id for hit in found}

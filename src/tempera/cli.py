@@ -125,13 +125,16 @@ def recommend(
     index: Annotated[
         Path | None, typer.Option("--index", metavar="DIR", help="An exported index to search instead.")
     ] = None,
+    elapsed: Annotated[
+        float, typer.Option("--elapsed", min=0, help="Time since the latest event, in the data's unit, if towers ask.")
+    ] = 0.0,
     as_json: Json = False,
 ) -> None:
     """Recommend items to a user of a run, or to anybody by what was taken before."""
     from .run import Run
 
     taken = None if history is None else [name.strip() for name in history.split(",") if name.strip()]
-    answer = Run(run).recommend(user, taken, k, not include_seen, index)
+    answer = Run(run).recommend(user, taken, k, not include_seen, index, elapsed)
     hits = [{"rank": hit.rank, "score": hit.score, "id": hit.id, "name": hit.name} for hit in answer.found]
     document = {"user": user, "history": answer.history, "notes": list(answer.notes), "hits": hits}
     _answer(document, as_json, lambda: print(answer))
@@ -198,11 +201,27 @@ def export(
     kind: Annotated[str, typer.Option("--kind", help="Of a FAISS index: hnsw or ivf_pq.")] = "hnsw",
     as_json: Json = False,
 ) -> None:
-    """Write a run's model as ONNX, or its corpus as a FAISS index or a Parquet table of ids and vectors."""
-    from .export import write
+    """Write a run's model (of a recommender: its tower of users) as ONNX, or its corpus as a FAISS or Parquet index."""
+    from .run import Run
 
-    facts = write.export(run, to, output, kind)
+    facts = Run(run).export(to, output, kind)
     _answer(facts, as_json, lambda: print("\n".join(f"{name}: {value}" for name, value in facts.items())))
+
+
+@app.command("add-items")
+def add_items(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, of a recommender.")],
+    items: Annotated[Path, typer.Argument(metavar="ITEMS", help="A table of items with the columns that towers read.")],
+    as_json: Json = False,
+) -> None:
+    """Add items that came after training to a run; they are recommended by their features."""
+    from . import arrivals
+
+    facts = arrivals.add_items(run, items)
+    lines = [f"{facts['added']:,} items added; the run has {facts['items']:,}"]
+    lines += [f"left out: {count:,} {reason}" for reason, count in facts["left_out"].items()]
+    lines += [f"left out: column {name!r}, which the run's items do not have" for name in facts["columns_left_out"]]
+    _answer(facts, as_json, lambda: print("\n".join(lines)))
 
 
 @app.command()
@@ -260,6 +279,47 @@ def mine(
     document = {"output": str(output.absolute()), "left_out": dict(task.left_out), **asdict(report)}
     lines = [f"left out: {count:,} {reason}" for reason, count in task.left_out.items()]
     _answer(document, as_json, lambda: print("\n".join([*lines, *report.lines()])))
+
+
+@app.command()
+def sweep(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[CONFIG.yaml] [KEY=VALUE ...]", help="A configuration, and dotted overrides."),
+    ] = None,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--over",
+            metavar="FIELD=VALUES",
+            help="low:high:log:count, low:high:linear:count or a,b,c; twice for a grid.",
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs of each point.")] = 3,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Goes on with what it holds.")] = Path(
+        "runs/sweep"
+    ),
+    learned: Annotated[
+        str, typer.Option("--learned", metavar="T,T,...", help="Starting values of temperatures that are learned.")
+    ] = "",
+    metric: Annotated[
+        str | None, typer.Option("--metric", help="By which points are compared; default ndcg@10.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Forget what --output holds.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train at every value of an option, with several seeds: a table, a picture, and the best region."""
+    from .tuning.sweep import sweep as run_sweep
+
+    file, overrides = _split(arguments or [])
+    if not over:
+        raise TemperaError("--over is needed: which option takes which values, objective.temperature=0.01:0.5:log:8 or so")
+    try:
+        starts = [float(part) for part in learned.split(",") if part.strip()]
+    except ValueError:
+        raise TemperaError(f"--learned has {learned!r}, and temperatures such as 0.02,0.1,0.5 are expected") from None
+    found = run_sweep(file, over, seeds, output, overrides, starts, metric, overwrite)
+    _answer(found.json(), as_json, lambda: print(f"{found}\npicture: {found.folder}/sweep.svg"))
 
 
 def _split(arguments: list[str]) -> tuple[Path | None, list[str]]:

@@ -76,7 +76,7 @@ class Run:
         Raises:
             DataError: an empty query, an index that another model has made, or a run that recommends.
         """
-        if (self.folder / HISTORIES).is_file():
+        if self.recommends:
             raise DataError(
                 f"{self.folder} is a recommender and has no texts to search in: tempera recommend {self.folder} --user ID"
             )
@@ -90,6 +90,11 @@ class Run:
             return place.search(self.encode([text])[0], k, self.fingerprint)
         model = OnnxModel(onnx)
         return place.search(model.encode([text])[0], k, model.fingerprint)
+
+    @property
+    def recommends(self) -> bool:
+        """Whether it is a run on interactions."""
+        return (self.folder / HISTORIES).is_file()
 
     @cached_property
     def recommender(self) -> Recommender:
@@ -105,6 +110,23 @@ class Run:
         k: int = 10,
         exclude_seen: bool = True,
         index: Path | None = None,
+        elapsed: float = 0.0,
     ) -> Recommendations:
         """The k items that suit a user, or who has taken what `history` names, best first; see `Recommender.recommend`."""
-        return self.recommender.recommend(user, history, k, exclude_seen, index)
+        return self.recommender.recommend(user, history, k, exclude_seen, index, elapsed)
+
+    def add_items(self, path: str | Path) -> Run:
+        """This run with the new items of a table, told by their features; see `tempera.arrivals.add_items`."""
+        from .arrivals import add_items
+
+        add_items(self.folder, Path(path))
+        return Run(self.folder)
+
+    def export(self, to: str, output: Path | None = None, kind: str = "hnsw") -> dict[str, Any]:
+        """The model as ONNX, of a recommender the users' tower, or the corpus or items as an index or a table of vectors.
+
+        See `tempera.export.write.export`.
+        """
+        from .export.write import export
+
+        return export(self.folder, to, output, kind, self.recommender.export_users if self.recommends else None)

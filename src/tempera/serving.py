@@ -24,9 +24,12 @@ from . import config as configuration
 from .build import Config, build
 from .core.frame import Events, Frame
 from .errors import DataError, did_you_mean
-from .export.index import Found, Index
+from .export.index import Found, Index, write_index, write_parquet
+from .export.onnx_users import write_users
+from .export.stamp import Stamp
 from .run import HISTORIES
 from .towers.encoders import Entities
+from .towers.exportable_users import UserModule
 from .towers.features import Features, FeatureTowers
 from .towers.saved import fingerprint
 
@@ -66,7 +69,8 @@ class Recommender:
         self.config = _configuration(folder / "config.yaml")
         assert isinstance(self.config.tower, Features)
         self.options: Features = self.config.tower
-        self.users, self.items = entities(folder / "model" / USERS), entities(folder / "model" / ITEMS)
+        self.users = _texts(entities(folder / "model" / USERS), "")  # the last is one whom the run does not know
+        self.items = _texts(entities(folder / "model" / ITEMS))
         self.tower = opened(self.config, self.users, self.items, folder / "model" / "model.safetensors")
 
     @cached_property
@@ -91,6 +95,7 @@ class Recommender:
         k: int = 10,
         exclude_seen: bool = True,
         index: Path | None = None,
+        elapsed: float = 0.0,
     ) -> Recommendations:
         """The k items that suit a user best, or a history, or a user with another history than the run knows.
 
@@ -99,6 +104,7 @@ class Recommender:
             history: ids of items, the latest last; None takes all that the run knows of the user.
             exclude_seen: leave out what the history holds.
             index: an exported index to search instead of the run's own.
+            elapsed: time since the user's latest event, in the unit of the data, for towers that ask for it.
 
         Raises:
             DataError: neither user nor history, an item that is not in the run, an index of another model.
@@ -112,7 +118,7 @@ class Recommender:
         notes = () if user is None or code is not None else (_unknown(user, history),)
         place = self.index if index is None else Index(index)
         seen = set(self.item_ids.take(taken).to_pylist()) if exclude_seen else set()
-        found = place.search(self.vectors([code], [taken])[0], k + len(seen), self.fingerprint)
+        found = place.search(self.vectors([code], [taken], elapsed)[0], k + len(seen), self.fingerprint)
         left = [hit for hit in found if hit.id not in seen][:k]
         hits = [Found(rank, hit.score, hit.id, hit.name, hit.place, hit.preview) for rank, hit in enumerate(left, 1)]
         return Recommendations(hits, len(taken), notes)
@@ -146,11 +152,10 @@ class Recommender:
         near = did_you_mean(text.lower(), titles).removeprefix(" Did you mean ").removesuffix("?")
         return f" Did you mean {self.item_ids[titles.index(near)]} ({near})?" if near else ""
 
-    def vectors(self, users: Sequence[int | None], histories: Sequence[Codes]) -> NDArray[np.float32]:
-        """Vectors of users with what they have taken, [n, D], as they are compared; None is an unknown user.
-
-        Where a tower asks for the time since the latest event, none has passed.
-        """
+    def vectors(
+        self, users: Sequence[int | None], histories: Sequence[Codes], elapsed: float = 0.0
+    ) -> NDArray[np.float32]:
+        """Vectors of users with what they have taken, [n, D], as they are compared; None is an unknown user."""
         last = 0 if self.options.history is None else self.options.history.last
         read = [codes[max(0, len(codes) - last) :] for codes in histories]
         stop = np.cumsum([len(codes) for codes in read])
@@ -160,16 +165,28 @@ class Recommender:
             {
                 "user": torch.tensor([unknown if user is None else user for user in users]),
                 "history": Events(torch.from_numpy(np.concatenate(read)), torch.tensor(start), torch.tensor(stop)),
-                "elapsed": torch.zeros(len(users)),
+                "elapsed": torch.full((len(users),), elapsed),
             }
         )
         found: NDArray[np.float32] = self.tower.encode(frame, "query").numpy()
         return found
 
-    def item_vectors(self, codes: Codes) -> NDArray[np.float32]:
-        """Vectors of items, [n, D], as they are compared."""
-        found: NDArray[np.float32] = self.tower.encode(Frame({"item": torch.from_numpy(codes)})).numpy()
-        return found
+    def export_users(self, folder: Path, probes: int = 64) -> dict[str, Any]:
+        """Write the users' tower as ONNX and the items with their vectors as Parquet; the facts of it.
+
+        Raises:
+            ConfigError: a tower that cannot be exported.
+            DataError: a library that is not installed.
+            OutputError: what was written gives other vectors than the tower.
+        """
+        known, history = len(self.users.table) - 1, self.options.history
+        module = UserModule(self.tower, history.pools if history else (), len(self.items.table), known + 1)
+        users = np.random.default_rng(0).permutation(known)[:probes].tolist()
+        histories = [np.empty(0, np.int64), np.arange(min(3, len(self.items.table))), *map(self.past, users)]
+        users = [known, known, *users]
+        worst = write_users(folder, module, self.fingerprint, histories, users, self.vectors(users, histories))
+        write_parquet(folder, self.index)
+        return {"largest_difference": worst, "items": len(self.items.table), "tried_on": len(histories)}
 
 
 def recommends(folder: Path) -> bool:
@@ -190,7 +207,7 @@ def refuse_other(folder: Path) -> None:
 
 
 def entities(path: Path) -> Entities:
-    """Users or items of a run, with their ids as texts; behind the users, one whom the run does not know.
+    """Users or items of a run.
 
     Raises:
         DataError: no such file, or one of another form.
@@ -198,17 +215,35 @@ def entities(path: Path) -> Entities:
     try:
         table = parquet.read_table(path)
         count = table.column(table.num_columns - 1).to_numpy().astype(np.int64)
-        table = table.remove_column(table.num_columns - 1)
-        table = table.set_column(table.column_names.index("id"), "id", table["id"].cast(pa.large_string()))
+        return Entities(table.remove_column(table.num_columns - 1), count)
     except FileNotFoundError:
         raise DataError(f"{path} is missing: the run is not whole") from None
     except (OSError, pa.ArrowException, ValueError, IndexError) as error:
         raise DataError(f"{path} is not readable: {str(error).splitlines()[0]}") from None
-    if path.name != USERS:
-        return Entities(table, count)
-    nobody = {field.name: pa.nulls(1, field.type) for field in table.schema}
-    nobody["id"] = pa.array([""], pa.large_string())
-    return Entities(pa.concat_tables([table, pa.table(nobody)]), np.append(count, 0))
+
+
+def write_entities(path: Path, known: Entities) -> None:
+    """What `entities` reads."""
+    parquet.write_table(known.table.append_column("count", pa.array(known.count)), path)
+
+
+def index_items(folder: Path, items: Entities, vectors: NDArray[np.float32], normalised: bool) -> None:
+    """Write the index of a run's items, [i, D], with the stamp of the model that lies in the run."""
+    stamp = Stamp(fingerprint(folder / "model"), vectors.shape[1], "cosine" if normalised else "dot", normalised)
+    titles = pa.array(titles_of(items.table), pa.large_string())
+    none = pa.array([""] * len(titles), pa.large_string())
+    ids = items.table["id"].cast(pa.string())
+    write_index(
+        folder / "index", vectors, pa.table({"doc_id": ids, "name": titles, "place": none, "doc": titles}), stamp
+    )
+
+
+def _texts(known: Entities, *others: str) -> Entities:
+    """With ids as texts, and others behind them that nothing else is known of."""
+    table, text = known.table, pa.large_string()
+    table = table.set_column(table.column_names.index("id"), "id", table["id"].cast(text))
+    new = {field.name: pa.nulls(len(others), field.type) for field in table.schema} | {"id": pa.array(others, text)}
+    return Entities(pa.concat_tables([table, pa.table(new)]), np.append(known.count, [0] * len(others)))
 
 
 def opened(config: Config, users: Entities, items: Entities, weights: Path) -> FeatureTowers:

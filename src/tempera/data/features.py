@@ -14,7 +14,7 @@ from .columns import plain
 from .events import id_values, missing
 from .readers import Block
 
-_KEY = "\0id"
+KEY = "\0id"  # a column of ids as texts
 
 
 def aligned(
@@ -34,9 +34,9 @@ def aligned(
     >>> aligned([Block(table, "items")], pa.array([1, 2, 3]), "item", "item", (), Counter())["title"].to_pylist()
     ['a', None, 'c']
     """
-    parts = [_keyed(block, role, column, usual) for block in read if len(block.table)]
+    parts = [keyed(block, role, column, usual) for block in read if len(block.table)]
     table = pa.concat_tables(parts, promote_options="permissive")
-    keys = table[_KEY].combine_chunks()
+    keys = table[KEY].combine_chunks()
     keys = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
     counts = pc.value_counts(keys)
     if len(counts) < len(keys):
@@ -45,10 +45,10 @@ def aligned(
     at = pc.index_in(ids.cast(pa.large_string()), value_set=keys)
     _count(dropped, f"{role}s without a row of features", at.null_count)
     _count(dropped, f"rows of features of {role}s without an interaction", len(keys) - (len(at) - at.null_count))
-    return table.drop_columns([_KEY]).take(at)
+    return table.drop_columns([KEY]).take(at)
 
 
-def _keyed(block: Block, role: str, column: str, usual: Sequence[str]) -> pa.Table:
+def keyed(block: Block, role: str, column: str, usual: Sequence[str]) -> pa.Table:
     """A block with its ids, as texts, in a column of their own."""
     names = block.table.column_names
     name = next((name for name in names if name == column), None) or next(
@@ -68,7 +68,7 @@ def _keyed(block: Block, role: str, column: str, usual: Sequence[str]) -> pa.Tab
     wide = [
         field.with_type(pa.large_string()) if pa.types.is_string(field.type) else field for field in features.schema
     ]
-    return features.cast(pa.schema(wide)).append_column(_KEY, keys.cast(pa.large_string()))
+    return features.cast(pa.schema(wide)).append_column(KEY, keys.cast(pa.large_string()))
 
 
 def _count(dropped: Counter[str], reason: str, number: int) -> None:

@@ -67,9 +67,15 @@ def write_onnx(folder: Path, model: Path, probes: Sequence[str] = PROBES) -> flo
     return worst
 
 
-def write_module(path: Path, module: nn.Module, inputs: tuple[Tensor, Tensor]) -> None:
-    """A module over padded token ids as ONNX, with any number of rows and tokens."""
-    free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+def write_module(
+    path: Path,
+    module: nn.Module,
+    inputs: tuple[Tensor, ...],
+    names: Sequence[str] = INPUTS,
+    output: str = "sentence_embedding",
+) -> None:
+    """A module over tables of codes as ONNX, with any number of rows and columns."""
+    free = tuple(dict.fromkeys(range(tensor.ndim), torch.export.Dim.DYNAMIC) for tensor in inputs)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of a torchvision that nobody needs
     noise = io.StringIO()
     try:
@@ -79,9 +85,9 @@ def write_module(path: Path, module: nn.Module, inputs: tuple[Tensor, Tensor]) -
                 module,
                 inputs,
                 dynamo=True,
-                input_names=INPUTS,
-                output_names=["sentence_embedding"],
-                dynamic_shapes=(free, free),
+                input_names=list(names),
+                output_names=[output],
+                dynamic_shapes=free,
                 verbose=False,
             )
     except Exception as error:  # whatever the model's modules and the exporter raise

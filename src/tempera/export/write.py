@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,12 @@ from .save import MARK, staged, write_json
 TARGETS = ("onnx", "faiss", "parquet")
 
 
-def export(run: Path, to: str, output: Path | None = None, kind: str = "hnsw") -> dict[str, Any]:
+Users = Callable[[Path], dict[str, Any]]  # writes a tower of users into a folder
+
+
+def export(
+    run: Path, to: str, output: Path | None = None, kind: str = "hnsw", users: Users | None = None
+) -> dict[str, Any]:
     """Write a folder beside what a run or a model folder holds; the facts of it, which its metrics.json holds too.
 
     onnx: the model with pooling and normalisation inside, tried against the saved one. faiss: the corpus as an
@@ -22,6 +28,7 @@ def export(run: Path, to: str, output: Path | None = None, kind: str = "hnsw") -
         run: a run folder; for ONNX also a model folder.
         output: the folder to make; RUN/export/onnx and so on if None.
         kind: of a FAISS index, hnsw or ivf_pq.
+        users: what writes a recommender's ONNX: the tower of its users, and its items with their vectors.
 
     Raises:
         ConfigError: an unknown target or kind.
@@ -34,12 +41,14 @@ def export(run: Path, to: str, output: Path | None = None, kind: str = "hnsw") -
         raise DataError(f"no such run: {run}")
     place = run / "export" / to if output is None else output
     with staged(place) as folder:
-        facts = {"to": to, "output": str(place), **_written(run, to, folder, kind)}
+        facts = {"to": to, "output": str(place), **_written(run, to, folder, kind, users)}
         write_json(folder / MARK, facts)
     return facts
 
 
-def _written(run: Path, to: str, folder: Path, kind: str) -> dict[str, Any]:
+def _written(run: Path, to: str, folder: Path, kind: str, users: Users | None) -> dict[str, Any]:
+    if to == "onnx" and users is not None:
+        return users(folder)
     if to == "onnx":
         from .onnx import write_onnx
 
