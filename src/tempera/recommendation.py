@@ -29,7 +29,7 @@ from .data.timeline import Events, Timeline
 from .data.visits import Visits
 from .data.withheld import Withheld, withhold
 from .engine.distributed import ALONE, Group
-from .errors import ConfigError, TemperaError
+from .errors import ConfigError, DataError, TemperaError
 from .evaluation.baselines import Observed
 from .evaluation.catalogue import Histories, inner
 from .evaluation.cold import ColdItems, Means
@@ -42,7 +42,7 @@ from .export.tables import Table, tables
 from .run import HISTORIES
 from .serving import ITEMS, USERS, index_items, titles_of, write_entities
 from .task import Judged, Sampler, Verdict
-from .towers.encoders import Entities
+from .towers.encoders import Elapsed, Entities
 from .towers.features import Features, FeatureTowers
 
 WORDS = Words(
@@ -74,6 +74,11 @@ class Recommendation:
         if not isinstance(config.tower, Features):
             raise ConfigError("tower.kind: users and items are embedded by their features: take kind: features")
         self.timeline = timeline = config.data.read(cache)
+        if timeline.time is None and Elapsed() in config.tower.query:
+            raise ConfigError(
+                "tower.query: elapsed needs times, and the interactions have an order only: name a column of times with "
+                "data.time=COLUMN, or leave elapsed out"
+            )
         ((name, found),) = describe(timeline.source).items()
         self.source = {"source": name, **found}
         self.division = timeline.source.split(timeline)
@@ -81,6 +86,7 @@ class Recommendation:
         if share := config.evaluation.cold_items:
             timeline, self.division, self.withheld = withhold(timeline, self.division, share, options.seed)
             self.timeline = timeline
+        self.division = _asking(self.division)
         history, train = config.tower.history, self.division.train
         contexts = Contexts(timeline, history.last, history.targets) if history else Contexts(timeline, 1)
         self.visits = Visits(timeline, train, contexts, Draws(options.sampled, options.sampled_power, options.seed))
@@ -311,6 +317,18 @@ def _features(ids: pa.Array, table: pa.Table | None) -> pa.Table:
     """Features with a first column of ids."""
     columns = {} if table is None else {name: table[name] for name in table.column_names if name != "id"}
     return pa.table({"id": ids, **columns})
+
+
+def _asking(division: Division) -> Division:
+    """Without the protocols that ask nothing, which are noted."""
+    silent = [name for name, events in division.test.items() if not len(events)]
+    if len(silent) == len(division.test):
+        raise DataError("the split leaves no event to ask about: give data.split a larger test_share, or more data")
+    notes = [f"no event is asked by the protocol {name}" for name in silent]
+    validation, test = (
+        {name: events for name, events in part.items() if len(events)} for part in (division.validation, division.test)
+    )
+    return replace(division, validation=validation, test=test, notes=(*division.notes, *notes))
 
 
 def _finite(vectors: Tensor) -> NDArray[np.float32]:
