@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import random
 from dataclasses import replace
 
 import oracle
@@ -23,7 +24,7 @@ from tempera.core.matches import match
 from tempera.core.matryoshka import Matryoshka
 from tempera.core.memory import Memory
 from tempera.core.objective import Objective
-from tempera.core.ragged import Ragged, from_lengths, spread
+from tempera.core.ragged import Ragged, Shared, from_lengths, spread
 from tempera.core.similarity import cosine, dot
 from tempera.core.temperature import Temperature
 from tempera.errors import ConfigError, DataError
@@ -92,6 +93,34 @@ def test_matches_are_all_equal_pairs(
         if candidate == key
     ]
     assert sorted(got) == sorted(want)
+
+
+@fixed
+@given(lists.filter(len), st.data())
+def test_shared_rows_are_the_lists_they_name(rows: list[list[int]], data: st.DataObject) -> None:
+    of = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=9))
+    shared = Shared(Ragged.of(rows), torch.tensor(of, dtype=torch.int64))
+    want = [rows[i] for i in of]
+    assert len(shared) == len(of) and shared.lengths.tolist() == [len(row) for row in want]
+    assert rows_of(Ragged(shared.values, shared.offsets)) == want
+    a, b = data.draw(st.integers(0, 9)), data.draw(st.integers(0, 9))
+    assert rows_of(shared[a:b].rows) == want[a:b] == rows_of(shared.to("cpu")[a:b].rows)
+
+
+@pytest.mark.parametrize("numerator", ["one", "sum"])
+@pytest.mark.parametrize("tile", [1, 40, 1 << 20])
+@pytest.mark.parametrize("seed", range(4))
+def test_known_lists_that_rows_share_leave_out_what_each_row_s_own_list_does(
+    seed: int, tile: int, numerator: str
+) -> None:
+    data, draw = oracle.made(seed, shared=seed % 2 == 0), random.Random(seed)
+    assert data.known is not None
+    of = [draw.randrange(3) for _ in data.known]
+    every = tuple(pool.name for pool in pools.POOLS)
+    parts = Parts(pools=every, known=True, numerator=numerator, tile=tile)
+    batch = replace(oracle.batch_of(data), known=Shared(Ragged.of(data.known[:3]), torch.tensor(of)))
+    want = oracle.losses(replace(data, known=[data.known[i] for i in of]), parts)
+    assert oracle.objective_of(parts)(batch).tolist() == pytest.approx(want, rel=1e-12)
 
 
 # Memory ------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError
-from .ragged import Ragged
+from .ragged import Ragged, Shared
 from .temperature import refuse_temperature
 
 Role = Literal["query", "doc", "negatives", "sampled", "memory"]
@@ -73,7 +73,7 @@ class Batch(Generic[X]):
     sampled: Side[X] | None = None  # [m] documents drawn apart from the pairs
     memory: Side[X] | None = None  # [m] documents of past batches, without gradient
     weight: Tensor | None = None  # [n] how much each row counts, 1 if None
-    known: Ragged | None = None  # n rows: the ids of every document known to answer each query
+    known: Ragged | Shared | None = None  # n rows: the ids of every document known to answer each query
     span: range | None = None  # the rows this device answers for, all if None
     answer: Tensor | None = None  # [n] id of each row's document; None where doc i is row i's
     temperature: float | None = None  # of this batch in place of the objective's, which then learns nothing from it

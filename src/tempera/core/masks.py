@@ -17,6 +17,7 @@ from torch import Tensor
 from ..errors import DataError
 from .matches import Matches, match
 from .pools import Block, Exclusion
+from .ragged import Shared
 from .similarity import cosine, exact
 
 # Inner products of unit vectors that differ by less, in units of rounding, are equal: a tie is not above.
@@ -60,7 +61,14 @@ class KnownPositives:
         DataError: the batch has no `known`, or no document ids.
     """
 
-    def __call__(self, block: Block) -> tuple[Matches, ...]:
+    def __call__(self, block: Block) -> tuple[Exclusion, ...]:
+        known = block.batch.known
+        if isinstance(known, Shared) and block.candidate != "query":
+            return (_shared(known[block.batch.local], _paired_ids(block) if block.paired else _candidate_ids(block)),)
+        return self.matches(block)
+
+    def matches(self, block: Block) -> tuple[Matches, ...]:
+        """What is left out, pair by pair."""
         batch = block.batch
         if batch.known is None:
             raise DataError("known_positives needs the known answers of every query: give the batch known=Ragged")
@@ -123,6 +131,19 @@ class Guided:
                 "(of a run, train.guide=FOLDER), or take by: self"
             )
         return exact(side.guide)
+
+
+def _shared(known: Shared, ids: Tensor) -> Exclusion:
+    """Candidates whose ids, [c], are on the list of a row: found once for all rows of a tile that share it."""
+    found = match(known.lists.values, ids, known.lists.offsets)
+
+    def on_the_list(tile: slice) -> Tensor:
+        lists, of = torch.unique(known.of[tile], return_inverse=True)
+        left_out = torch.zeros(len(lists), len(ids), device=ids.device)
+        left_out[found.of(lists)(slice(0, len(lists)))] = -torch.inf
+        return left_out[of]  # several times as fast as pair by pair
+
+    return on_the_list
 
 
 def doc_ids(block: Block) -> Tensor:

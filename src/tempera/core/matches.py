@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .ragged import spread
+from .ragged import from_lengths, spread
 
 Index = tuple[Tensor, Tensor] | Tensor  # (rows, columns) of a tile, or an addend [tile, c] of 0 and -inf
 
@@ -40,6 +40,14 @@ class Matches:
             return row_of_key, self.columns[first]
         count = self.count[keys]
         return torch.repeat_interleave(row_of_key, count), self.columns[spread(first, count)]
+
+    def of(self, rows: Tensor) -> Matches:
+        """The matches of the chosen rows, [k]."""
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - starts
+        keys = spread(starts, lengths)
+        count = None if self.count is None else self.count[keys]
+        return Matches(self.columns, self.first[keys], count, from_lengths(lengths))
 
 
 def match(keys: Tensor, candidates: Tensor, offsets: Tensor | None = None, columns: Tensor | None = None) -> Matches:

@@ -150,7 +150,7 @@ class Objective(nn.Module):
     def _term(self, block: P.Block, first: bool) -> Term:
         others: tuple[Matches, ...] = ()
         if self.numerator != "one" and first and block.positive is not None:
-            others = (*SameId()(block), *(KnownPositives()(block) if block.batch.known is not None else ()))
+            others = (*SameId()(block), *(KnownPositives().matches(block) if block.batch.known is not None else ()))
         return Term(
             anchor=block.anchor,
             candidate=block.candidate,

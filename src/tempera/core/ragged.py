@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -59,6 +60,50 @@ class Ragged:
     def to(self, device: torch.device | str) -> Ragged:
         """The same rows on another device."""
         return Ragged(self.values.to(device), self.offsets.to(device))
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Row i holds `lists[of[i]]`: rows that have the same list share it.
+
+    >>> shared = Shared(Ragged.of([[5, 6], [7]]), torch.tensor([1, 0, 1]))
+    >>> shared.values.tolist(), shared[1:].lengths.tolist()
+    ([7, 5, 6, 7], [2, 1])
+    """
+
+    lists: Ragged
+    of: Tensor  # [n]
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+    def __getitem__(self, rows: Any) -> Shared:
+        """The chosen rows, of the same lists."""
+        return Shared(self.lists, self.of[rows])
+
+    @property
+    def lengths(self) -> Tensor:
+        """Values of each row, [n]."""
+        return self.lists.lengths[self.of]
+
+    @cached_property
+    def rows(self) -> Ragged:
+        """The rows with a list each, one after the other."""
+        return self.lists[self.of]
+
+    @property
+    def values(self) -> Tensor:
+        """All rows' values, [v]."""
+        return self.rows.values
+
+    @property
+    def offsets(self) -> Tensor:
+        """Where each row begins among them, and where the last one ends, [n + 1]."""
+        return self.rows.offsets
+
+    def to(self, device: torch.device | str) -> Shared:
+        """The same rows on another device."""
+        return Shared(self.lists.to(device), self.of.to(device))
 
 
 def from_lengths(lengths: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..core.batch import Batch, Side
 from ..core.corrections import inclusion_logq
 from ..core.frame import Column, Events, Frame
-from ..core.ragged import Ragged, from_lengths
+from ..core.ragged import Ragged, Shared, from_lengths
 from .batches import Draws
 from .frequency import counted
 from .segments import Contexts
@@ -107,7 +107,7 @@ class Visits:
         logq = inclusion_logq(rows, self.frequency[items], self.draws.count, proposal)
         return Side(Frame({"item": items}), ids=items, logq=logq)
 
-    def _known(self, user: Tensor, present: Tensor) -> Ragged:
+    def _known(self, user: Tensor, present: Tensor) -> Shared:
         """Of each row's user, the training items that the batch holds, each once: no others need a mask."""
         here = torch.zeros(len(self.timeline.item_ids), dtype=torch.bool)
         here[present] = True
@@ -116,4 +116,5 @@ class Visits:
         inside = here[own.values]
         rows = torch.repeat_interleave(own.lengths)[inside]
         found = torch.unique(rows * len(here) + own.values[inside])  # once, however often it was taken
-        return Ragged(found % len(here), from_lengths(torch.bincount(found // len(here), minlength=len(users))))[of]
+        lengths = torch.bincount(found // len(here), minlength=len(users))
+        return Shared(Ragged(found % len(here), from_lengths(lengths)), of)
