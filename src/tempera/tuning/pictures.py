@@ -51,6 +51,7 @@ def picture(sweep: Sweep) -> dict[str, bytes]:
             axes.title.set_fontsize(9)
         _ticks(panels[-1], first, place)
         svg, png = svg_of(figure).encode(), io.BytesIO()
+        figure.set_layout_engine("none")  # the places that are found stay, which halves the time
         figure.savefig(png, format="png", dpi=150)
     return {"svg": svg, "png": png.getvalue()}
 
