@@ -22,6 +22,7 @@ from tempera.build import build
 from tempera.core import pools, presets
 from tempera.core.batch import Batch, Side
 from tempera.core.corrections import LogQ
+from tempera.core.frame import Events
 from tempera.core.masks import KnownPositives, SameId
 from tempera.core.ragged import Ragged
 from tempera.engine.devices import Devices
@@ -111,6 +112,24 @@ def test_a_planted_pattern_is_found(options: dict[str, Any], folder: Path, tmp_p
     assert again == found["trained"]
     saved = load_file(run.folder / "model" / "model.safetensors")
     assert all(torch.equal(value, saved[name]) for name, value in job.task.tower.state_dict().items())
+
+
+def test_another_run_of_the_same_data_reads_histories_as_its_own_options_say(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    given = build(configuration.of(options, ["train.max_steps=2"]))
+    task = Recommendation(given, tmp_path / "cache")
+    longer = {"tower.history": {"pools": [{"mean": {"last": 9}}], "targets": 2}, "train.batch_size": 32}
+    other = build(configuration.of(options, [f"{key}={json.dumps(value)}" for key, value in longer.items()]))
+    again, anew = task.fresh(other, tmp_path / "cache"), Recommendation(other, tmp_path / "again")
+    assert (again.visits.contexts.last, again.visits.contexts.targets) == (9, 2) != (5, 4)
+    for (mine,), (wanted,) in zip(
+        (again.sampler(k, k + 1) for k in range(3)), (anew.sampler(k, k + 1) for k in range(3))
+    ):
+        assert torch.equal(mine, wanted) and len(mine) == 32
+        own, right = (each.batch(mine, 0).query.rows.columns["history"] for each in (again, anew))
+        assert isinstance(own, Events) and isinstance(right, Events) and torch.equal(own.items, right.items)
+    assert task.visits.contexts.last == 5 and len(next(task.sampler(0, 1))) == 64
 
 
 POOLS: dict[str, Any] = {
@@ -240,7 +259,7 @@ WIDTH = 5
 
 
 def batch(**changes: Any) -> Batch[Tensor]:
-    """Six rows of three users and four items; user 1 has taken items 10 and 11, user 2 item 12, user 3 items 12 and 13."""
+    """Six rows of three users and four items; user 1 has taken items 10 and 11, users 2 and 3 items 12 and 13."""
     draw = torch.Generator().manual_seed(0)
 
     def vectors(count: int) -> Tensor:
@@ -253,7 +272,7 @@ def batch(**changes: Any) -> Batch[Tensor]:
         sampled=Side(
             vectors(3), ids=torch.tensor([14, 15, 16]), logq=torch.full((3,), 0.05, dtype=torch.float64).log()
         ),
-        known=Ragged.of([[10, 11], [10, 11], [12], [12, 13], [12, 13], [12]]),
+        known=Ragged.of([[10, 11], [10, 11], [12, 13], [12, 13], [12, 13], [12, 13]]),
         answer=torch.tensor([10, 11, 12, 12, 13, 12]),
     )
     return replace(made, **changes)
@@ -277,7 +296,7 @@ def influence(made: Any, given: Batch[Tensor]) -> Tensor:
 def test_items_of_one_user_are_no_negatives_of_that_user_and_negatives_of_the_others() -> None:
     """Each row sees its answer, what its user has not taken, and what is drawn; the other users' items stay in."""
     seen = influence(objective(), batch())
-    answers, known = [0, 1, 2, 2, 3, 2], [{0, 1}, {0, 1}, {2}, {2, 3}, {2, 3}, {2}]
+    answers, known = [0, 1, 2, 2, 3, 2], [{0, 1}, {0, 1}, {2, 3}, {2, 3}, {2, 3}, {2, 3}]
     for row in range(6):
         wanted = [place >= 4 or place == answers[row] or place not in known[row] for place in range(7)]
         assert seen[row].tolist() == wanted
@@ -321,7 +340,7 @@ def test_sampled_negatives_are_taken_as_ids_in_the_batch_are() -> None:
     given = batch()
     assert given.sampled is not None and given.sampled.logq is not None and given.doc.logq is not None
     assert given.doc.ids is not None and given.sampled.ids is not None
-    known = Ragged.of([[10, 11, 15], [10, 11, 15], [12], [12, 13], [12, 13], [12]])
+    known = Ragged.of([[10, 11, 15], [10, 11, 15], [12, 13], [12, 13], [12, 13], [12, 13]])
     apart = replace(given, known=known)
     together = replace(
         apart,

@@ -22,6 +22,7 @@ from .core.batch import Batch
 from .core.frame import Frame
 from .data.batches import Draws
 from .data.division import Division
+from .data.frequency import counted
 from .data.interactions import Handed, Interactions
 from .data.segments import Contexts, Segments
 from .data.summary import visits_summary
@@ -87,28 +88,28 @@ class Recommendation:
             timeline, self.division, self.withheld = withhold(timeline, self.division, share, options.seed)
             self.timeline = timeline
         self.division = _asking(self.division)
-        history, train = config.tower.history, self.division.train
-        contexts = Contexts(timeline, history.last, history.targets) if history else Contexts(timeline, 1)
-        self.visits = Visits(timeline, train, contexts, Draws(options.sampled, options.sampled_power, options.seed))
-        self.sampler: Sampler = Segments.of(timeline, train, options.batch_size, options.seed, contexts.targets)
+        train = self.division.train
         of_users = np.add.reduceat(train, timeline.offsets[:-1], dtype=np.int64)
         self.users = Entities(_features(timeline.user_ids, timeline.users), of_users)
-        self.items = Entities(_features(timeline.item_ids, timeline.items), self.visits.counts)
+        of_items = counted(timeline.item, train, len(timeline.item_ids))
+        self.items = Entities(_features(timeline.item_ids, timeline.items), of_items)
         self._begin()
 
     def fresh(self, config: Config, cache: Path) -> Recommendation:
         """The same timeline and division for another run."""
-        other, options, segments = copy.copy(self), config.train, self.sampler
-        assert isinstance(segments, Segments)
+        other = copy.copy(self)
         other.config = config
-        other.visits = replace(self.visits, draws=Draws(options.sampled, options.sampled_power, options.seed))
-        other.sampler = replace(segments, batch_size=options.batch_size, seed=options.seed)
         other._begin()
         return other
 
     def _begin(self) -> None:
-        """Towers before their training, which have reached nothing yet."""
+        """Batches as the configuration has them, and towers before their training, which have reached nothing yet."""
         assert isinstance(self.config.tower, Features)
+        timeline, train, history = self.timeline, self.division.train, self.config.tower.history
+        options = self.config.train
+        contexts = Contexts(timeline, history.last, history.targets) if history else Contexts(timeline, 1)
+        self.visits = Visits(timeline, train, contexts, Draws(options.sampled, options.sampled_power, options.seed))
+        self.sampler: Sampler = Segments.of(timeline, train, options.batch_size, options.seed, contexts.targets)
         self.tower = self.config.tower.build(self.users, self.items)
         self.tower.normalised = self.config.similarity.name == "cosine"
         self.reached: dict[str, dict[str, Recommended]] = {}  # by system and protocol
@@ -255,8 +256,9 @@ class Recommendation:
         return {"cold": {**counts, "withheld": int(self.withheld.counts.sum()), "systems": systems}}
 
     def rival(self, systems: Mapping[str, Judged]) -> str | None:
-        """The baseline that is best in the first metric, if any is asked for."""
-        main = self.config.evaluation.metrics[0]
+        """The baseline that is best in nDCG@10, or else in the first metric, if any is asked for."""
+        names = self.config.evaluation.metrics
+        main = "ndcg@10" if "ndcg@10" in names else names[0]
         others = {name: found.metrics[main] for name, found in systems.items() if name not in ("untrained", "trained")}
         return max(others, key=lambda name: others[name], default=None)
 
