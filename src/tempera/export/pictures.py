@@ -173,7 +173,7 @@ def _bars(figure: Figure, systems: Mapping[str, Scores]) -> None:
     axes.invert_yaxis()
     axes.grid(False, axis="y")
     axes.margins(x=0.12)
-    figure.legend(loc="outside upper left", ncols=len(systems))
+    figure.legend(loc="outside upper left", ncols=min(3, len(systems)))
 
 
 def _histograms(figure: Figure, spreads: Mapping[str, Spread]) -> None:

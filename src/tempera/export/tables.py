@@ -73,8 +73,8 @@ def _lists(name: str, ours: Any, systems: Mapping[str, Any]) -> Table:
 
 def _cold(cold: Mapping[str, Any]) -> Table:
     systems: Mapping[str, Mapping[str, Any]] = cold["systems"]
-    metrics = list(systems[_OURS])
-    cells = [(system, *(_with_interval(found[name]) for name in metrics)) for system, found in systems.items()]
+    metrics, ordered = list(systems[_OURS]), sorted(systems.items(), key=lambda item: item[0] == _OURS)
+    cells = [(system, *(_with_interval(found[name]) for name in metrics)) for system, found in ordered]
     title = f"items never trained on: {cold['queries']:,} queries, ranked among {cold['items']:,} such items"
     return Table(title, ("", *metrics), {"": cells})
 
