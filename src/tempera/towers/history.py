@@ -21,19 +21,30 @@ from ..errors import ConfigError
 
 Count = Annotated[int, Field(gt=0)]
 Decay = Annotated[float, Field(gt=0, le=1)]
+_APART = (
+    16  # events: all sequences are padded to the places of the deepest, so that a gap costs more than reading again
+)
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """Events as one row for each sequence, counted from its end: place 0 is the latest event that any row has seen."""
+    """Events as one row for each sequence, counted from its end: place 0 is the latest event that any row has seen.
+
+    Rows that share a start share a sequence, unless there is a gap of many events between the places they look back from.
+    """
 
     events: Events
 
     @cached_property
     def _shared(self) -> tuple[Tensor, Tensor, Tensor]:
         """Where each sequence starts and ends, [s], and the sequence of each row, [n]."""
-        starts, of = torch.unique(self.events.start, return_inverse=True)
-        return starts, starts.scatter_reduce(0, of, self.events.stop, "amax"), of
+        order = (self.events.start * (self.events.stop.max() + 1) + self.events.stop).argsort()
+        start, stop = self.events.start[order], self.events.stop[order]
+        fresh = torch.ones_like(start, dtype=torch.bool)
+        fresh[1:] = (start.diff() > 0) | (stop.diff() > _APART)
+        first = fresh.nonzero()[:, 0]
+        last = torch.cat([first[1:], first.new_tensor([len(start)])]) - 1
+        return start[first], stop[last], torch.empty_like(order).index_copy_(0, order, fresh.cumsum(0) - 1)
 
     @property
     def of(self) -> Tensor:
