@@ -113,8 +113,8 @@ class Visits:
         here[present] = True
         users, of = torch.unique(user, return_inverse=True)
         own = self.known[users]
-        inside = here[own.values]
-        rows = torch.repeat_interleave(own.lengths)[inside]
-        found = torch.unique(rows * len(here) + own.values[inside])  # once, however often it was taken
+        inside = here[own.values].nonzero()[:, 0]
+        keys = torch.repeat_interleave(own.lengths)[inside] * len(here) + own.values[inside]
+        found = torch.unique_consecutive(torch.from_numpy(np.sort(keys.numpy())))  # once, however often it was taken
         lengths = torch.bincount(found // len(here), minlength=len(users))
         return Shared(Ragged(found % len(here), from_lengths(lengths)), of)
