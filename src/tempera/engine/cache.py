@@ -102,7 +102,11 @@ class Micro:
 
     def embed(self, device: torch.device) -> Tensor:
         """Embeddings, [r, D]; the same random numbers are drawn whenever it is called."""
-        features = self.work.features[self.rows] if len(self.rows) else self.work.spare
+        features = self.work.features
+        if not len(self.rows):
+            features = self.work.spare
+        elif self.work.tower.padded or len(self.rows) < len(features):  # else all of them, in order
+            features = features[self.rows]
         with _seeded(self.seed, device), adding_in_place(self.work.tower):
             embeddings: Tensor = self.work.tower(features.to(device))
         return embeddings if len(self.rows) else embeddings[:0]

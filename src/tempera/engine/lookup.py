@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,23 +44,21 @@ def adding_in_place(tower: nn.Module) -> Iterator[None]:
     modules = list(tower.modules()) if torch.is_grad_enabled() else []
     compiled = any(module._compiled_call_impl is not None for module in modules)
     tables = [m for m in modules if isinstance(m, nn.Embedding) and _plain(m) and not compiled]
-    hooks = [table.register_forward_hook(_look_up) for table in tables]
+    for table in tables:
+        vars(table)["forward"] = partial(_look_up, table)  # a hook would come after a lookup that is thrown away
     try:
         yield
     finally:
-        for hook in hooks:
-            hook.remove()
+        for table in tables:
+            del vars(table)["forward"]
 
 
 def _plain(table: nn.Embedding) -> bool:
-    whole = type(table.weight) is nn.Parameter and table.weight.device.type == "cpu"
-    usual = type(table) is nn.Embedding and not table.sparse and table.max_norm is None
+    whole = type(table.weight) is nn.Parameter and table.weight.device.type == "cpu" and table.weight.requires_grad
+    usual = type(table) is nn.Embedding and "forward" not in vars(table) and not table.sparse and table.max_norm is None
     return whole and usual and not table.scale_grad_by_freq
 
 
-def _look_up(table: nn.Module, given: tuple[Any, ...], found: Tensor) -> Tensor:
-    if not found.requires_grad:
-        return found
-    assert isinstance(table, nn.Embedding)
-    rows: Tensor = _Lookup.apply(table.weight, given[0], table.padding_idx)  # type: ignore[no-untyped-call]
+def _look_up(table: nn.Embedding, indices: Tensor) -> Tensor:
+    rows: Tensor = _Lookup.apply(table.weight, indices, table.padding_idx)  # type: ignore[no-untyped-call]
     return rows
