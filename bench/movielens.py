@@ -26,8 +26,9 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 import yaml
-from _harness import Aim, finish, table
 from scipy.stats import t as student
+
+from _harness import Aim, finish, table
 
 PACKAGES = ("tempera", "torch", "numpy")
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -36,7 +37,8 @@ TIERS = ("all", "head", "middle", "tail")
 METRICS = ["hit@10", "ndcg@10"]
 
 # Each adds to those before it; the first is the two-tower that people begin with.
-WINDOWS = [{"mean": {"last": 1}}, {"mean": {"last": 3, "decay": 0.8}}, {"mean": {"last": 10, "decay": 0.9}}, {"mean": {"last": 50}}]  # fmt: skip
+MEANS: tuple[dict[str, Any], ...] = ({"last": 1}, {"last": 3, "decay": 0.8}, {"last": 10, "decay": 0.9}, {"last": 50})
+WINDOWS = [{"mean": mean} for mean in MEANS]
 PARTS: dict[str, dict[str, Any]] = {
     "dot product, own tables, no correction": {
         "tower.history": {"pools": [{"mean": {"last": 50}}], "items": "own"},
@@ -136,7 +138,10 @@ def recipe(folder: Path) -> None:
     for seed, found in zip(SEEDS, runs, strict=True):
         figures = [reached(found, "trained", "last", "all", metric) for metric in METRICS]
         print(f"seed {seed}: {figures}, {found['cpu_seconds']:.0f} CPU-s", flush=True)
-    rows = [(which, *(shown([reached(found, "trained", "last", which, m) for found in runs]) for m in METRICS)) for which in TIERS]  # fmt: skip
+    rows = [
+        (which, *(shown([reached(found, "trained", "last", which, metric) for found in runs]) for metric in METRICS))
+        for which in TIERS
+    ]
     table(("leave-last-out, seen excluded", *METRICS), rows)
     hit, ndcg = (
         interval([reached(found, "trained", "last", "all", metric) for found in runs])[0] for metric in METRICS
@@ -180,7 +185,11 @@ def by_time(folder: Path) -> None:
         (runs,) = runs_of([config])
     rows = []
     for system in runs[0]["protocols"]:
-        cells = [shown([reached(found, system, protocol, "all", metric) for found in runs]) for protocol in ("next", "rolling") for metric in METRICS]  # fmt: skip
+        cells = [
+            shown([reached(found, system, protocol, "all", metric) for found in runs])
+            for protocol in ("next", "rolling")
+            for metric in METRICS
+        ]
         rows.append((system, *cells))
     table(("global time, seen excluded", *(f"{p} {m}" for p in ("next", "rolling") for m in METRICS)), rows)
     ours, ease = ([reached(found, system, "next", "all", "hit@10") for found in runs] for system in ("trained", "EASE"))
