@@ -64,7 +64,7 @@ def test_the_best_region_on_made_up_numbers() -> None:
     base = np.linspace(0.2, 0.8, 20)
     wobble = np.tile([0.01, -0.01], 10)
     points = [
-        {s: base + mean + sign * wobble for s in (0, 1)} for mean, sign in ((0, 1), (0.1, 1), (0.1, -1), (-0.2, 1))
+        dict.fromkeys((0, 1), base + mean + sign * wobble) for mean, sign in ((0, 1), (0.1, 1), (0.1, -1), (-0.2, 1))
     ]
     assert best_region(points, ["same"] * 4) == [1, 2]
     assert best_region([points[0], {}, points[1]], ["same"] * 3) == [2]  # one failed

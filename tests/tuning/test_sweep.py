@@ -29,6 +29,7 @@ from tempera.errors import ConfigError, OutputError, TemperaError
 from tempera.towers import static
 from tempera.towers.saved import load
 from tempera.training import train
+from tempera.tuning import outcome
 from tempera.tuning import sweep as module
 from tempera.tuning.outcome import prepare, read_outcomes
 from tempera.tuning.result import Sweep
@@ -107,6 +108,20 @@ def test_what_is_seen_is_the_diagnosis_of_the_fixed_batch(
     assert found.keys() == want.keys()
     for name, value in want.items():
         assert found[name] == pytest.approx(value, abs=2e-4), name
+
+
+def test_what_is_seen_is_without_dropout_and_in_blocks(
+    recommender: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task: Any = prepare(build(configuration.of(recommender)), tmp_path / "data", tmp_path / "vectors")
+    batch = task.batch(next(iter(task.sampler(0, 1))), 0)
+    whole = {role: task.tower.eval().of(role)(side.rows) for role, side in batch.sides().items()}
+    assert set(whole) == {"query", "doc", "sampled"}
+    monkeypatch.setattr(outcome, "_ROWS", 7)
+    task.tower.train()
+    found = outcome.embedded(task.tower, batch)
+    for role, side in found.sides().items():
+        assert torch.allclose(side.rows, whole[role], atol=1e-6) and not side.rows.requires_grad
 
 
 @pytest.mark.usefixtures("undrawn")
