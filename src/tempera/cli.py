@@ -313,47 +313,6 @@ def sweep(
 
     file, overrides = _split(arguments or [])
     if not over:
-        raise TemperaError("--over is needed: which option takes which values, objective.temperature=0.01:0.5:log:8 or so")
-    try:
-        starts = [float(part) for part in learned.split(",") if part.strip()]
-    except ValueError:
-        raise TemperaError(f"--learned has {learned!r}, and temperatures such as 0.02,0.1,0.5 are expected") from None
-    found = run_sweep(file, over, seeds, output, overrides, starts, metric, overwrite)
-    _answer(found.json(), as_json, lambda: print(f"{found}\npicture: {found.folder}/sweep.svg"))
-
-
-@app.command()
-def sweep(
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[CONFIG.yaml] [KEY=VALUE ...]", help="A configuration, and dotted overrides."),
-    ] = None,
-    over: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--over",
-            metavar="FIELD=VALUES",
-            help="low:high:log:count, low:high:linear:count or a,b,c; twice for a grid.",
-        ),
-    ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs of each point.")] = 3,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Goes on with what it holds.")] = Path(
-        "runs/sweep"
-    ),
-    learned: Annotated[
-        str, typer.Option("--learned", metavar="T,T,...", help="Starting values of temperatures that are learned.")
-    ] = "",
-    metric: Annotated[
-        str | None, typer.Option("--metric", help="By which points are compared; default ndcg@10.")
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Forget what --output holds.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Train at every value of an option, with several seeds: a table, a picture, and the best region."""
-    from .tuning.sweep import sweep as run_sweep
-
-    file, overrides = _split(arguments or [])
-    if not over:
         raise TemperaError(
             "--over is needed: which option takes which values, objective.temperature=0.01:0.5:log:8 or so"
         )
