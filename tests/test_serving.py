@@ -11,9 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+import torch
 from safetensors.numpy import load_file
 
+from tempera.core.frame import Frame
 from tempera.errors import DataError
+from tempera.export.index import Index
 from tempera.run import Run
 from tempera.training import train
 
@@ -305,3 +308,55 @@ def test_exported_indexes_answer_as_the_run_until_it_has_new_items(titled: Path,
     Run(run).export("faiss" if kind == "hnsw" else kind, run / "export" / "again")
     found = Run(run).recommend("u4", k=33, index=run / "export" / "again", exclude_seen=False).found
     assert "j1" in {hit.id for hit in found}
+
+
+def test_titles_read_by_a_pretrained_tower(data: Path, tmp_path: Path) -> None:
+    """Any text tower inside the items' tower: trained with the rest, opened again, and it reads the titles of new items."""
+    pytest.importorskip("sentence_transformers")
+    from tempera.towers.transformer import Transformer
+
+    texts = [title(item) for item in range(ITEMS)] * 3
+    Transformer(layers=1, width=16, heads=2, vocabulary=200, max_length=16, dropout=0.0).build(texts).save(
+        tmp_path / "tiny"
+    )
+    doc = [{"text": {"column": "title", "tower": {"pretrained": {"model": str(tmp_path / "tiny")}}}}]
+    given = options(data, doc=doc, history={"pools": [{"mean": {"last": 4}}]})
+    given["evaluation"] |= {"cold_items": 0.3}
+    given["train"] |= {"max_steps": 40}
+    trained = train(given, tmp_path / "run")
+    before = load_file(tmp_path / "tiny" / "model.safetensors")
+    after = load_file(trained.folder / "model" / "model.safetensors")
+    name = next(name for name in before if name.endswith("word_embeddings.weight"))
+    other = next(value for key, value in after.items() if key.endswith(name))
+    assert other.shape == before[name].shape and np.abs(other - before[name]).max() > 1e-3
+    items = Index(trained.folder / "index")
+    found = trained.recommender.tower.encode(Frame({"item": torch.arange(ITEMS)})).numpy()
+    np.testing.assert_allclose(found, items.vectors, atol=1e-5)
+    more = trained.add_items(arrived(tmp_path / "new.parquet"))
+    hits = {hit.id: hit for hit in more.recommend("u3", k=99, exclude_seen=False).found}
+    assert len(hits) == ITEMS + 3
+    first = [hits[name].score for name in ("j1", "j2", "j3")]
+    assert len({round(score, 6) for score in first}) == 3
+
+
+def test_the_page_and_the_card_speak_of_a_recommender(run: Path, titled: Path) -> None:
+    card = (run / "model" / "README.md").read_text(encoding="utf-8")
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "# A recommender" in card and 'library_name: "tempera"' in card and "run.recommend(" in card
+    assert "sentence" not in card.split("## Training data")[0]
+    for text in ("Tempera run: a recommender", "Taken next", "seen items ranked too", "interactions", "items ranked"):
+        assert text in page
+    for text in ("BM25", "document", "pairs trained on"):
+        assert text not in page, text
+
+
+def test_the_best_baseline_is_the_rival(data: Path, tmp_path: Path) -> None:
+    given = options(data)
+    given["evaluation"] = {"metrics": ["hit@3", "ndcg@10"], "baselines": True}
+    given["train"] |= {"max_steps": 4}
+    found = train(given, tmp_path / "run")
+    systems = {name: values["ndcg@10"] for name, values in found.metrics.items()}
+    best = max(("popularity", "item-kNN", "EASE", "transitions"), key=lambda name: systems[name])
+    page = (found.folder / "report.html").read_text(encoding="utf-8")
+    assert f"over {best}" in page and f"higher than with {best} in" in page and "BM25" not in page
+    assert "hit@3, seen included" not in page and "hit@3, seen included" in found.metrics["trained"]
