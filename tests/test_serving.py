@@ -360,3 +360,26 @@ def test_the_best_baseline_is_the_rival(data: Path, tmp_path: Path) -> None:
     page = (found.folder / "report.html").read_text(encoding="utf-8")
     assert f"over {best}" in page and f"higher than with {best} in" in page and "BM25" not in page
     assert "hit@3, seen included" not in page and "hit@3, seen included" in found.metrics["trained"]
+
+
+def test_training_ends_with_tables_that_fit_and_the_next_command(tempera: Any, data: Path, tmp_path: Path) -> None:
+    given = [f"data.{key}={value}" for key, value in options(data)["data"].items()]
+    small = ["tower.kind=features", "train.batch_size=40", "train.max_steps=3", "train.evaluations=0"]
+    answer = tempera("train", *given, *small, "evaluation.metrics=[hit@3,ndcg@3]", "--output", tmp_path / "run")
+    assert answer.code == 0
+    for text in (
+        "last: 40 queries, 30 items",
+        "seen items left out",
+        "seen items ranked too",
+        "head",
+        "tail",
+        "coverage",
+    ):
+        assert text in answer.out
+    assert f"\nreport: {tmp_path}/run/report.html\nrecommend: tempera recommend {tmp_path}/run --user " in answer.out
+    assert "seen included" not in answer.out and "tempera search" not in answer.out
+    assert max(len(line) for line in answer.out.splitlines() if not line.startswith(("report", "recommend"))) <= 100
+    refused = tempera("search", tmp_path / "run", "words")
+    assert refused.code == 2 and "tempera recommend" in refused.err and refused.err.count("\n") == 1
+    exported = tempera("export", tmp_path / "run", "--to", "parquet", "--json").document
+    assert exported["documents"] == ITEMS
