@@ -8,7 +8,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -218,10 +218,7 @@ class Job:
         """Refuse processes that do not begin alike: their gradients would be summed all the same."""
         if self.devices.group.size == 1:
             return
-        content = xxhash.xxh3_64()
-        for tensor in (*self.task.tower.parameters(), *self.task.content()):
-            content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-        if not self.devices.group.alike(content.intdigest() >> 11):
+        if not self.devices.group.alike(digest((*self.task.tower.parameters(), *self.task.content())) >> 11):
             raise DataError(
                 "the processes do not begin with the same data and weights; give every machine the same files"
             )
@@ -332,6 +329,14 @@ class Job:
             words=self.task.words,
             tables=self.task.tables(),
         )
+
+
+def digest(tensors: Iterable[torch.Tensor]) -> int:
+    """64 bits by which tensors are known to be the same, bit by bit."""
+    content = xxhash.xxh3_64()
+    for tensor in tensors:
+        content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return content.intdigest()
 
 
 def _only(names: Sequence[str], scores: Mapping[str, float]) -> dict[str, float]:

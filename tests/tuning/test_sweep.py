@@ -265,7 +265,7 @@ def test_a_finished_sweep_makes_no_run_and_grows(
     inner = module.attempt
 
     def counted(config: Any, *given: Any) -> Any:
-        made.append((given[4], config.train.seed))
+        made.append((given[4].over, config.train.seed))
         return inner(config, *given)
 
     monkeypatch.setattr(module, "attempt", counted)
@@ -282,6 +282,21 @@ def test_a_finished_sweep_makes_no_run_and_grows(
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_runs_on_other_data_are_refused(small: dict[str, Any], pairs_file: Path, tmp_path: Path) -> None:
+    lines = pairs_file.read_text().splitlines(keepends=True)
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("".join(lines))
+    mine = {**small, "data": {"source": "pairs", "path": str(pairs)}}
+    two, three = {"objective.temperature": [0.1, 0.5]}, {"objective.temperature": [0.1, 0.3, 0.5]}
+    sweep(mine, two, 1, tmp_path / "out", ["train.max_steps=1"])
+    pairs.write_text("".join(lines[:-1]))
+    with pytest.raises(OutputError, match="2 runs were made on other data"):
+        sweep(mine, three, 1, tmp_path / "out", ["train.max_steps=1"])
+    pairs.write_text("".join(lines))
+    assert len(sweep(mine, three, 1, tmp_path / "out", ["train.max_steps=1"]).points) == 3
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_a_failed_point_is_told_and_tried_again(
     small: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -290,7 +305,7 @@ def test_a_failed_point_is_told_and_tried_again(
         found = sweep(small, over, 2, tmp_path / "out", SHORT)
         good, bad = found.points
         assert (good.failed, bad.failed) == (0, 2) and "lower train.learning_rate" in (bad.outcomes[0].error or "")
-        assert capsys.readouterr().err.count("failed: {'train.learning_rate': 1e+38}") == 2
+        assert capsys.readouterr().err.count("failed: train.learning_rate=1e+38, seed ") == 2
         assert found.region == (good,)
         assert found.table[1]["ndcg@10"] is None and found.table[1]["failed"] == 2
         assert "2 failed: " in str(found)

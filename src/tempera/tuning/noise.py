@@ -62,9 +62,9 @@ class Noise:
 
     def exceeds_chance(self, p: float) -> bool:
         """Whether the difference is above 0 by more than chance, at the one-sided level p."""
-        if self.freedom <= 0:
+        if self.freedom <= 0 or self.mean <= 0:
             return False
-        return self.mean > (student(self.freedom, 1 - p) * self.error if self.error > 0 else 0)
+        return self.error == 0 or self.mean > student(self.freedom, 1 - p) * self.error
 
 
 def difference(a: Scores, b: Scores, same_queries: bool) -> Noise:

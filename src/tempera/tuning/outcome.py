@@ -38,6 +38,7 @@ class Outcome:
     over: Mapping[str, Any]  # the values of the point
     start: float | None  # what a learned temperature started from; None is a point of the grid
     seed: int
+    data: str = ""  # which rows of which data: equal texts are the same
     error: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     per_query: Sequence[float] = ()  # of the sweep's metric
@@ -119,9 +120,7 @@ def prepare(config: Config, folder: Path, vectors: Path) -> Task:
     return job.task
 
 
-def attempt(
-    config: Config, task: Task, rows: Tensor, metric: str, folder: Path, over: Mapping[str, Any], begin: float | None
-) -> Outcome:
+def attempt(config: Config, task: Task, rows: Tensor, metric: str, folder: Path, empty: Outcome) -> Outcome:
     """One run; what goes wrong in it is told by the outcome.
 
     Args:
@@ -129,15 +128,15 @@ def attempt(
         task: data that have been read.
         rows: the fixed batch.
         folder: for what the run needs meanwhile; removed afterwards.
+        empty: what is known of it beforehand.
     """
-    seed = config.train.seed
     try:
         with redirect_stderr(io.StringIO()):  # what each of many runs has to say is in its outcome
-            return _outcome(config, task, rows, metric, folder, Outcome(over, begin, seed))
+            return _outcome(config, task, rows, metric, folder, empty)
     except TemperaError as error:
-        return Outcome(over, begin, seed, str(error))
+        return replace(empty, error=str(error))
     except Exception as error:  # out of memory, and whatever else a point of a grid may provoke
-        return Outcome(over, begin, seed, f"{type(error).__name__}: {' '.join(str(error).split())}")
+        return replace(empty, error=f"{type(error).__name__}: {' '.join(str(error).split())}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -14,6 +14,7 @@ from tqdm import tqdm
 from ..engine.devices import start
 from ..errors import ConfigError, OutputError, TemperaError
 from ..export.pictures import label, number
+from ..training import digest
 from .grid import axes_of
 from .outcome import Outcome, attempt, prepare, read_outcomes, write_outcomes, write_whole
 from .pictures import picture
@@ -61,7 +62,7 @@ def sweep(
         shutil.rmtree(folder / _CACHE, ignore_errors=True)
     found = plan.result(outcomes, folder)
     if not any(point.done for point in (*found.points, *found.learned)):
-        first = next(outcome.error for outcome in outcomes.values() if outcome.error)
+        first = next(run.error for point in (*found.points, *found.learned) for run in point.outcomes)
         raise TemperaError(f"none of {len(plan.runs)} runs has succeeded; the first says: {first}")
     write_whole(folder / "points.csv", csv_of(found.table).encode())
     for suffix, content in picture(found).items():
@@ -83,13 +84,18 @@ def _run(plan: Plan, folder: Path) -> dict[str, Outcome]:
     shutil.rmtree(cache, ignore_errors=True)  # of a sweep that was killed
     with tqdm(total=len(plan.runs), initial=len(done), desc="sweep", unit="run") as bar:
         for _, members in groupby(plan.runs, key=lambda run: plan.readings[run.key]):
-            todo = [run for run in members if run.key not in done]
+            together = list(members)
+            todo = [run for run in together if run.key not in done]
             if not todo:
                 continue
             task = prepare(plan.reference(todo[0]), cache / "data", folder / "vectors")
+            data = f"{digest(task.content()):016x}"
+            _refuse_other(folder, data, [outcomes[run.key] for run in together if run.key in done])
             rows = next(iter(task.sampler(0, 1)))
             for run in todo:
-                outcome = attempt(plan.config(run), task, rows, plan.metric, cache / "run", run.over, run.start)
+                empty = Outcome(run.over, run.start, run.seed, data)
+                bar.set_description_str(f"sweep: {_name(empty)}")
+                outcome = attempt(plan.config(run), task, rows, plan.metric, cache / "run", empty)
                 outcomes[run.key] = outcome
                 write_outcomes(folder / _POINTS, outcomes.values())
                 _tell(bar, outcome, plan.metric)
@@ -97,13 +103,27 @@ def _run(plan: Plan, folder: Path) -> dict[str, Outcome]:
     return outcomes
 
 
+def _refuse_other(folder: Path, data: str, done: Sequence[Outcome]) -> None:
+    """Runs on other data cannot be compared."""
+    other = sum(outcome.data != data for outcome in done)
+    if other:
+        raise OutputError(
+            f"{folder / _POINTS}: {other} runs were made on other data than there are now, although the options are the "
+            "same; give another folder, or --overwrite"
+        )
+
+
+def _name(run: Outcome) -> str:
+    over = ", ".join(f"{field}={value}" for field, value in run.over.items()) or f"learned from {run.start:g}"
+    return f"{over}, seed {run.seed}"
+
+
 def _tell(bar: Any, outcome: Outcome, metric: str) -> None:
     bar.update()
     if outcome.error is None:
         bar.set_postfix_str(f"{label(metric)} {number(outcome.metrics[metric])}")
     else:
-        what = outcome.over or f"learned from {outcome.start}"
-        tqdm.write(f"failed: {what}, seed {outcome.seed}: {outcome.error}", file=sys.stderr)
+        tqdm.write(f"failed: {_name(outcome)}: {outcome.error}", file=sys.stderr)
 
 
 def _claim(folder: Path, plan: Plan, overwrite: bool) -> None:
