@@ -25,6 +25,8 @@ from tempera.core.diagnose import diagnose
 from tempera.core.masks import SameId
 from tempera.core.objective import Objective
 from tempera.data.files import PairsFile
+from tempera.engine.devices import Devices
+from tempera.engine.distributed import Group
 from tempera.errors import ConfigError, OutputError, TemperaError
 from tempera.towers import static
 from tempera.towers.saved import load
@@ -342,6 +344,13 @@ def test_wrong_options_are_told_before_anything_runs(
     with pytest.raises(ConfigError) as caught:
         sweep(small, **{"over": OVER, "output": tmp_path / "out", **given})
     assert says in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_several_processes_are_refused(small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "start", lambda _: Devices(Group(0, 2)))
+    with pytest.raises(ConfigError, match="one process: start it without a launcher"):
+        sweep(small, OVER, 1, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

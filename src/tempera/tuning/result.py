@@ -218,4 +218,4 @@ def _plain(value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else str(value).replace("'", "")

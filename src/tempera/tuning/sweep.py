@@ -54,6 +54,8 @@ def sweep(
         TemperaError: wrong options, in any point; no data; an output of something else; not one run that succeeds.
     """
     plan = Plan.of(config, axes_of(over), seeds, overrides, learned, metric)
+    if start(plan.base.train.mixed_precision).group.size > 1:
+        raise ConfigError("a sweep runs in one process: start it without a launcher")
     folder = Path(output)
     _claim(folder, plan, overwrite)
     try:
@@ -72,9 +74,6 @@ def sweep(
 
 def _run(plan: Plan, folder: Path) -> dict[str, Outcome]:
     """Everything that has not been done."""
-    devices = start(plan.base.train.mixed_precision)
-    if devices.group.size > 1:
-        raise ConfigError("a sweep runs in one process: start it without a launcher")
     outcomes = {outcome.key: outcome for outcome in read_outcomes(folder / _POINTS)}
     asked = {run.key for run in plan.runs}
     done = {key for key, outcome in outcomes.items() if outcome.error is None and key in asked}
