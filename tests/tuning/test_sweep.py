@@ -24,6 +24,7 @@ from tempera.core.batch import Batch, Side
 from tempera.core.diagnose import diagnose
 from tempera.core.masks import SameId
 from tempera.core.objective import Objective
+from tempera.core.temperature import Temperature
 from tempera.data.files import PairsFile
 from tempera.engine.devices import Devices
 from tempera.engine.distributed import Group
@@ -165,6 +166,31 @@ def test_recommenders_are_swept_by_their_validation(recommender: dict[str, Any],
         assert [len(run.per_query) for run in point.outcomes] == [12, 12]
         assert point.metric("hit@3").mean == pytest.approx(np.mean([run.per_query for run in point.outcomes]))
         assert point.seen("effective_negatives") > 1 and point.grad_norm > 0
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_configuration_is_read_once(small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(configuration.dump(small))
+    inner = module.attempt
+
+    def edited(*given: Any) -> Any:
+        config.write_text("nonsense: 3")
+        return inner(*given)
+
+    monkeypatch.setattr(module, "attempt", edited)
+    found = sweep(config, {"objective.temperature": [0.1, 0.5]}, 1, tmp_path / "out", ["train.max_steps=1"])
+    assert [point.failed for point in found.points] == [0, 0]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_runs_share_no_object(small: dict[str, Any], tmp_path: Path) -> None:
+    dial = Temperature(0.2, learnable=True)
+    given = {**small, "objective": {"temperature": dial}}
+    found = sweep(given, {"train.learning_rate": [0.01, 0.02]}, 2, tmp_path / "out", ["train.max_steps=3"])
+    assert dial.value == pytest.approx(0.2)
+    alone = sweep(given, {"train.learning_rate": [0.02, 0.03]}, 1, tmp_path / "other", ["train.max_steps=3"])
+    assert found.points[1].outcomes[0].temperature == alone.points[0].outcomes[0].temperature != 0.2
 
 
 # ---- its result

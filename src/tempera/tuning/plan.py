@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,12 @@ class Planned:
     over: dict[str, Any]
     start: float | None
     seed: int
-    overrides: tuple[str, ...]
+    options: configuration.Options
+
+    @property
+    def config(self) -> Config:
+        """Made anew at each call: no two runs share an object."""
+        return build(copy.deepcopy(self.options))
 
     @property
     def key(self) -> str:
@@ -42,14 +48,13 @@ class Planned:
 class Plan:
     """The runs of a sweep: first all of those that share what is read, seed after seed."""
 
-    given: Mapping[str, Any] | str | Path | None
     base: Config
     axes: tuple[Axis, ...]
     seeds: tuple[int, ...]
     metric: str
     runs: tuple[Planned, ...]
     readings: Mapping[str, Reading]  # by key of a run: what its data are read by
-    overrides: tuple[str, ...]
+    references: Mapping[Reading, Config]  # what reads these data, and chooses the split and the fixed batch
 
     @classmethod
     def of(
@@ -73,39 +78,27 @@ class Plan:
         if metric is not None and metric not in names:
             raise ConfigError(f"--metric {metric} is not measured; evaluation.metrics has {', '.join(names)}")
         chosen = metric or ("ndcg@10" if "ndcg@10" in names else names[0])
-        first = base.train.seed
-        runs, readings = [], {}
+        first, batch = base.train.seed, f"train.batch_size={_batch(axes, base)}"
+        runs, readings, references = [], {}, {}
         for over, begin, values in _settings(axes, base.base.temperature, learned):
-            changed = (*overrides, *(f"{field}={_yaml(value)}" for field, value in values.items()))
-            reading = _reading(build(configuration.of(given, changed)))
+            changed = [f"{field}={_yaml(value)}" for field, value in values.items()]
+            reading = _reading(build(configuration.of(given, (*overrides, *changed))))
+            if reading not in references:
+                read = [text for text in changed if text.split(".")[0] in _ASKED + _READ]
+                references[reading] = build(configuration.of(given, (*overrides, *read, batch)))
             for seed in range(first, first + seeds):
-                run = Planned(over, begin, seed, (*changed, f"train.seed={seed}"))
-                runs.append(run)
-                readings[run.key] = reading
-        order = list(dict.fromkeys(readings.values()))
+                seeded = configuration.of(given, (*overrides, *changed, f"train.seed={seed}"))
+                runs.append(Planned(over, begin, seed, seeded))
+                readings[runs[-1].key] = reading
+        order = list(references)
         runs.sort(key=lambda run: (order.index(readings[run.key]), run.seed))  # whole curves come early
-        seeded = tuple(range(first, first + seeds))
-        return cls(given, base, axes, seeded, chosen, tuple(runs), readings, tuple(overrides))
-
-    @property
-    def batch(self) -> int:
-        """Rows of the fixed batch: the configuration's batch, or the smallest one of the sweep."""
-        sizes = [value for axis in self.axes if axis.field == "train.batch_size" for value in axis.values]
-        return min(sizes, default=self.base.train.batch_size)
+        return cls(base, axes, tuple(range(first, first + seeds)), chosen, tuple(runs), readings, references)
 
     @property
     def about(self) -> str:
         """What has to be alike when a sweep is taken up again."""
-        return configuration.dump({"metric": self.metric, "batch": self.batch, "config": self.base.resolved})
-
-    def config(self, run: Planned) -> Config:
-        """Of one run, made anew: no two runs share an object."""
-        return build(configuration.of(self.given, run.overrides))
-
-    def reference(self, run: Planned) -> Config:
-        """What reads the data of a run and of all that share them; it chooses the split and the fixed batch."""
-        fields = [f"{name}={_yaml(value)}" for name, value in run.over.items() if name.split(".")[0] in _ASKED + _READ]
-        return build(configuration.of(self.given, (*self.overrides, *fields, f"train.batch_size={self.batch}")))
+        batch = _batch(self.axes, self.base)
+        return configuration.dump({"metric": self.metric, "batch": batch, "config": self.base.resolved})
 
     def result(self, outcomes: Mapping[str, Outcome], folder: Path) -> Sweep:
         """What the outcomes say."""
@@ -122,6 +115,12 @@ class Plan:
             for runs in points.values()
         ]
         return Sweep.of(folder, self.axes, self.metric, self.seeds, made)
+
+
+def _batch(axes: Sequence[Axis], base: Config) -> int:
+    """Rows of the fixed batch: the configuration's batch, or the smallest one of the sweep."""
+    sizes = [value for axis in axes if axis.field == "train.batch_size" for value in axis.values]
+    return min(sizes, default=base.train.batch_size)
 
 
 def _settings(

@@ -82,19 +82,19 @@ def _run(plan: Plan, folder: Path) -> dict[str, Outcome]:
     cache = folder / _CACHE
     shutil.rmtree(cache, ignore_errors=True)  # of a sweep that was killed
     with tqdm(total=len(plan.runs), initial=len(done), desc="sweep", unit="run") as bar:
-        for _, members in groupby(plan.runs, key=lambda run: plan.readings[run.key]):
+        for reading, members in groupby(plan.runs, key=lambda run: plan.readings[run.key]):
             together = list(members)
             todo = [run for run in together if run.key not in done]
             if not todo:
                 continue
-            task = prepare(plan.reference(todo[0]), cache / "data", folder / "vectors")
+            task = prepare(plan.references[reading], cache / "data", folder / "vectors")
             data = f"{digest(task.content()):016x}"
             _refuse_other(folder, data, [outcomes[run.key] for run in together if run.key in done])
             rows = next(iter(task.sampler(0, 1)))
             for run in todo:
                 empty = Outcome(run.over, run.start, run.seed, data)
                 bar.set_description_str(f"sweep: {_name(empty)}")
-                outcome = attempt(plan.config(run), task, rows, plan.metric, cache / "run", empty)
+                outcome = attempt(run.config, task, rows, plan.metric, cache / "run", empty)
                 outcomes[run.key] = outcome
                 write_outcomes(folder / _POINTS, outcomes.values())
                 _tell(bar, outcome, plan.metric)
