@@ -43,7 +43,8 @@ RECOMMENDER = [
     *("train.batch_size=64", "train.max_steps=40", "evaluation.queries=30"),
     *("tower.dimensions=16", "tower.query_layers=[32]"),
 ]
-SHRUNK |= {name: RECOMMENDER for name in ("movielens", "movielens_cold", "movielens_time", "movielens_tfrs")}
+SHRUNK |= dict.fromkeys(("movielens", "movielens_cold", "movielens_time"), RECOMMENDER)
+SHRUNK["movielens_tfrs"] = [*RECOMMENDER, "train.learning_rate=0.01", "train.max_steps=120"]
 Columns = dict[str, list[object]]
 
 
@@ -73,7 +74,8 @@ def made_up_data(folder: Path) -> None:
         save(folder / name / "train.parquet", pairs)
         save(folder / name / "test.parquet", held_out)
     draw = random.Random(0)
-    taken = [(user, (7 * place + draw.randrange(3)) % 40) for user in range(60) for place in range(20)]
+    starts = [draw.randrange(40) for _ in range(60)]
+    taken = [(user, (7 * (start + i) + draw.randrange(3)) % 40) for user, start in enumerate(starts) for i in range(20)]
     interactions(folder, taken, [f"{SYLLABLES[item]} {SYLLABLES[-item]}" for item in range(40)])
 
 
