@@ -124,6 +124,28 @@ def test_ties_of_time_go_by_position_and_then_by_row(put) -> None:
     assert not hasattr(timeline, "position")
 
 
+def test_frames_that_leave_rows_out_bring_their_numbers_along(put) -> None:
+    frame = pd.DataFrame({"user": ["a", "a", "b", "a"], "item": ["x", "y", "y", "z"], "time": [1, 2, 3, 4]})
+    kept = frame[frame["user"] == "a"]
+    assert "__index_level_0__" in pa.table(kept).column_names
+    for source in (Interactions.of(kept), Interactions(path=put(kept))):
+        assert rows_of(source.read()) == {"a": [("x", 1), ("y", 2), ("z", 4)]}
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (pd.DataFrame({"user": [], "item": []}), "data holds no rows"),
+        (pd.DataFrame({"user": [1, "a"], "item": ["x", "y"]}), "no table can be made of it: .*column user"),
+        (pd.DataFrame([[1, 2, 3]], columns=["user", "item", "user"]), "no table can be made of it: Duplicate column"),
+    ],
+)
+def test_frames_that_are_no_table_are_told(frame: pd.DataFrame, message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        Interactions.of(frame).read()
+    assert "\n" not in str(caught.value)
+
+
 def test_an_order_only(put) -> None:
     timeline = Interactions(path=put({"user": [1, 1, 2, 1], "item": [3, 4, 5, 6], "position": [2, 1, 0, 0]})).read()
     assert timeline.time is None and rows_of(timeline) == {1: [(6,), (4,), (3,)], 2: [(5,)]}

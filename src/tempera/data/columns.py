@@ -8,6 +8,8 @@ from typing import NoReturn
 
 from ..errors import ConfigError, DataError, did_you_mean
 
+_INDEX = re.compile(r"__index_level_\d+__")  # what pandas numbers its rows by, where it has left some out
+
 
 def plain(name: str) -> str:
     """A name without case and signs: user_id, userId and UserID are one.
@@ -75,7 +77,7 @@ def refuse_unknown(
     usual: Mapping[str, Sequence[str]],
     where: str,
 ) -> None:
-    """Refuse columns with two roles, and columns with none that are not declared as metadata.
+    """Refuse columns with two roles, and columns with none that are neither metadata nor pandas' numbers of rows.
 
     Args:
         names: columns of the table.
@@ -91,7 +93,7 @@ def refuse_unknown(
                 other = taken.get(name, "metadata")
                 raise ConfigError(f"{where}: column {name!r} is given as {other} and as {role}; keep one")
             taken[name] = role
-    unknown = [name for name in names if name not in taken and name not in metadata]
+    unknown = [name for name in names if name not in taken and name not in metadata and not _INDEX.fullmatch(name)]
     if unknown and "*" not in metadata:
         known = [name for role in usual.values() for name in role]
         raise DataError(

@@ -109,7 +109,11 @@ class BeirFolder:
 
 
 def stream(data: Any) -> Iterator[Block]:
-    """An object's rows, some at a time."""
+    """An object's rows, some at a time.
+
+    Raises:
+        DataError: what is no table, or has no rows.
+    """
     first = 1
     for table in _tables(data):
         for start in range(0, len(table), _ROWS):
@@ -117,6 +121,8 @@ def stream(data: Any) -> Iterator[Block]:
             valid(part, "data", first)
             yield Block(part, "data", first)
             first += len(part)
+    if first == 1:
+        raise DataError("data holds no rows: an empty data set cannot be trained on")
 
 
 def _tables(data: Any) -> Iterator[pa.Table]:
@@ -128,6 +134,9 @@ def _tables(data: Any) -> Iterator[pa.Table]:
         raise DataError(f"data holds several data sets ({', '.join(map(str, data))}): hand over one of them")
     try:
         reader = pa.RecordBatchReader.from_stream(data)
+    except (pa.ArrowException, ValueError) as error:
+        reason = "; ".join(str(part).splitlines()[0] for part in error.args)
+        raise DataError(f"data is {type(data).__name__}, and no table can be made of it: {reason}") from None
     except TypeError:
         raise DataError(
             f"data is {type(data).__name__}, which gives no Arrow stream (__arrow_c_stream__): "
