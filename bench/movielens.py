@@ -52,7 +52,6 @@ PARTS: dict[str, dict[str, Any]] = {
     "+ the user's own items masked": {
         "objective": {"temperature": 0.05, "masks": ["same_id", "known_positives"], "corrections": ["log_q"]}
     },
-    "- mixed negatives": {"train.sampled": 0},
 }
 PLAIN = {
     "tower": {"kind": "features", "dimensions": 64, "doc": ["id"]},
