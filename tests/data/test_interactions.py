@@ -263,6 +263,12 @@ def test_faults_are_named(put, columns: dict[str, Any], message: str) -> None:
     assert refused(put(columns)).startswith(message)
 
 
+def test_weights_that_leave_nothing_to_learn_from_are_refused(put) -> None:
+    table = {"user": ["a", "a"], "item": ["x", "y"], "time": [1, 2]}
+    assert refused(put(table | {"weight": [0, 0]})).startswith("column 'weight' is 0 in every row")
+    assert rows_of(Interactions(path=put(table | {"weight": [0, 2]})).read()) == {"a": [("x", 1, 0.0), ("y", 2, 2.0)]}
+
+
 def test_wrong_columns_are_answered(put) -> None:
     path = put({"user": [1], "item": [1], "watched": [1]})
     assert "Did you mean watched?" in refused(path, time="watchd")

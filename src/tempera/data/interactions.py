@@ -177,6 +177,8 @@ def _timeline(
     if not len(events):
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
         raise DataError(f"no interaction is left: {reasons or 'there are no rows'}")
+    if "weight" in columns and not events["weight"].to_numpy().any():
+        raise DataError(f"column {columns['weight']!r} is 0 in every row, and no row counts: give other weights")
     named: dict[str, Any] = dict(columns)
     timeline = timeline_of(events, folder, source=replace(options, **named), strict_time=options.strict_time)
     if folder is not None:
