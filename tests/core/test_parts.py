@@ -347,3 +347,8 @@ def test_every_part_of_a_preset_can_be_replaced(preset: object) -> None:
     assert made.temperature is dial and made.similarity is not preset().similarity
     assert made.pools == (pools.docs, pools.memory) and made.corrections == made.masks == ()
     assert (made.partition, made.numerator, made.hardest, made.tile_elements) == ("joint", "mean", 7, 64)
+
+
+def test_rows_that_all_weigh_nothing_have_no_share() -> None:
+    batch = Batch(Side(torch.eye(3)), Side(torch.eye(3)), weight=torch.zeros(3))
+    assert batch.shares().tolist() == [0.0, 0.0, 0.0]

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tempera.data.pairs import Pairs, Split, content_id, hold_out
@@ -58,6 +58,7 @@ def test_texts_of_all_rows_or_of_some() -> None:
     assert pairs.texts("name") == ["", "", ""]
 
 
+@settings(deadline=None)
 @given(TABLES)
 def test_distinct_texts_come_in_the_order_of_their_first_rows(rows) -> None:
     pairs = Pairs.of([q for q, _, _ in rows], [d for _, d, _ in rows])

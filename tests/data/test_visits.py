@@ -71,6 +71,9 @@ def test_a_batch_is_what_loops_make_of_its_events(seed: int, count: int) -> None
     assert batch.answer is not None and batch.query.ids is not None and batch.doc.ids is not None
     assert batch.answer.tolist() == [item_of[e] for e in events]
     assert batch.query.ids.tolist() == [user_of[e] for e in events]
+    shares = Counter(user for _, user, _ in rows)
+    expected = [math.log(len(events) * shares[user_of[e]] / len(rows)) for e in events]
+    assert batch.query.logq is not None and batch.query.logq.tolist() == pytest.approx(expected, rel=1e-5)
     items = codes(batch.doc.rows)
     assert items == sorted({item_of[e] for e in events}) == batch.doc.ids.tolist()  # once, however many rows it answers
     assert [items[at] for at in batch.answers.tolist()] == [item_of[e] for e in events]

@@ -148,7 +148,7 @@ class Batch(Generic[X]):
     def shares(self) -> Tensor:
         """What each of this device's rows counts in the weighted mean over all devices, [b]."""
         weight = torch.ones(len(self), dtype=torch.float64) if self.weight is None else self.weight.double()
-        return weight[self.local] / weight.sum()
+        return weight[self.local] / weight.sum().clamp_min(torch.finfo(weight.dtype).tiny)  # rows may all weigh nothing
 
 
 def divide(batch: Batch[X], part: int, parts: int) -> Batch[X]:

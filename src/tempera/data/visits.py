@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.batch import Batch, Side
-from ..core.corrections import inclusion_logq
+from ..core.corrections import expected_logq, inclusion_logq
 from ..core.frame import Column, Events, Frame
 from ..core.ragged import Ragged, Shared, from_lengths
 from .batches import Draws
@@ -28,7 +28,8 @@ class Visits:
     """Row k is event k: its user, with what stands before it, and its item.
 
     A batch holds each item once, however many rows it answers, with the log of the chance that the batch holds it at
-    all. Items that are drawn besides stand apart, without those that the rows brought already.
+    all. Items that are drawn besides stand apart, without those that the rows brought already. A user stands there once for
+    each row, with the log of how often that is expected.
 
     Args:
         train: events that are trained on, [e].
@@ -94,7 +95,9 @@ class Visits:
             drawn = drawn[~torch.isin(drawn, distinct)]
         weight = self.timeline.weight
         return Batch(
-            query=Side(frame, ids=user),
+            query=Side(
+                frame, ids=user, logq=expected_logq(len(events), self.known.lengths[user] / len(self.known.values))
+            ),
             doc=self._items(distinct, len(events)),
             sampled=self._items(drawn, len(events)) if len(drawn) else None,
             weight=None if weight is None else torch.from_numpy(weight[events.numpy()]),
