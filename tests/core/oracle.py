@@ -110,7 +110,8 @@ def holds_positive(pair: Pair) -> bool:
 def made(seed: int, n: int = 7, width: int = 5, bare: bool = False, shared: bool = False) -> Data:
     """A batch in which everything happens: equal ids, accidental hits, rows with 0 to 3 negatives.
 
-    In a shared one rows share documents, each of which has an id of its own; one answers no row. A bare one has pairs with ids and nothing else: no negatives, nothing sampled, an empty memory, no weights.
+    In a shared one rows share documents, each of which has an id of its own; one answers no row. A bare one has pairs with
+    ids and nothing else: no negatives, nothing sampled, an empty memory, no weights.
     """
     draw = random.Random(seed)
 
