@@ -66,7 +66,10 @@ def test_an_empty_section_is_its_defaults(section: str) -> None:
         ("objective.similarity=cosin", "objective.similarity: no 'cosin'; there is cosine, dot."),
         ("objective.masks=[same_ids]", "objective.masks[0]: no 'same_ids'; there is same_id"),
         ("objective.pools=[docs, negative]", "objective.pools[1]: no 'negative'; there is docs, negatives, "),
-        ("data.source=pair", "data.source: no 'pair'; there is installed_python, pairs, beir, given, mixture, interactions."),
+        (
+            "data.source=pair",
+            "data.source: no 'pair'; there is installed_python, pairs, beir, given, mixture, interactions.",
+        ),
         ("tower.kind=statics", "tower.kind: no 'statics'; there is static, pretrained, transformer, features."),
     ],
 )
