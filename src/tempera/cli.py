@@ -302,6 +302,10 @@ def sweep(
     learned: Annotated[
         str, typer.Option("--learned", metavar="T,T,...", help="Starting values of temperatures that are learned.")
     ] = "",
+    scheduled: Annotated[
+        str,
+        typer.Option("--scheduled", metavar="A:B,...", help="First and last values of temperatures on a schedule."),
+    ] = "",
     metric: Annotated[
         str | None, typer.Option("--metric", help="By which points are compared; default ndcg@10.")
     ] = None,
@@ -320,8 +324,18 @@ def sweep(
         starts = [float(part) for part in learned.split(",") if part.strip()]
     except ValueError:
         raise TemperaError(f"--learned has {learned!r}, and temperatures such as 0.02,0.1,0.5 are expected") from None
-    found = run_sweep(file, over, seeds, output, overrides, starts, metric, overwrite)
+    schedules = [_schedule(part) for part in scheduled.split(",") if part.strip()]
+    found = run_sweep(file, over, seeds, output, overrides, starts, schedules, metric, overwrite)
     _answer(found.json(), as_json, lambda: print(f"{found}\npicture: {found.folder}/sweep.svg"))
+
+
+def _schedule(text: str) -> tuple[float, float]:
+    """The first and the last value of a schedule."""
+    first, _, last = text.partition(":")
+    try:
+        return float(first), float(last)
+    except ValueError:
+        raise TemperaError(f"--scheduled has {text!r}, and two temperatures such as 0.2:0.02 are expected") from None
 
 
 def _split(arguments: list[str]) -> tuple[Path | None, list[str]]:

@@ -40,6 +40,7 @@ from tempera.tuning.sweep import sweep
 
 OVER = {"objective.temperature": [0.02, 0.1, 0.5, 2.0]}
 SHORT = ["train.max_steps=12", "train.learning_rate=0.01"]
+MOVING: dict[str, Any] = {"learned": [0.05, 0.5], "scheduled": [(0.2, 0.02)]}
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +55,8 @@ def small(pairs_file: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def finished(small: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Sweep:
-    """4 points, 2 seeds, and a learned temperature from two starts; look, do not touch."""
-    return sweep(small, OVER, 2, tmp_path_factory.mktemp("sweeps") / "whole", SHORT, learned=[0.05, 0.5])
+    """4 points, 2 seeds, a learned temperature from two starts, and a schedule; look, do not touch."""
+    return sweep(small, OVER, 2, tmp_path_factory.mktemp("sweeps") / "whole", SHORT, **MOVING)
 
 
 @pytest.fixture
@@ -76,7 +77,8 @@ def test_every_point_has_its_seeds(finished: Sweep) -> None:
     assert [dict(point.over) for point in finished.points] == [
         {"objective.temperature": t} for t in (0.02, 0.1, 0.5, 2)
     ]
-    assert all([run.seed for run in point.outcomes] == [5, 6] for point in (*finished.points, *finished.learned))
+    assert all([run.seed for run in point.outcomes] == [5, 6] for point in finished.everything)
+    assert len(finished.everything) == 4 + 2 + 1
     assert finished.seeds == (5, 6) and finished.metric == "ndcg@10"
 
 
@@ -156,7 +158,26 @@ def test_learned_temperatures_end_elsewhere(finished: Sweep) -> None:
         assert all(run.temperature != point.start and 0.01 <= run.temperature <= 1 for run in point.outcomes)
         assert point.temperature == pytest.approx(np.mean([run.temperature for run in point.outcomes]))
     assert all(run.temperature == pytest.approx(0.1) for run in finished.points[1].outcomes)
-    assert [row["learned from"] for row in finished.table] == [None] * 4 + [0.05, 0.5]
+    assert [row["learned from"] for row in finished.table] == [None] * 4 + [0.05, 0.5, None]
+
+
+def test_a_scheduled_temperature_is_the_run_alone(finished: Sweep, small: dict[str, Any], tmp_path: Path) -> None:
+    alone = train(small, tmp_path / "run", [*SHORT, "objective.temperature={value: 0.2, final: 0.02}"])
+    (point,) = finished.scheduled
+    assert point.name == "scheduled from 0.2 to 0.02"
+    assert point.outcomes[0].metrics == alone.metrics["trained"] != finished.points[0].outcomes[0].metrics
+    assert all(run.temperature == pytest.approx(0.02) for run in point.outcomes)
+    assert [(row["scheduled from"], row["scheduled to"]) for row in finished.table][-2:] == [(None, None), (0.2, 0.02)]
+    assert point not in finished.region
+
+
+def test_a_schedule_keeps_its_shape(small: dict[str, Any]) -> None:
+    cosine = {**small, "objective": {"temperature": {"value": 0.1, "final": 0.05, "schedule": "cosine"}}}
+    axes = module.axes_of({"train.learning_rate": [0.01, 0.02]})
+    plan = module.Plan.of(cosine, axes, 1, [], [], [(0.2, 0.02), (0.2, 0.1), (0.2, 0.02)], None)
+    assert [(run.start, run.final) for run in plan.runs] == [(None, None), (None, None), (0.2, 0.02), (0.2, 0.1)]
+    dials = [run.config.base.temperature for run in plan.runs]
+    assert [(dial.final, dial.schedule) for dial in dials[1:]] == [(f, "cosine") for f in (0.05, 0.02, 0.1)]
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -227,7 +248,8 @@ def test_the_table_is_in_the_file(finished: Sweep) -> None:
 
 def test_it_prints_itself(finished: Sweep) -> None:
     text = str(finished)
-    assert len(text.splitlines()) == 1 + 6 + 1
+    assert len(text.splitlines()) == 1 + 7 + 1
+    assert "learned 0.05 -> " in text and "scheduled 0.2 -> 0.02" in text
     assert "objective.temperature" in text and "0.02" in text and "2 seeds and 40 queries" in text
     assert finished.best is not None and f"best objective.temperature: {finished.best.name} " in text
 
@@ -244,6 +266,7 @@ def test_the_picture_shows_the_points(finished: Sweep) -> None:
     for text in (
         "nDCG@10",
         "learned: start to end",
+        "scheduled: start to end",
         "hardest negative",
         "effective negatives",
         "uniformity",
@@ -270,7 +293,7 @@ def test_a_killed_sweep_goes_on(finished: Sweep, small: dict[str, Any], tmp_path
     config, out = tmp_path / "config.yaml", tmp_path / "out"
     config.write_text(configuration.dump(small))
     command = [sys.executable, "-m", "tempera", "sweep", str(config), *SHORT, "--seeds", "2", "--learned", "0.05,0.5"]
-    command += ["--over", "objective.temperature=0.02,0.1,0.5,2.0", "--output", str(out)]
+    command += ["--scheduled", "0.2:0.02", "--over", "objective.temperature=0.02,0.1,0.5,2.0", "--output", str(out)]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
     end = time.monotonic() + 120
     while not (out / "points.jsonl").is_file() and time.monotonic() < end:
@@ -278,8 +301,8 @@ def test_a_killed_sweep_goes_on(finished: Sweep, small: dict[str, Any], tmp_path
     process.send_signal(signal.SIGKILL)
     process.wait()
     done = (out / "points.jsonl").read_text()
-    assert 0 < len(read_outcomes(out / "points.jsonl")) < 12
-    again = sweep(config, OVER, 2, out, SHORT, learned=[0.05, 0.5])
+    assert 0 < len(read_outcomes(out / "points.jsonl")) < 14
+    again = sweep(config, OVER, 2, out, SHORT, **MOVING)
     assert (out / "points.jsonl").read_text().startswith(done)  # finished runs are not made again
     assert table(again) == table(finished)
     assert not (out / "cache").exists()
@@ -362,6 +385,7 @@ def test_a_crash_is_told_too(small: dict[str, Any], tmp_path: Path, monkeypatch:
         ({"seeds": 0}, "--seeds is 0"),
         ({"metric": "ndcg@3"}, "--metric ndcg@3 is not measured; evaluation.metrics has ndcg@10"),
         ({"learned": [5.0]}, "starts within [floor, ceiling]"),
+        ({"scheduled": [(0.1, 0.0)]}, "must be above 0"),
     ],
 )
 def test_wrong_options_are_told_before_anything_runs(
@@ -418,6 +442,7 @@ def test_the_command_answers(tempera: Any, small: dict[str, Any], tmp_path: Path
         (same, "--over is needed"),
         ((*same, "--over", "x"), "expected FIELD=low:high:log:count"),
         ((*same, "--over", "objective.temperature=1,2", "--learned", "a"), "--learned has 'a'"),
+        ((*same, "--over", "objective.temperature=1,2", "--scheduled", "0.2"), "--scheduled has '0.2'"),
     ):
         answer = tempera(*wrong)
         assert answer.code == 2 and says in answer.err and "Traceback" not in answer.err

@@ -69,7 +69,7 @@ def parse(text: str) -> Axis:
         found = None
     if not found:
         raise ConfigError(f"--over {text}: expected {EXPECTED}")
-    return Axis(field, tuple(_number(value) for value in found))
+    return Axis(field, tuple(number(value) for value in found))
 
 
 def axes_of(over: Mapping[str, Any] | Iterable[str]) -> tuple[Axis, ...]:
@@ -106,7 +106,7 @@ def grid(axes: Sequence[Axis]) -> list[dict[str, Any]]:
 
 
 def _range(field: str, low: str, high: str, kind: str, count: str) -> tuple[Any, ...]:
-    a, b, n = _number(low), _number(high), _number(count)
+    a, b, n = number(low), number(high), number(count)
     if not all(isinstance(value, int | float) for value in (a, b)) or not isinstance(n, int):
         raise ConfigError(f"--over {field}={low}:{high}:{kind}:{count}: expected two numbers and a count")
     if not (math.isfinite(a) and math.isfinite(b) and a < b and n >= 2 and (kind == "linear" or a > 0)):
@@ -119,10 +119,10 @@ def _range(field: str, low: str, high: str, kind: str, count: str) -> tuple[Any,
         inner = [f"{math.exp((1 - s) * math.log(a) + s * math.log(b)):.4g}" for s in shares[1:-1]]
     else:
         inner = [f"{(1 - s) * a + s * b:.6g}" for s in shares[1:-1]]
-    return (a, *map(_number, inner), b)
+    return (a, *map(number, inner), b)
 
 
-def _number(value: Any) -> Any:
+def number(value: Any) -> Any:
     """A number that is written as one, a whole one as int; everything else as it is."""
     if not isinstance(value, str | float):
         return value

@@ -36,9 +36,10 @@ class Outcome:
     """What one run came to; of one that failed, `error` says why and the rest is empty."""
 
     over: Mapping[str, Any]  # the values of the point
-    start: float | None  # what a learned temperature started from; None is a point of the grid
+    start: float | None  # what a learned or scheduled temperature started from; None is a point of the grid
     seed: int
     data: str = ""  # which rows of which data: equal texts are the same
+    final: float | None = None  # what a schedule ends at; None is no schedule
     error: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     per_query: Sequence[float] = ()  # of the sweep's metric
@@ -53,7 +54,7 @@ class Outcome:
     @property
     def key(self) -> str:
         """What tells runs of a sweep apart."""
-        return key_of(self.over, self.start, self.seed)
+        return key_of(self.over, self.start, self.final, self.seed)
 
     def json(self) -> dict[str, Any]:
         """As a JSON object: nan is null."""
@@ -66,13 +67,22 @@ class Outcome:
         return cls(**{**record, "temperature": math.nan if at is None else at})
 
 
-def key_of(over: Mapping[str, Any], start: float | None, seed: int) -> str:
+def key_of(over: Mapping[str, Any], start: float | None, final: float | None, seed: int) -> str:
     """One text for one run.
 
-    >>> key_of({"objective.temperature": 0.1}, None, 3)
-    '[{"objective.temperature": 0.1}, null, 3]'
+    >>> key_of({"objective.temperature": 0.1}, None, None, 3)
+    '[{"objective.temperature": 0.1}, null, null, 3]'
     """
-    return json.dumps([over, start, seed], sort_keys=True, default=str)
+    return json.dumps([over, start, final, seed], sort_keys=True, default=str)
+
+
+def moving(start: float | None, final: float | None) -> str:
+    """What a point beside the grid is called.
+
+    >>> moving(0.1, None), moving(0.2, 0.02)
+    ('learned from 0.1', 'scheduled from 0.2 to 0.02')
+    """
+    return f"learned from {start:g}" if final is None else f"scheduled from {start:g} to {final:g}"
 
 
 def read_outcomes(path: Path) -> list[Outcome]:

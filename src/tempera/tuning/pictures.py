@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _COLORS = ("#1d5fd1", "#be3455", "#0f766e", "#7e3fb0", "#8a6100", "#475569")
-_LEARNED, _REGION = "#b45309", "#dbe8fb"
+_LEARNED, _SCHEDULED, _REGION = "#b45309", "#0f766e", "#dbe8fb"
 _TEMPERATURE = "objective.temperature"
 _WIDE = 8.0  # a range of values is drawn on a logarithmic axis if the highest is so many times the lowest
 _MARKS = ("o", "s", "^", "D")
@@ -107,23 +107,24 @@ def _reached(axes: Axes, sweep: Sweep, lines: Sequence[Line]) -> None:
             label="not shown to be worse than any" if i == 0 else None,
         )
     if any(axis.field == _TEMPERATURE for axis in sweep.axes):
-        _learned(axes, sweep)
+        _moving(axes, sweep.metric, sweep.learned, _LEARNED, "D", "learned: start to end")
+        _moving(axes, sweep.metric, sweep.scheduled, _SCHEDULED, "s", "scheduled: start to end")
     seeds = len(sweep.seeds)
     bars = f"mean of {seeds} seeds with 95 % interval" if seeds > 1 else "one seed"
     axes.set_title(f"{label(sweep.metric)}: {bars}")
     axes.legend(loc="best", fontsize=8)
 
 
-def _learned(axes: Axes, sweep: Sweep) -> None:
-    """Of each learned temperature: from where it started, empty, to where it ended, full, at the height that it reached."""
-    for i, point in enumerate(sweep.learned):
+def _moving(axes: Axes, metric: str, points: Sequence[Point], color: str, mark: str, name: str) -> None:
+    """Of each temperature that moved: from where it started, empty, to where it ended, full, at the height that it reached."""
+    for point in points:
         if not point.done or point.start is None:
             continue
-        height = point.metric(sweep.metric).mean
-        axes.plot([point.start, point.temperature], [height, height], color=_LEARNED, linewidth=1)
-        axes.plot([point.start], [height], "o", markersize=5, markerfacecolor="white", color=_LEARNED)
-        name = "learned: start to end" if i == 0 else None
-        axes.plot([point.temperature], [height], "D", markersize=5, color=_LEARNED, label=name)
+        height = point.metric(metric).mean
+        axes.plot([point.start, point.temperature], [height, height], color=color, linewidth=1)
+        axes.plot([point.start], [height], mark, markersize=5, markerfacecolor="white", color=color)
+        axes.plot([point.temperature], [height], mark, markersize=5, color=color, label=name)
+        name = ""  # once in the legend
 
 
 def _cosines(axes: Axes, sweep: Sweep, lines: Sequence[Line]) -> None:

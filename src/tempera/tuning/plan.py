@@ -30,6 +30,7 @@ class Planned:
 
     over: dict[str, Any]
     start: float | None
+    final: float | None
     seed: int
     options: configuration.Options
 
@@ -41,7 +42,7 @@ class Planned:
     @property
     def key(self) -> str:
         """As its outcome's."""
-        return key_of(self.over, self.start, self.seed)
+        return key_of(self.over, self.start, self.final, self.seed)
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Plan:
         seeds: int,
         overrides: Sequence[str],
         learned: Sequence[float],
+        scheduled: Sequence[tuple[float, float]],
         metric: str | None,
     ) -> Plan:
         """Build every point once.
@@ -80,15 +82,15 @@ class Plan:
         chosen = metric or ("ndcg@10" if "ndcg@10" in names else names[0])
         first, batch = base.train.seed, f"train.batch_size={_batch(axes, base)}"
         runs, readings, references = [], {}, {}
-        for over, begin, values in _settings(axes, base.base.temperature, learned):
-            changed = [f"{field}={_yaml(value)}" for field, value in values.items()]
-            reading = _reading(build(configuration.of(given, (*overrides, *changed))))
+        for over, begin, end, values in _settings(axes, base.base.temperature, learned, scheduled):
+            changed = [f"{field}={as_yaml(value)}" for field, value in values.items()]
+            reading = reading_of(build(configuration.of(given, (*overrides, *changed))))
             if reading not in references:
                 read = [text for text in changed if text.split(".")[0] in _ASKED + _READ]
                 references[reading] = build(configuration.of(given, (*overrides, *read, batch)))
             for seed in range(first, first + seeds):
                 seeded = configuration.of(given, (*overrides, *changed, f"train.seed={seed}"))
-                runs.append(Planned(over, begin, seed, seeded))
+                runs.append(Planned(over, begin, end, seed, seeded))
                 readings[runs[-1].key] = reading
         order = list(references)
         runs.sort(key=lambda run: (order.index(readings[run.key]), run.seed))  # whole curves come early
@@ -104,13 +106,14 @@ class Plan:
         """What the outcomes say."""
         points: dict[str, list[Planned]] = {}
         for run in self.runs:
-            points.setdefault(key_of(run.over, run.start, 0), []).append(run)
+            points.setdefault(key_of(run.over, run.start, run.final, 0), []).append(run)
         made = [
             Point(
                 runs[0].over,
                 runs[0].start,
                 tuple(outcomes[run.key] for run in sorted(runs, key=lambda run: run.seed)),
                 self.readings[runs[0].key][0],
+                runs[0].final,
             )
             for runs in points.values()
         ]
@@ -124,22 +127,27 @@ def _batch(axes: Sequence[Axis], base: Config) -> int:
 
 
 def _settings(
-    axes: Sequence[Axis], temperature: Temperature, learned: Sequence[float]
-) -> Iterator[tuple[dict[str, Any], float | None, dict[str, Any]]]:
-    """Of each point: what it is called by, what a learned temperature starts from, and options with their values."""
+    axes: Sequence[Axis],
+    temperature: Temperature,
+    learned: Sequence[float],
+    scheduled: Sequence[tuple[float, float]],
+) -> Iterator[tuple[dict[str, Any], float | None, float | None, dict[str, Any]]]:
+    """Of each point: what it is called by, from where to where its temperature moves, and options with their values."""
     for over in grid(axes):
-        yield over, None, over
+        yield over, None, None, over
     bounds = {"floor": temperature.floor, "ceiling": temperature.ceiling}
     for begin in dict.fromkeys(learned):
-        yield {}, begin, {TEMPERATURE: {"value": begin, "learnable": True, **bounds}}
+        yield {}, begin, None, {TEMPERATURE: {"value": begin, "learnable": True, **bounds}}
+    for begin, end in dict.fromkeys(scheduled):
+        yield {}, begin, end, {TEMPERATURE: {"value": begin, "final": end, "schedule": temperature.schedule}}
 
 
-def _reading(config: Config) -> Reading:
+def reading_of(config: Config) -> Reading:
     asked, read = (configuration.dump({name: config.resolved[name] for name in part}) for part in (_ASKED, _READ))
     return asked, read
 
 
-def _yaml(value: Any) -> str:
+def as_yaml(value: Any) -> str:
     """A value as it stands in an override."""
     text: str = yaml.safe_dump(value, default_flow_style=True, width=1 << 20)
     return text.removesuffix("...\n").strip()

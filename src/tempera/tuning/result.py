@@ -17,7 +17,7 @@ from ..evaluation.compare import Difference
 from ..export.pictures import label, number
 from .grid import Axis
 from .noise import best_region, interval
-from .outcome import Outcome
+from .outcome import Outcome, moving
 
 CONFIDENCE = 0.95
 # What is printed of what an objective sees; the file has all of it.
@@ -37,9 +37,10 @@ class Point:
     """One setting, trained once a seed."""
 
     over: Mapping[str, Any]
-    start: float | None  # of a temperature that is learned; None is a point of the grid
+    start: float | None  # of a temperature that is learned or scheduled; None is a point of the grid
     outcomes: tuple[Outcome, ...]
     asked: str  # which data, held out how: points that were asked alike are compared query by query
+    final: float | None = None  # of a schedule
 
     @property
     def done(self) -> list[Outcome]:
@@ -54,7 +55,7 @@ class Point:
     @property
     def name(self) -> str:
         """As people write it."""
-        return ", ".join(_shown(value) for value in self.over.values()) or f"learned from {self.start:g}"
+        return ", ".join(_shown(value) for value in self.over.values()) or moving(self.start, self.final)
 
     def metric(self, name: str) -> Difference:
         """The mean over seeds with Student's interval; nan without a run."""
@@ -83,6 +84,7 @@ class Sweep:
     Args:
         points: the grid.
         learned: runs whose temperature was learned.
+        scheduled: runs whose temperature followed a schedule.
         region: the points of which none is shown to be worse than another, see `noise.best_region`.
     """
 
@@ -92,6 +94,7 @@ class Sweep:
     seeds: tuple[int, ...]
     points: tuple[Point, ...]
     learned: tuple[Point, ...]
+    scheduled: tuple[Point, ...]
     region: tuple[Point, ...]
 
     @classmethod
@@ -102,8 +105,14 @@ class Sweep:
         points = tuple(point for point in made if point.start is None)
         scores = [{run.seed: np.array(run.per_query, np.float64) for run in point.done} for point in points]
         region = best_region(scores, [point.asked for point in points], CONFIDENCE)
-        learned = tuple(point for point in made if point.start is not None)
-        return cls(folder, axes, metric, seeds, points, learned, tuple(points[i] for i in region))
+        learned = tuple(point for point in made if point.start is not None and point.final is None)
+        scheduled = tuple(point for point in made if point.final is not None)
+        return cls(folder, axes, metric, seeds, points, learned, scheduled, tuple(points[i] for i in region))
+
+    @property
+    def everything(self) -> tuple[Point, ...]:
+        """The grid, and what is beside it."""
+        return (*self.points, *self.learned, *self.scheduled)
 
     @property
     def best(self) -> Point | None:
@@ -113,7 +122,7 @@ class Sweep:
     @cached_property
     def table(self) -> list[dict[str, Any]]:
         """A row a point, None where there is no number: its values, runs, metrics with intervals, and all that was seen."""
-        rows = [self._row(point) for point in (*self.points, *self.learned)]
+        rows = [self._row(point) for point in self.everything]
         columns = dict.fromkeys(name for row in rows for name in row)
         return [{name: _plain(row.get(name)) for name in columns} for row in rows]
 
@@ -126,7 +135,9 @@ class Sweep:
         spreads = dict.fromkeys(name for run in point.done for name in run.spread)
         return {
             **{axis.field: point.over.get(axis.field) for axis in self.axes},
-            **({"learned from": point.start} if self.learned else {}),
+            **({"learned from": point.start if point.final is None else None} if self.learned else {}),
+            **({"scheduled from": point.start if point.final else None} if self.scheduled else {}),
+            **({"scheduled to": point.final} if self.scheduled else {}),
             "runs": len(point.done),
             "failed": point.failed,
             "in best region": point in self.region,
@@ -165,13 +176,11 @@ class Sweep:
             *SHOWN.values(),
             "gradient",
         ]
-        lines = [head, *(self._line(point) for point in (*self.points, *self.learned))]
+        lines = [head, *(self._line(point) for point in self.everything)]
         widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
         text = "\n".join("  ".join(cell.rjust(w) for cell, w in zip(line, widths)).rstrip() for line in lines)
-        errors = dict.fromkeys(
-            run.error for point in (*self.points, *self.learned) for run in point.outcomes if run.error
-        )
-        failed = sum(point.failed for point in (*self.points, *self.learned))
+        errors = dict.fromkeys(run.error for point in self.everything for run in point.outcomes if run.error)
+        failed = sum(point.failed for point in self.everything)
         ends = [f"{failed} failed: {error}" for error in list(errors)[:1]]
         return "\n".join([text, *ends, self.sentence])
 
@@ -179,7 +188,8 @@ class Sweep:
         found = point.metric(self.metric)
         name = [_shown(point.over[axis.field]) for axis in self.axes if axis.field in point.over]
         if point.start is not None:
-            name = [f"{point.start:g} -> {point.temperature:.3g}", *[""] * (len(self.axes) - 1)]
+            kind = "learned" if point.final is None else "scheduled"
+            name = [f"{kind} {point.start:g} -> {point.temperature:.3g}", *[""] * (len(self.axes) - 1)]
         interval = "" if math.isnan(found.low) else f"{number(found.low)} to {number(found.high)}"
         mean = "failed" if math.isnan(found.mean) else number(found.mean)
         seen = ["" if math.isnan(value) else f"{value:.3g}" for value in (point.seen(name) for name in SHOWN)]

@@ -16,7 +16,7 @@ from ..errors import ConfigError, OutputError, TemperaError
 from ..export.pictures import label, number
 from ..training import digest
 from .grid import axes_of
-from .outcome import Outcome, attempt, prepare, read_outcomes, write_outcomes, write_whole
+from .outcome import Outcome, attempt, moving, prepare, read_outcomes, write_outcomes, write_whole
 from .pictures import picture
 from .plan import Plan
 from .result import Sweep, csv_of
@@ -31,6 +31,7 @@ def sweep(
     output: str | Path = "runs/sweep",
     overrides: Sequence[str] = (),
     learned: Sequence[float] = (),
+    scheduled: Sequence[tuple[float, float]] = (),
     metric: str | None = None,
     overwrite: bool = False,
 ) -> Sweep:
@@ -47,13 +48,14 @@ def sweep(
         output: the folder of points.jsonl, points.csv, sweep.svg and sweep.png.
         overrides: dotted.key=value, as on the command line.
         learned: starting values of temperatures that are learned, beside the grid.
+        scheduled: first and last values of temperatures that follow a schedule, beside the grid.
         metric: by which points are compared; None is ndcg@10 if it is measured, else the first one.
         overwrite: forget what `output` holds of an earlier sweep.
 
     Raises:
         TemperaError: wrong options, in any point; no data; an output of something else; not one run that succeeds.
     """
-    plan = Plan.of(config, axes_of(over), seeds, overrides, learned, metric)
+    plan = Plan.of(config, axes_of(over), seeds, overrides, learned, scheduled, metric)
     if start(plan.base.train.mixed_precision).group.size > 1:
         raise ConfigError("a sweep runs in one process: start it without a launcher")
     folder = Path(output)
@@ -63,8 +65,8 @@ def sweep(
     finally:
         shutil.rmtree(folder / _CACHE, ignore_errors=True)
     found = plan.result(outcomes, folder)
-    if not any(point.done for point in (*found.points, *found.learned)):
-        first = next(run.error for point in (*found.points, *found.learned) for run in point.outcomes)
+    if not any(point.done for point in found.everything):
+        first = next(run.error for point in found.everything for run in point.outcomes)
         raise TemperaError(f"none of {len(plan.runs)} runs has succeeded; the first says: {first}")
     write_whole(folder / "points.csv", csv_of(found.table).encode())
     for suffix, content in picture(found).items():
@@ -92,7 +94,7 @@ def _run(plan: Plan, folder: Path) -> dict[str, Outcome]:
             _refuse_other(folder, data, [outcomes[run.key] for run in together if run.key in done])
             rows = next(iter(task.sampler(0, 1)))
             for run in todo:
-                empty = Outcome(run.over, run.start, run.seed, data)
+                empty = Outcome(run.over, run.start, run.seed, data, run.final)
                 bar.set_description_str(f"sweep: {_name(empty)}")
                 outcome = attempt(run.config, task, rows, plan.metric, cache / "run", empty)
                 outcomes[run.key] = outcome
@@ -113,7 +115,7 @@ def _refuse_other(folder: Path, data: str, done: Sequence[Outcome]) -> None:
 
 
 def _name(run: Outcome) -> str:
-    over = ", ".join(f"{field}={value}" for field, value in run.over.items()) or f"learned from {run.start:g}"
+    over = ", ".join(f"{field}={value}" for field, value in run.over.items()) or moving(run.start, run.final)
     return f"{over}, seed {run.seed}"
 
 
