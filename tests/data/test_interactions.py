@@ -239,8 +239,27 @@ def test_what_is_missing_is_named_or_counted(put) -> None:
         ),
         (
             {"user": [1], "item": [1], "position": ["x"]},
-            "a.parquet: column 'position' holds string, and not all of them are numbers: "
-            "Failed to parse string: 'x' as a scalar of type double",
+            "a.parquet, row 1: column 'position' is 'x', and a number is expected",
+        ),
+        (
+            {"user": [1, 2, 3], "item": [1, 2, 3], "weight": [None, "1", "much"]},
+            "a.parquet, row 3: column 'weight' is 'much', and a number is expected",
+        ),
+        (
+            {"user": [1], "item": [1], "weight": [[1]]},
+            "a.parquet: column 'weight' holds list<element: int64>, and numbers are expected",
+        ),
+        (
+            {"user": [1, 2], "item": [1, 2], "weight": [1.0, np.inf]},
+            "a.parquet, row 2: column 'weight' is infinite",
+        ),
+        (
+            {"user": [1, 2], "item": [1, 2], "weight": [1.0, np.nan]},
+            "a.parquet, row 2: column 'weight' has no number",
+        ),
+        (
+            {"user": [1, 2], "item": [1, 2], "weight": ["1", "nan"]},
+            "a.parquet, row 2: column 'weight' has no number",
         ),
         (
             {"user": [1], "item": [1], "genre": ["x"]},
@@ -275,10 +294,45 @@ def test_wrong_columns_are_answered(put) -> None:
     message = refused(path, ConfigError, time="watched", weight="watched")
     assert message == "a.parquet: column 'watched' is given as time and as weight; keep one"
     assert "has no column for data.min_rating" in refused(path, time="watched", min_rating=1)
+    graded = put({"user": [1], "item": [1], "ratng": [1]})
+    assert "Did you mean ratng?" in refused(graded, min_rating=1, metadata=("*",))
+    assert "Did you mean ratng?" in refused(graded, weight="rating")
+    assert "Did you mean rating?" in refused(graded, min_rating=1)
     path = put({"who": [1], "item": [1]})
     assert "has no column that is usual for a user (user, userid, " in refused(path, metadata=("*",))
     with pytest.raises(ConfigError, match="path is needed"):
         Interactions().read()
+
+
+def test_a_column_is_taken_once(put) -> None:
+    path = put({"user_id": [1], "movieId": [1], "time": [1]})
+    assert refused(path, ConfigError, user="movieId") == (
+        "a.parquet: column 'movieId' is given as user, and no other is usual for the item; it has user_id, movieId, time: "
+        "give data.user another column, or name one with data.item=COLUMN"
+    )
+    assert "column 'user_id' is given as weight, and no other is usual for the user" in refused(
+        path, ConfigError, weight="user_id"
+    )
+    assert "column 'user_id' is given as user and as item" in refused(path, ConfigError, user="user_id", item="user_id")
+
+
+@pytest.mark.parametrize("sign", [";", "\t", "|", "::"])
+def test_columns_that_other_signs_divide_are_told(put, sign: str) -> None:
+    message = refused(put(sign.join("abc") + "\n" + sign.join("123") + "\n"))
+    assert message.startswith(f"a.csv: its columns are divided by {sign!r}, and commas are expected: ")
+    assert "\n" not in message
+    assert "no column that is usual for a user" in refused(put(f"a{sign}b\none\n"))  # which a name may have
+
+
+def test_rows_come_from_one_place(put) -> None:
+    table = pa.table({"user": [1], "item": [1]})
+    options = Interactions(path=put(table.to_pydict()))
+    with pytest.raises(
+        ConfigError, match=r"data.path is .*a.parquet, and a Table is handed over in its place: keep one"
+    ):
+        options.hand(table)
+    with pytest.raises(ConfigError, match=r"data.items is .*items.csv, and a Table is handed over"):
+        Interactions(items="items.csv").hand(table, items=table)
 
 
 def test_files_of_a_folder_have_to_agree(put, tmp_path: Path) -> None:

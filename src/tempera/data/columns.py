@@ -62,8 +62,20 @@ def chosen(
     return tuple(usual)
 
 
-def refuse_absent(role: str, usual: Sequence[str], names: Sequence[str], where: str) -> NoReturn:
-    """Refuse a table in which a role that every table has was not found."""
+def refuse_absent(
+    role: str, usual: Sequence[str], names: Sequence[str], where: str, taken: Mapping[str, str] | None = None
+) -> NoReturn:
+    """Refuse a table in which a role that every table has was not found.
+
+    Args:
+        taken: columns that options give to other roles.
+    """
+    other = next((name for name in taken or {} if plain(name) in usual), None)
+    if taken and other is not None:
+        raise ConfigError(
+            f"{where}: column {other!r} is given as {taken[other]}, and no other is usual for the {role}; it has "
+            f"{', '.join(names)}: give data.{taken[other]} another column, or name one with data.{role}=COLUMN"
+        )
     raise DataError(
         f"{where} has no column that is usual for a {role} ({', '.join(usual)}); "
         f"it has {', '.join(names)}: name one with data.{role}=COLUMN"

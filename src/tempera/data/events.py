@@ -18,6 +18,7 @@ from .readers import Block
 
 Mask = NDArray[np.bool_]
 _DATE = pa.timestamp("us")
+_TIMES = (pa.float64(), _DATE, pa.timestamp("us", "UTC"))  # what a text may say
 
 
 def events_of(
@@ -73,9 +74,9 @@ class _Reader:
         if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
             values = self.parsed(values)
         elif pa.types.is_temporal(values.type):
-            values = self.cast("time", values, _DATE, "are dates", safe=False)
+            values = self.cast("time", values, _DATE, "dates are expected", safe=False)
         elif pa.types.is_integer(values.type):
-            values = self.cast("time", values, pa.int64(), "are times")
+            values = self.cast("time", values, pa.int64(), "times of at most 63 bits are expected")
         elif pa.types.is_floating(values.type):
             values = values.cast(pa.float64())
         elif not pa.types.is_null(values.type):
@@ -95,7 +96,7 @@ class _Reader:
                 return values.cast(kind).cast(_DATE) if pa.types.is_timestamp(kind) else values.cast(kind)
             except pa.ArrowInvalid:
                 continue
-        bad = next(row for row, text in enumerate(values.to_pylist()) if text is not None and not _is_time(text))
+        bad = next(row for row, text in enumerate(values) if not any(_is(kind, text) for kind in _TIMES))
         return self.fail("time", bad, f"is {values[bad].as_py()!r}, and a number or an ISO date is expected")
 
     def weights(self) -> NDArray[np.float32]:
@@ -106,20 +107,28 @@ class _Reader:
 
     def numbers(self, role: str) -> NDArray[np.float64]:
         """A column of finite numbers, [r]."""
-        values = self.cast(role, self.column(role), pa.float64(), "are numbers")
+        values = self.column(role)
+        if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+            self.every_number(role, values)
+        values = self.cast(role, values, pa.float64(), "numbers are expected")
         numbers: NDArray[np.float64] = values.to_numpy(zero_copy_only=False)
         self.every("has no number", role, missing(values))
         self.every("is infinite", role, np.isinf(numbers))
         return numbers
 
+    def every_number(self, role: str, texts: pa.Array) -> None:
+        """Refuse texts that are no numbers."""
+        try:
+            texts.cast(pa.float64())
+        except pa.ArrowInvalid:
+            bad = next(row for row, text in enumerate(texts) if not _is(pa.float64(), text))
+            self.fail(role, bad, f"is {texts[bad].as_py()!r}, and a number is expected")
+
     def cast(self, role: str, values: pa.Array, kind: pa.DataType, what: str, safe: bool = True) -> pa.Array:
         try:
             return values.cast(kind, safe=safe)
-        except pa.ArrowException as error:
-            raise DataError(
-                f"{self.block.file}: column {self.columns[role]!r} holds {values.type}, and not all of them {what}: "
-                f"{str(error).splitlines()[0]}"
-            ) from None
+        except pa.ArrowException:
+            self.fail_column(role, values.type, what)
 
     def column(self, role: str) -> pa.Array:
         """The column of a role; without values where this block of a file lacks it."""
@@ -143,10 +152,11 @@ class _Reader:
             self.fail(role, int(which.argmax()), f"{fault}{remedy}")
 
     def fail(self, role: str, row: int, text: str) -> NoReturn:
-        raise DataError(f"{self.block.file}, row {self.block.first + row}: column {self.columns[role]!r} {text}")
+        place = f"{self.block.file}, row {self.block.first + row}"
+        raise DataError(f"{place}: column {self.columns[role]!r} {text}") from None
 
     def fail_column(self, role: str, given: pa.DataType, text: str) -> NoReturn:
-        raise DataError(f"{self.block.file}: column {self.columns[role]!r} holds {given}, and {text}")
+        raise DataError(f"{self.block.file}: column {self.columns[role]!r} holds {given}, and {text}") from None
 
 
 def id_values(values: pa.Array, where: str) -> pa.Array:
@@ -175,11 +185,10 @@ def missing(values: pa.Array) -> Mask:
     return absent
 
 
-def _is_time(text: str) -> bool:
-    for kind in (pa.float64(), _DATE, pa.timestamp("us", "UTC")):
-        try:
-            pa.array([text]).cast(kind)
-        except pa.ArrowInvalid:
-            continue
-        return True
-    return False
+def _is(kind: pa.DataType, text: pa.Scalar) -> bool:
+    """Whether a text says a value of a kind, or nothing."""
+    try:
+        text.cast(kind)
+    except pa.ArrowInvalid:
+        return False
+    return True

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, did_you_mean
 from .columns import chosen, plain, refuse_absent, refuse_repeated, refuse_unknown
 from .division import Divide, GlobalTime
 from .events import events_of
@@ -86,7 +86,17 @@ class Interactions:
         return cls(**options).hand(data, users, items)
 
     def hand(self, data: Any, users: Any = None, items: Any = None) -> Handed:
-        """The same options for objects in place of paths."""
+        """The same options for objects in place of paths.
+
+        Raises:
+            ConfigError: an object and a path for the same.
+        """
+        for name, given in (("path", data), ("users", users), ("items", items)):
+            if given is not None and getattr(self, name) is not None:
+                raise ConfigError(
+                    f"data.{name} is {getattr(self, name)}, and a {type(given).__name__} is handed over in its place: "
+                    "keep one of them"
+                )
         return Handed(self, data, users, items)
 
     def read(self, folder: Path | None = None) -> Timeline:
@@ -117,7 +127,8 @@ class Interactions:
         }
         for role in ("user", "item"):
             if not columns[role]:
-                refuse_absent(role, USUAL[role], names, where)
+                others = {column[0]: other for other, column in given.items() if column}
+                refuse_absent(role, USUAL[role], names, where, others)
         refuse_unknown(names, columns, self.metadata, USUAL, where)
         found = {role: columns[role][0] for role in USUAL if columns[role]}
         if "rating" in found and self.min_rating is None:
@@ -128,7 +139,8 @@ class Interactions:
                 f"data.metadata=[{name}] to take all rows"
             )
         if self.min_rating is not None and "rating" not in found:
-            raise DataError(f"{where} has no column for data.min_rating: name one with data.rating=COLUMN")
+            near = did_you_mean("rating", names)
+            raise DataError(f"{where} has no column for data.min_rating: name one with data.rating=COLUMN.{near}")
         return found
 
 

@@ -19,6 +19,7 @@ from ..errors import DataError
 
 _BLOCK = 1 << 24  # bytes that are parsed at once; a longer row of CSV cannot be read
 _ROWS = 1 << 16  # rows of a Parquet file that are held at once
+_SEPARATORS = ("::", ";", "\t", "|")  # that other programs write in place of commas
 _ROW = re.compile(r"(?:in row|Row #)\s*(\d+)")
 
 
@@ -184,6 +185,8 @@ def _csv(path: Path) -> Iterator[pa.Table]:
     try:
         with pa.input_stream(str(path)) as stream:  # decompresses by extension
             names = reader.open_csv(stream, reader.ReadOptions(block_size=_BLOCK), parse).schema.names
+        if len(names) == 1:
+            _refuse_separator(path, names[0])
         texts = reader.ConvertOptions(
             column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
         )
@@ -194,6 +197,19 @@ def _csv(path: Path) -> Iterator[pa.Table]:
         if "UTF8" in str(error):
             _csv_fault(path)
         raise
+
+
+def _refuse_separator(path: Path, header: str) -> None:
+    """Refuse a table of one column in which another sign than the comma divides the first two lines into as many parts."""
+    with _open(path) as file:
+        file.readline()
+        row = file.readline().decode("utf-8", "replace")
+    found = next((sign for sign in _SEPARATORS if 0 < header.count(sign) == row.count(sign)), None)
+    if found is not None:
+        raise DataError(
+            f"{path}: its columns are divided by {found!r}, and commas are expected: write it with commas, or hand it over, "
+            f"tempera.train(..., data=pandas.read_csv({path.name!r}, sep={found!r}))"
+        )
 
 
 def _csv_fault(path: Path) -> None:
