@@ -134,7 +134,12 @@ NAMES = "a.csv has no column that is usual for a {} ({}); it has {}: name one wi
     [
         ("qery,doc", {}, NAMES.format("query", ", ".join(QUERY_NAMES), "qery, doc", "query")),
         ("query,reply", {}, NAMES.format("doc", ", ".join(DOC_NAMES), "query, reply", "doc")),
-        ("Query;Doc", {}, NAMES.format("query", ", ".join(QUERY_NAMES), "Query;Doc", "query")),
+        (
+            "Query;Doc",
+            {},
+            "a.csv: its columns are divided by ';', and commas are expected: write it with commas, or hand it over, "
+            "tempera.train(..., data=pandas.read_csv('a.csv', sep=';'))",
+        ),
         (
             "title,body",
             {"query": "titel"},

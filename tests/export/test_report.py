@@ -15,6 +15,7 @@ import pytest
 
 from tempera.evaluation.compare import Difference
 from tempera.evaluation.spread import Spread
+from tempera.export import pictures
 from tempera.export.report import Example, Hit, Report, Words, headline, render
 
 EMPTY, ONES = np.zeros(0, np.float32), np.ones(3, np.float32)
@@ -171,6 +172,18 @@ def test_pictures_have_names_and_ids_of_their_own(page: str) -> None:
     assert len(ids) == len(set(ids)) > 0
     assert set(re.findall(r"(?:url\(|href=\")#([^)\"]+)", page)) <= set(ids)
     assert "temperature (right)" in page
+
+
+def test_the_legend_of_many_systems_has_room() -> None:
+    """As many as a recommender's report has."""
+    names = ("untrained", "popularity", "item-kNN", "EASE", "transitions", "trained")
+    with pictures.canvas("systems", *pictures.SIZE) as figure:
+        pictures._bars(figure, {name: {"hit@10": 0.2, "ndcg@10": 0.1} for name in names})
+        figure.draw_without_rendering()
+        (legend,) = figure.legends
+        box = legend.get_window_extent()
+        assert [text.get_text() for text in legend.get_texts()] == list(names)
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
 
 
 def test_same_report_same_bytes(page: str) -> None:

@@ -27,6 +27,7 @@ _BLUE, _GREY, _QUIET, _RULE = "#1d5fd1", "#a3adba", "#5b6778", "#cbd5e1"
 # A system keeps its colour in every picture. What is written in a colour has a contrast of at least 4.5 to white.
 _SYSTEMS = {"untrained": _GREY, "bm25": "#b45309", "trained": _BLUE}
 _LINES = (_BLUE, "#be3455", "#0f766e", "#7e3fb0", "#8a6100", "#475569")
+SIZE = 4.3, 3.6  # inches
 _POINTS = 1000  # of a line; more cannot be seen and would make the page large
 
 
@@ -87,7 +88,7 @@ def svg_of(figure: Figure) -> str:
 
 def _svg(name: str, draw: Callable[[Figure], None]) -> str:
     """What is drawn, as an element whose ids are found in no other picture."""
-    with canvas(name, 4.3, 3.6) as figure:
+    with canvas(name, *SIZE) as figure:
         draw(figure)
         svg = svg_of(figure)
     return re.sub(r'( id="| xlink:href="#|url\(#)', rf"\1{name}-", svg[svg.index("<svg") :])
