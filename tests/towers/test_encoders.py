@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tempera.errors import DataError
+from tempera.errors import ConfigError, DataError
 from tempera.towers.encoders import (
     UNKNOWN,
     Bag,
@@ -110,6 +110,17 @@ def test_ids_share_vectors_by_bucket_and_new_ones_have_one_too() -> None:
     assert fewer.row_of.tolist() == [1 + buckets[3], 1 + buckets[31]]  # whoever else is there, and trained on or not
 
 
+def test_nobody_is_in_no_bucket() -> None:
+    """Who is asked for without an id has not what some bucket likes."""
+    made = encoder(Id(buckets=3), entities([1, 1, 0], id=["a", "b", ""]))
+    assert made.row_of[2] == UNKNOWN and made(torch.tensor([2])).abs().sum() == 0 < made(torch.tensor([0])).abs().sum()
+
+
+def test_in_buckets_no_id_is_unknown() -> None:
+    with pytest.raises(ConfigError, match=r"buckets 7 and unknown 0\.05: unknown ids have the vector of their bucket"):
+        Id(buckets=7, unknown=0.05)
+
+
 # Categories ----------------------------------------------------------------------------------------------------------
 
 
@@ -191,7 +202,7 @@ def test_a_shared_table_trains_its_unknown_vector_if_one_feature_does() -> None:
 
 
 def test_numbers_are_normalised_by_what_is_trained_on() -> None:
-    values = [1.0, 1e9, 4.0, None, math.inf]
+    values = [1.0, 1e9, 4.0, None, math.nan]
     made = encoder(Number("price"), entities([1, 0, 2, 1, 1], price=values))
     assert isinstance(made, Linear)
     mean, deviation = 2.5, 1.5
@@ -308,17 +319,36 @@ def test_what_is_kept_of_entities_moves_with_the_tower_and_is_not_saved(name: st
 @pytest.mark.parametrize(
     ("feature", "message"),
     [
-        (Category("brand"), "the feature category needs a column 'brand', and there are id, n, l, s"),
-        (Categories("n"), "the feature categories cannot read the column 'n', which is int64"),
+        (Category("brand"), "the feature category needs a column 'brand', and there are id, n, l, s, i"),
+        (
+            Categories("n"),
+            "the feature categories cannot read the column 'n', which is int64: lists, or texts with separators, are "
+            "expected; take category for one value",
+        ),
         (Categories("none"), "the feature categories needs a column 'none'"),
-        (Category("l"), "the feature category cannot read the column 'l', which is list"),
-        (Text("l"), "the feature text cannot read the column 'l', which is list"),
-        (Number("s"), "the feature number cannot read the column 's', which is string: Failed to parse string: 'x'"),
+        (
+            Category("l"),
+            "cannot read the column 'l', which is list<item: string>: one value is expected; take categories",
+        ),
+        (Text("l"), "the feature text cannot read the column 'l', which is list<item: string>: one text is expected"),
+        (
+            Number("l"),
+            "the feature number cannot read the column 'l', which is list<item: string>: a number is expected",
+        ),
+        (
+            Number("s"),
+            "the feature number cannot read the column 's', which is 'x' for 'c': a number is expected, or none",
+        ),
+        (Number("i"), "the feature number cannot read the column 'i', which is infinite for 'b': a number is expected"),
+        (Number("i", buckets=2), "the column 'i', which is infinite for 'b'"),
+        (Number("i", scale="log"), "the column 'i', which is infinite for 'b'"),
         (Number("none"), "the feature number needs a column 'none'"),
     ],
 )
 def test_columns_that_cannot_be_read_are_named(feature: Any, message: str) -> None:
-    given = entities(n=[1, 2, 3, 4, 5], l=[["a"]] * 5, s=["x"] * 5)
+    given = entities(
+        n=[1, 2, 3, 4, 5], l=[["a"]] * 5, s=["1", None, "x", "4", "y"], i=[1.0, -math.inf, None, 2.0, math.inf]
+    )
     with pytest.raises(DataError) as error:
         encoder(feature, given)
     assert message in str(error.value) and "\n" not in str(error.value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..core.ragged import Ragged, spread
-from ..errors import DataError
+from ..errors import ConfigError, DataError
 from .pair import Options, Tower
 from .static import Static
 
@@ -28,6 +28,10 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 _POWERS = 62  # of 2, that times are told apart by
 UNKNOWN = 0  # row of a table for what training has not seen
 TEXT = pa.large_string()
+# What features expect, for messages.
+_ONE = "one value is expected; take categories for lists"
+_SEVERAL = "lists, or texts with separators, are expected; take category for one value"
+_NUMBER = "a number is expected, or none"
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,8 @@ class Entities:
         """What training has seen, [u]."""
         return self.count > 0
 
-    def column(self, name: str, feature: str, kind: pa.DataType) -> pa.ChunkedArray:
-        """A feature's column, its values of a kind; times are seconds since 1970.
+    def column(self, name: str, feature: str, kind: pa.DataType, expected: str) -> pa.ChunkedArray:
+        """A feature's column, its values of a kind, which messages call what is `expected`; times are seconds since 1970.
 
         Raises:
             DataError: no such column, or one of another kind.
@@ -57,9 +61,16 @@ class Entities:
             if pa.types.is_temporal(column.type):
                 column = column.cast(pa.timestamp("s"), safe=False).cast(pa.int64())
             return column.cast(kind)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            text = f"the column {name!r}, which is {column.type}: {str(error).splitlines()[0]}"
-            raise DataError(f"tower: the feature {feature} cannot read {text}") from None
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            what = str(column.type)
+            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+                row = next(row for row, text in enumerate(column) if not _is(kind, text))
+                what = f"{column[row].as_py()!r} for {self.table['id'][row].as_py()!r}"
+            self.refuse(name, feature, what, expected)
+
+    def refuse(self, name: str, feature: str, what: str, expected: str) -> NoReturn:
+        """Refuse a column that is not what a feature reads."""
+        raise DataError(f"tower: the feature {feature} cannot read the column {name!r}, which is {what}: {expected}")
 
 
 # Vectors by name, with the values that have one; features that name the same table share it.
@@ -126,21 +137,32 @@ class Id:
 
     Args:
         table: name of the table; features with the same one share it. None is user or item.
-        buckets: ids share this many vectors, by hash; None gives each its own.
+        buckets: ids share this many vectors, by hash, new ones too; None gives each its own.
         unknown: share of the rows that train the vector for unknown ids instead of their own; at 0 that vector is 0.
+
+    Raises:
+        ConfigError: both; in buckets no id is unknown.
     """
 
     table: str | None = None
     buckets: Count | None = None
     unknown: Share = 0.0
 
+    def __post_init__(self) -> None:
+        if self.buckets is not None and self.unknown:
+            raise ConfigError(
+                f"id has buckets {self.buckets} and unknown {self.unknown:g}: unknown ids have the vector of their bucket, "
+                "which others train; keep one of the two"
+            )
+
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
         """For these entities; ids without a training event are unknown."""
-        values = entities.column("id", "id", TEXT)
+        values = entities.column("id", "id", TEXT, _ONE)
         seen = values.filter(pa.array(entities.known))
         if self.buckets is not None:
+            nobody = pc.equal(values, "").to_numpy(zero_copy_only=False)  # who is in no bucket
             seen = pa.array([f"{i} of {self.buckets}" for i in range(self.buckets)], TEXT)
-            values = seen.take(pa.array(buckets_of(values, self.buckets)))
+            values = seen.take(pa.array(buckets_of(values, self.buckets), mask=nobody))
         table, row_of = _table(tables, self.table or role, width, seen, values, self.unknown > 0)
         return Lookup(row_of, table, self.unknown)
 
@@ -161,7 +183,7 @@ class Category:
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
         """For these entities."""
-        values = entities.column(self.column, "category", TEXT)
+        values = entities.column(self.column, "category", TEXT, _ONE)
         seen = values.filter(pa.array(entities.known))
         table, row_of = _table(tables, self.table or self.column, width, seen, values, seen.null_count > 0)
         return Lookup(row_of, table, 0.0)
@@ -194,8 +216,8 @@ class Categories:
         """A list of texts for each entity; an empty text has none."""
         kind = entities.table.schema.field(self.column).type if self.column in entities.table.column_names else None
         if kind is None or not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-            return entities.column(self.column, "categories", pa.large_list(TEXT))
-        texts = entities.column(self.column, "categories", TEXT)
+            return entities.column(self.column, "categories", pa.large_list(TEXT), _SEVERAL)
+        texts = entities.column(self.column, "categories", TEXT, _SEVERAL)
         parts = pc.split_pattern(pc.if_else(pc.equal(texts, ""), None, texts), self.separator)
         return parts.cast(pa.large_list(TEXT))
 
@@ -203,6 +225,9 @@ class Categories:
 @dataclass(frozen=True)
 class Number:
     """A number, normalised to mean 0 and deviation 1 of what is trained on, or in buckets of equal frequency.
+
+    Missing ones, and those that are not a number (nan), have a vector of their own where training has seen one, and none
+    where it has not. Infinite ones are refused.
 
     Args:
         column: of the features of users or items.
@@ -216,7 +241,10 @@ class Number:
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
         """For these entities."""
-        values = entities.column(self.column, "number", pa.float64()).to_numpy().copy()
+        values = entities.column(self.column, "number", pa.float64(), _NUMBER).to_numpy().copy()
+        if np.isinf(values).any():
+            who = entities.table["id"][int(np.isinf(values).argmax())].as_py()
+            entities.refuse(self.column, "number", f"infinite for {who!r}", _NUMBER)
         if self.scale == "log":
             values = np.sign(values) * np.log1p(np.abs(values))
         seen = values[entities.known & np.isfinite(values)]
@@ -267,7 +295,7 @@ class Text:
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
         """For these entities; a tokenizer is trained on the texts of those that training has seen."""
-        texts = entities.column(self.column, "text", TEXT).fill_null("")
+        texts = entities.column(self.column, "text", TEXT, "one text is expected").fill_null("")
         tower = self.tower.build(texts.filter(pa.array(entities.known)).to_pylist())
         return Reader(tower, tower.features(texts.to_pylist(), "reading texts"), width)
 
@@ -291,6 +319,15 @@ class Elapsed:
 
     It tells who goes on from who comes back: the next item follows the latest ones only while a user is at it.
     """
+
+
+def _is(kind: pa.DataType, text: pa.Scalar) -> bool:
+    """Whether a text says a value of a kind, or nothing."""
+    try:
+        text.cast(kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def buckets_of(ids: pa.ChunkedArray, buckets: int) -> NDArray[np.int64]:
