@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .evaluation.judge import evaluate as evaluate
     from .run import Run as Run
     from .training import train as train
+    from .tuning.calibrate import calibrate as calibrate
     from .tuning.result import Sweep as Sweep
     from .tuning.sweep import sweep as sweep
     from .verification import Proof as Proof
@@ -59,6 +60,7 @@ _HOME = {
     "train": "training",
     "Proof": "verification",
     "verify": "verification",
+    "calibrate": "tuning.calibrate",
     "Sweep": "tuning.result",
     "sweep": "tuning.sweep",
 }

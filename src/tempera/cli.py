@@ -101,16 +101,60 @@ def search(
         Path | None, typer.Option("--index", metavar="DIR", help="An exported index to search instead.")
     ] = None,
     onnx: Annotated[Path | None, typer.Option("--onnx", metavar="DIR", help="An exported model to embed by.")] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option("--threshold", metavar="P", min=0, max=1, help="Least probability that is shown; see calibrate."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Search a run's corpus with its model."""
     from .run import Run
 
-    found = Run(run).search(query, k, index, onnx)
-    document = {"query": query, "hits": [hit.json() for hit in found]}
+    ranked = Run(run).search(query, k, index, onnx, None if threshold is None else 0.0)
+    found = [hit for hit in ranked if threshold is None or (hit.probability or 0.0) >= threshold]
+    document: dict[str, Any] = {"query": query, "hits": [hit.json() for hit in found]}
     width = max((len(hit.name) for hit in found), default=0)
-    lines = [f"{hit.rank:>2}  {hit.score:.3f}  {hit.name:<{width}}  {hit.place}" for hit in found]
+    lines = [
+        f"{hit.rank:>2}  {hit.score:.3f}  {_percent(hit.probability)}{hit.name:<{width}}  {hit.place}" for hit in found
+    ]
+    if threshold is not None:
+        document |= {"threshold": threshold, "left_out": len(ranked) - len(found)}
+        lines.append(f"left out: {len(ranked) - len(found)} of {len(ranked)} with a probability below {threshold:g}")
     _answer(document, as_json, lambda: print("\n".join(lines)))
+
+
+@app.command()
+def calibrate(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A run folder or a model folder.")],
+    pairs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PAIRS] [data.ROLE=COLUMN ...]",
+            help="A table with or without labels, or a BEIR folder; of a run, without any: what it held out.",
+        ),
+    ] = None,
+    precision: Annotated[
+        list[float] | None, typer.Option("--precision", metavar="P", help="To find a threshold for; may be repeated.")
+    ] = None,
+    recall: Annotated[
+        list[float] | None, typer.Option("--recall", metavar="R", help="To find a threshold for; may be repeated.")
+    ] = None,
+    depth: Annotated[int, typer.Option("--depth", min=1, help="Hits of a query that are looked at.")] = 10,
+    split: Annotated[str, typer.Option("--split", help="Of BEIR folders.")] = "test",
+    as_json: Json = False,
+) -> None:
+    """Make probabilities of a model's similarities, for search --threshold; written beside the model."""
+    from .evaluation.model import Model
+    from .tuning.calibrate import calibrate as run_calibration
+
+    paths, roles = _with_roles(pairs) if pairs else ([None], None)
+    if len(paths) != 1:
+        raise TemperaError(f"one table of pairs or BEIR folder is expected, and {len(paths)} are given")
+    stated = (precision, recall) if precision or recall else ([0.9], [0.9])
+    found = run_calibration(model, paths[0], roles, stated[0] or (), stated[1] or (), depth, split)
+    folder = Model(str(model)).folder
+    document = {"output": str(folder.absolute()), **found.json()}
+    _answer(document, as_json, lambda: print(f"{found}\npicture: {folder}/calibration.svg"))
 
 
 @app.command()
@@ -356,6 +400,11 @@ def _with_roles(arguments: list[str]) -> tuple[list[Path], Any]:
     if not paths:
         raise TemperaError(f"a table of pairs or a BEIR folder is expected, and there is only {given[0]}")
     return paths, build_roles(load(None, given))
+
+
+def _percent(probability: float | None) -> str:
+    """A column of probabilities, where there are any."""
+    return "" if probability is None else f"{probability:>5.0%}  "
 
 
 def _answer(document: Any, as_json: bool, show: Callable[[], Any]) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import DataError
+from .export.calibration import FILE as CALIBRATION
+from .export.calibration import Calibration, read_calibration
 from .export.index import Found, Index
 from .export.onnx_model import OnnxModel
 from .towers.saved import Encode, fingerprint, load
@@ -66,15 +69,24 @@ class Run:
         """Which model this is: the index says by which one it was made."""
         return fingerprint(self.folder / "model")
 
-    def search(self, query: str, k: int = 10, index: Path | None = None, onnx: Path | None = None) -> list[Found]:
-        """The k documents nearest to a query, best first.
+    def search(
+        self,
+        query: str,
+        k: int = 10,
+        index: Path | None = None,
+        onnx: Path | None = None,
+        threshold: float | None = None,
+    ) -> list[Found]:
+        """The k documents nearest to a query, best first; with their probabilities, if the model is calibrated.
 
         Args:
             index: search this exported index instead of the run's own.
             onnx: embed by this exported model instead of the run's own.
+            threshold: leave out what is an answer with a lower probability.
 
         Raises:
-            DataError: an empty query, an index that another model has made, or a run that recommends.
+            DataError: an empty query, an index that another model has made, a run that recommends, or a threshold and no
+                calibration of this model.
         """
         if self.recommends:
             raise DataError(
@@ -87,9 +99,31 @@ class Run:
         text = query.encode("utf-8", "replace").decode("utf-8")  # a terminal may pass on bytes that are no text
         place = self.index if index is None else Index(index)
         if onnx is None:
-            return place.search(self.encode([text])[0], k, self.fingerprint)
+            found = place.search(self.encode([text])[0], k, self.fingerprint)
+            return self._told(found, self.fingerprint, threshold)
         model = OnnxModel(onnx)
-        return place.search(model.encode([text])[0], k, model.fingerprint)
+        return self._told(place.search(model.encode([text])[0], k, model.fingerprint), model.fingerprint, threshold)
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """What `tempera calibrate` has found of the model.
+
+        Raises:
+            DataError: nothing, or what is not readable.
+        """
+        return read_calibration(self.folder / "model")
+
+    def _told(self, found: list[Found], model: str, threshold: float | None) -> list[Found]:
+        """With probabilities, and without what stands below the threshold."""
+        if threshold is None and not (self.folder / "model" / CALIBRATION).is_file():
+            return found
+        if threshold is not None and not 0 <= threshold <= 1:
+            raise DataError(f"the threshold is {threshold:g}, and a probability from 0 to 1 is expected")
+        if threshold is not None or self.calibration.model == model:
+            self.calibration.refuse_other(model, self.folder / "model")
+            p = self.calibration.probability([hit.score for hit in found]).tolist()
+            found = [replace(hit, probability=each) for hit, each in zip(found, p, strict=True)]
+        return [hit for hit in found if threshold is None or (hit.probability or 0.0) >= threshold]
 
     @property
     def recommends(self) -> bool:

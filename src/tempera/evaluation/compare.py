@@ -87,16 +87,26 @@ def bootstrap_columns(
     >>> round(found.mean, 3), found.low, found.high
     (0.667, 0.0, 1.0)
     """
+    totals = resampled(np.column_stack([values, np.ones(len(values))]), groups, draws, seed)
+    means = totals[:, :-1] / totals[:, -1:]
+    return [interval(mean, column, confidence) for mean, column in zip(values.mean(0).tolist(), means.T)]
+
+
+def resampled(values: Floats, groups: NDArray[np.int64] | None = None, draws: int = 1000, seed: int = 0) -> Floats:
+    """Sums of the columns of `draws` resamples of the rows, [n, m] -> [draws, m]; rows of one group, [n], come together.
+
+    >>> resampled(np.ones((3, 1)), draws=2).tolist()
+    [[3.0], [3.0]]
+    """
     at = np.arange(len(values)) if groups is None else np.unique(groups, return_inverse=True)[1]
-    sizes = np.bincount(at).astype(np.float64)
-    sums = np.stack([np.bincount(at, column) for column in values.T], 1)  # [g, m]
-    generator, means = np.random.default_rng(seed), []
-    for size in _blocks(draws, len(sizes)):
-        drawn = generator.integers(0, len(sizes), (size, len(sizes))) + np.arange(size)[:, None] * len(sizes)
+    count = int(at.max()) + 1
+    sums = np.stack([np.bincount(at, column, count) for column in values.T], 1)  # [g, m]
+    generator, totals = np.random.default_rng(seed), []
+    for size in _blocks(draws, count):
+        drawn = generator.integers(0, count, (size, count)) + np.arange(size)[:, None] * count
         times = np.bincount(drawn.ravel(), minlength=drawn.size).reshape(drawn.shape).astype(np.float64)
-        means.append(times @ sums / (times @ sizes)[:, None])
-    found = zip(values.mean(0).tolist(), np.concatenate(means).T)
-    return [interval(mean, resampled, confidence) for mean, resampled in found]
+        totals.append(times @ sums)
+    return np.concatenate(totals)
 
 
 def interval(value: float, draws: Floats, confidence: float) -> Difference:

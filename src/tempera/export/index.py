@@ -36,10 +36,11 @@ class Found:
     name: str
     place: str
     preview: str
+    probability: float | None = None  # that it is an answer, if the model is calibrated
 
     def json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return asdict(self)
+        """As a JSON object; a model without calibration has no probability there."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def write_index(folder: Path, vectors: Vectors, documents: pa.Table, stamp: Stamp | None = None) -> None:

@@ -114,7 +114,7 @@ def said(error: Exception) -> str:
 def fingerprint(folder: Path) -> str:
     """A hash of all files of a saved model that decide its vectors: weights, configuration, tokenizer, prompts; 32 hex digits.
 
-    The model card and hidden files are left out.
+    The model card, hidden files, and the calibration that is made of its vectors are left out.
 
     Raises:
         DataError: no such folder, or an empty one.
@@ -124,7 +124,7 @@ def fingerprint(folder: Path) -> str:
         raise DataError(f"{folder} is not a saved model: there is no such folder, or it is empty")
     digest = xxhash.xxh3_128()
     for name, path in sorted(files.items()):
-        if path.suffix == ".md" or name.startswith(".") or "/." in name:
+        if path.suffix == ".md" or name.startswith((".", "calibration.")) or "/." in name:
             continue
         digest.update(f"{name}\0{path.stat().st_size}\0".encode())
         with path.open("rb") as file:

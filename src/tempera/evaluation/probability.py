@@ -1,0 +1,129 @@
+"""From a similarity to the probability that a document answers: a logistic curve, or a rising function of any form.
+
+Letters in shapes: n pairs, u distinct scores, b blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+_STEPS = 100  # of Newton's method, which takes about ten
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """P = 1 / (1 + exp(-(slope * score + intercept))).
+
+    1 / slope is by how much a similarity has to rise to make the odds e times as high.
+    """
+
+    slope: float
+    intercept: float
+
+    def __call__(self, scores: Floats) -> Floats:
+        """Probabilities of scores."""
+        return _sigmoid(self.slope * np.asarray(scores, np.float64) + self.intercept)
+
+    @classmethod
+    def fit(cls, scores: Floats, relevant: Mask) -> Logistic:
+        """The curve of the lowest log loss by Platt's targets, [n] each.
+
+        Targets are (r + 1) / (r + 2) for the r relevant pairs and 1 / (w + 2) for the w others in place of 1 and 0, so that
+        separable pairs have a finite curve (Platt 1999). Newton's method with a halved step where a whole one does
+        not descend (Lin, Lin and Weng 2007).
+
+        >>> curve = Logistic.fit(np.array([0.1, 0.2, 0.7, 0.9]), np.array([False, False, True, True]))
+        >>> curve(np.array([0.1, 0.5, 0.9])).round(2).tolist()
+        [0.23, 0.52, 0.8]
+        """
+        right, wrong = int(relevant.sum()), int((~relevant).sum())
+        target = np.where(relevant, (right + 1) / (right + 2), 1 / (wrong + 2))
+        middle, width = float(scores.mean()), float(scores.std()) or 1.0
+        x = np.stack([(scores - middle) / width, np.ones(len(scores))])  # [2, n]
+        at = np.array([0.0, np.log((right + 1) / (wrong + 1))])
+
+        def loss(place: Floats) -> float:
+            z = place @ x
+            return float((np.logaddexp(0, z) - target * z).sum())
+
+        for _ in range(_STEPS):
+            p = _sigmoid(at @ x)
+            gradient = x @ (p - target)
+            hessian = (x * (p * (1 - p))) @ x.T + 1e-12 * np.eye(2)
+            step, before, share = np.linalg.solve(hessian, gradient), loss(at), 1.0
+            while share > 1e-10 and loss(at - share * step) > before - 1e-4 * share * float(gradient @ step):
+                share /= 2
+            at = at - share * step
+            if np.abs(gradient).max() < 1e-9 * len(scores) or share <= 1e-10:
+                break
+        return cls(float(at[0]) / width, float(at[1] - at[0] * middle / width))
+
+
+@dataclass(frozen=True)
+class Isotonic:
+    """Probabilities that rise with the score: linear between the knots, and level beyond the first and the last."""
+
+    scores: tuple[float, ...]
+    probabilities: tuple[float, ...]
+
+    def __call__(self, scores: Floats) -> Floats:
+        """Probabilities of scores."""
+        found: Floats = np.interp(scores, self.scores, self.probabilities)
+        return found
+
+    @classmethod
+    def fit(cls, scores: Floats, relevant: Mask) -> Isotonic:
+        """The rising function with the least squared error, [n] each (Zadrozny and Elkan 2002).
+
+        The lowest score gets one relevant pair more and the highest one that is not, so that no probability is 0 or 1: a block
+        of m pairs at an end that are all alike then says 1 / (m + 1) or m / (m + 1).
+        """
+        distinct, at = np.unique(scores, return_inverse=True)
+        weight = np.bincount(at).astype(np.float64)
+        right = np.bincount(at, relevant)
+        right[0] += 1
+        np.add.at(weight, [0, -1], 1)  # which may be one score
+        first, value = rising(right / weight, weight)
+        last = np.append(first[1:], len(distinct)) - 1
+        knots, which = np.unique(np.concatenate([first, last]), return_index=True)
+        return cls(tuple(distinct[knots].tolist()), tuple(np.concatenate([value, value])[which].tolist()))
+
+
+Map = Logistic | Isotonic
+MAPS: dict[str, Callable[[Floats, Mask], Map]] = {"logistic": Logistic.fit, "isotonic": Isotonic.fit}
+
+
+def constant(scores: Floats, relevant: Mask) -> Logistic:
+    """The share of relevant pairs, whatever the score: what a map has to beat."""
+    right, wrong = int(relevant.sum()), int((~relevant).sum())
+    return Logistic(0.0, float(np.log((right + 1) / (wrong + 1))))
+
+
+def rising(values: Floats, weight: Floats) -> tuple[NDArray[np.int64], Floats]:
+    """The nearest rising values by weighted squares, as blocks of equal ones: where each begins, and its value, [b] each.
+
+    Neighbours that fall are replaced by their mean until none is left (Ayer et al. 1955).
+
+    >>> [part.tolist() for part in rising(np.array([1.0, 3.0, 2.0, 4.0]), np.ones(4))]
+    [[0, 1, 3], [1.0, 2.5, 4.0]]
+    """
+    blocks: list[tuple[int, float, float]] = []  # start, weight, sum
+    for i, (value, mass) in enumerate(zip(values.tolist(), weight.tolist(), strict=True)):
+        start, total = i, value * mass
+        while blocks and blocks[-1][2] * mass >= total * blocks[-1][1]:
+            start, before, more = blocks.pop()
+            mass, total = mass + before, total + more
+        blocks.append((start, mass, total))
+    return np.array([start for start, _, _ in blocks]), np.array([total / mass for _, mass, total in blocks])
+
+
+def _sigmoid(z: Floats) -> Floats:
+    p: Floats = np.exp(-np.logaddexp(0, -z))  # which neither overflows nor rounds small ones to 0
+    return p
