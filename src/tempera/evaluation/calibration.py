@@ -5,6 +5,7 @@ Letters in shapes: n pairs, q queries, k depth, D width, c documents, m bins.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +26,7 @@ LEAST = 10  # queries, pairs that are relevant, and pairs that are not
 ISOTONIC = (1000, 50)  # pairs, and pairs of each kind, from which on any rising function is tried
 SUPPORT = 20  # pairs that have to stand above a threshold
 BASE = "base rate"
+Z = 1.959964  # of 95 % of a normal distribution
 
 
 @dataclass(frozen=True)
@@ -228,14 +230,22 @@ def _members(p: Floats) -> Floats:
 
 
 def _shares(pairs: Scored, part: Floats, whole: Floats) -> list[Difference]:
-    """Sums of the columns of `part` over those of `whole`, [n, m] each, with intervals over queries."""
+    """Sums of the columns of `part` over those of `whole`, [n, m] each, with intervals over queries.
+
+    They are never narrower than those of independent pairs (Wilson 1927): resamples of nothing but right ones are all alike.
+    """
     count = part.shape[1]
     totals = resampled(np.column_stack([part, whole]), pairs.query)
     found = []
     for i in range(count):
         over = totals[:, count + i]
         draws = totals[over > 0, i] / over[over > 0]  # a resample may hold none
-        found.append(interval(float(part[:, i].sum() / whole[:, i].sum()), draws, 0.95))
+        n = float(whole[:, i].sum())
+        share = float(part[:, i].sum()) / n
+        drawn = interval(share, draws, 0.95)
+        middle, half = (share + Z**2 / (2 * n)), Z * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
+        low, high = ((middle - half) / (1 + Z**2 / n), (middle + half) / (1 + Z**2 / n))
+        found.append(Difference(share, max(0.0, min(low, drawn.low)), min(1.0, max(high, drawn.high)), 0.95))
     return found
 
 

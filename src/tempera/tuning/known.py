@@ -29,6 +29,7 @@ from ..evaluation.ranking import Relevant
 from ..evaluation.tasks import Retrieval
 from ..export.index import Index
 from ..run import Run
+from ..towers.saved import fingerprint
 
 _ALL = float("-inf")  # as data.min_score: every pair is read
 
@@ -68,7 +69,7 @@ def known(model: Model, path: Path | None, roles: Roles | None, depth: int, spli
     """
     run = Path(model.path)
     if path is None:
-        return _in_index(run, held_out(run)).shown(model, depth)
+        return _in_index(model, held_out(run)).shown(model, depth)
     if is_beir(path):
         refuse_roles(path, roles)
         return _of_task(model, Retrieval.beir(path, split)).shown(model, depth)
@@ -78,7 +79,7 @@ def known(model: Model, path: Path | None, roles: Roles | None, depth: int, spli
     if pairs.source.score is not None:
         return _labelled(model, pairs, path, roles, pairs.source.score)
     if (run / "index").is_dir():
-        return _in_index(run, pairs).shown(model, depth)
+        return _in_index(model, pairs).shown(model, depth)
     return _of_task(model, Retrieval.pairs(path, roles)).shown(model, depth)
 
 
@@ -107,9 +108,12 @@ def held_out(folder: Path) -> Pairs:
     return Pairs(pairs.table.filter(pa.array(asked)))
 
 
-def _in_index(run: Path, pairs: Pairs) -> Asked:
+def _in_index(model: Model, pairs: Pairs) -> Asked:
     """Queries of pairs in the corpus of a run."""
+    run = Path(model.path)
     index = Index(run / "index")
+    if index.stamp is not None:
+        index.stamp.refuse_other(fingerprint(model.folder), index.folder)
     ids = pa.array(pairs.ids("doc")).cast(pa.string())
     place = pc.fill_null(pc.index_in(ids, value_set=index.documents["id"].combine_chunks()), -1)
     doc = place.to_numpy(zero_copy_only=False).astype(np.int64)
