@@ -8,8 +8,10 @@ import platform
 import statistics
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -72,6 +74,60 @@ def added_memory(run: Callable[[], Any]) -> int:
 def _status(key: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(next(line for line in lines if line.startswith(f"{key}:")).split()[1])
+
+
+class Meter:
+    """Highest memory of the process's own and CPU seconds of each phase."""
+
+    def __init__(self) -> None:
+        self.phases: dict[str, dict[str, float]] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        done, highest = threading.Event(), [0]
+
+        def watch() -> None:
+            while not done.wait(0.05):
+                highest[0] = max(highest[0], own_bytes())
+
+        watcher = threading.Thread(target=watch)
+        start = time.process_time()
+        watcher.start()
+        try:
+            yield
+        finally:
+            done.set()
+            watcher.join()
+        self.phases[name] = {"seconds": time.process_time() - start, "bytes": max(highest[0], own_bytes())}
+
+
+def own_bytes() -> int:
+    """What the process holds for itself (RssAnon), in bytes (Linux)."""
+    return _status("RssAnon")
+
+
+def by_line(script: str, count: int, goal: int, what: str) -> tuple[dict[str, Any], dict[str, dict[str, float]], float]:
+    """What `script --one n` measures at `count` and at a quarter of it, and by the line through both at `goal`.
+
+    Each runs in a process of its own: what does not grow with the rows is told from what does.
+
+    Returns:
+        All figures, those at `count` by phase, and the most GiB that a phase takes at the goal.
+    """
+    few, many = (
+        json.loads(subprocess.run([sys.executable, script, "--one", str(n)], capture_output=True, check=True).stdout)
+        for n in (count // 4, count)
+    )
+    slope = {name: (many[name]["bytes"] - few[name]["bytes"]) / (count * 3 / 4) for name in many}
+    expected = {name: (many[name]["bytes"] + slope[name] * (goal - count)) / 2**30 for name in many}
+    rows = [
+        [name, f"{p['seconds']:.1f}", f"{p['bytes'] / 2**20:,.0f}", f"{slope[name]:.0f}", f"{expected[name]:.2f}"]
+        for name, p in many.items()
+    ]
+    table(["phase", "CPU s", "MiB", f"bytes for one {what} more", f"GiB at {goal:,}"], rows)
+    print(f"{count:,} {what}s and a quarter of them measured; {goal:,} by the line through both, not run")
+    figures = {f"{what}s": count, "phases": many, "quarter": few, "bytes_each": slope, "expected_gib": expected}
+    return figures, many, max(expected.values())
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

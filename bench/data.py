@@ -9,12 +9,7 @@ The model, its optimiser and the embeddings of a batch are apart.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import torch
 
-from _harness import Aim, finish, table
+from _harness import Aim, Meter, by_line, finish, own_bytes
 from tempera.data.batches import Draws, Shuffled
 from tempera.data.catalogue import Catalogue, stored
 from tempera.data.files import PairsFile
@@ -47,34 +42,6 @@ def write(folder: Path, pairs: int) -> None:
             "doc": [docs[i] for i in generator.integers(0, len(docs), rows)],
         }
         parquet.write_table(pa.table(columns), folder / f"{start:09}.parquet")
-
-
-class Meter:
-    """Highest memory of the process's own and CPU seconds of each phase."""
-
-    def __init__(self) -> None:
-        self.phases: dict[str, dict[str, float]] = {}
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        done, highest = threading.Event(), [0]
-
-        def watch() -> None:
-            while not done.wait(0.05):
-                highest[0] = max(highest[0], own_bytes())
-
-        watcher = threading.Thread(target=watch)
-        start = time.process_time()
-        watcher.start()
-        yield
-        done.set()
-        watcher.join()
-        self.phases[name] = {"seconds": time.process_time() - start, "bytes": max(highest[0], own_bytes())}
-
-
-def own_bytes() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith("RssAnon:")).split()[1])
 
 
 def measure(pairs: int) -> dict[str, dict[str, float]]:
@@ -109,21 +76,9 @@ def main() -> None:
         print(json.dumps(measure(int(sys.argv[2]))))
         return
     pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
-    few, many = (
-        json.loads(subprocess.run([sys.executable, __file__, "--one", str(n)], capture_output=True, check=True).stdout)
-        for n in (pairs // 4, pairs)
-    )  # each in a process of its own: what does not grow with the pairs is told from what does
-    slope = {name: (many[name]["bytes"] - few[name]["bytes"]) / (pairs * 3 / 4) for name in many}
-    expected = {name: (many[name]["bytes"] + slope[name] * (GOAL - pairs)) / 2**30 for name in many}
-    rows = [
-        [name, f"{p['seconds']:.1f}", f"{p['bytes'] / 2**20:,.0f}", f"{slope[name]:.0f}", f"{expected[name]:.2f}"]
-        for name, p in many.items()
-    ]
-    table(["phase", "CPU s", "MiB", "bytes a pair more", f"GiB at {GOAL:,}"], rows)
-    print(f"{pairs:,} pairs and a quarter of them measured; {GOAL:,} by the line through both")
-    figures = {"pairs": pairs, "phases": many, "quarter": few, "bytes_a_pair": slope, "expected_gib": expected}
-    aims = [Aim(f"GiB at {GOAL:,} pairs, by proportion", max(expected.values()), 2.0)]
-    finish("data", figures, aims, ["pyarrow", "numpy", "torch"])
+    found, _, most = by_line(__file__, pairs, GOAL, "pair")
+    aims = [Aim(f"GiB at {GOAL:,} pairs, by proportion", most, 2.0)]
+    finish("data", found, aims, ["pyarrow", "numpy", "torch"])
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ The towers, their tables and the optimiser are apart. Users have texts for ids, 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,8 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from _harness import Aim, finish, table
-from data import Meter, own_bytes
+from _harness import Aim, Meter, by_line, finish, own_bytes
 from tempera.data.division import GlobalTime
 from tempera.data.frequency import counted
 from tempera.data.interactions import Interactions
@@ -85,26 +83,14 @@ def main() -> None:
         print(json.dumps(measure(int(sys.argv[2]))))
         return
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000_000
-    few, many = (
-        json.loads(subprocess.run([sys.executable, __file__, "--one", str(n)], capture_output=True, check=True).stdout)
-        for n in (count // 4, count)
-    )  # each in a process of its own: what does not grow with the events is told from what does
-    slope = {name: (many[name]["bytes"] - few[name]["bytes"]) / (count * 3 / 4) for name in many}
-    expected = {name: (many[name]["bytes"] + slope[name] * (GOAL - count)) / 2**30 for name in many}
-    rows = [
-        [name, f"{p['seconds']:.1f}", f"{p['bytes'] / 2**20:,.0f}", f"{slope[name]:.0f}", f"{expected[name]:.2f}"]
-        for name, p in many.items()
-    ]
-    table(["phase", "CPU s", "MiB", "bytes an event more", f"GiB at {GOAL:,}"], rows)
-    print(f"{count:,} interactions and a quarter of them measured; {GOAL:,} by the line through both, not run")
+    found, many, most = by_line(__file__, count, GOAL, "interaction")
     sampled, whole = (many["batches"][name] / 1e6 for name in ("sampled_a_second", "with_contexts_a_second"))
     print(f"{sampled:.1f} million targets a CPU second, their epoch's plan included; {whole:.1f} with their contexts")
-    figures = {"interactions": count, "phases": many, "quarter": few, "bytes_an_event": slope, "expected_gib": expected}
     aims = [
-        Aim(f"GiB at {GOAL:,} interactions, by proportion", max(expected.values()), 8.0),
+        Aim(f"GiB at {GOAL:,} interactions, by proportion", most, 8.0),
         Aim("million targets a CPU second", sampled, 5.0, at_least=True),
     ]
-    finish("interactions", figures, aims, ["pyarrow", "numpy", "torch"])
+    finish("interactions", found, aims, ["pyarrow", "numpy", "torch"])
 
 
 if __name__ == "__main__":

@@ -128,6 +128,11 @@ def canonical(folder: Path) -> dict[str, Any]:
     return {"source": "interactions", **found, "split": "leave_last_out"}
 
 
+def below(folder: Path, figures: Any) -> Any:
+    """Figures whose paths begin at `folder`, which is another one on every machine."""
+    return json.loads(json.dumps(figures).replace(f"{folder}/", ""))
+
+
 def recipe(folder: Path) -> None:
     """The example as it stands, on the published split."""
     config = yaml.safe_load((EXAMPLES / "movielens.yaml").read_text(encoding="utf-8"))
@@ -150,7 +155,7 @@ def recipe(folder: Path) -> None:
         Aim("ndcg@10", ndcg, 0.20, at_least=True),
         Aim("CPU minutes of a run", max(found["cpu_seconds"] for found in runs) / 60, 15),
     ]
-    finish("movielens_recipe", {"config": config, "runs": runs}, aims, PACKAGES)
+    finish("movielens_recipe", below(folder, {"config": config, "runs": runs}), aims, PACKAGES)
 
 
 def parts(folder: Path) -> None:
@@ -167,7 +172,7 @@ def parts(folder: Path) -> None:
         before = values["all"]
         print(name, {w: [round(v, 4) for v in values[w]] for w in TIERS}, flush=True)
     table(("hit@10, seen excluded, 2 epochs", *TIERS, "brings (95 % over seeds)"), rows)
-    finish("movielens_parts", {"config": PLAIN, "parts": PARTS, "runs": found}, [], PACKAGES)
+    finish("movielens_parts", below(folder, {"config": PLAIN, "parts": PARTS, "runs": found}), [], PACKAGES)
 
 
 def by_time(folder: Path) -> None:
@@ -182,6 +187,7 @@ def by_time(folder: Path) -> None:
         config = {**config, "data": {**data, "metadata": []}}
         config["evaluation"] = {**config.get("evaluation", {}), "metrics": [*METRICS, "hit@100"], "baselines": True}
         (runs,) = runs_of([config])
+        config = below(Path(place), config)
     rows = []
     for system in runs[0]["protocols"]:
         cells = [
@@ -197,7 +203,7 @@ def by_time(folder: Path) -> None:
         Aim("next, hit@10, less EASE's", statistics.mean(ours) - statistics.mean(ease), 0.0, at_least=True),
         Aim("rolling, hit@10", statistics.mean(rolling), 0.24, at_least=True),
     ]
-    finish("movielens_time", {"config": config, "runs": runs}, aims, PACKAGES)
+    finish("movielens_time", below(folder, {"config": config, "runs": runs}), aims, PACKAGES)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import torch
 
 from . import config as configuration
 from .core.frame import Frame
-from .data.features import KEY, keyed
+from .data.features import KEY, by_id
 from .data.interactions import USUAL
 from .data.readers import blocks
 from .errors import DataError
@@ -72,19 +72,12 @@ def _new(path: Path, recommender: Recommender, there: pa.Table, dropped: Counter
             "tower.doc of texts, categories or numbers"
         )
     column = configuration.load(recommender.folder / "config.yaml").values.get("data", {}).get("item") or "item"
-    table = pa.concat_tables(
-        [keyed(block, "item", column, USUAL["item"]) for block in blocks(path) if len(block.table)],
-        promote_options="permissive",
-    )
-    ids = table[KEY]
-    twice = pc.value_counts(ids).filter(pc.greater(pc.value_counts(ids).field("counts"), 1))
-    if len(twice):
-        raise DataError(f"{path} has two rows of item {twice.field('values')[0].as_py()!r}: give each one row")
+    table = by_id(blocks(path), "item", column, USUAL["item"])
     needed = [feature.column for feature in features]
     missing = next((name for name in needed if name not in table.column_names), None)
     if missing is not None:
         raise DataError(f"{path} has no column {missing!r}, which the towers read; it has {_names(table)}")
-    known = pc.is_in(ids, value_set=recommender.item_ids.combine_chunks())
+    known = pc.is_in(table[KEY], value_set=recommender.item_ids.combine_chunks())
     if already := pc.sum(known).as_py():
         dropped["that the run has already"] = already
     table = table.filter(pc.invert(known))

@@ -21,6 +21,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[CONFIG.yaml] [KEY=VALUE ...]", help="A configuration, and dotted overrides."),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on standard output, and nothing else there.")
 ]
@@ -28,10 +32,7 @@ Json = Annotated[
 
 @app.command()
 def train(
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[CONFIG.yaml] [KEY=VALUE ...]", help="A configuration, and dotted overrides."),
-    ] = None,
+    arguments: Arguments = None,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The run folder to make.")] = Path(
         "runs/first"
     ),
@@ -72,10 +73,7 @@ def train(
 
 @app.command()
 def verify(
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[CONFIG.yaml] [KEY=VALUE ...]", help="A configuration, and dotted overrides."),
-    ] = None,
+    arguments: Arguments = None,
     as_json: Json = False,
 ) -> None:
     """Prove on your own data that the configuration computes what it says; exit code 1 if it does not."""
@@ -178,7 +176,7 @@ def recommend(
     from .run import Run
 
     taken = None if history is None else [name.strip() for name in history.split(",") if name.strip()]
-    answer = Run(run).recommend(user, taken, k, not include_seen, index, elapsed)
+    answer = Run(run).recommend(user, taken, k=k, exclude_seen=not include_seen, index=index, elapsed=elapsed)
     hits = [{"rank": hit.rank, "score": hit.score, "id": hit.id, "name": hit.name} for hit in answer.found]
     document = {"user": user, "history": answer.history, "notes": list(answer.notes), "hits": hits}
     _answer(document, as_json, lambda: print(answer))
@@ -327,10 +325,7 @@ def mine(
 
 @app.command()
 def sweep(
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[CONFIG.yaml] [KEY=VALUE ...]", help="A configuration, and dotted overrides."),
-    ] = None,
+    arguments: Arguments = None,
     over: Annotated[
         list[str] | None,
         typer.Option(

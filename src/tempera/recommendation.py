@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load as tensors_of
 from torch import Tensor
 
 from .build import Config, describe
@@ -31,21 +30,22 @@ from .data.visits import Visits
 from .data.withheld import Withheld, withhold
 from .engine.distributed import ALONE, Group
 from .errors import ConfigError, DataError, TemperaError
-from .evaluation.baselines import Observed
-from .evaluation.catalogue import Histories, inner
+from .evaluation.baselines import BASELINES, Observed, by_history
+from .evaluation.catalogue import Histories, Scores, inner
 from .evaluation.cold import ColdItems, Means
 from .evaluation.popularity import Popularity
-from .evaluation.recommendation import Recommended, judge_baselines
+from .evaluation.recommendation import Recommended
 from .evaluation.spread import spread
 from .export.card import RECOMMENDER
 from .export.report import Example, Hit, Words
 from .export.tables import Table, tables
 from .run import HISTORIES
-from .serving import ITEMS, USERS, index_items, titles_of, write_entities
+from .serving import ITEMS, USERS, index_items, opened, titles_of, write_entities
 from .task import Judged, Sampler, Verdict
 from .towers.encoders import Elapsed, Entities
 from .towers.features import Features, FeatureTowers
 
+OURS = ("untrained", "trained")  # systems; the others are baselines
 WORDS = Words(
     title="Tempera run: a recommender",
     facts={"pairs": "interactions", "train": "trained on", "queries": "asked at the end", "corpus": "items ranked"},
@@ -169,42 +169,41 @@ class Recommendation:
         """The towers as they are now, by the test of every protocol; on the way, by some of the validation."""
         if not whole:
             asked = self.division.validation or self.division.test
-            return self._verdict(next(iter(asked.values())), self.config.evaluation.queries)[0]
-        found = {name: self._verdict(events) for name, events in self.division.test.items()}
-        system = "trained" if self.reached else "untrained"
+            events = self._some(next(iter(asked.values())), self.config.evaluation.queries)
+            return self._verdict(events, self.item_vectors)[0]
+        items = self.item_vectors
+        found = {name: self._verdict(events, items) for name, events in self.division.test.items()}
+        system = OURS[bool(self.reached)]
         self.reached[system] = {name: reached for name, (_, reached) in found.items()}
         if self.withheld is not None:
-            self._judge_cold(system, self.withheld)
+            self._judge_cold(system, self.withheld, items)
         return found[self.protocol][0]
 
-    def _verdict(self, events: Events, most: int | None = None) -> tuple[Verdict, Recommended]:
-        events = self._some(events, most)
-        users, items = self.user_vectors(events), self.item_vectors
-        target = np.asarray(self.timeline.item[events], np.int64)
-        popularity = Popularity(self.visits.counts)
-        reached = Recommended.of(
-            inner(users, items),
-            target,
-            self._seen(events),
-            popularity,
-            self.config.evaluation.metrics,
-            self.timeline.user_of(events),
-        )
+    def _verdict(self, events: Events, items: NDArray[np.float32]) -> tuple[Verdict, Recommended]:
+        users = self.user_vectors(events)
+        reached = self._reached(inner(users, items), events)
         unit = [
-            rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12) for rows in (users, items[target])
+            rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+            for rows in (users, items[reached.target])
         ]
         return Verdict(reached, spread(*unit)), reached
 
-    def _judge_cold(self, system: str, withheld: Withheld) -> None:
+    def _reached(self, scores: Scores, events: Events) -> Recommended:
+        """What scores of all items make of events."""
+        target = np.asarray(self.timeline.item[events], np.int64)
+        users, popularity = self.timeline.user_of(events), Popularity(self.visits.counts)
+        return Recommended.of(scores, target, self._seen(events), popularity, self.config.evaluation.metrics, users)
+
+    def _judge_cold(self, system: str, withheld: Withheld, items: NDArray[np.float32]) -> None:
         events = withheld.targets
         target = np.asarray(self.timeline.item[events], np.int64)
         metrics, users = self.config.evaluation.metrics, self.timeline.user_of(events)
         asked = ColdItems(withheld.items, withheld.counts, target, self._seen(events), metrics, users)
-        self.cold[system] = asked.model(self.user_vectors(events), self.item_vectors)
+        self.cold[system] = asked.model(self.user_vectors(events), items)
         self.cold |= {"popularity as if known": asked.popularity(), "random": asked.chance()}
 
-    def _some(self, events: Events, most: int | None) -> Events:
-        if most is None or len(events) <= most:
+    def _some(self, events: Events, most: int) -> Events:
+        if len(events) <= most:
             return events
         chosen = np.random.default_rng(self.seed).choice(len(events), most, replace=False)
         return events[np.sort(chosen)]
@@ -227,14 +226,13 @@ class Recommendation:
             return {}
         timeline = self.timeline
         observed = Observed(timeline.item, timeline.offsets, len(timeline.item_ids), self.division.train)
-        for name, events in self.division.test.items():
-            target = np.asarray(timeline.item[events], np.int64)
-            metrics, users = self.config.evaluation.metrics, timeline.user_of(events)
-            for system, reached in judge_baselines(observed, target, self._seen(events), metrics, users).items():
-                self.reached.setdefault(system, {})[name] = reached
-        return {
-            name: found[self.protocol] for name, found in self.reached.items() if name not in ("untrained", "trained")
-        }
+        for system, baseline in BASELINES.items():
+            fitted = baseline.fit(observed)  # one at a time: each may hold a table of items by items
+            self.reached[system] = {
+                name: self._reached(by_history(fitted, self._seen(events)), events)
+                for name, events in self.division.test.items()
+            }
+        return {system: self.reached[system][self.protocol] for system in BASELINES}
 
     def about(self) -> dict[str, Any]:
         """Every protocol of every system, by tier and by history length; what each makes of withheld items."""
@@ -259,7 +257,7 @@ class Recommendation:
         """The baseline that is best in nDCG@10, or else in the first metric, if any is asked for."""
         names = self.config.evaluation.metrics
         main = "ndcg@10" if "ndcg@10" in names else names[0]
-        others = {name: found.metrics[main] for name, found in systems.items() if name not in ("untrained", "trained")}
+        others = {name: found.metrics[main] for name, found in systems.items() if name not in OURS}
         return max(others, key=lambda name: others[name], default=None)
 
     def tables(self) -> list[Table]:
@@ -277,10 +275,7 @@ class Recommendation:
     def reopened(self, folder: Path) -> float:
         """Save the towers, read them into others, and compare: the largest difference in any number of a vector."""
         self.tower.save(folder)
-        assert isinstance(self.config.tower, Features)
-        other = self.config.tower.build(self.users, self.items)
-        other.load_state_dict(tensors_of((folder / "model.safetensors").read_bytes()))
-        other.normalised = self.tower.normalised
+        other = opened(self.config, self.users, self.items, folder / "model.safetensors")
         items = Frame({"item": torch.arange(min(8, len(self.timeline.item_ids)))})
         users = self.visits.frame(torch.from_numpy(self.division.test[self.protocol][:8]))
         pairs = [(tower.encode(items), tower.encode(users, "query")) for tower in (self.tower, other)]

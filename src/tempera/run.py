@@ -22,7 +22,35 @@ if TYPE_CHECKING:  # it would load torch
 HISTORIES = "histories.parquet"  # of a recommender's users
 
 
-class Run:
+class RunFolder:
+    """What every run has, of texts or of interactions.
+
+    Raises:
+        DataError: no such folder, where it has to be there.
+    """
+
+    def __init__(self, folder: str | Path, there: bool = True) -> None:
+        self.folder = Path(folder)
+        if there and not self.folder.is_dir():
+            raise DataError(f"no such run: {folder}")
+
+    @cached_property
+    def index(self) -> Index:
+        """What is searched in: documents or items, with their vectors."""
+        return Index(self.folder / "index")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Which model this is: the index says by which one it was made."""
+        return fingerprint(self.folder / "model")
+
+    @property
+    def recommends(self) -> bool:
+        """Whether it is a run on interactions."""
+        return (self.folder / HISTORIES).is_file()
+
+
+class Run(RunFolder):
     """The folder that `tempera train` leaves.
 
     Args:
@@ -31,11 +59,6 @@ class Run:
     Raises:
         DataError: no such folder.
     """
-
-    def __init__(self, folder: str | Path, there: bool = True) -> None:
-        self.folder = Path(folder)
-        if there and not self.folder.is_dir():
-            raise DataError(f"no such run: {folder}")
 
     @cached_property
     def document(self) -> dict[str, Any]:
@@ -58,16 +81,6 @@ class Run:
     def encode(self) -> Encode:
         """Texts to vectors, [n, D]."""
         return load(self.folder / "model")
-
-    @cached_property
-    def index(self) -> Index:
-        """The corpus."""
-        return Index(self.folder / "index")
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Which model this is: the index says by which one it was made."""
-        return fingerprint(self.folder / "model")
 
     def search(
         self,
@@ -125,11 +138,6 @@ class Run:
             found = [replace(hit, probability=each) for hit, each in zip(found, p, strict=True)]
         return [hit for hit in found if threshold is None or (hit.probability or 0.0) >= threshold]
 
-    @property
-    def recommends(self) -> bool:
-        """Whether it is a run on interactions."""
-        return (self.folder / HISTORIES).is_file()
-
     @cached_property
     def recommender(self) -> Recommender:
         """The towers of a run on interactions."""
@@ -137,17 +145,9 @@ class Run:
 
         return Recommender(self.folder)
 
-    def recommend(
-        self,
-        user: Any = None,
-        history: Sequence[Any] | None = None,
-        k: int = 10,
-        exclude_seen: bool = True,
-        index: Path | None = None,
-        elapsed: float = 0.0,
-    ) -> Recommendations:
-        """The k items that suit a user, or who has taken what `history` names, best first; see `Recommender.recommend`."""
-        return self.recommender.recommend(user, history, k, exclude_seen, index, elapsed)
+    def recommend(self, user: Any = None, history: Sequence[Any] | None = None, **options: Any) -> Recommendations:
+        """The items that suit a user, or who has taken what `history` names, best first; see `Recommender.recommend`."""
+        return self.recommender.recommend(user, history, **options)
 
     def add_items(self, path: str | Path) -> Run:
         """This run with the new items of a table, told by their features; see `tempera.arrivals.add_items`."""

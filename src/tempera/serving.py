@@ -27,11 +27,10 @@ from .errors import DataError, did_you_mean
 from .export.index import Found, Index, write_index, write_parquet
 from .export.onnx_users import write_users
 from .export.stamp import Stamp
-from .run import HISTORIES
+from .run import HISTORIES, RunFolder
 from .towers.encoders import Entities
 from .towers.exportable_users import UserModule
 from .towers.features import Features, FeatureTowers
-from .towers.saved import fingerprint
 
 USERS, ITEMS = "users.parquet", "items.parquet"
 TITLES = ("title", "name")  # columns that an item is called by
@@ -52,7 +51,7 @@ class Recommendations:
         return "\n".join([*(f"note: {note}" for note in self.notes), *hits])
 
 
-class Recommender:
+class Recommender(RunFolder):
     """The towers of a run with its users, items and histories.
 
     Raises:
@@ -64,8 +63,8 @@ class Recommender:
     tower: FeatureTowers
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        refuse_other(folder)
+        super().__init__(folder)
+        self._refuse_other()
         self.config = _configuration(folder / "config.yaml")
         assert isinstance(self.config.tower, Features)
         self.options: Features = self.config.tower
@@ -73,15 +72,13 @@ class Recommender:
         self.items = _texts(entities(folder / "model" / ITEMS))
         self.tower = opened(self.config, self.users, self.items, folder / "model" / "model.safetensors")
 
-    @cached_property
-    def index(self) -> Index:
-        """The items and their vectors."""
-        return Index(self.folder / "index")
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Which model this is: the index says by which one it was made."""
-        return fingerprint(self.folder / "model")
+    def _refuse_other(self) -> None:
+        if (self.folder / "model" / "modules.json").is_file():
+            raise DataError(
+                f'{self.folder} is a run of texts and recommends nothing: tempera search {self.folder} "what you look for"'
+            )
+        if not self.recommends:
+            raise DataError(f"{self.folder} is not a run of a recommender: {HISTORIES} is missing")
 
     @cached_property
     def item_ids(self) -> pa.ChunkedArray:
@@ -189,23 +186,6 @@ class Recommender:
         return {"largest_difference": worst, "items": len(self.items.table), "tried_on": len(histories)}
 
 
-def recommends(folder: Path) -> bool:
-    """Whether a folder is a run of a recommender."""
-    return (folder / HISTORIES).is_file()
-
-
-def refuse_other(folder: Path) -> None:
-    """Raise DataError unless a folder is a run of a recommender."""
-    if not folder.is_dir():
-        raise DataError(f"no such run: {folder}")
-    if (folder / "model" / "modules.json").is_file():
-        raise DataError(
-            f'{folder} is a run of texts and recommends nothing: tempera search {folder} "what you look for"'
-        )
-    if not recommends(folder):
-        raise DataError(f"{folder} is not a run of a recommender: {HISTORIES} is missing")
-
-
 def entities(path: Path) -> Entities:
     """Users or items of a run.
 
@@ -229,7 +209,7 @@ def write_entities(path: Path, known: Entities) -> None:
 
 def index_items(folder: Path, items: Entities, vectors: NDArray[np.float32], normalised: bool) -> None:
     """Write the index of a run's items, [i, D], with the stamp of the model that lies in the run."""
-    stamp = Stamp(fingerprint(folder / "model"), vectors.shape[1], "cosine" if normalised else "dot", normalised)
+    stamp = Stamp(RunFolder(folder).fingerprint, vectors.shape[1], "cosine" if normalised else "dot", normalised)
     titles = pa.array(titles_of(items.table), pa.large_string())
     none = pa.array([""] * len(titles), pa.large_string())
     ids = items.table["id"].cast(pa.string())

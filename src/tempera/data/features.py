@@ -34,21 +34,31 @@ def aligned(
     >>> aligned([Block(table, "items")], pa.array([1, 2, 3]), "item", "item", (), Counter())["title"].to_pylist()
     ['a', None, 'c']
     """
-    parts = [keyed(block, role, column, usual) for block in read if len(block.table)]
-    table = pa.concat_tables(parts, promote_options="permissive")
+    table = by_id(read, role, column, usual)
     keys = table[KEY].combine_chunks()
     keys = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
-    counts = pc.value_counts(keys)
-    if len(counts) < len(keys):
-        twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
-        raise DataError(f"the {role}s' features have two rows of {role} {twice[0].as_py()!r}: give each one row")
     at = pc.index_in(ids.cast(pa.large_string()), value_set=keys)
     _count(dropped, f"{role}s without a row of features", at.null_count)
     _count(dropped, f"rows of features of {role}s without an interaction", len(keys) - (len(at) - at.null_count))
     return table.drop_columns([KEY]).take(at)
 
 
-def keyed(block: Block, role: str, column: str, usual: Sequence[str]) -> pa.Table:
+def by_id(read: Iterable[Block], role: str, column: str, usual: Sequence[str]) -> pa.Table:
+    """All rows, with their ids as texts in the column `KEY`.
+
+    Raises:
+        DataError: no column of ids, a row without an id, or an id with two rows.
+    """
+    parts = [_keyed(block, role, column, usual) for block in read if len(block.table)]
+    table = pa.concat_tables(parts, promote_options="permissive")
+    counts = pc.value_counts(table[KEY])
+    if len(counts) < len(table):
+        twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+        raise DataError(f"the {role}s' features have two rows of {role} {twice[0].as_py()!r}: give each one row")
+    return table
+
+
+def _keyed(block: Block, role: str, column: str, usual: Sequence[str]) -> pa.Table:
     """A block with its ids, as texts, in a column of their own."""
     names = block.table.column_names
     name = next((name for name in names if name == column), None) or next(

@@ -5,7 +5,7 @@ Letters in shapes: q queries, c items of the catalogue, K depth of a list, m met
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from .baselines import BASELINES, Baseline, Observed, by_history
 from .catalogue import TIES, Histories, Ranks, Scores, metrics_of, rank
 from .compare import Comparison, Difference, bootstrap_columns, compare
 from .popularity import TIERS, Popularity, coverage, exposure, gini
@@ -167,22 +166,6 @@ _LISTS = {
     "coverage": "coverage of the catalogue",
     "gini": "Gini of the exposure",
 }
-
-
-def judge_baselines(
-    events: Observed,
-    target: Ints,
-    seen: Histories,
-    metrics: Sequence[str] = METRICS,
-    users: Ints | None = None,
-    baselines: Mapping[str, Baseline] = BASELINES,
-) -> dict[str, Recommended]:
-    """Fit baselines to the training events and judge them on the same queries as a model."""
-    popularity, found = Popularity(events.counts), {}
-    for name, baseline in baselines.items():
-        scores = by_history(baseline.fit(events), seen)
-        found[name] = Recommended.of(scores, target, seen, popularity, metrics, users)
-    return found
 
 
 def _by_user(per_query: dict[str, Floats], users: Ints | None) -> dict[str, Floats]:

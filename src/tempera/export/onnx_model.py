@@ -6,9 +6,11 @@ Letters in shapes: n texts, D width.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,26 +30,36 @@ def require(*libraries: str) -> None:
             raise DataError(f"ONNX needs {name}: pip install 'tempera[onnx]'")
 
 
+@contextmanager
+def opened(folder: Path, what: str) -> Iterator[tuple[dict[str, Any], Any]]:
+    """What an exported model says of itself, and the session that runs it.
+
+    Raises:
+        DataError: no `what` in the folder, or one that cannot be read, inside the block too.
+    """
+    require("onnxruntime")
+    import onnxruntime
+
+    try:
+        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        yield about, onnxruntime.InferenceSession(str(folder / MODEL), providers=["CPUExecutionProvider"])
+    except FileNotFoundError as error:
+        raise DataError(f"{folder} is no {what}: {error.filename} is missing") from None
+    except Exception as error:  # onnxruntime raises no narrower one
+        raise DataError(f"{folder} is not a readable ONNX model: {str(error).splitlines()[0]}") from None
+
+
 class OnnxModel:
     """A model that `write_onnx` has left; needs onnxruntime and tokenizers only."""
 
     def __init__(self, folder: Path) -> None:
         from tokenizers import Tokenizer
 
-        require("onnxruntime")
-        import onnxruntime
-
-        try:
-            about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        with opened(folder, "exported model") as (about, self.session):
             self.fingerprint: str = about["model"]
             self.prompts: dict[str, str] = about["prompts"]
             self.special_tokens: bool = about["special_tokens"]
             self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-            self.session = onnxruntime.InferenceSession(str(folder / MODEL), providers=["CPUExecutionProvider"])
-        except FileNotFoundError as error:
-            raise DataError(f"{folder} is no exported model: {error.filename} is missing") from None
-        except Exception as error:  # neither library raises a narrower one
-            raise DataError(f"{folder} is not a readable ONNX model: {str(error).splitlines()[0]}") from None
         if about["max_length"] is not None:
             self.tokenizer.enable_truncation(about["max_length"])
         self.tokenizer.enable_padding(pad_id=about["pad"])

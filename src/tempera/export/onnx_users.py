@@ -5,7 +5,6 @@ Letters in shapes: n rows, w items of the longest history, D width.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,9 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..errors import DataError, OutputError
+from ..errors import OutputError
 from ..towers.exportable_users import UserModule
-from .onnx_model import ABOUT, MODEL, require
+from .onnx_model import ABOUT, MODEL, opened, require
 from .save import write_json
 
 Vectors = NDArray[np.float32]
@@ -28,18 +27,9 @@ class OnnxUsers:
     """An exported user tower; needs onnxruntime only."""
 
     def __init__(self, folder: Path) -> None:
-        require("onnxruntime")
-        import onnxruntime
-
-        try:
-            about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        with opened(folder, "exported user tower") as (about, self.session):
             self.fingerprint: str = about["model"]
             self.unknown_user: int | None = about["unknown_user"]
-            self.session = onnxruntime.InferenceSession(str(folder / MODEL), providers=["CPUExecutionProvider"])
-        except FileNotFoundError as error:
-            raise DataError(f"{folder} is no exported user tower: {error.filename} is missing") from None
-        except Exception as error:  # onnxruntime raises no narrower one
-            raise DataError(f"{folder} is not a readable ONNX model: {str(error).splitlines()[0]}") from None
 
     def encode(self, histories: Sequence[Codes], users: Sequence[int | None] | None = None) -> Vectors:
         """Vectors of histories, codes of items with the latest last, [n, D]; of users where the tower asks for them."""

@@ -218,39 +218,38 @@ class Transforming(nn.Module):
 
 
 @dataclass(frozen=True)
-class Mean:
-    """The mean of the `last` events; the weight falls by `decay` with each event further back."""
+class Latest:
+    """How many events are looked back on."""
 
     last: Count = 50
+
+
+@dataclass(frozen=True)
+class Mean(Latest):
+    """The mean of the `last` events; the weight falls by `decay` with each event further back."""
+
     decay: Decay = 1.0
 
 
 @dataclass(frozen=True)
-class Max:
+class Max(Latest):
     """The largest of each number among the `last` events."""
 
-    last: Count = 50
-
 
 @dataclass(frozen=True)
-class Attention:
+class Attention(Latest):
     """A mean of the `last` events, with weights that are learnt."""
 
-    last: Count = 50
-
 
 @dataclass(frozen=True)
-class Gru:
+class Gru(Latest):
     """A gated recurrent unit; `last` events before the first target of a run are read, and those between."""
 
-    last: Count = 50
-
 
 @dataclass(frozen=True)
-class Causal:
+class Causal(Latest):
     """A causal transformer; `last` events before the first target of a run are read, and those between."""
 
-    last: Count = 50
     layers: Count = 2
     heads: Count = 2
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.2
