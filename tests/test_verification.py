@@ -75,8 +75,9 @@ def failed(proofs: Iterator[verification.Proof]) -> list[str]:
     return [proof.name for proof in proofs if not proof.passed]
 
 
-def test_everything_holds(tmp_path: Path) -> None:
-    proofs = verify(config(tmp_path))
+@pytest.mark.parametrize("tables", ["adamw", "rowwise_adagrad"])
+def test_everything_holds(tmp_path: Path, tables: str) -> None:
+    proofs = verify(config(tmp_path), [f"train.table_optimizer={tables}"])
     assert [proof for proof in proofs if not proof.passed] == []
     assert len(proofs) >= 10 and len({proof.name for proof in proofs}) == len(proofs)
 

@@ -24,6 +24,7 @@ from .engine.cache import Cache
 from .engine.devices import Devices
 from .engine.distributed import Group
 from .engine.loop import Training
+from .engine.optim import thin
 from .engine.step import step
 from .export.save import JsonLines
 from .training import Job
@@ -84,6 +85,7 @@ class Case:
         """Copies of the towers and the objective, without gradients."""
         tower, objective = copy.deepcopy(self.tower).to(dtype), copy.deepcopy(self.objective)
         tower.train(dropout)
+        thin(tower, self.options.table_optimizer == "rowwise_adagrad")
         return tower, objective
 
 
@@ -202,8 +204,9 @@ PROOFS: tuple[Callable[[Case], Iterator[Proof]], ...] = (
 
 
 def _whole(case: Case, dtype: torch.dtype) -> Found:
-    """Autograd through everything at once."""
+    """Autograd through everything at once, with dense gradients."""
     tower, objective = case.fresh(dtype)
+    thin(tower, False)
     batch = case.batches[0]
     embedded = batch.of({role: tower.of(role)(side.rows) for role, side in batch.sides().items()})
     loss = (embedded.shares().to(dtype) * objective(embedded)).sum()
@@ -219,7 +222,7 @@ def _stepped(case: Case, dtype: torch.dtype, cache: Cache, dropout: bool = False
 
 def _gradients(*modules: nn.Module) -> dict[str, Tensor]:
     named = [pair for module in modules for pair in module.named_parameters()]
-    return {name: p.grad.clone() for name, p in named if p.grad is not None}
+    return {name: p.grad.to_dense().clone() for name, p in named if p.grad is not None}
 
 
 def _off(found: Found, want: Found) -> float:

@@ -31,7 +31,7 @@ from ..core.ragged import Ragged
 from ..errors import TemperaError
 from .clock import Clock
 from .distributed import ALONE, Group
-from .lookup import adding_in_place
+from .lookup import adding_in_place, merge
 from .plan import START_TOKENS, Features, Footprint, footprint, keep, pack
 from .shards import is_divided
 
@@ -169,6 +169,7 @@ class Embedded:
             assert micro.work.grads is not None
             if graph.requires_grad:  # a frozen tower has none
                 torch.autograd.backward([graph], [micro.work.grads[micro.rows.to(graph.device)].to(graph.dtype)])
+                merge(micro.work.tower)
 
 
 @dataclass

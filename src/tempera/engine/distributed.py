@@ -95,16 +95,21 @@ class Group:
 
         Every process gives the same parameters in the same order. A gradient that is None counts as 0, and stays None
         where all processes have none. Parameters that `shard` divided are skipped: their gradients are sums already.
+        Sparse gradients stay sparse, and what travels of them are the rows that some process has.
         """
         if self.size == 1:
             return
         from torch.distributed.tensor import DTensor
 
         whole = [p for p in parameters if p.requires_grad and not isinstance(p, DTensor)]
-        there = torch.tensor([p.grad is not None for p in whole], dtype=torch.uint8, device=self.device)
+        kinds = [0 if p.grad is None else 2 if p.grad.is_sparse else 1 for p in whole]
+        there = torch.tensor(kinds, dtype=torch.uint8, device=self.device)
         with self._together("adding up gradients"):
             dist.all_reduce(there, dist.ReduceOp.MAX)
-            reached = [p for p, some in zip(whole, there.tolist(), strict=True) if some]
+            kinds = there.tolist()
+            for parameter in [p for p, kind in zip(whole, kinds, strict=True) if kind == 2]:
+                parameter.grad = self._joined(parameter)
+            reached = [p for p, kind in zip(whole, kinds, strict=True) if kind == 1]
             for parameter in reached:
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             for grads in buckets([p.grad for p in reached if p.grad is not None]):
@@ -112,6 +117,25 @@ class Group:
                 dist.all_reduce(flat)
                 for grad, part in zip(grads, flat.split_with_sizes([grad.numel() for grad in grads]), strict=True):
                     grad.copy_(part.view_as(grad))
+
+    def _joined(self, table: nn.Parameter) -> Tensor:
+        """The sum of all processes' sparse gradients of a table, from the rows of each."""
+        rows, values = torch.empty(0, dtype=torch.int64, device=self.device), table.detach()[:0]  # [k], [k, D]
+        if table.grad is not None:
+            grad = table.grad.coalesce()
+            rows, values = grad.indices()[0], grad.values()
+        counts = torch.zeros(self.size, dtype=torch.int64, device=self.device)
+        counts[self.rank] = len(rows)
+        dist.all_reduce(counts)
+        parts = []
+        for mine in (rows, values):
+            padded = mine.new_zeros(max(1, int(counts.max())), *mine.shape[1:])
+            padded[: len(mine)] = mine
+            everyone = padded.new_empty(self.size, *padded.shape)
+            dist.all_gather(list(everyone), padded)
+            parts.append(torch.cat([each[:count] for each, count in zip(everyone, counts.tolist(), strict=True)]))
+        rows, values = parts
+        return torch.sparse_coo_tensor(rows[None], values, table.shape, check_invariants=False).coalesce()
 
     def any(self, flag: bool) -> bool:
         """Whether it is so on any process."""

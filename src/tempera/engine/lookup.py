@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.table import Table
+
 
 class _Lookup(torch.autograd.Function):
     @staticmethod
@@ -55,10 +57,22 @@ def adding_in_place(tower: nn.Module) -> Iterator[None]:
 
 def _plain(table: nn.Embedding) -> bool:
     whole = type(table.weight) is nn.Parameter and table.weight.device.type == "cpu" and table.weight.requires_grad
-    usual = type(table) is nn.Embedding and "forward" not in vars(table) and not table.sparse and table.max_norm is None
+    usual = (
+        type(table) in (nn.Embedding, Table)
+        and "forward" not in vars(table)
+        and not table.sparse
+        and table.max_norm is None
+    )
     return whole and usual and not table.scale_grad_by_freq
 
 
 def _look_up(table: nn.Embedding, indices: Tensor) -> Tensor:
     rows: Tensor = _Lookup.apply(table.weight, indices, table.padding_idx)  # type: ignore[no-untyped-call]
     return rows
+
+
+def merge(tower: nn.Module) -> None:
+    """Add up the rows that sparse gradients hold several times, lest they grow with every micro-batch; in order of the rows."""
+    for p in tower.parameters():
+        if p.grad is not None and p.grad.is_sparse:
+            p.grad = p.grad.coalesce()

@@ -18,7 +18,7 @@ from ..errors import ConfigError, TemperaError
 from .cache import Cache, Mode, Size, reseed
 from .checkpoint import State
 from .devices import Devices, Precision
-from .optim import Schedule, adam, clip, rate, total_norm
+from .optim import ForTables, Schedule, adam, clip, rate, total_norm
 from .shards import ONE_PROCESS
 from .step import Loss, Towers, step
 
@@ -35,9 +35,12 @@ class Training:
         learning_rate: peak rate of AdamW. Without one, a configuration takes its tower's: .03 static, 5e-4 for a transformer from
             scratch, 2e-5 pretrained, 2e-4 with LoRA.
         temperature_learning_rate: peak rate of a learnable temperature's log.
+        table_optimizer: of the tables that ids, categories and words are looked up in. "adamw" moves all rows in every step and
+            keeps two numbers for each of a table's; "rowwise_adagrad" moves the rows that a batch reads and keeps one for each row.
+        table_learning_rate: peak rate of the tables; None is learning_rate with adamw, and .05 with rowwise_adagrad.
         warmup_ratio: share of the steps in which the rate rises.
         lr_scheduler_type: how the rate falls afterwards.
-        weight_decay: AdamW's, on everything but the temperature.
+        weight_decay: AdamW's, on everything but the temperature; row-wise Adagrad has none.
         max_grad_norm: gradients are scaled down to this norm; None leaves them.
         sampled: documents drawn from the training documents besides each batch, for the pool `sampled`.
         sampled_power: their chance is their frequency to this power; 0 is uniform, 1 by frequency.
@@ -66,6 +69,8 @@ class Training:
     max_steps: Annotated[int, Field(gt=0)] | None = None
     learning_rate: Annotated[float, Field(gt=0)] = 0.03
     temperature_learning_rate: Annotated[float, Field(gt=0)] = 0.01
+    table_optimizer: ForTables = "adamw"
+    table_learning_rate: Annotated[float, Field(gt=0)] | None = None
     warmup_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
     lr_scheduler_type: Schedule = "linear"
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
@@ -93,12 +98,14 @@ class Training:
         """Refuse what these devices cannot do.
 
         Raises:
-            ConfigError: divided towers on one process, or in fp16.
+            ConfigError: divided towers on one process, in fp16, or with sparse gradients.
         """
         if self.fsdp and devices.group.size == 1:
             raise ConfigError(f"train.{ONE_PROCESS}")
         if self.fsdp and self.mixed_precision == "fp16":
             raise ConfigError("train.fsdp has no gradient scaler, which fp16 needs: take mixed_precision bf16 or no")
+        if self.fsdp and self.table_optimizer == "rowwise_adagrad":
+            raise ConfigError("train.fsdp divides tables, and their gradients are whole: take table_optimizer adamw")
 
     def cached(self, devices: Devices) -> Cache:
         """How the towers embed."""
@@ -122,7 +129,14 @@ def begin(towers: Towers, objective: Loss, options: Training, devices: Devices |
     """A run before its first step."""
     devices = devices or Devices()
     modules = nn.ModuleDict({"towers": towers, "objective": objective})  # type: ignore[dict-item]
-    optimizer = adam(modules, options.learning_rate, options.temperature_learning_rate, options.weight_decay)
+    optimizer = adam(
+        modules,
+        options.learning_rate,
+        options.temperature_learning_rate,
+        options.weight_decay,
+        options.table_optimizer,
+        options.table_learning_rate,
+    )
     return State(modules, optimizer, devices.scaler(), options.cached(devices))
 
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from ..core.batch import Batch
 from ..core.objective import Objective
+from ..core.table import Table
 from .cache import Plan
 from .distributed import Group
 from .shards import part
@@ -50,9 +51,11 @@ def negatives(objective: Objective, batch: Batch[Any], group: Group) -> str:
 def memory(plan: Plan, modules: Iterable[nn.Module], tile_elements: int, width: int) -> dict[str, float]:
     """Expected bytes on this device at the peak of a step."""
     rows = sum(count for work in plan.works for count in work.counts)
-    trained = sum(part(p).nbytes for module in modules for p in module.parameters())
+    every = [inner for module in modules for inner in module.modules()]
+    tables = {m.weight for m in every if isinstance(m, Table) and m.sparse}  # one number a row beside their own
+    trained = {p: part(p).nbytes for m in every for p in m.parameters(recurse=False)}
     return {
-        "weights and optimiser": float(_ADAM * trained),
+        "weights and optimiser": float(sum(size if p in tables else _ADAM * size for p, size in trained.items())),
         "graphs of the towers": plan.peak_bytes,
         "embeddings and gradients": float(4 * 4 * rows * width),  # rows, unit rows, and the gradient of each
         "scores": float(2 * 4 * tile_elements),

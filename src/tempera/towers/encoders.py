@@ -19,6 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..core.ragged import Ragged, spread
+from ..core.table import Table
 from ..errors import ConfigError, DataError
 from .pair import Options, Tower
 from .static import Static
@@ -74,7 +75,7 @@ class Entities:
 
 
 # Vectors by name, with the values that have one; features that name the same table share it.
-Tables = dict[str, tuple[nn.Embedding, pa.Array]]
+Tables = dict[str, tuple[Table, pa.Array]]
 
 
 class Lookup(nn.Module):
@@ -85,7 +86,7 @@ class Lookup(nn.Module):
 
     row_of: Tensor
 
-    def __init__(self, row_of: Tensor, table: nn.Embedding, unknown: float) -> None:
+    def __init__(self, row_of: Tensor, table: Table, unknown: float) -> None:
         super().__init__()
         self.table, self.unknown = table, unknown
         self.register_buffer("row_of", row_of, persistent=False)  # [u]
@@ -104,7 +105,7 @@ class Bag(nn.Module):
     values: Tensor
     offsets: Tensor
 
-    def __init__(self, values: Tensor, offsets: Tensor, table: nn.Embedding) -> None:
+    def __init__(self, values: Tensor, offsets: Tensor, table: Table) -> None:
         super().__init__()
         self.table = table
         self.register_buffer("values", values, persistent=False)
@@ -113,7 +114,7 @@ class Bag(nn.Module):
     def forward(self, codes: Tensor) -> Tensor:
         starts, lengths = self.offsets[codes], self.offsets[codes + 1] - self.offsets[codes]
         first = lengths.cumsum(0) - lengths
-        return nn.functional.embedding_bag(self.values[spread(starts, lengths)], self.table.weight, first, mode="mean")
+        return self.table.mean_of(self.values[spread(starts, lengths)], first)
 
 
 class Linear(nn.Module):
@@ -258,7 +259,7 @@ class Number:
         row_of = np.where(np.isfinite(values), 1 + np.searchsorted(edges, values, side="right"), UNKNOWN)
         weight = _normal(len(edges) + 2, width)
         weight[UNKNOWN] *= missing
-        return Lookup(torch.from_numpy(row_of), nn.Embedding(len(weight), width, _weight=weight), 0.0)
+        return Lookup(torch.from_numpy(row_of), Table(len(weight), width, _weight=weight), 0.0)
 
 
 class Reader(nn.Module):
@@ -340,12 +341,12 @@ def buckets_of(ids: pa.ChunkedArray, buckets: int) -> NDArray[np.int64]:
 
 def _table(
     tables: Tables, name: str, width: int, seen: pa.ChunkedArray, values: pa.ChunkedArray, trained: bool
-) -> tuple[nn.Embedding, Tensor]:
+) -> tuple[Table, Tensor]:
     """The table of a name, with a row for each value seen in training, and the row of each value: unknown for all others.
 
     The unknown vector is 0 unless it is `trained`: a random one would be noise in the sum of an entity's features.
     """
-    table, there = tables.get(name, (nn.Embedding(0, width), pa.array([], TEXT)))
+    table, there = tables.get(name, (Table(0, width), pa.array([], TEXT)))
     new = pc.unique(seen).drop_null()
     there = pa.concat_arrays([there, new.filter(pc.invert(pc.is_in(new, there)))])
     weight, old, own = _normal(1 + len(there), width), len(table.weight), int(trained)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Role
 from ..core.ragged import Ragged
+from ..core.table import Table
 from .pair import Tower
 from .tokenizer import sample, tokenize, train_tokenizer
 
@@ -56,12 +57,11 @@ class StaticTower(Tower):
     def __init__(self, tokenizer: Tokenizer, dimensions: int) -> None:
         super().__init__()
         self.tokenizer = tokenizer
-        self.embedding = nn.EmbeddingBag(tokenizer.get_vocab_size(), dimensions, mode="mean")
+        self.embedding = Table(tokenizer.get_vocab_size(), dimensions)
         nn.init.normal_(self.embedding.weight, std=1 / math.sqrt(dimensions))
 
     def forward(self, features: Ragged) -> Tensor:
-        embeddings: Tensor = self.embedding(features.values, features.offsets[:-1])
-        return embeddings
+        return self.embedding.mean_of(features.values, features.offsets[:-1])
 
     def features(self, texts: Sequence[str], progress: str | None = None, role: Role = "doc") -> Ragged:
         """Token ids of texts; queries and documents are read alike."""
