@@ -5,7 +5,7 @@ Letters in shapes: n rows, w tokens of the longest of them, v tokens of all rows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,14 +66,7 @@ class TextTower(Tower):
         self.model, self.saving = model, saving
         # Two texts of different length show what all rows have in common: padding, and what is no tensor.
         probe = self._read(["", "a a a a a a a a"], role)
-        extra = [key for key, value in probe.items() if isinstance(value, Tensor) and key not in _MADE]
-        if extra or ("token_type_ids" in probe and probe["token_type_ids"].any()):
-            raise ConfigError(
-                f"the model reads {', '.join(extra) or 'token types'} besides token ids: take another one"
-            )
-        self.constants = {key: value for key, value in probe.items() if key not in _MADE}
-        if not _leaves_prompts_out(model):
-            self.constants.pop("prompt_length", None)
+        self.constants = constants_of(probe, model)
         self.padded = "attention_mask" in probe
         self._inputs = self._padded if self.padded else self._flat if "cu_seq_lens_q" in probe else self._bags
         self.pad, self.left, self.first = 0, False, int(probe["position_ids"].min()) if "position_ids" in probe else 0
@@ -88,7 +81,7 @@ class TextTower(Tower):
         with tqdm(total=len(texts), desc=progress, unit="text", disable=None if progress else True) as bar:
             for start in range(0, len(texts), _TOKENIZED_AT_ONCE):
                 block = list(texts[start : start + _TOKENIZED_AT_ONCE])
-                parts.append(_rows(self._read(block, role)))
+                parts.append(rows_of(self._read(block, role)))
                 bar.update(len(block))
         return Ragged.cat([Ragged(part.values.int(), part.offsets) for part in parts])
 
@@ -165,8 +158,21 @@ def prompt_of(model: SentenceTransformer, role: Role) -> str | None:
     return model.prompts[names[0]] if names else None
 
 
-def _rows(read: dict[str, Any]) -> Ragged:
-    """Token ids without padding."""
+def constants_of(read: Mapping[str, Any], model: SentenceTransformer) -> dict[str, Any]:
+    """What a model's `preprocess` gives besides token ids, which is the same for every row.
+
+    Raises:
+        ConfigError: there is more to a row than its token ids.
+    """
+    extra = [key for key, value in read.items() if isinstance(value, Tensor) and key not in _MADE]
+    if extra or ("token_type_ids" in read and read["token_type_ids"].any()):
+        raise ConfigError(f"the model reads {', '.join(extra) or 'token types'} besides token ids: take another one")
+    left_out = _MADE if _leaves_prompts_out(model) else _MADE | {"prompt_length"}
+    return {key: value for key, value in read.items() if key not in left_out}
+
+
+def rows_of(read: Mapping[str, Any]) -> Ragged:
+    """Token ids of what a model's `preprocess` gives, without padding."""
     ids = read["input_ids"]
     if "offsets" in read:
         return Ragged(ids, torch.cat([read["offsets"], torch.tensor([len(ids)])]))

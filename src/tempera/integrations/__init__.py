@@ -1,0 +1,1 @@
+"""The same objectives in other libraries' training."""

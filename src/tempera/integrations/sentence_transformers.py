@@ -1,0 +1,345 @@
+"""Any objective as a loss for sentence-transformers' trainer, gradient caching inside.
+
+    loss = ContrastiveLoss(model, mnr(temperature=Temperature(0.05, learnable=True)))
+    SentenceTransformerTrainer(model=model, train_dataset=pairs, loss=loss, callbacks=[ObjectiveState(loss)]).train()
+
+`forward` embeds, scores, and leaves the gradient of every embedding; `backward` takes it through the model:
+
+    embed -> gather -> score | times what the trainer multiplies the loss by -> through the model -> average over processes
+
+so that accumulation and gradient scalers reach the model and the temperature alike. Under DistributedDataParallel the model is
+called without its wrapper, whose hooks then do nothing; gradients are averaged here, when the wrapper would have done it.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import safetensors.torch
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from transformers import TrainerCallback
+from transformers.trainer_callback import ExportableState
+
+from ..core.batch import Batch, Role, Side
+from ..core.matryoshka import Matryoshka
+from ..core.objective import Objective
+from ..core.presets import mnr
+from ..core.ragged import Ragged
+from ..core.similarity import cosine, exact
+from ..core.temperature import Temperature
+from ..engine.cache import Cache, Embedded, Mode
+from ..engine.distributed import ALONE, Group
+from ..engine.shards import is_divided
+from ..errors import ConfigError, TemperaError
+from .citations import citations
+from .columns import Columns, Labels, Reader, Towers
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+# What tells the memory that rows take: 64 short ones and a long one, the same in every run, so that resumed ones cut alike.
+_SHORT, _SHORT_WIDTH, _LONG_WIDTH = 64, 8, 128
+
+
+class ContrastiveLoss(nn.Module):
+    """An objective as the `loss` of a SentenceTransformerTrainer, or of a loop that calls `loss(features, labels).backward()`.
+
+    Columns are query, document, and any number of negatives, as for MultipleNegativesRankingLoss; prompts, routers and
+    evaluators work as with it. Every row's ids are hashes of its tokens, so `SameId()` among the masks leaves duplicates out.
+    An objective that learns its temperature, follows a schedule or has a memory needs `ObjectiveState` in the trainer.
+
+    Args:
+        model: is trained.
+        objective: a preset or any composition; None is `mnr()`.
+        guide: a model whose vectors `Guided` masks compare.
+        labels: what a column of labels means: "weight" is how much a row counts; "id" names its document, so that rows of
+            one label are no negatives with `SameId` and positives with `numerator`; "ignore". None refuses such a column.
+        gather_across_devices: take negatives from all processes, and return the loss of all their rows.
+        cache: "auto" keeps what fits `cache_memory`, and embeds the rest again; "never" keeps all, "always" nothing.
+        cache_memory: bytes for kept graphs, or up to 1 a share of what is free; None is 4 GiB on a CPU, .8 on a GPU.
+        micro_batch_tokens: most tokens that are embedded together, padding counted; None is chosen by the memory.
+
+    Raises:
+        ConfigError: a model, or a wrapper around it, that cannot be trained like this.
+        DataError: columns that are no query and document, or lack what a part of the objective needs.
+        TemperaError: a loss that is not finite.
+    """
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        objective: Objective | Matryoshka | None = None,
+        guide: SentenceTransformer | None = None,
+        labels: Labels | None = None,
+        gather_across_devices: bool = True,
+        cache: Mode = "auto",
+        cache_memory: float | None = None,
+        micro_batch_tokens: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.model: nn.Module = model
+        self.objective = mnr() if objective is None else objective
+        # The trainer decays no parameter that is named a bias, and a temperature that decays ends at 1.
+        self.temperature_bias = self.objective.temperature.log_scale
+        self.guide: Any = None if guide is None else guide.eval().requires_grad_(False)
+        self.labels, self.gather_across_devices = labels, gather_across_devices
+        self.cache, self.cache_memory, self.micro_batch_tokens = cache, cache_memory, micro_batch_tokens
+        self.saved = False  # whether checkpoints hold the objective
+        self._reader = Reader(model, self.guide, labels)
+        self._caches: dict[bool, Cache] = {}
+
+    def forward(self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None = None) -> Tensor:
+        """The weighted mean of all rows' losses, a scalar; its gradient goes through the model when it is asked for."""
+        training = torch.is_grad_enabled()
+        model = self._unwrapped()
+        if training:
+            self._refuse_lost_state(model)
+        batch, towers = self._read(model, list(sentence_features), labels)
+        world = _world(self._device)
+        group = world if self.gather_across_devices else ALONE
+        embedded = self._cache(towers).embed(towers, batch, group)
+        everyone = group.gather(embedded.batch.map(exact))  # gradients are scaled before they are rounded
+        self._dial.settle(len(everyone), normalised=self._parts.similarity == cosine)
+        recalled, shares = self.objective.recall(everyone), everyone.shares()
+        if training:
+            losses, dial = self._propagate(recalled, shares)
+        else:
+            losses = self.objective(recalled)
+        loss = torch.tensor(_finite(group.total(float((losses * shares.to(losses)).sum()))), device=self._device)
+        if not training:
+            return loss
+        passed = _Passed(embedded, group.bring_home(everyone), dial, world.size if group is world else 1)
+        self.objective.remember(everyone)
+        loss.requires_grad_().register_hook(partial(self._backward, passed, world))  # type: ignore[no-untyped-call]
+        return loss
+
+    @property
+    def temperature(self) -> float:
+        """Of the softmax, now."""
+        return self._dial.value
+
+    @property
+    def citation(self) -> str:
+        """BibTeX of the methods that are put together here."""
+        return citations(self._parts, matryoshka=self._parts is not self.objective)
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """What a model card tells."""
+        parts, dial = self._parts, self._dial
+        config: dict[str, Any] = {
+            "similarity": parts.similarity.name,
+            "temperature": dial.start,
+            "scale": None if dial.start == "auto" else 1 / dial.start,
+            "learnable": dial.learnable,
+            "pools": [pool.name for pool in parts.pools],
+            "corrections": [repr(part) for part in parts.corrections],
+            "masks": [repr(part) for part in parts.masks],
+            "partition": parts.partition,
+            "numerator": parts.numerator,
+            "hardest": parts.hardest,
+            "memory": None if parts.memory is None else parts.memory.size,
+            "gather_across_devices": self.gather_across_devices,
+            "cache": self.cache,
+        }
+        if isinstance(self.objective, Matryoshka):
+            config |= {"widths": list(self.objective.widths), "weights": list(self.objective.weights)}
+        return config if self.guide is None else {**config, "guide": self.guide}
+
+    @property
+    def calculate_loss(self) -> Any:
+        """What sentence-transformers' own wrappers around a loss take hold of; there is nothing to hold.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            "ContrastiveLoss cannot be wrapped by another loss; for MatryoshkaLoss, wrap the objective: "
+            "ContrastiveLoss(model, tempera.Matryoshka(objective, widths=[...]))"
+        )
+
+    @property
+    def uses_gradient_cache(self) -> bool:
+        """Tells sentence-transformers that the model is called again in the backward pass."""
+        return True
+
+    @property
+    def _parts(self) -> Objective:
+        return self.objective.objective if isinstance(self.objective, Matryoshka) else self.objective
+
+    @property
+    def _dial(self) -> Temperature:
+        return self.objective.temperature
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def _unwrapped(self) -> SentenceTransformer:
+        """The model without the trainer's wrapper."""
+        from sentence_transformers import SentenceTransformer
+
+        model = self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
+        if not isinstance(model, SentenceTransformer):
+            raise ConfigError(
+                f"ContrastiveLoss trains a SentenceTransformer, alone or in DistributedDataParallel, not a "
+                f"{type(model).__name__}: launch one process a GPU (torchrun), and call model.compile(dynamic=True) "
+                "instead of torch_compile=True"
+            )
+        if any(map(is_divided, model.parameters())):
+            raise ConfigError(
+                "ContrastiveLoss does not train divided models (FSDP): `tempera train` does, see train.fsdp"
+            )
+        alone = not isinstance(self.model, DistributedDataParallel)
+        if torch.is_grad_enabled() and alone and _world(self._device).size > 1:
+            raise ConfigError(
+                "several processes train one model in DistributedDataParallel: wrap it before the first step"
+            )
+        return model
+
+    def _refuse_lost_state(self, model: SentenceTransformer) -> None:
+        dial = self._dial
+        stateful = dial.learnable or dial.final is not None or self._parts.memory is not None
+        if stateful and not self.saved and model.model_card_data.all_hyperparameters:  # which a trainer leaves there
+            raise ConfigError(
+                "this objective changes while it trains, and the trainer's checkpoints hold the model only: give it "
+                "callbacks=[ObjectiveState(loss)]"
+            )
+
+    def _read(
+        self, model: SentenceTransformer, columns: Columns, labels: Tensor | None
+    ) -> tuple[Batch[Ragged], Towers]:
+        if self._reader.model is not model:  # the trainer has made another one
+            self._reader, self._caches = Reader(model, self.guide, self.labels), {}
+        return self._reader.read(columns, labels)
+
+    def _cache(self, towers: Towers) -> Cache:
+        """How this batch is embedded: with the autocast of now, and without graphs when nothing is to be learned."""
+        training = torch.is_grad_enabled()
+        if training not in self._caches:
+            mode = self.cache if training else "always"
+            self._caches[training] = Cache(mode, self.cache_memory, self.micro_batch_tokens, self._device)
+        cache, kind = self._caches[training], self._device.type
+        cache.autocast = partial(_autocast, kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
+        if any(id(tower) not in cache.footprints for tower in towers.towers.values()):
+            longest = int(min(_LONG_WIDTH, self._reader.model.max_seq_length or _LONG_WIDTH))
+            rows = Ragged.of([[0] * min(_SHORT_WIDTH, longest)] * _SHORT + [[0] * longest])
+            owner = torch.zeros(len(rows), dtype=torch.int64)
+            cache.plan(towers, Batch(*(Side(rows, owner=owner) if role in towers.towers else None for role in _ROLES)))  # type: ignore[arg-type]
+        return cache
+
+    def _propagate(self, batch: Batch[Tensor], shares: Tensor) -> tuple[Tensor, list[tuple[nn.Parameter, Tensor]]]:
+        """Losses, [b], and the gradient of what the objective learns, which waits for the backward pass."""
+        learned = [p for p in self.objective.parameters() if p.requires_grad]
+        earlier = [p.grad for p in learned]
+        for p in learned:
+            p.grad = None
+        losses = self.objective.propagate(batch, shares)
+        found = [(p, p.grad) for p in learned if p.grad is not None]
+        for p, grad in zip(learned, earlier, strict=True):
+            p.grad = grad
+        return losses, found
+
+    def _backward(self, passed: _Passed, world: Group, factor: Tensor) -> None:
+        """Through the model and to the temperature, with the factor by which the loss was multiplied."""
+        passed.embedded.backward({role: grad * (factor * passed.shared) for role, grad in passed.home.items()})
+        for parameter, grad in passed.dial:
+            earlier, parameter.grad = parameter.grad, grad * (factor * passed.shared)
+            _average([parameter], world)
+            if earlier is not None:
+                parameter.grad.add_(earlier)
+        if isinstance(self.model, DistributedDataParallel) and self.model.require_backward_grad_sync:
+            _average(self.model.module.parameters(), world)
+
+
+class ObjectiveState(TrainerCallback, ExportableState):
+    """Keeps what an objective has learned in the trainer's checkpoints (`trainer_state.json`), and moves its schedule on.
+
+    Args:
+        loss: what the trainer is given as `loss`: a `ContrastiveLoss`, or several by the names of data sets, among others.
+
+    Raises:
+        ConfigError: a checkpoint to resume from that does not hold the objective.
+    """
+
+    def __init__(self, loss: nn.Module | Mapping[str, nn.Module] | None = None) -> None:
+        if loss is None:
+            raise ConfigError("ObjectiveState restores itself: leave restore_callback_states_from_checkpoint=False")
+        named = loss if isinstance(loss, Mapping) else {"": loss}
+        self.losses = {name: each for name, each in named.items() if isinstance(each, ContrastiveLoss)}
+
+    def state(self) -> dict[str, Any]:
+        """Tensors as safetensors in base64."""
+        states = {name: safetensors.torch.save(loss.objective.state_dict()) for name, loss in self.losses.items()}
+        return {"args": {}, "attributes": {name: base64.b64encode(kept).decode() for name, kept in states.items()}}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Restore what a checkpoint holds."""
+        kept = state.stateful_callbacks.get(type(self).__name__, {}).get("attributes", {})
+        for name, loss in self.losses.items():
+            loss.saved = True
+            if name in kept:
+                tensors = safetensors.torch.load(base64.b64decode(kept[name]))
+                device = loss.objective.temperature.log_scale.device
+                loss.objective.load_state_dict({key: tensor.to(device) for key, tensor in tensors.items()})
+            elif state.global_step:
+                raise ConfigError(
+                    f"the checkpoint of step {state.global_step} holds no objective, since ObjectiveState was not there "
+                    "when it was written: start anew"
+                )
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Move schedules on."""
+        for loss in self.losses.values():
+            loss.objective.temperature.advance(state.global_step / max(1, state.max_steps - 1))
+
+
+_ROLES: tuple[Role, ...] = ("query", "doc", "negatives")
+
+
+@dataclass
+class _Passed:
+    """What a forward pass leaves for the backward pass."""
+
+    embedded: Embedded
+    home: dict[Role, Tensor]  # gradients of this process's embeddings
+    dial: list[tuple[nn.Parameter, Tensor]]  # what the objective learns, and its gradient
+    shared: int  # processes that share the rows of the loss: a sum over them is to survive an average
+
+
+def _average(parameters: Iterable[nn.Parameter], world: Group) -> None:
+    """Mean gradients over all processes, in place, as DistributedDataParallel does."""
+    several = [p for p in parameters if p.requires_grad]
+    world.add_up(several)
+    for parameter in several if world.size > 1 else ():
+        if parameter.grad is not None:
+            parameter.grad.div_(world.size)
+
+
+def _world(device: torch.device) -> Group:
+    if not dist.is_available() or not dist.is_initialized():
+        return ALONE
+    return Group(dist.get_rank(), dist.get_world_size(), device)
+
+
+@contextmanager
+def _autocast(kind: str, dtype: torch.dtype, enabled: bool) -> Iterator[None]:
+    """Autocast as it was, which replays are to repeat; weights that were cast without graph are not used with one."""
+    torch.clear_autocast_cache()
+    with torch.autocast(kind, dtype, enabled):
+        yield
+    torch.clear_autocast_cache()
+
+
+def _finite(loss: float) -> float:
+    if not math.isfinite(loss):
+        raise TemperaError(f"the loss is {loss}: lower learning_rate or raise the temperature")
+    return loss
