@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from .tuning.calibrate import calibrate as calibrate
     from .tuning.result import Sweep as Sweep
     from .tuning.sweep import sweep as sweep
+    from .tuning.trials import Tuning as Tuning
+    from .tuning.tune import tune as tune
     from .verification import Proof as Proof
     from .verification import verify as verify
 
@@ -63,6 +65,8 @@ _HOME = {
     "calibrate": "tuning.calibrate",
     "Sweep": "tuning.result",
     "sweep": "tuning.sweep",
+    "Tuning": "tuning.trials",
+    "tune": "tuning.tune",
 }
 __all__ = ["__version__", *_HOME]
 

@@ -368,6 +368,55 @@ def sweep(
     _answer(found.json(), as_json, lambda: print(f"{found}\npicture: {found.folder}/sweep.svg"))
 
 
+@app.command()
+def tune(
+    arguments: Arguments = None,
+    space: Annotated[
+        Path | None, typer.Option("--space", metavar="SPACE.yaml", help="Of each field a range or choices.")
+    ] = None,
+    trials: Annotated[int, typer.Option("--trials", min=1, help="How many are to end, of all workers.")] = 25,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Goes on with what it holds.")] = Path(
+        "runs/tune"
+    ),
+    metric: Annotated[str | None, typer.Option("--metric", help="What is to be high; default ndcg@10.")] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Trials at once.")] = 1,
+    keep: Annotated[int, typer.Option("--keep", min=0, help="The best so many keep their run folder.")] = 1,
+    storage: Annotated[
+        str | None, typer.Option("--storage", metavar="URL", help="Shared by workers on several machines.")
+    ] = None,
+    study: Annotated[str, typer.Option("--study", metavar="NAME", help="Its name in the storage.")] = "tempera",
+    prune: Annotated[bool, typer.Option("--prune/--no-prune", help="Give up bad trials on the way.")] = True,
+    lost_after: Annotated[
+        float, typer.Option("--lost-after", min=1, metavar="SECONDS", help="When a silent worker counts as gone.")
+    ] = 60.0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Forget what --output holds.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Look for the best configuration by Bayesian search, every trial in a process of its own."""
+    from .tuning.tune import tune as run_tuning
+
+    file, overrides = _split(arguments or [])
+    if space is None:
+        raise TemperaError("--space is needed: a YAML file of fields, such as objective.temperature: 0.01:0.5:log")
+    found = run_tuning(
+        file,
+        space,
+        trials,
+        output,
+        overrides,
+        metric=metric,
+        workers=workers,
+        keep=keep,
+        storage=storage,
+        study=study,
+        prune=prune,
+        lost_after=lost_after,
+        overwrite=overwrite,
+    )
+    end = f"picture: {found.folder}/tune.svg\ntrain it: tempera train {found.folder}/best.yaml"
+    _answer(found.json(), as_json, lambda: print(f"{found}\n{end}"))
+
+
 def _schedule(text: str) -> tuple[float, float]:
     """The first and the last value of a schedule."""
     first, _, last = text.partition(":")

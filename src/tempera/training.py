@@ -42,7 +42,7 @@ from .export.save import JsonLines, staged, write_json
 from .recommendation import Recommendation
 from .retrieval import Retrieval
 from .run import Run
-from .task import Judged, Task
+from .task import Judged, Task, Verdict
 
 CACHE = "cache"  # texts and tokens, mapped; removed with the last step
 
@@ -110,23 +110,34 @@ class Job:
     def run(self) -> None:
         """Read, train, judge, save."""
         with JsonLines(self.folder / "log.jsonl") as self.log:
-            with self.timed("data"):
-                self.read()
-            if not self.devices.group.main:  # one process judges and writes for all
-                self.train()
-                return
-            with self.timed("evaluate"):
-                began = time.perf_counter()
-                before = self.task.judge()
-                if self.config.evaluation.corpus is None:  # those on the way take as long
-                    self.budget.cost = time.perf_counter() - began
-                self.log.write(event="evaluation", step=0, metrics=before.ranking.metrics)
-            with self.timed("train"):
-                self.train()
-            with self.timed("evaluate"):
-                after = self.task.judge()
-                self.log.write(event="evaluation", step=self.steps, metrics=after.ranking.metrics)
-                others = self.task.baselines()
+            verdicts = self.fit()
+        if verdicts is not None:
+            self.leave(*verdicts)
+
+    def fit(self) -> tuple[Verdict, Verdict] | None:
+        """Read, judge, train, judge: both verdicts, or None where another process judges."""
+        with self.timed("data"):
+            self.read()
+        if not self.devices.group.main:  # one process judges and writes for all
+            self.train()
+            return None
+        with self.timed("evaluate"):
+            began = time.perf_counter()
+            before = self.task.judge()
+            if self.config.evaluation.corpus is None:  # those on the way take as long
+                self.budget.cost = time.perf_counter() - began
+            self.log.write(event="evaluation", step=0, metrics=before.ranking.metrics)
+        with self.timed("train"):
+            self.train()
+        with self.timed("evaluate"):
+            after = self.task.judge()
+            self.log.write(event="evaluation", step=self.steps, metrics=after.ranking.metrics)
+        return before, after
+
+    def leave(self, before: Verdict, after: Verdict) -> None:
+        """Compare with other systems, and save."""
+        with self.timed("evaluate"):
+            others = self.task.baselines()
         systems = {"untrained": before.ranking, **others, "trained": after.ranking}
         self.save(systems, {"untrained": before.spread, "trained": after.spread})
 

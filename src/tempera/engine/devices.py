@@ -65,8 +65,7 @@ def start(mixed_precision: Precision = "no", cpu: bool = False, timeout: float =
     Raises:
         ConfigError: the device does not have the precision.
     """
-    launched = any(name in os.environ for name in _SIZES)
-    if not launched and not torch.cuda.is_available():  # importing accelerate takes 2 s
+    if not launched() and not torch.cuda.is_available():  # importing accelerate takes 2 s
         return _checked(Devices(mixed_precision=mixed_precision))
     from accelerate import PartialState
     from accelerate.utils import parse_flag_from_env
@@ -80,6 +79,11 @@ def start(mixed_precision: Precision = "no", cpu: bool = False, timeout: float =
     if dist.is_initialized() and dist.get_backend() == "gloo":
         atexit.register(stop)  # whatever ends the program: gloo's threads abort a process that has not left the others
     return _checked(Devices(Group(state.process_index, state.num_processes, device), mixed_precision))
+
+
+def launched() -> bool:
+    """Whether a launcher has started this process, with or without others."""
+    return any(name in os.environ for name in _SIZES)
 
 
 def _checked(devices: Devices) -> Devices:

@@ -143,6 +143,7 @@ def _settings(
 
 
 def reading_of(config: Config) -> Reading:
+    """By what a configuration reads its data."""
     asked, read = (configuration.dump({name: config.resolved[name] for name in part}) for part in (_ASKED, _READ))
     return asked, read
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -18,9 +19,11 @@ from .grid import number
 from .plan import as_yaml
 
 if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
+    from optuna.trial import Trial
 
-EXPECTED = "low:high:log, low:high:linear, low:high:int or low:high:int:log, with `:step X` if wanted, or a list of choices"
+EXPECTED = (
+    "low:high:log, low:high:linear, low:high:int or low:high:int:log, with `:step X` if wanted, or a list of choices"
+)
 _KINDS = {"log", "linear", "int", "int:log"}
 _SCALARS = (str, int, float, bool, type(None))
 
@@ -35,14 +38,12 @@ class Range:
     whole: bool = False
     step: float | None = None
 
-    @property
-    def distribution(self) -> BaseDistribution:
-        """As Optuna has it."""
-        from optuna.distributions import FloatDistribution, IntDistribution
-
+    def suggest(self, trial: Trial, name: str) -> float:
+        """A value that a study tries."""
         if self.whole:
-            return IntDistribution(int(self.low), int(self.high), self.log, int(self.step or 1))
-        return FloatDistribution(self.low, self.high, self.log, self.step)
+            step = int(self.step or 1)
+            return trial.suggest_int(name, int(self.low), int(self.high), step=step, log=self.log)
+        return trial.suggest_float(name, self.low, self.high, step=self.step, log=self.log)
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,9 @@ class Choices:
         """Values as a study can store them: lists and mappings as YAML."""
         return tuple(value if isinstance(value, _SCALARS) else as_yaml(value) for value in self.values)
 
-    @property
-    def distribution(self) -> BaseDistribution:
-        """As Optuna has it."""
-        from optuna.distributions import CategoricalDistribution
-
-        return CategoricalDistribution(self.labels)
+    def suggest(self, trial: Trial, name: str) -> Any:
+        """The label of a value that a study tries."""
+        return trial.suggest_categorical(name, self.labels)
 
 
 @dataclass(frozen=True)
@@ -97,10 +95,12 @@ class Space:
         {'objective.temperature': 0.1, 'tower.kind': 'static', 'tower.dimensions': 256}
         """
         options = configuration.of(given)
-        counts: dict[str, int] = {}
-        fields = _fields(options.values, "", options, frozenset(), counts)
+        fields = _fields(options.values, "", options)
         if not fields:
-            raise ConfigError(f"the space {'' if isinstance(given, Mapping) else given} has no field to choose")
+            raise ConfigError(
+                "the space has no field to choose" if isinstance(given, Mapping) else f"{given}: no field to choose"
+            )
+        counts = Counter(field.field for field in _flat(fields))
         several = {field for field, count in counts.items() if count > 1}
         return cls(_named(fields, several, ""), options.values)
 
@@ -132,80 +132,82 @@ class Space:
 
 
 def _fields(
-    given: Mapping[Any, Any], path: str, options: configuration.Options, taken: frozenset[str], counts: dict[str, int]
-) -> list[Field]:
+    given: Mapping[Any, Any], path: str, options: configuration.Options, taken: frozenset[str] = frozenset()
+) -> tuple[Field, ...]:
     """Fields of one level; `taken` are chosen by what is around it."""
-    found: list[Field] = []
+    found = []
     for key, value in given.items():
         field, at = str(key), f"{path}.{key}" if path else str(key)
-        place = options.places.get(at, "")
-        where = f" ({place})" if place else ""
-        if "." not in field or not all(field.split(".")) or "=" in field:
-            raise ConfigError(f"{field}: an option has a section, such as objective.temperature{where}")
-        if field == "train.seed":
-            raise ConfigError(f"train.seed: a seed is noise, and nothing to choose{where}")
-        if field in taken or field in {other.field for other in found}:
-            raise ConfigError(f"{field}: chosen twice, by this and by what opens it; keep one{where}")
-        counts[field] = counts.get(field, 0) + 1
-        inside = taken | {field} | {str(other) for other in given}
-        domain = _domain(field, value, where, lambda choice, more: _fields(more, f"{at}.{choice}", options, inside, counts))  # noqa: B023
-        found.append(Field(field, field, place, domain))
-    return found
+        place, inside = options.places.get(at, ""), taken | {str(other) for other in given}
+        deeper = value.items() if isinstance(value, Mapping) else ()
+        opened = {c: _fields(more, f"{at}.{c}", options, inside) for c, more in deeper if isinstance(more, Mapping)}
+        try:
+            found.append(Field(field, field, place, _domain(field, value, opened, taken)))
+        except ConfigError as error:
+            raise ConfigError(f"{field}: {error}" + (f" ({place})" if place else "")) from None
+    return tuple(found)
 
 
-def _domain(field: str, value: Any, where: str, read: Callable[[Any, Mapping[Any, Any]], list[Field]]) -> Range | Choices:
+def _domain(field: str, value: Any, opened: Mapping[Any, tuple[Field, ...]], taken: frozenset[str]) -> Range | Choices:
+    """What one field may be; `opened` are the fields of its choices that have some."""
+    if "." not in field or not all(field.split(".")) or "=" in field:
+        raise ConfigError("an option has a section, such as objective.temperature")
+    if field == "train.seed":
+        raise ConfigError("a seed is noise, and nothing to choose")
+    if field in taken:
+        raise ConfigError("chosen twice, here and beside or around what opens this; keep one")
     if isinstance(value, str):
-        return _range(field, value, where)
-    if isinstance(value, Mapping):
-        opened = []
-        for choice, more in value.items():
-            if more is not None and not isinstance(more, Mapping):
-                raise ConfigError(f"{field}: {choice} opens {more!r}, and a mapping of fields is expected, or nothing{where}")
-            opened.append(tuple(read(choice, more or {})))
-        values = tuple(_choice(choice) for choice in value)
-    elif isinstance(value, Sequence):
-        values = tuple(number(choice) for choice in value)
-        opened = [()] * len(values)
-    else:
-        raise ConfigError(f"{field}: is {value!r}, and {EXPECTED} is expected{where}")
-    if len(values) < 2 and not any(opened):
-        raise ConfigError(f"{field}: has {len(values)} choice, and at least 2 are expected{where}")
-    found = Choices(values, tuple(opened))
-    for i, label in enumerate(found.labels):
-        if label in found.labels[:i]:
-            raise ConfigError(f"{field}: has {label!r} twice; give it once{where}")
-    return found
+        return _range(value)
+    if not isinstance(value, Mapping | Sequence):
+        raise ConfigError(f"is {value!r}, and {EXPECTED} is expected")
+    if not isinstance(value, Mapping):
+        return _distinct(Choices(tuple(number(choice) for choice in value), ((),) * len(value)))
+    for choice, more in value.items():
+        if more is not None and not isinstance(more, Mapping):
+            raise ConfigError(f"{choice} opens {more!r}, and a mapping of fields, or nothing, is expected")
+    return _distinct(Choices(tuple(map(_choice, value)), tuple(opened.get(choice, ()) for choice in value)))
+
+
+def _distinct(choices: Choices) -> Choices:
+    labels = choices.labels
+    if len(labels) < 2:
+        raise ConfigError(f"has {len(labels)} choice, and at least 2 are expected")
+    for i, label in enumerate(labels):
+        if label in labels[:i]:
+            raise ConfigError(f"has {label!r} twice; give it once")
+    return choices
 
 
 def _choice(key: Any) -> Any:
     """What stands before a colon: YAML has no lists there, so a text is read once more."""
-    if not isinstance(key, str):
-        return key
     try:
-        return yaml.safe_load(key)
+        return number(yaml.safe_load(key)) if isinstance(key, str) else key
     except yaml.YAMLError:
         return key
 
 
-def _range(field: str, text: str, where: str) -> Range:
+def _range(text: str) -> Range:
     """Two numbers, and how they are gone through."""
-    wrong = ConfigError(f"{field}: is {text!r}, and {EXPECTED} is expected{where}")
+    wrong = f"is {text!r}, and {EXPECTED} is expected"
     found = re.fullmatch(r"([^:]+):([^:]+):([a-z:]+?)(?::\s*step\s+([^:]+))?", text.strip())
     if found is None:
-        raise wrong
+        raise ConfigError(wrong)
     low, high, kind, step = found.groups()
     if kind not in _KINDS:
-        raise ConfigError(f"{str(wrong).removesuffix(where)}.{did_you_mean(kind, _KINDS)}{where}")
+        raise ConfigError(f"{wrong}.{did_you_mean(kind, _KINDS)}")
     numbers = [number(part.strip()) for part in (low, high, step or "1")]
     if any(isinstance(value, str) or not math.isfinite(value) for value in numbers):
-        raise wrong
+        raise ConfigError(wrong)
     a, b, every = numbers
     log, whole = kind in ("log", "int:log"), kind.startswith("int")
     if whole and not all(isinstance(value, int) for value in numbers):
-        raise ConfigError(f"{field}: is {text!r}, and whole numbers are expected{where}")
-    if not (a < b and (not log or a > 0) and every > 0 and (step is None or (not log and every <= b - a))):
-        rule = "low < high, above 0 with log, and a step between them without log"
-        raise ConfigError(f"{field}: is {text!r}, and expected is {rule}{where}")
+        raise ConfigError(f"is {text!r}, and whole numbers are expected")
+    if not (a < b and (not log or a > 0) and (step is None or (not log and 0 < every <= b - a))):
+        raise ConfigError(
+            f"is {text!r}, and low < high is expected, above 0 with log, a step between them only without"
+        )
+    if step and not math.isclose((b - a) / every, round((b - a) / every), rel_tol=1e-9):
+        raise ConfigError(f"is {text!r}, and steps of {every} from {a} do not lead to {b}")
     return Range(a, b, log, whole, every if step else None)
 
 

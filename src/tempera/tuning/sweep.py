@@ -15,6 +15,7 @@ from ..engine.devices import start
 from ..errors import ConfigError, OutputError, TemperaError
 from ..export.pictures import label, number
 from ..training import digest
+from .claim import claim
 from .grid import axes_of
 from .outcome import Outcome, attempt, moving, prepare, read_outcomes, write_outcomes, write_whole
 from .pictures import picture
@@ -59,7 +60,7 @@ def sweep(
     if start(plan.base.train.mixed_precision).group.size > 1:
         raise ConfigError("a sweep runs in one process: start it without a launcher")
     folder = Path(output)
-    _claim(folder, plan, overwrite)
+    claim(folder, _ABOUT, plan.about, "sweep", overwrite)
     try:
         outcomes = _run(plan, folder)
     finally:
@@ -125,27 +126,3 @@ def _tell(bar: Any, outcome: Outcome, metric: str) -> None:
         bar.set_postfix_str(f"{label(metric)} {number(outcome.metrics[metric])}")
     else:
         tqdm.write(f"failed: {_name(outcome)}: {outcome.error}", file=sys.stderr)
-
-
-def _claim(folder: Path, plan: Plan, overwrite: bool) -> None:
-    """Make the folder, or take up what it holds.
-
-    Raises:
-        OutputError: it holds something else.
-    """
-    about = folder / _ABOUT
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"--output {folder} is a file; give a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not about.is_file():
-        raise OutputError(f"--output {folder} holds files that are not a sweep; give another folder")
-    if overwrite and about.is_file():
-        shutil.rmtree(folder)
-    if about.is_file() and about.read_text(encoding="utf-8") != plan.about:
-        raise OutputError(
-            f"--output {folder} holds a sweep of another configuration ({about}); give another folder, or --overwrite"
-        )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot write {folder}: {error.strerror or error}") from None
-    write_whole(about, plan.about.encode())
