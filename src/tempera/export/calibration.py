@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ..errors import DataError, OutputError
 from ..evaluation.calibration import BASE, Bin, Fitted, Judgement, Scored, Threshold, bins
+from ..evaluation.compare import Difference
 from ..evaluation.probability import Isotonic, Logistic, Map
 from .pictures import canvas, svg_of
 
@@ -102,9 +103,12 @@ def read_calibration(folder: Path) -> Calibration:
     path = folder / FILE
     try:
         given: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        given["map"] = _MAPS[given["kind"]](**given["map"])
-        given["judged"] = {name: Judgement(**errors) for name, errors in given["judged"].items()}
-        given["thresholds"] = tuple(Threshold(**each) for each in given["thresholds"])
+        options: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in given["map"].items()
+        }
+        given["map"] = _MAPS[given["kind"]](**options)
+        given["judged"] = {name: Judgement(**_differences(errors)) for name, errors in given["judged"].items()}
+        given["thresholds"] = tuple(Threshold(**_differences(each)) for each in given["thresholds"])
         return Calibration(**given)
     except FileNotFoundError:
         raise DataError(
@@ -112,6 +116,11 @@ def read_calibration(folder: Path) -> Calibration:
         ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise DataError(f"{path} is not a readable calibration: make it anew with tempera calibrate") from None
+
+
+def _differences(given: Mapping[str, Any]) -> dict[str, Any]:
+    """With values that have an interval as they were."""
+    return {name: Difference(**value) if isinstance(value, dict) else value for name, value in given.items()}
 
 
 def write_calibration(folder: Path, found: Calibration, picture: Mapping[str, bytes]) -> None:
@@ -139,6 +148,7 @@ def picture(pairs: Scored, fitted: Fitted) -> dict[str, bytes]:
         _reliability(left, found, fitted.chosen, most)
         _curves(right, pairs, fitted, most)
         svg, png = svg_of(figure).encode(), io.BytesIO()
+        figure.set_layout_engine("none")  # the places that are found stay
         figure.savefig(png, format="png", dpi=150)
     return {"svg": svg, "png": png.getvalue()}
 

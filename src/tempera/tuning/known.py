@@ -20,7 +20,7 @@ from ..build import build
 from ..data.beir import is_beir
 from ..data.files import Given, PairsFile, read_table
 from ..data.hashing import mixed
-from ..data.pairs import Pairs, hold_out
+from ..data.pairs import Pairs, Text, hold_out
 from ..data.roles import UNTRAINED, Roles, refuse_roles
 from ..errors import DataError
 from ..evaluation.calibration import Scored
@@ -29,7 +29,7 @@ from ..evaluation.ranking import Relevant
 from ..evaluation.tasks import Retrieval
 from ..export.index import Index
 from ..run import Run
-from ..towers.saved import fingerprint
+from ..towers.saved import Encode, fingerprint
 
 _ALL = float("-inf")  # as data.min_score: every pair is read
 
@@ -158,13 +158,16 @@ def _labelled(model: Model, pairs: Pairs, path: Path, roles: Roles, column: str)
             )
     relevant, _ = PairsFile(**{**vars(roles), "path": str(path), "min_score": least}).read()
     keys = mixed(pairs.ids("doc"), pairs.ids("query"))
-    texts = (
-        encode_all(each, pairs.table[role], what)
-        for each, role, what in ((model.query, "query", "queries"), (model.doc, "doc", "documents"))
-    )
-    scores: NDArray[np.float64] = np.einsum("nd,nd->n", *texts, dtype=np.float64)
+    queries, docs = _vectors(model.query, pairs, "query"), _vectors(model.doc, pairs, "doc")
+    scores: NDArray[np.float64] = np.einsum("nd,nd->n", queries, docs, dtype=np.float64)
     right = np.isin(keys, mixed(relevant.ids("doc"), relevant.ids("query")))
     return Known(Scored(scores, right, pairs.distinct("query")[1]), {"left_out": _counted(dict(pairs.dropped))})
+
+
+def _vectors(encode: Encode, pairs: Pairs, role: Text) -> Vectors:
+    """Of the text of each pair, or of the first one with its id, [n, D]."""
+    first, which = pairs.distinct(role)
+    return encode_all(encode, pairs.table[role].take(pa.array(first)), f"{role}s")[which]
 
 
 def _grades(path: Path, column: str) -> NDArray[np.float64]:
