@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Spinning threads slow a shared machine down by up to 20x.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup demo test test-all check bench docs clean
+.PHONY: setup demo test test-all check bench study docs clean
 
 setup: .venv/.ready
 
@@ -35,6 +35,10 @@ bench: $(patsubst bench/%.py,bench-%,$(filter-out bench/_%,$(wildcard bench/*.py
 
 bench-%: setup
 	$(BIN)/python bench/$*.py
+
+# Which temperature: docs/study.md from scratch, overnight on two cores and resumable; QUICK=1 makes a small one among the runs.
+study: setup
+	$(BIN)/python study/study.py $(if $(QUICK),--quick)
 
 docs: setup
 	$(BIN)/mkdocs build --strict

@@ -1,0 +1,257 @@
+"""The page of the study: every table and every figure in it, written between markers from the records.
+
+A block stands between `<!-- study: NAME ARGUMENTS -->` and `<!-- /study -->`. Losses are shares of the best mean of a curve.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tempera.export.pictures import canvas, number, svg_of
+
+Record = Mapping[str, Any]
+DEFAULT = 0.05  # sentence-transformers' scale of 20
+MARK = re.compile(r"(<!-- study: ([\w ]+) -->\n).*?(<!-- /study -->)", re.S)
+NOT_YET = "*Not run yet.*"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric over temperatures, everything else being equal."""
+
+    part: str
+    title: str
+    line: Mapping[str, Any]
+    batch: int
+    option: str
+
+    @classmethod
+    def all_of(cls, records: Mapping[str, Record]) -> list[Curve]:
+        """Those of all parts, but towers that were not trained."""
+        found = []
+        for name, record in records.items():
+            for line in record["lines"]:
+                batch = line["value"] if line["option"] == "train.batch_size" else record["batch"]
+                option = "" if line["option"] is None else f"{line['option'].split('.')[1]} {shown(line['value'])}"
+                found.append(cls(name, record["title"], line, batch, option))
+        return [curve for curve in found if curve.line["value"] != 1e-9]
+
+    @property
+    def cosine(self) -> bool:
+        """Whether vectors are normalised."""
+        return bool(self.line["value"] != "dot")
+
+    @property
+    def means(self) -> dict[float, float]:
+        """By temperature."""
+        return {point["temperature"]: point["mean"] for point in self.line["points"]}
+
+    @property
+    def top(self) -> float:
+        """The best mean."""
+        return self.means[self.line["best"]]
+
+    def lost(self, temperature: float) -> float:
+        """What the nearest temperature of the grid loses to the best one."""
+        near = min(self.means, key=lambda t: abs(math.log(t / temperature)))
+        return 1 - self.means[near] / self.top
+
+    def holds(self, temperature: float) -> bool:
+        """Whether nothing is shown to be better than the nearest temperature of the grid."""
+        return min(self.means, key=lambda t: abs(math.log(t / temperature))) in self.line["region"]
+
+
+def filled(page: str, records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
+    """A page with its blocks written anew.
+
+    Args:
+        page: with its markers.
+        records: by part.
+        planned: titles of all parts there are, also of those without a record.
+    """
+
+    def block(found: re.Match[str]) -> str:
+        name, *arguments = found[2].split()
+        missing = [part for part in arguments if part not in records]
+        text = NOT_YET if missing or not records else BLOCKS[name](records, planned, *arguments)
+        return f"{found[1]}\n{text}\n\n{found[3]}"
+
+    return MARK.sub(block, page)
+
+
+def _parts(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
+    rows = []
+    for name, title in planned.items():
+        record = records.get(name)
+        if record is None:
+            rows.append((title, "not run yet", "", "", "", ""))
+            continue
+        cells = (record["models"], record["seeds"], f"{record['queries']:,}", f"{record['minutes']:.0f}")
+        rows.append((title, *map(str, cells), f"{record['date']}, {record['commit']}"))
+    some = next(iter(records.values()))
+    versions = ", ".join(f"{name} {version}" for name, version in some["versions"].items())
+    models = sum(record["models"] for record in records.values())
+    head = ("part", "models", "seeds", "held-out queries", "minutes", "date, commit")
+    return f"{models:,} models, on {some['machine']}; {versions}.\n\n{_table(head, rows)}"
+
+
+def _curves(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
+    rows = []
+    for curve in Curve.all_of(records):
+        best = next(point for point in curve.line["points"] if point["temperature"] == curve.line["best"])
+        region = curve.line["region"]
+        spread = shown(region[0]) if len(region) == 1 else f"{shown(min(region))} to {shown(max(region))}"
+        at = f"**{shown(curve.line['best'])}** ({1 / curve.line['best']:g})"
+        lost = f"{100 * curve.lost(DEFAULT):.1f} %" if curve.cosine else ""
+        rows.append((curve.title, curve.option, at, spread, _interval(best), lost))
+    return _table(("part", "", "best (scale)", "best region", "nDCG@10, 95 %", "lost by .05"), rows)
+
+
+def _fixed(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
+    curves = [curve for curve in Curve.all_of(records) if curve.cosine]
+    grid = [t for t in sorted(curves[0].means) if all(t in curve.means for curve in curves)]
+    rules = {f"{shown(t)} (scale {1 / t:g})": [t] * len(curves) for t in grid}
+    rules["1 / ln(batch)"] = [1 / math.log(curve.batch) for curve in curves]
+    rows = []
+    for name, chosen in rules.items():
+        lost = [curve.lost(t) for curve, t in zip(curves, chosen, strict=True)]
+        worst = curves[lost.index(max(lost))]
+        inside = sum(curve.holds(t) for curve, t in zip(curves, chosen, strict=True))
+        where = f"{worst.title}{', ' * bool(worst.option)}{worst.option}"
+        cells = (f"{100 * statistics.mean(lost):.1f} %", f"{100 * max(lost):.1f} %", where)
+        rows.append((name, *cells, f"{inside} of {len(curves)}"))
+    return _table(("one temperature for all", "lost, mean", "lost, at most", "there", "in the best region"), rows)
+
+
+def _explained(records: Mapping[str, Record], planned: Mapping[str, str], part: str) -> str:
+    rows = []
+    for point in records[part]["lines"][0]["points"]:
+        t, gap = point["temperature"], point["positive"] - point["hardest"]
+        cosines = (point["positive"], point["hardest"], point["random"])
+        rest = f"{point['effective']:.0f}", number(point["share"]), f"{point['uniformity']:.1f}"
+        rows.append((shown(t), number(point["mean"]), *map(number, cosines), f"{gap / t:.1f}", *rest))
+    cells = ("positive", "hardest", "random", "lead / t", "effective negatives", "share of the hardest", "uniformity")
+    return _table(("temperature", "nDCG@10", *cells), rows)
+
+
+def _untrained(records: Mapping[str, Record], planned: Mapping[str, str], part: str) -> str:
+    """Median cosine of random pairs by temperature, of every line."""
+    lines = records[part]["lines"]
+    head = [f"rate {line['value']:g}" if line["value"] != 1e-9 else "untrained" for line in lines]
+    grid = [point["temperature"] for point in lines[0]["points"]]
+    rows = [(shown(t), *(number(line["points"][i]["random"]) for line in lines)) for i, t in enumerate(grid)]
+    return _table(("temperature", *head), rows)
+
+
+def _moving(records: Mapping[str, Record], planned: Mapping[str, str], part: str) -> str:
+    record = records[part]
+    best = next(p for p in record["lines"][0]["points"] if p["temperature"] == record["lines"][0]["best"])
+    rows = [(f"fixed at {shown(best['temperature'])}, the best", "", _interval(best), "yes")]
+    for point in record["moving"]:
+        kind = "learned" if point["final"] is None else "scheduled"
+        moved = f"{shown(point['start'])} to {shown(round(point['end'], 3))}"
+        rows.append((kind, moved, _interval(point), "yes" if point["in region"] else "no"))
+    return _table(("temperature", "start to end", "nDCG@10, 95 %", "as good as the best, for all that is shown"), rows)
+
+
+def _answers(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
+    curves = [curve for curve in Curve.all_of(records) if curve.cosine]
+    lost = [curve.lost(DEFAULT) for curve in curves]
+    inside = sum(curve.holds(DEFAULT) for curve in curves)
+    wide = sum(len(curve.line["region"]) > 1 for curve in curves)
+    bests = sorted(curve.line["best"] for curve in curves)
+    low, middle, high = bests[0], bests[len(bests) // 2], bests[-1]
+    mean, most = (f"{100 * figure:.1f} %" for figure in (statistics.mean(lost), max(lost)))
+    return (
+        f"- Over {len(curves)} curves with cosines the best temperature lies between {shown(low)} and {shown(high)} "
+        f"(scale {1 / high:g} to {1 / low:g}); the middle one is {shown(middle)} (scale {1 / middle:g}).\n"
+        f"- Temperature .05, scale 20, is in the best region of {inside} of them. It loses {mean} of nDCG@10 to the best on "
+        f"average, {most} at most.\n"
+        f"- Noise hides the difference between two temperatures or more at the top of {wide} of {len(curves)} curves."
+    )
+
+
+def _steps(records: Mapping[str, Record], planned: Mapping[str, str], logq: str, normalised: str) -> str:
+    """What temperature, logQ and norms bring, each with the best temperature of what is compared."""
+    by = {str(line["value"]): Curve("", "", line, 0, "") for line in records[logq]["lines"]}
+    sims = {line["value"]: Curve("", "", line, 0, "") for line in records[normalised]["lines"]}
+    plain, corrected, dot = by["[]"], by["['log_q']"], sims["dot"]
+    steps = [
+        ("temperature, cosines without logQ: from 1 to its best", plain.means[1], plain.top),
+        ("temperature, cosines without logQ: from .05 to its best", plain.means[DEFAULT], plain.top),
+        ("temperature, cosines with logQ: from 1 to its best", corrected.means[1], corrected.top),
+        ("temperature, cosines with logQ: from .05 to its best", corrected.means[DEFAULT], corrected.top),
+        ("temperature, inner products with logQ: from 1 to its best", dot.means[1], dot.top),
+        ("logQ, at the best temperature of each", plain.top, corrected.top),
+        ("cosines for inner products, at the best temperature of each", dot.top, sims["cosine"].top),
+    ]
+    rows = [(name, number(a), number(b), f"{100 * (b / a - 1):+.0f} %") for name, a, b in steps]
+    return _table(("step", "from", "to", "nDCG@10"), rows)
+
+
+BLOCKS: dict[str, Callable[..., str]] = {
+    "parts": _parts,
+    "answers": _answers,
+    "curves": _curves,
+    "fixed": _fixed,
+    "explained": _explained,
+    "untrained": _untrained,
+    "moving": _moving,
+    "steps": _steps,
+}
+
+
+def picture(records: Mapping[str, Record]) -> str:
+    """All best regions under one another, as SVG: a dot for every temperature of the region, a diamond for the best one."""
+    curves = [curve for curve in Curve.all_of(records) if curve.cosine]
+    with canvas("curves", 7.6, 1 + 0.19 * len(curves)) as figure:
+        axes = figure.subplots()
+        for y, curve in enumerate(curves):
+            tried, region = sorted(curve.means), sorted(curve.line["region"])
+            axes.plot(tried, [y] * len(tried), ".", color="#cbd5e1", markersize=3)
+            axes.plot(region, [y] * len(region), "-o", color="#1d5fd1", markersize=4, linewidth=2, alpha=0.6)
+            axes.plot([curve.line["best"]], [y], "D", color="#be3455", markersize=5)
+        axes.axvline(DEFAULT, color="#64748b", linestyle="--", linewidth=1)
+        names = [f"{curve.title}{': ' * bool(curve.option)}{curve.option}" for curve in curves]
+        axes.set_yticks(range(len(curves)), names, fontsize=6.5)
+        axes.set_xscale("log")
+        axes.set_xticks([0.01, 0.05, 0.1, 0.2, 0.5, 1], ["0.01", "0.05", "0.1", "0.2", "0.5", "1"])
+        axes.minorticks_off()
+        axes.invert_yaxis()
+        axes.set_title("best temperature (diamond), and what is not shown to be worse (line); dashed: scale 20")
+        return svg_of(figure)
+
+
+def shown(value: Any) -> str:
+    """A value as people write it."""
+    if isinstance(value, list):
+        return "+".join(shown(item) for item in value) or "none"
+    if isinstance(value, dict):
+        return "+".join(value)
+    if isinstance(value, float | int) and not isinstance(value, bool):
+        return re.sub(r"^0\.", ".", f"{value:,g}" if abs(value) < 1000 else f"{value:,.0f}")
+    return "none" if value is None else str(value)
+
+
+def _interval(point: Mapping[str, Any]) -> str:
+    ends = "" if point["low"] is None else f" [{number(point['low'])}, {number(point['high'])}]"
+    return f"{number(point['mean'])}{ends}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def write(page: Path, source: Path, figures: Path, records: Mapping[str, Record], planned: Mapping[str, str]) -> None:
+    """The page, from the text of another or of itself, and the picture of all curves."""
+    figures.mkdir(parents=True, exist_ok=True)
+    page.write_text(filled(source.read_text(encoding="utf-8"), records, planned), encoding="utf-8")
+    if records:
+        (figures / "curves.svg").write_text(picture(records), encoding="utf-8")

@@ -1,0 +1,124 @@
+"""What a sweep of the study has found, as a record: a curve for each value of its second option, with all that explains it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tempera.tuning.grid import axes_of
+from tempera.tuning.noise import best_region
+from tempera.tuning.outcome import Outcome, read_outcomes
+from tempera.tuning.result import CONFIDENCE, Point, Sweep
+
+METRIC = "ndcg@10"
+SEEN = {
+    "positive": "positive_50%",
+    "hardest": "hardest_50%",
+    "random": "random_50%",
+    "effective": "effective_negatives",
+    "share": "hardest_share",
+    "uniformity": "uniformity",
+}
+DIGITS = 6
+
+
+def record(folder: Path, over: Sequence[str], about: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that the page needs of a sweep's folder, after `about` and where and when it was made."""
+    runs = [run for run in read_outcomes(folder / "points.jsonl") if run.error is None]
+    axes = axes_of(over)
+    fixed = [run for run in runs if run.start is None]
+    other = axes[1] if len(axes) > 1 else None
+    seeds = tuple(sorted({run.seed for run in fixed}))
+    lines = []
+    for value in other.values if other else [None]:
+        members = [
+            Point(point, None, tuple(run for run in fixed if run.over == point), "")
+            for t in axes[0].values
+            for point in [{axes[0].field: t} | ({other.field: value} if other else {})]
+        ]
+        sweep = Sweep.of(folder, axes[:1], METRIC, seeds, [point for point in members if point.done])
+        lines.append({"option": other and other.field, "value": value, **_curve(sweep, axes[0].field)})
+    return {
+        **about,
+        "metric": METRIC,
+        "seeds": len(seeds),
+        "models": len(runs),
+        "queries": len(runs[0].per_query),
+        "minutes": round(sum(run.seconds for run in runs) / 60, 1),
+        **stamp(),
+        "lines": lines,
+        "moving": _moving([run for run in runs if run.start is not None], fixed if other is None else []),
+    }
+
+
+def _curve(sweep: Sweep, field: str) -> dict[str, Any]:
+    """A curve's points, its best one, and those that are not shown to be worse than any."""
+    assert sweep.best is not None
+    return {
+        "best": sweep.best.over[field],
+        "region": [point.over[field] for point in sweep.region],
+        "points": [{"temperature": point.over[field], **_seen(point)} for point in sweep.points],
+    }
+
+
+def _seen(point: Point) -> dict[str, Any]:
+    found = point.metric(METRIC)
+    figures = {"mean": found.mean, "low": found.low, "high": found.high}
+    figures |= {name: point.seen(column) for name, column in SEEN.items()} | {"gradient": point.grad_norm}
+    return {name: round(value, DIGITS) if math.isfinite(value) else None for name, value in figures.items()}
+
+
+def _moving(runs: Sequence[Outcome], fixed: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """Learned and scheduled temperatures, and which of them nothing, fixed ones included, is shown to be better than."""
+    points = [(start, final, chosen) for (start, final), chosen in _by(runs, lambda run: (run.start, run.final))]
+    grid = [chosen for _, chosen in _by(fixed, lambda run: tuple(run.over.items()))]
+    everything = [*grid, *(chosen for *_, chosen in points)]
+    scores = [{run.seed: np.array(run.per_query) for run in chosen} for chosen in everything]
+    region = best_region(scores, [""] * len(scores), CONFIDENCE)
+    return [
+        {
+            "start": start,
+            "final": final,
+            "end": round(Point({}, start, tuple(chosen), "").temperature, DIGITS),
+            "in region": len(grid) + i in region,
+            **_seen(Point({}, start, tuple(chosen), "", final)),
+        }
+        for i, (start, final, chosen) in enumerate(points)
+    ]
+
+
+def _by(runs: Iterable[Outcome], key: Any) -> list[tuple[Any, list[Outcome]]]:
+    groups: dict[Any, list[Outcome]] = {}
+    for run in runs:
+        groups.setdefault(key(run), []).append(run)
+    return list(groups.items())
+
+
+def stamp() -> dict[str, Any]:
+    """Where, when and by what."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    cpu = [line.partition(": ")[2] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": commit.stdout.strip(),
+        "machine": f"{cpu[0] if cpu else platform.processor()}, {os.cpu_count()} cores, {platform.system()}",
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in ("tempera", "torch")}},
+    }
+
+
+def write(path: Path, document: Mapping[str, Any]) -> None:
+    """Replace a record by another, or leave it as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    partial.replace(path)
