@@ -12,7 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tempera.core.ragged import Ragged
 from tempera.errors import ConfigError, DataError
+from tempera.towers import encoders
 from tempera.towers.encoders import (
     UNKNOWN,
     Bag,
@@ -25,6 +27,7 @@ from tempera.towers.encoders import (
     Number,
     Tables,
     Text,
+    Time,
     Waiting,
     buckets_of,
 )
@@ -242,6 +245,50 @@ def test_times_are_numbers() -> None:
     )
 
 
+TIMES = [
+    datetime.datetime(2020, 1, 6, 23, 59, 59, tzinfo=datetime.UTC),  # a Monday
+    datetime.datetime(2021, 2, 7, 5, tzinfo=datetime.UTC),
+    datetime.datetime(1969, 12, 28, 23, 0, 1, tzinfo=datetime.UTC),  # a Sunday
+    None,
+    datetime.datetime(2021, 1, 3, 5, tzinfo=datetime.UTC),
+]
+SECONDS = [None if moment is None else int(moment.timestamp()) for moment in TIMES]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(TIMES, pa.timestamp("us", "UTC")),
+        pa.array(TIMES, pa.timestamp("us", "UTC")).cast(pa.timestamp("ms", "Asia/Tokyo")),
+        [None if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}" for moment in TIMES],
+        SECONDS,
+    ],
+    ids=["utc", "zone", "text", "seconds"],
+)
+def test_times_are_told_by_what_comes_back(column: Any) -> None:
+    """By the calendar of Python; entity 1 and 4 are not trained on, and know of what others have trained."""
+    made = encoder(Time("when", ("month", "weekday", "hour")), entities(when=column))
+    names = [
+        [] if moment is None else [f"month {moment.month}", f"weekday {moment.weekday()}", f"hour {moment.hour}"]
+        for moment in TIMES
+    ]
+    trained = [name for at in (0, 2) for name in names[at]]
+    row = {name: 1 + at for at, name in enumerate(dict.fromkeys(trained))}
+    assert len(made.table.weight) == 6 and made.table.weight[UNKNOWN].abs().sum() == 0
+    for code, parts in enumerate(names):
+        wanted = sum((made.table.weight[row.get(part, UNKNOWN)] for part in parts), torch.zeros(WIDTH)) / 3
+        assert torch.allclose(made(torch.tensor([code]))[0], wanted, atol=1e-6), code
+    assert row["weekday 6"] in made.values.tolist() and made(torch.tensor([4])).abs().sum() > 0
+
+
+def test_days_are_times_and_numbers() -> None:
+    days = pa.array([datetime.date(2020, 1, day) for day in (1, 8, 15, 22, 23)])
+    found = vectors(Time("day", ("weekday",)), entities([1] * 5, day=days))
+    assert found[0] == found[1] == found[2] == found[3] != found[4]
+    assert len({tuple(row) for row in vectors(Time("day", ("day", "year")), entities([1] * 5, day=days))}) == 5
+    assert isinstance(encoder(Number("day", buckets=2), entities([1] * 5, day=days)), Lookup)
+
+
 def test_waiting_is_told_by_powers_of_two() -> None:
     made = Waiting(WIDTH)
     found = made(torch.tensor([math.nan, -3.0, 0.0, 0.9, 1.0, 2.9, 3.0, 1e30])).tolist()
@@ -262,6 +309,43 @@ def test_texts_are_read_by_a_text_tower_that_is_trained() -> None:
     made(torch.arange(5)).sum().backward()
     assert made.tower.embedding.weight.grad.abs().sum() > 0 and made.project.weight.grad.abs().sum() > 0
     assert made.double()(torch.arange(5)).dtype == torch.float64
+
+
+class Padding(nn.Module):
+    """A tower that pads, and remembers how wide and how many."""
+
+    padded, learning_rate = True, 0.1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.read = nn.Embedding(40, 3), []
+
+    def build(self, texts: Any) -> Any:
+        return self
+
+    def of(self, role: str) -> Any:
+        return self
+
+    def features(self, texts: list[str], what: str) -> Ragged:
+        return Ragged.of([[len(word) for word in text.split()] for text in texts])
+
+    def forward(self, rows: Ragged) -> Tensor:
+        self.read.append((len(rows), int(rows.lengths.max())))
+        return torch.stack([self.embedding(rows[i : i + 1].values).sum(0) for i in range(len(rows))])
+
+
+def test_texts_of_about_one_length_are_padded_together(monkeypatch) -> None:
+    titles = ["a bb ccc", "a", "a bb ccc dddd eeeee ffffff", "bb", "ccc a"]
+    made = encoder(Text("title", Padding()), entities(title=titles))  # type: ignore[arg-type]
+    codes = torch.tensor([2, 0, 1, 4, 3, 2, 1])
+    whole = made(codes)
+    monkeypatch.setattr(encoders, "_ALIKE", 3)
+    made.tower.read.clear()
+    parts = made(codes)
+    assert torch.equal(parts, whole)
+    assert made.tower.read == [(3, 1), (3, 6), (1, 6)]
+    (parts.sum() - whole.sum()).backward()
+    assert made.tower.embedding.weight.grad.abs().max() < 1e-5
 
 
 def test_two_prompts_of_a_text_tower_are_one_tower_here() -> None:
@@ -286,6 +370,7 @@ COLUMNS: dict[str, Any] = {
     "c": ["u", None, "v", "u", "v"],
     "l": ["u|v", "", "v", "w|w", "v"],
     "n": [1.0, 2.0, None, 4.0, 5.0],
+    "d": pa.array([0, 10**7, None, 10**8, 10**9], pa.timestamp("s")),
     "t": ["red shoe shoe", "", "red hat hat", "hat", "shoe red"],
 }
 EVERY: dict[str, Any] = {
@@ -295,6 +380,7 @@ EVERY: dict[str, Any] = {
     "categories": Categories("l"),
     "number": Number("n"),
     "number in buckets": Number("n", buckets=2),
+    "time": Time("d", ("month", "hour")),
     "text": Text("t"),
 }
 
@@ -342,6 +428,8 @@ def test_what_is_kept_of_entities_moves_with_the_tower_and_is_not_saved(name: st
         (Number("i"), "the feature number cannot read the column 'i', which is infinite for 'b': a number is expected"),
         (Number("i", buckets=2), "the column 'i', which is infinite for 'b'"),
         (Number("i", scale="log"), "the column 'i', which is infinite for 'b'"),
+        (Time("s", ("hour",)), "the feature time cannot read the column 's', which is '1' for 'a': a date is expected"),
+        (Time("i", ("hour",)), "the feature time cannot read the column 'i', which is double: a date is expected"),
         (Number("none"), "the feature number needs a column 'none'"),
     ],
 )

@@ -6,7 +6,7 @@ Letters in shapes: u entities of one kind, n rows, D width.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, NoReturn
 
@@ -27,8 +27,16 @@ from .static import Static
 Count = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 _POWERS = 62  # of 2, that times are told apart by
+_ALIKE = 128  # texts that a padding tower reads together
 UNKNOWN = 0  # row of a table for what training has not seen
 TEXT = pa.large_string()
+_PARTS: Mapping[str, Callable[[pa.Array], pa.Array]] = {
+    "year": pc.year,
+    "month": pc.month,
+    "day": pc.day,
+    "weekday": pc.day_of_week,
+    "hour": pc.hour,
+}
 # What features expect, for messages.
 _ONE = "one value is expected; take categories for lists"
 _SEVERAL = "lists, or texts with separators, are expected; take category for one value"
@@ -209,9 +217,7 @@ class Categories:
         lists = self._lists(entities).combine_chunks()
         values = lists.flatten()
         lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-        seen = values.filter(pa.array(np.repeat(entities.known, lengths)))
-        table, row_of = _table(tables, self.table or self.column, width, seen, values, seen.null_count > 0)
-        return Bag(row_of, torch.from_numpy(np.concatenate([[0], lengths.cumsum()])), table)
+        return _bag(tables, self.table or self.column, width, values, lengths, entities.known)
 
     def _lists(self, entities: Entities) -> pa.ChunkedArray:
         """A list of texts for each entity; an empty text has none."""
@@ -262,6 +268,36 @@ class Number:
         return Lookup(torch.from_numpy(row_of), Table(len(weight), width, _weight=weight), 0.0)
 
 
+@dataclass(frozen=True)
+class Time:
+    """What comes back in a time: the mean of the vectors of its parts, such as its month and its weekday; 0 for a missing one.
+
+    How long ago it was is a number: `number: {column: ..., buckets: 10}` reads dates, too.
+
+    Args:
+        column: of the features of users or items: dates, texts of ISO dates, or seconds since 1970; in UTC.
+        parts: which of them.
+        table: name of the table; None is the column's.
+    """
+
+    column: str
+    parts: Annotated[tuple[Literal["year", "month", "day", "weekday", "hour"], ...], Field(min_length=1)]
+    table: str | None = None
+
+    def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
+        """For these entities; parts that training has not seen are all one."""
+        times = entities.column(self.column, "time", pa.timestamp("s"), "a date is expected").combine_chunks()
+        u, p = len(times), len(self.parts)
+        named = [
+            pc.binary_join_element_wise(part, _PARTS[part](times).cast(pa.string()), " ").cast(TEXT)
+            for part in self.parts
+        ]
+        there = times.is_valid().to_numpy(zero_copy_only=False)
+        at = (np.arange(u)[:, None] + u * np.arange(p))[there]  # those of one entity after the other
+        values = pa.concat_arrays(named).take(pa.array(at.ravel()))
+        return _bag(tables, self.table or self.column, width, values, there * p, entities.known)
+
+
 class Reader(nn.Module):
     """A text tower's embedding of each entity's text."""
 
@@ -278,7 +314,13 @@ class Reader(nn.Module):
         self.project = nn.Identity() if own == width else nn.Linear(own, width, bias=False)
 
     def forward(self, codes: Tensor) -> Tensor:
-        vectors: Tensor = self.project(self.tower.of("doc")(Ragged(self.values, self.offsets)[codes]))
+        tower, texts = self.tower.of("doc"), Ragged(self.values, self.offsets)[codes]
+        if tower.padded and len(codes) > _ALIKE:  # of about one length at a time, lest all are padded to the longest
+            order = texts.lengths.argsort(stable=True)
+            read = torch.cat([tower(texts[rows]) for rows in torch.split(order, _ALIKE)])[order.argsort()]
+        else:
+            read = tower(texts)
+        vectors: Tensor = self.project(read)
         return vectors
 
 
@@ -320,6 +362,15 @@ class Elapsed:
 
     It tells who goes on from who comes back: the next item follows the latest ones only while a user is at it.
     """
+
+
+def _bag(
+    tables: Tables, name: str, width: int, values: pa.Array, lengths: NDArray[np.int64], known: NDArray[np.bool_]
+) -> Bag:
+    """The mean of the vectors of some values of each entity, of so many, [u], that stand one entity after the other."""
+    seen = values.filter(pa.array(np.repeat(known, lengths)))
+    table, row_of = _table(tables, name, width, seen, values, seen.null_count > 0)
+    return Bag(row_of, torch.from_numpy(np.concatenate([[0], lengths.cumsum()])), table)
 
 
 def _is(kind: pa.DataType, text: pa.Scalar) -> bool:
@@ -364,12 +415,13 @@ def _normal(rows: int, width: int) -> Tensor:
     return nn.init.normal_(torch.empty(rows, width), std=1 / math.sqrt(width))
 
 
-Feature = Id | Category | Categories | Number | Text
-OfUser = Id | Category | Categories | Number | Text | Elapsed
+Feature = Id | Category | Categories | Number | Time | Text
+OfUser = Id | Category | Categories | Number | Time | Text | Elapsed
 FEATURES: Mapping[str, type] = {
     "id": Id,
     "category": Category,
     "categories": Categories,
     "number": Number,
+    "time": Time,
     "text": Text,
 }
