@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
@@ -63,7 +64,8 @@ class ContrastiveLoss(nn.Module):
         guide: a model whose vectors `Guided` masks compare.
         labels: what a column of labels means: "weight" is how much a row counts; "id" names its document, so that rows of
             one label are no negatives with `SameId` and positives with `numerator`; "ignore". None refuses such a column.
-        gather_across_devices: take negatives from all processes, and return the loss of all their rows.
+        gather_across_devices: take negatives from all processes, and return the loss of all their rows. In one step all
+            processes have the same loss: give several data sets one.
         cache: "auto" keeps what fits `cache_memory`, and embeds the rest again; "never" keeps all, "always" nothing.
         cache_memory: bytes for kept graphs, or up to 1 a share of what is free; None is 4 GiB on a CPU, .8 on a GPU.
         micro_batch_tokens: most tokens that are embedded together, padding counted; None is chosen by the memory.
@@ -94,6 +96,7 @@ class ContrastiveLoss(nn.Module):
         self.labels, self.gather_across_devices = labels, gather_across_devices
         self.cache, self.cache_memory, self.micro_batch_tokens = cache, cache_memory, micro_batch_tokens
         self.saved = False  # whether checkpoints hold the objective
+        self._number = next(_numbers)
         self._reader = Reader(model, self.guide, labels)
         self._caches: dict[bool, Cache] = {}
 
@@ -105,6 +108,11 @@ class ContrastiveLoss(nn.Module):
             self._refuse_lost_state(model)
         batch, towers = self._read(model, list(sentence_features), labels)
         world = _world(self._device)
+        if training and not world.alike(self._number):
+            raise ConfigError(
+                "processes have come to different losses in one step, whose gradients cannot be put together: give all data "
+                "sets one ContrastiveLoss, or train in one process"
+            )
         group = world if self.gather_across_devices else ALONE
         embedded = self._cache(towers).embed(towers, batch, group)
         everyone = group.gather(embedded.batch.map(exact))  # gradients are scaled before they are rounded
@@ -302,6 +310,7 @@ class ObjectiveState(TrainerCallback, ExportableState):
             loss.objective.temperature.advance(state.global_step / max(1, state.max_steps - 1))
 
 
+_numbers = count()  # of losses, in the order of their making, which is the same in every process
 _ROLES: tuple[Role, ...] = ("query", "doc", "negatives")
 
 
