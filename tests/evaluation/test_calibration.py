@@ -134,6 +134,9 @@ def test_intervals_are_over_queries() -> None:
     tenfold = Scored(*(np.repeat(part, 10) for part in (pairs.scores, pairs.relevant, pairs.query)))
     once, again = judge(pairs, p), judge(tenfold, np.repeat(p, 10))
     assert (again.brier.low, again.brier.high) == pytest.approx((once.brier.low, once.brier.high))
+    pairs_alone = judge(Scored(pairs.scores, pairs.relevant, np.arange(len(pairs))), p)
+    assert again.ece.high - again.ece.low > 0.8 * (once.ece.high - once.ece.low) > 0
+    assert pairs_alone.ece != once.ece and pairs_alone.brier != once.brier
 
 
 def test_thresholds_are_those_of_loops_and_hold_on_new_pairs() -> None:
@@ -189,7 +192,7 @@ def test_a_threshold_that_is_impossible_is_said_with_the_best_there_is() -> None
         if (fitted.held_out >= level).sum() >= 20
     )
     assert found.best == pytest.approx(best)
-    assert str(found) == f"no threshold reaches precision 0.99; the best is {best:.3g}"
+    assert str(found) == f"no threshold reaches precision 0.99; the best is {math.floor(1000 * best) / 1000:g}"
 
 
 def test_what_search_shows_is_what_loops_find() -> None:

@@ -146,7 +146,7 @@ def picture(pairs: Scored, fitted: Fitted) -> dict[str, bytes]:
         # Low probabilities get the room that they need.
         most = min(1.0, 1.2 * max(max(each.probability, each.relevant.high) for each in found))
         _reliability(left, found, fitted.chosen, most)
-        _curves(right, pairs, fitted, most)
+        _curves(right, pairs, fitted)
         svg, png = svg_of(figure).encode(), io.BytesIO()
         figure.set_layout_engine("none")  # the places that are found stay
         figure.savefig(png, format="png", dpi=150)
@@ -166,9 +166,10 @@ def _reliability(axes: Axes, found: Sequence[Bin], kind: str, most: float) -> No
     axes.legend(loc="upper left")
 
 
-def _curves(axes: Axes, pairs: Scored, fitted: Fitted, most: float) -> None:
+def _curves(axes: Axes, pairs: Scored, fitted: Fitted) -> None:
     low, high = float(pairs.scores.min()), float(pairs.scores.max())
     edges, x = np.linspace(low, high, 41), np.linspace(low, high, 400)
+    most = max(float(curve(x).max()) for curve in fitted.maps.values())
     counts = [np.histogram(pairs.scores[which], edges)[0] for which in (~pairs.relevant, pairs.relevant)]
     scale = 0.45 * most / max(float(count.max() / count.sum()) for count in counts)
     for count, name, color in zip(counts, ("not relevant", "relevant"), (_GREY, _RIGHT), strict=True):
