@@ -74,6 +74,14 @@ def test_frames_choose_and_join_every_column() -> None:
     assert histories(there.columns["history"]) == wanted(rows) and len(there) == 6  # type: ignore[arg-type]
 
 
+def test_a_row_can_be_made_up() -> None:
+    frame = Frame({"user": torch.arange(9), "history": made(), "tags": Ragged.of([[i] for i in range(9)])})
+    for spare in (frame.spare, frame[:0].spare):
+        assert len(spare) == 1 and spare.columns["user"].tolist() == [0]  # type: ignore[union-attr]
+        assert histories(spare.columns["history"]) == [[0]]  # type: ignore[arg-type]
+        assert spare.columns["tags"].values.tolist() == [0] and len(Frame.cat([frame, spare])) == 10  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("parts", [1, 2, 3, 12])
 def test_processes_have_their_rows_with_their_events(parts: int) -> None:
     items = torch.tensor([3, 5, 8, 9])

@@ -7,13 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import torch
 import torch.distributed as dist
 import worlds
 from torch import Tensor, nn
 from worlds import WIDTH, WORDS, Found, Layout
 
-from tempera.core.batch import Batch
+from tempera.core import presets
+from tempera.core.batch import Batch, Side
+from tempera.core.frame import Events, Frame
 from tempera.core.ragged import Ragged
 from tempera.engine import loop
 from tempera.engine.cache import Cache, Mode
@@ -23,6 +27,9 @@ from tempera.engine.loop import Progress, Training
 from tempera.engine.shards import part, shard, whole
 from tempera.engine.step import step
 from tempera.errors import ConfigError, TemperaError
+from tempera.towers.encoders import Categories, Elapsed, Entities, Id
+from tempera.towers.features import Features
+from tempera.towers.history import Gru, History, Mean
 
 MODES: tuple[Mode, ...] = ("always", "auto", "never")
 MEMORY, TOKENS = 12_000.0, 5  # of this, "auto" keeps some
@@ -215,6 +222,26 @@ def nobody(group: Group, layout: Layout) -> str:
     return ""
 
 
+def recommended(group: Group) -> Found:
+    """Loss and gradients of a recommender's towers, of two rows that the first process has."""
+    torch.manual_seed(1)
+    known = Entities(pa.table({"id": list("abcd"), "tags": ["x|y", "y", "", "z"]}), np.ones(4, np.int64))
+    history = History((Mean(2), Gru(2)), targets=1)
+    towers = Features((Id(), Categories("tags")), (Id(), Elapsed()), history, WIDTH).build(known, known).double()
+    seen = Events.of(torch.tensor([1, 2, 3]), torch.tensor([0, 2]), torch.tensor([2, 3]))
+    users = Frame({"user": torch.arange(2), "history": seen, "elapsed": torch.tensor([1.0, torch.nan])})
+    items = torch.tensor([0, 2])
+    batch = Batch(Side(users, ids=torch.arange(2)), Side(Frame({"item": items}), ids=items), answer=items)
+    if group.size > 1:
+        shard([towers.query, towers.doc], group)
+        mine = slice(0, 2) if group.rank == 0 else slice(0, 0)
+        batch = Batch(batch.query[mine], batch.doc[mine], answer=items[mine])
+    objective = presets.mnr(temperature=0.5)
+    loss = step(towers, objective, batch, None, group)  # type: ignore[arg-type]
+    group.add_up([*towers.parameters(), *objective.parameters()])
+    return {"loss": loss, "gradients": gradients(towers, objective)}
+
+
 def all_work(group: Group, layout: Layout) -> Found:
     """Everything; the last takes the processes out of step."""
     found: Found = {
@@ -227,6 +254,7 @@ def all_work(group: Group, layout: Layout) -> Found:
         found |= {"bf16": lower(group, layout, True), "float32": lower(group, layout, False)}
         found["training"] = training(group, layout)
         found["nobody"] = nobody(group, layout)
+        found["recommended"] = recommended(group)
     return found | {"mistakes": mistakes(group, layout)}
 
 

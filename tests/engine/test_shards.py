@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from worlds import LAYOUTS, Found, found
 
 from tempera.engine.devices import Devices
-from tempera.engine.distributed import Group
+from tempera.engine.distributed import ALONE, Group
 from tempera.engine.loop import Training
 from tempera.engine.shards import _apart, _layers, refuse_compiled
 from tempera.errors import ConfigError
@@ -97,6 +97,14 @@ def test_every_process_keeps_its_part(size: int) -> None:
     moments = torch.tensor([process["parts"]["moments"] for process in processes(size)])
     assert held.sum(0).tolist() == processes(size)[0]["parts"]["all"] and torch.equal(held, moments)
     assert held.sum(1).min() > 0 and held.sum(1).max() < 1.1 * held.sum() / size
+
+
+def test_a_process_without_rows_of_a_recommender_keeps_pace() -> None:
+    want = sharded.recommended(ALONE)
+    for process in processes(2):
+        got = process["recommended"]
+        assert float(got["loss"]) == pytest.approx(float(want["loss"]), rel=1e-12)
+        assert off(got["gradients"], want["gradients"]) < 1e-12
 
 
 def test_what_is_refused_is_said() -> None:

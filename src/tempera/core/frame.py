@@ -94,6 +94,11 @@ class Frame:
                 total = total.to(column.lengths.device) + column.lengths
         return total
 
+    @property
+    def spare(self) -> Frame:
+        """One row with the same columns: of code 0, after an event of code 0."""
+        return Frame({name: _spare(column) for name, column in self.columns.items()})
+
     def to(self, device: torch.device) -> Frame:
         """The same rows on another device."""
         return Frame({name: column.to(device) for name, column in self.columns.items()})
@@ -102,6 +107,15 @@ class Frame:
     def cat(cls, parts: Sequence[Frame]) -> Frame:
         """The rows of several with the same columns, in order."""
         return cls({name: _joined([part.columns[name] for part in parts]) for name in parts[0].columns})
+
+
+def _spare(column: Column) -> Column:
+    if isinstance(column, Tensor):
+        return column.new_zeros(1, *column.shape[1:])
+    if isinstance(column, Ragged):
+        return Ragged.of([[0]])
+    zero = column.start.new_zeros(1)
+    return Events(column.items.new_zeros(1), zero, zero + 1)
 
 
 def _joined(parts: Sequence[Any]) -> Column:

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from ..core.advice import refuse_batch_statistics
 from ..core.batch import Batch, Role
+from ..core.frame import Frame
 from ..core.ragged import Ragged
 from ..errors import TemperaError
 from .clock import Clock
@@ -77,12 +78,14 @@ class Work:
 
     @property
     def spare(self) -> Features:
-        """One row to be embedded for nothing: the shortest, or of token ids, if there is none, that of one 0."""
+        """One row to be embedded for nothing: the shortest, or if there is none, that of one token or code 0."""
         if len(self.features):
             return self.features[self.features.lengths.argmin()[None]]
+        if isinstance(self.features, Frame):
+            return self.features.spare
         if not isinstance(self.features, Ragged):
             raise TemperaError(
-                "this process has no row for a divided tower, and only token ids are made up: make batches larger"
+                "this process has no row for a divided tower, and only token ids and codes are made up: make batches larger"
             )
         return Ragged.of([[0]])
 
