@@ -191,6 +191,19 @@ def test_of_one_number_a_row_it_is_torch_s_adagrad() -> None:
     assert (sums > 0).tolist() == [True] * 4 + [False]
 
 
+def test_the_schedule_of_the_rate_is_followed() -> None:
+    modules = nn.ModuleDict({"table": Table(3, 2), "layer": nn.Linear(2, 1)}).double()
+    optimizer, table = adam(modules, 0.01, 0.02, 0.0, "rowwise_adagrad", 0.5), modules["table"].weight
+    grad = torch.tensor([[1.0, 2.0], [0.0, 0.0], [-3.0, 0.5]], dtype=torch.float64)
+    want = by_loops(table.tolist(), [grad.tolist()] * 3, [0.5, 0.25, 0.05])  # type: ignore[operator]
+    for share in (1.0, 0.5, 0.1):
+        for each in optimizer.param_groups:
+            each["lr"] = each["initial_lr"] * share
+        table.grad = grad.to_sparse(1)  # type: ignore[assignment]
+        optimizer.step()
+    torch.testing.assert_close(table.detach(), torch.tensor(want, dtype=torch.float64), rtol=1e-13, atol=1e-13)  # type: ignore[operator]
+
+
 def begun(options: Training = OPTIONS, dropout: float = 0.3) -> State:
     torch.manual_seed(1)
     return loop.begin(Pair(dropout), worlds.OBJECTIVES["mnr"](), options)  # type: ignore[arg-type]

@@ -129,7 +129,7 @@ class Group:
         dist.all_reduce(counts)
         parts = []
         for mine in (rows, values):
-            padded = mine.new_zeros(max(1, int(counts.max())), *mine.shape[1:])
+            padded = mine.new_zeros(int(counts.max()), *mine.shape[1:])
             padded[: len(mine)] = mine
             everyone = padded.new_empty(self.size, *padded.shape)
             dist.all_gather(list(everyone), padded)
