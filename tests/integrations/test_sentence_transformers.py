@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -42,9 +43,11 @@ from tempera.core.memory import Memory
 from tempera.core.objective import Objective
 from tempera.core.similarity import dot
 from tempera.core.temperature import Temperature
+from tempera.engine.cache import Embedded
 from tempera.errors import ConfigError, DataError, TemperaError
 from tempera.integrations.sentence_transformers import ContrastiveLoss, ObjectiveState
 
+ROOT = Path(__file__).parents[2]
 ROWS = 12
 DIRECTIONS = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
 
@@ -290,9 +293,14 @@ def test_a_scaler_and_autocast_reach_every_replay(dtype: torch.dtype) -> None:
     loss = ContrastiveLoss(model, presets.mnr(Temperature(0.05, learnable=True)), cache="always", micro_batch_tokens=40)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     optimizer = torch.optim.SGD(loss.parameters(), lr=0.0)
+    seen: list[tuple[bool, bool]] = []
+    model.register_forward_pre_hook(lambda *_: seen.append((torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"))))
     with torch.autocast("cpu", dtype):
         value = loss(features(model, data), None)
     scaler.scale(value).backward()
+    assert sum(kept for kept, _ in seen[3:]) > 3 and all(
+        cast for _, cast in seen
+    )  # the first embed probes, outside too
     scaled = loss.temperature_bias.grad.clone()
     scaler.unscale_(optimizer)
     assert abs(float(scaled / loss.temperature_bias.grad) - 2**10) < 1e-6
@@ -301,18 +309,13 @@ def test_a_scaler_and_autocast_reach_every_replay(dtype: torch.dtype) -> None:
             assert float(torch.cosine_similarity(p.grad.flatten(), wanted[name].flatten(), 0)) > 0.98, name
 
 
-def test_gradients_below_half_precision_survive_in_a_scaler() -> None:
-    """Multiplied by 2^16 before they are rounded to the dtype of the model's embeddings."""
-    model, data = tiny(dtype=torch.float32).train(), texts(ROWS)
-    found = []
-    for factor in (1e-8, 2.0**16 * 1e-8):
-        model.zero_grad()
-        with torch.autocast("cpu", torch.float16):
-            (ContrastiveLoss(model)(features(model, data), None) * factor).backward()
-        found.append({n: p.grad / factor for n, p in model.named_parameters() if p.grad is not None})
-    norm = [sum(float(g.norm() ** 2) for g in each.values()) ** 0.5 for each in found]
-    wanted = sum(float(g.norm() ** 2) for g in run(model, MNR, data)[1].values()) ** 0.5
-    assert abs(norm[1] / wanted - 1) < 0.05 < abs(norm[0] / wanted - 1)
+def test_gradients_are_scaled_before_they_are_rounded_to_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen = tiny(dtype=torch.float16), []
+    backward = Embedded.backward
+    monkeypatch.setattr(Embedded, "backward", lambda self, grads: (seen.extend(grads.values()), backward(self, grads)))
+    (ContrastiveLoss(model)(features(model, texts(ROWS)), None) * 2.0**10).backward()
+    assert len(seen) == 2 and all(grad.dtype == torch.float32 and float(grad.norm()) > 1 for grad in seen)
+    assert all(p.grad.dtype == torch.float16 for p in model.parameters() if p.grad is not None)
 
 
 # In the trainer --------------------------------------------------------------------------------------------------------
@@ -415,14 +418,17 @@ def test_several_data_sets_have_a_loss_each(tmp_path: Path) -> None:
         "pairs": ContrastiveLoss(model, presets.symmetric(Temperature(0.05, learnable=True))),
         "triples": ContrastiveLoss(model, presets.mnr(Temperature(0.1, learnable=True))),
     }
-    data = {"pairs": Dataset.from_dict(texts(18)), "triples": Dataset.from_dict(texts(18, 3, seed=1))}
+    every = {**losses, "graded": peer.CoSENTLoss(model)}
+    graded = {**texts(18, seed=2), "score": [i / 18 for i in range(18)]}
+    sets = {"pairs": texts(18), "triples": texts(18, 3, seed=1), "graded": graded}
+    data = {name: Dataset.from_dict(columns) for name, columns in sets.items()}
     arguments = SentenceTransformerTrainingArguments(
-        str(tmp_path), max_steps=4, per_device_train_batch_size=6, learning_rate=0.01, save_steps=4, report_to=[], use_cpu=True,
+        str(tmp_path), max_steps=9, per_device_train_batch_size=6, learning_rate=0.01, save_steps=9, report_to=[], use_cpu=True,
         disable_tqdm=True,
     )  # fmt: skip
-    SentenceTransformerTrainer(model, arguments, data, loss=losses, callbacks=[ObjectiveState(losses)]).train()
+    SentenceTransformerTrainer(model, arguments, data, loss=every, callbacks=[ObjectiveState(every)]).train()
     assert all(abs(loss.temperature - t) > 1e-4 for loss, t in zip(losses.values(), (0.05, 0.1), strict=True))
-    kept = json.loads((tmp_path / "checkpoint-4" / "trainer_state.json").read_text())
+    kept = json.loads((tmp_path / "checkpoint-9" / "trainer_state.json").read_text())
     assert sorted(kept["stateful_callbacks"]["ObjectiveState"]["attributes"]) == ["pairs", "triples"]
 
 
@@ -502,3 +508,34 @@ def test_mistakes_are_told_in_a_line(model: Any) -> None:
     read = features(prefixed, texts(ROWS, 4), ("the: ", "cat: ", "cat: ", None))
     with pytest.raises(ConfigError, match="columns of negatives"):
         ContrastiveLoss(prefixed)(read, None)
+
+
+# What the project says of it -------------------------------------------------------------------------------------------
+
+
+def test_the_example_runs(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "drop_in.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    before, after, start, end = map(float, re.findall(r"(\d\.\d+)", done.stdout.splitlines()[-1]))
+    assert after > before + 0.2 and end != start == 0.05
+    assert len(SentenceTransformer(str(tmp_path / "model"), device="cpu").encode("how do I reset my invoice?")) == 64
+
+
+def test_every_loss_of_the_peer_is_in_the_table() -> None:
+    page = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8")
+    rows = "\n".join(line for line in page.splitlines() if line.startswith("|"))
+    names = [name for name in peer.__all__ if name.endswith(("Loss", "LossInBatchNegatives"))]
+    assert len(names) > 25 and [name for name in names if f"`{name}" not in rows] == []
+
+
+def test_lines_of_the_table_can_be_written(model: Any) -> None:
+    """Every replacement is an expression over the names that the page imports."""
+    page = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8")
+    (imports,) = re.findall(r"```python\n(from tempera.*?)```", page, re.S)
+    names: dict[str, Any] = {"model": model, "guide": model}
+    exec(compile(imports, "migration.md", "exec"), names)
+    lines = [line.split("|")[2] for line in page.splitlines() if line.startswith("| `")]
+    written = [code for line in lines for code in re.findall(r"`(ContrastiveLoss\(.*?\))`", line)]
+    assert len(written) > 8
+    for code in written:
+        assert isinstance(eval(code, names), ContrastiveLoss), code
