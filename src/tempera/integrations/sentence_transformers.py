@@ -27,8 +27,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from transformers import TrainerCallback
-from transformers.trainer_callback import ExportableState
 
 from ..core.batch import Batch, Role, Side
 from ..core.matryoshka import Matryoshka
@@ -43,6 +41,12 @@ from ..engine.shards import is_divided
 from ..errors import ConfigError, TemperaError
 from .citations import citations
 from .columns import Columns, Labels, Reader, Towers
+
+try:
+    from transformers import TrainerCallback
+    from transformers.trainer_callback import ExportableState
+except ImportError:
+    raise ConfigError("sentence-transformers' trainer is not installed: pip install 'tempera[trainer]'") from None
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
