@@ -76,7 +76,8 @@ class Case:
 
     @classmethod
     def of(cls, job: Job) -> Case:
-        rows = [rows[:PAIRS] for rows in job.task.sampler(0, 4)]
+        # From all over each batch: neighbours may be one user's, whose rows are masked for one another, and prove nothing.
+        rows = [rows[:: max(1, len(rows) // PAIRS)][:PAIRS] for rows in job.task.sampler(0, 4)]
         batches = [job.task.batch(chosen, number) for number, chosen in enumerate(rows)]
         options = replace(job.config.train, gradient_accumulation_steps=1, cache_memory=None)
         return cls(job.task.tower, job.config.objective, batches, options, job.task.reopened, job.folder)
