@@ -29,7 +29,8 @@ class Curve:
     title: str
     line: Mapping[str, Any]
     batch: int
-    option: str
+    cosine: bool  # whether vectors are normalised
+    option: str = ""
 
     @classmethod
     def all_of(cls, records: Mapping[str, Record]) -> list[Curve]:
@@ -39,13 +40,8 @@ class Curve:
             for line in record["lines"]:
                 batch = line["value"] if line["option"] == "train.batch_size" else record["batch"]
                 option = "" if line["option"] is None else f"{line['option'].split('.')[1]} {shown(line['value'])}"
-                found.append(cls(name, record["title"], line, batch, option))
+                found.append(cls(name, record["title"], line, batch, record["cosine"], option))
         return [curve for curve in found if curve.line["value"] != 1e-9]
-
-    @property
-    def cosine(self) -> bool:
-        """Whether vectors are normalised."""
-        return bool(self.line["value"] != "dot")
 
     @property
     def means(self) -> dict[float, float]:
@@ -97,8 +93,9 @@ def _parts(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
     some = next(iter(records.values()))
     versions = ", ".join(f"{name} {version}" for name, version in some["versions"].items())
     models = sum(record["models"] for record in records.values())
-    head = ("part", "models", "seeds", "held-out queries", "minutes", "date, commit")
-    return f"{models:,} models, on {some['machine']}; {versions}.\n\n{_table(head, rows)}"
+    head = ("part", "models", "seeds", "held-out queries", "minutes of runs", "date, commit")
+    quick = "A small study; the words of this page are about the full one. " if some["size"] == "quick" else ""
+    return f"{quick}{models:,} models, on {some['machine']}; {versions}.\n\n{_table(head, rows)}"
 
 
 def _curves(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
@@ -160,6 +157,10 @@ def _moving(records: Mapping[str, Record], planned: Mapping[str, str], part: str
     return _table(("temperature", "start to end", "nDCG@10, 95 %", "as good as the best, for all that is shown"), rows)
 
 
+def _figure(records: Mapping[str, Record], planned: Mapping[str, str], part: str) -> str:
+    return f"![{records[part]['title']}](study/{part}.svg)"
+
+
 def _answers(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
     curves = [curve for curve in Curve.all_of(records) if curve.cosine]
     lost = [curve.lost(DEFAULT) for curve in curves]
@@ -173,15 +174,25 @@ def _answers(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
         f"(scale {1 / high:g} to {1 / low:g}); the middle one is {shown(middle)} (scale {1 / middle:g}).\n"
         f"- Temperature .05, scale 20, is in the best region of {inside} of them. It loses {mean} of nDCG@10 to the best on "
         f"average, {most} at most.\n"
+        f"- {_aside(curves)}\n"
         f"- Noise hides the difference between two temperatures or more at the top of {wide} of {len(curves)} curves."
     )
 
 
-def _steps(records: Mapping[str, Record], planned: Mapping[str, str], logq: str, normalised: str) -> str:
+def _aside(curves: Sequence[Curve]) -> str:
+    """What it costs to miss the best temperature by a factor of 5, on either side."""
+    both = [c for c in curves if c.line["best"] / 5 >= min(c.means) and c.line["best"] * 5 <= max(c.means)]
+    low, high = (statistics.mean(c.lost(c.line["best"] * f) for c in both) if both else math.nan for f in (1 / 5, 5))
+    return (
+        f"A temperature 5 times as low as the best loses {100 * low:.1f} % on average, one 5 times as high {100 * high:.1f} % "
+        f"(the {len(both)} curves that reach so far to both sides)."
+    )
+
+
+def _steps(records: Mapping[str, Record], planned: Mapping[str, str], logq: str, products: str) -> str:
     """What temperature, logQ and norms bring, each with the best temperature of what is compared."""
-    by = {str(line["value"]): Curve("", "", line, 0, "") for line in records[logq]["lines"]}
-    sims = {line["value"]: Curve("", "", line, 0, "") for line in records[normalised]["lines"]}
-    plain, corrected, dot = by["[]"], by["['log_q']"], sims["dot"]
+    plain, corrected = (Curve(logq, "", line, 0, True) for line in records[logq]["lines"])
+    dot = Curve(products, "", records[products]["lines"][0], 0, False)
     steps = [
         ("temperature, cosines without logQ: from 1 to its best", plain.means[1], plain.top),
         ("temperature, cosines without logQ: from .05 to its best", plain.means[DEFAULT], plain.top),
@@ -189,7 +200,7 @@ def _steps(records: Mapping[str, Record], planned: Mapping[str, str], logq: str,
         ("temperature, cosines with logQ: from .05 to its best", corrected.means[DEFAULT], corrected.top),
         ("temperature, inner products with logQ: from 1 to its best", dot.means[1], dot.top),
         ("logQ, at the best temperature of each", plain.top, corrected.top),
-        ("cosines for inner products, at the best temperature of each", dot.top, sims["cosine"].top),
+        ("cosines for inner products, at the best temperature of each", dot.top, corrected.top),
     ]
     rows = [(name, number(a), number(b), f"{100 * (b / a - 1):+.0f} %") for name, a, b in steps]
     return _table(("step", "from", "to", "nDCG@10"), rows)
@@ -197,6 +208,7 @@ def _steps(records: Mapping[str, Record], planned: Mapping[str, str], logq: str,
 
 BLOCKS: dict[str, Callable[..., str]] = {
     "parts": _parts,
+    "figure": _figure,
     "answers": _answers,
     "curves": _curves,
     "fixed": _fixed,
@@ -210,7 +222,7 @@ BLOCKS: dict[str, Callable[..., str]] = {
 def picture(records: Mapping[str, Record]) -> str:
     """All best regions under one another, as SVG: a dot for every temperature of the region, a diamond for the best one."""
     curves = [curve for curve in Curve.all_of(records) if curve.cosine]
-    with canvas("curves", 7.6, 1 + 0.19 * len(curves)) as figure:
+    with canvas("curves", 7.2, 1.1 + 0.19 * len(curves)) as figure:
         axes = figure.subplots()
         for y, curve in enumerate(curves):
             tried, region = sorted(curve.means), sorted(curve.line["region"])
@@ -224,7 +236,9 @@ def picture(records: Mapping[str, Record]) -> str:
         axes.set_xticks([0.01, 0.05, 0.1, 0.2, 0.5, 1], ["0.01", "0.05", "0.1", "0.2", "0.5", "1"])
         axes.minorticks_off()
         axes.invert_yaxis()
-        axes.set_title("best temperature (diamond), and what is not shown to be worse (line); dashed: scale 20")
+        figure.suptitle(
+            "best temperature (diamond) and best region (line); dashed: scale 20", x=0.01, ha="left", fontsize=9
+        )
         return svg_of(figure)
 
 

@@ -15,6 +15,7 @@ results alone; the small one leaves the same page among its runs, runs/study/qui
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import shlex
@@ -35,6 +36,7 @@ import yaml
 
 from tempera import config as configuration
 from tempera.build import build
+from tempera.core.similarity import cosine
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
@@ -70,10 +72,16 @@ class Part:
         return [path for path in paths if not Path(path).exists()]
 
     @property
-    def batch(self) -> int:
-        """Pairs in the softmax, where these are not what is swept."""
+    def about(self) -> dict[str, Any]:
+        """What its record says of it: pairs in the softmax, if they are not what is swept, and whether vectors are normalised."""
         path = HERE / "configs" / f"{self.config}.yaml"
-        return build(configuration.of(path, [placed(text) for text in self.set])).train.batch_size
+        built = build(configuration.of(path, [placed(text) for text in self.set]))
+        return {
+            "title": self.title,
+            "size": self.size,
+            "batch": built.train.batch_size,
+            "cosine": built.similarity is cosine,
+        }
 
     def command(self, seeds: int) -> list[str]:
         """What is run, with the places of this machine not yet put in."""
@@ -129,12 +137,17 @@ def run(part: Part, seeds: int, places: Places) -> None:
     log = part.folder.with_suffix(".log")
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # a sweep whose study was killed holds it, and is waited for
         done = subprocess.run(
-            [sys.executable, "-m", *map(placed, command)], cwd=HERE.parent, env=environment, stdout=file, stderr=file
+            [sys.executable, "-m", *map(placed, command)],
+            cwd=HERE.parent,
+            env=environment,
+            stdout=file,
+            stderr=file,
         )
     if done.returncode:
         raise SystemExit(f"{part.name} ended with {done.returncode}: see {log}")
-    about = {"title": part.title, "command": shlex.join(command), "batch": part.batch}
+    about = {**part.about, "command": shlex.join(command)}
     _record.write(places.records / f"{part.name}.json", _record.record(part.folder, part.over, about))
     places.figures.mkdir(parents=True, exist_ok=True)
     copyfile(part.folder / "sweep.svg", places.figures / f"{part.name}.svg")
@@ -164,7 +177,7 @@ def main() -> None:
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(part.name for part in planned)}")
     chosen = [part for part in planned if not given.names or part.name in given.names]
     for part in chosen:
-        if part.absent:
+        if part.absent and not given.page:
             print(f"SKIPPED {part.name}: no {', '.join(part.absent)}", flush=True)
     if not given.page:
         with ThreadPoolExecutor(given.jobs) as pool:
