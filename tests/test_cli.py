@@ -311,7 +311,9 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stopped_training_leaves_nothing(training: dict[int, Any], number: signal.Signals, code: int) -> None:
+def test_a_stopped_training_leaves_a_checkpoint_and_nothing_else(
+    training: dict[int, Any], number: signal.Signals, code: int
+) -> None:
     process, folder = training[number]
     log = folder / "run.partial" / "log.jsonl"
 
@@ -327,8 +329,16 @@ def test_a_stopped_training_leaves_nothing(training: dict[int, Any], number: sig
     out, err = process.communicate(timeout=30)
     assert process.returncode == code
     assert out == ""
-    assert all(known(line) for line in err.splitlines()), err
-    assert list(folder.iterdir()) == []
+    assert [line for line in err.splitlines() if not known(line)] == [
+        f"{number.name}: ends with this step; again to end at once",
+        f"checkpoint: {only(folder / 'run.checkpoints')}; the same command goes on from it",
+    ]
+    assert [path.name for path in folder.iterdir()] == ["run.checkpoints"]
+
+
+def only(folder: Path) -> Path:
+    (path,) = folder.iterdir()
+    return path
 
 
 # ---- a full disk

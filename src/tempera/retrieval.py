@@ -73,12 +73,13 @@ class Asked:
 
 
 class Retrieval:
-    """Texts of a source, read once as tokens and mapped in `cache`; vectors of a guide are kept in `vectors`."""
+    """Texts of a source, read once as tokens and mapped in `cache`; vectors of a guide are kept in `vectors`,
+    and those of the model itself, until the next, in `anew`."""
 
     kind, words = TEXTS, Words()
 
-    def __init__(self, config: Config, cache: Path, vectors: Path) -> None:
-        self.config, self.store, options = config, vectors, config.train
+    def __init__(self, config: Config, cache: Path, vectors: Path, anew: Path | None = None) -> None:
+        self.config, self.store, self.anew, options = config, vectors, anew or cache / "anew", config.train
         pairs, candidates = config.data.read(cache)
         self.source = config.resolved["data"]
         if pairs.source is not None:  # with the roles of its columns written down
@@ -95,18 +96,18 @@ class Retrieval:
         self.docs = stored(
             lambda part: self.tower.features(part, "reading documents", "doc"), catalogue.docs, cache / "tokens.1"
         )
-        self._begin(cache)
+        self._begin()
 
     def fresh(self, config: Config, cache: Path) -> Retrieval:
         """The same texts, split and tokens for another run."""
         other = copy.copy(self)
-        other.config = config
+        other.config, other.anew = config, cache / "anew"
         other.sampler = sampler(config.data, self.catalogue, self.split.train, config.train)
         other.tower = config.tower.again(self.tower)
-        other._begin(cache)
+        other._begin()
         return other
 
-    def _begin(self, cache: Path) -> None:
+    def _begin(self) -> None:
         """What a run trains on, before its first step."""
         options, catalogue = self.config.train, self.catalogue
         draws = Draws(options.sampled, options.sampled_power, options.seed)
@@ -116,11 +117,11 @@ class Retrieval:
         if options.guide is not None and options.guide != SELF:
             guide = Guide.of(Path(options.guide), catalogue.queries, catalogue.docs, self.store)
             self.rows = replace(self.rows, guide=guide)
-        self._follow(cache)
+        self._follow()
         self.sample: Sample | None = None  # of the corpus, once the untrained model has ranked it
         self.latest: NDArray[np.float32] | None = None  # vectors of what was ranked last, of the tower as it still is
 
-    def _follow(self, cache: Path) -> None:
+    def _follow(self) -> None:
         """Have a cross-encoder judge the negatives; say what will follow the model."""
         options, mining = self.config.train, self.config.mining
         cross = None if mining.cross_encoder is None else CrossEncoder.of(Path(mining.cross_encoder), self.store)
@@ -139,7 +140,7 @@ class Retrieval:
         every = options.guide_every if options.guide == SELF else None
         self.renewal: Renewal | None = None
         if every is not None or mining.every is not None:
-            self.renewal = Renewal(self.catalogue, self.split.train, mining, every, cache / "anew", cross)
+            self.renewal = Renewal(self.catalogue, self.split.train, mining, every, self.anew, cross)
 
     def _read(self, group: Group, role: Role, rows: Rows) -> NDArray[np.float32]:
         """Unit vectors of distinct texts by the tower as it is now; each process reads its share."""

@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from . import config as configuration
 from .build import Config, build
+from .checkpoints import Checkpoints, Interruption, interruptible
 from .core.advice import cautions
 from .core.batch import Batch, Role, divide
 from .core.objective import Objective
@@ -40,7 +41,7 @@ from .export.card import Card, render_card
 from .export.report import Report, render
 from .export.save import JsonLines, staged, write_json
 from .recommendation import Recommendation
-from .retrieval import Retrieval
+from .retrieval import SELF, Retrieval
 from .run import Run
 from .task import Judged, Task, Verdict
 
@@ -56,11 +57,13 @@ def train(
 ) -> Run:
     """Train a retriever and leave a run folder.
 
+    A run that was interrupted has left its checkpoints in `output`.checkpoints; the same call goes on from the latest.
+
     Args:
         config: options as a mapping, a YAML file, or None for the default job: search in the installed Python's code.
         output: the folder to make: model/, index/, config.yaml, metrics.json, log.jsonl, report.html.
         overrides: dotted.key=value, as on the command line.
-        overwrite: replace a run that `output` holds, once the new one is complete.
+        overwrite: replace a run that `output` holds, once the new one is complete; forget one that was interrupted.
         data: rows to train on, in place of a source: a datasets.Dataset, a frame of pandas or polars, a table of pyarrow.
             The options of `data:` then say what its columns are; with `source: interactions` they are interactions.
 
@@ -78,9 +81,15 @@ def train(
     devices = start(resolved.train.mixed_precision, timeout=resolved.train.ddp_timeout)
     resolved.train.check(devices)
     folders = staged(Path(output), overwrite) if devices.group.main else TemporaryDirectory()
+    place, training = Path(output).resolve(), resolved.train
+    kept = Checkpoints(
+        place.with_name(f"{place.name}.checkpoints"), resolved.resolved, training.save_total_limit, training.save_steps
+    )
     with one_voice(devices.group), folders as folder:
-        Job(resolved, Path(folder), devices, Path(output).resolve().parent / "vectors").run()
+        kept.begin(anew=overwrite)
+        Job(resolved, Path(folder), devices, place.parent / "vectors", kept=kept).run()
     devices.group.wait()
+    kept.forget()
     return Run(Path(output), there=devices.group.main)
 
 
@@ -88,10 +97,18 @@ class Job:
     """One run, from its data to its folder."""
 
     def __init__(
-        self, config: Config, folder: Path, devices: Devices, vectors: Path | None = None, prepared: Task | None = None
+        self,
+        config: Config,
+        folder: Path,
+        devices: Devices,
+        vectors: Path | None = None,
+        prepared: Task | None = None,
+        kept: Checkpoints | None = None,
     ) -> None:
         self.config, self.folder, self.devices = config, folder, devices
         self.prepared = prepared  # of another run: its data is not read again
+        self.kept = kept  # None neither goes on from a checkpoint nor leaves one
+        self.trained = False
         self.vectors = vectors or folder.parent / "vectors"  # of a guide, for all processes and runs beside this one
         self.seconds = {"data": 0.0, "train": 0.0, "evaluate": 0.0}
         self.budget = Budget(config.evaluation.budget)
@@ -110,9 +127,14 @@ class Job:
     def run(self) -> None:
         """Read, train, judge, save."""
         with JsonLines(self.folder / "log.jsonl") as self.log:
-            verdicts = self.fit()
-        if verdicts is not None:
-            self.leave(*verdicts)
+            try:
+                verdicts = self.fit()
+                if verdicts is not None:
+                    self.leave(*verdicts)
+            except (SystemExit, KeyboardInterrupt):
+                if self.trained and self.devices.group.size == 1:
+                    self.keep()
+                raise
 
     def fit(self) -> tuple[Verdict, Verdict] | None:
         """Read, judge, train, judge: both verdicts, or None where another process judges."""
@@ -149,7 +171,10 @@ class Job:
         elif isinstance(self.config.data, Interactions | Handed):
             self.task = Recommendation(self.config, self.folder / CACHE)
         else:
-            self.task = Retrieval(self.config, self.folder / CACHE, self.vectors)
+            anew = self.folder if self.kept is None else self.kept.folder
+            self.task = Retrieval(
+                self.config, self.folder / CACHE, self.vectors, anew / f"anew-{self.devices.group.rank}"
+            )
         self.config.resolved["data"] = self.task.source
         tqdm.write("\n".join(self.task.lines()), file=sys.stderr)
         counts = self.task.counts()
@@ -161,18 +186,21 @@ class Job:
         base = self.settle()
         group, steps = self.devices.group, options.steps(self.task.sampler.batches_per_epoch)
         self.steps = steps
-        batches = self.batches(steps * options.gradient_accumulation_steps)
         objective.to(group.device)
-        self.agree()
+        data = self.agree()
         self.state = loop.begin(self.placed(), objective, options, self.devices)
-        began = time.perf_counter()
-        self.renew(0)
-        first = next(batches)
-        self.announce(base, first)
+        self.resume(data)
+        taken = self.state.step
+        self.renew(taken)
+        batches = self.batches(taken * options.gradient_accumulation_steps, steps * options.gradient_accumulation_steps)
+        if not taken:
+            first = next(batches)
+            self.announce(base, first)
+            batches = itertools.chain([first], batches)
         pauses = loop.moments(steps, options.evaluations)
-        with tqdm(total=steps, desc="training", unit="step", disable=None if group.main else True) as bar:
-            rows = itertools.chain([first], batches)
-            for progress in loop.train(self.state, rows, steps, options, self.devices):
+        bar = tqdm(total=steps, initial=taken, desc="training", unit="step", disable=None if group.main else True)
+        with interruptible() if self.kept else nullcontext(Interruption()) as asked, bar:
+            for progress in loop.train(self.state, batches, steps, options, self.devices):
                 self.log.write(event="step", **asdict(progress))
                 dial = f"{progress.temperature:.4g} (scale {1 / progress.temperature:.4g})"
                 bar.set_postfix(loss=f"{progress.loss:.3f}", temperature=dial)
@@ -180,12 +208,17 @@ class Job:
                 if progress.step in pauses:
                     self.gather()
                     if group.main:
-                        self.pause(progress.step, time.perf_counter() - began)
+                        self.pause(progress.step)
+                if self.due(progress.step, asked):
+                    self.keep()
+                if asked.number:
+                    break
                 if progress.step < steps:
                     self.renew(progress.step)
                 if options.fsdp:
                     self.task.tower.cpu()  # the device's memory is for the steps
         self.gather()
+        self.trained, self.logged = True, len(self.log.records)
 
     def placed(self) -> Any:
         """The tower to train, on this process's device; with fsdp a copy, of which each process keeps a part."""
@@ -207,9 +240,50 @@ class Job:
         if free_bytes(group.device) > 2 * sum(p.nbytes for p in tower.parameters()):
             tower.to(group.device)
 
-    def pause(self, step: int, seconds: float) -> None:
-        """The held-out queries after some steps and seconds, if the budget allows them."""
-        if not self.budget.allows(seconds - self.budget.spent):
+    def resume(self, data: str) -> None:
+        """Go on from the latest checkpoint, if there is one."""
+        self.began = time.perf_counter()
+        if self.kept is None:
+            return
+        self.position, log = self.kept.load(self.state, data)
+        if not self.devices.group.alike(self.state.step):
+            raise DataError(
+                f"the processes see different checkpoints in {self.kept.folder}; --output has to be on a disk that all "
+                "machines share"
+            )
+        if not self.state.step:
+            return
+        self.log.go_on(log)
+        self.began -= self.position.training
+        self.seconds["train"] += self.position.training
+        self.budget.spent, self.left_out = self.position.evaluating, self.position.left_out
+        tqdm.write(
+            f"goes on after step {self.state.step:,} of {self.steps:,}, from {self.kept.latest}", file=sys.stderr
+        )
+
+    def due(self, step: int, asked: Interruption) -> bool:
+        """Whether all processes are to keep what they have come to: in time, before what follows it changes, or to end."""
+        if self.kept is None:
+            return False
+        wanted = self.kept.due(step) or self.turn(step)
+        code = self.devices.group.most(1 + asked.number if asked.number else int(wanted))
+        asked.number = max(0, code - 1)  # of any process
+        return code > 0
+
+    def keep(self) -> None:
+        """Leave a checkpoint."""
+        if self.kept is None:
+            return
+        records = self.log.records[: self.logged] if self.trained else self.log.records
+        self.position.training = self.seconds["train"] if self.trained else time.perf_counter() - self.began
+        self.position.evaluating, self.position.left_out = self.budget.spent, self.left_out
+        self.kept.save(self.state, self.position, records)
+        if self.devices.group.main:
+            tqdm.write(f"checkpoint: {self.kept.latest}; the same command goes on from it", file=sys.stderr)
+
+    def pause(self, step: int) -> None:
+        """The held-out queries after some steps, if the budget allows them."""
+        if not self.budget.allows(time.perf_counter() - self.began - self.budget.spent):
             self.left_out += 1
             self.log.write(event="evaluation left out", step=step)
             return
@@ -219,20 +293,26 @@ class Job:
 
     def renew(self, step: int) -> None:
         """What follows the model, before a step, counted from 0, draws its rows."""
-        turns = [every for every in (self.config.mining.every, self.config.train.guide_every) if every]
-        if step and any(step % every == 0 for every in turns):
+        turn = self.turn(step)
+        if turn:
             self.gather()
-        if found := self.task.refresh(step, self.devices.group):
+        found = self.task.refresh(step, self.devices.group)
+        if found and (turn or not step):  # a run that goes on takes up what it has logged already
             self.log.write(event="refresh", step=step, **found)
 
-    def agree(self) -> None:
-        """Refuse processes that do not begin alike: their gradients would be summed all the same."""
-        if self.devices.group.size == 1:
-            return
-        if not self.devices.group.alike(digest((*self.task.tower.parameters(), *self.task.content())) >> 11):
+    def turn(self, step: int) -> bool:
+        """Whether something is computed anew after so many steps."""
+        guide = self.config.train.guide_every if self.config.train.guide == SELF else None
+        return step > 0 and any(step % every == 0 for every in (self.config.mining.every, guide) if every)
+
+    def agree(self) -> str:
+        """Refuse processes that do not begin alike: their gradients would be summed all the same; what they begin with."""
+        found = digest((*self.task.tower.parameters(), *self.task.content()))
+        if not self.devices.group.alike(found >> 11):
             raise DataError(
                 "the processes do not begin with the same data and weights; give every machine the same files"
             )
+        return f"{found:016x}"
 
     def settle(self) -> Objective:
         """The objective without its widths, its automatic temperature settled; what cannot work is said."""
@@ -243,10 +323,10 @@ class Job:
             self.log.write(event="caution", text=caution)
         return base
 
-    def batches(self, count: int) -> Iterator[Batch[Any]]:
-        """This process's part of each batch of the run."""
+    def batches(self, first: int, last: int) -> Iterator[Batch[Any]]:
+        """This process's part of each batch of the run from `first` to before `last`."""
         group = self.devices.group
-        for number, rows in enumerate(self.task.sampler(0, count)):
+        for number, rows in enumerate(self.task.sampler(first, last), first):
             yield divide(self.task.batch(rows, number), group.rank, group.size)
 
     def announce(self, objective: Objective, batch: Batch[Any]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,15 @@ class State:
     cache: Cache
     step: int = 0  # optimiser steps that have been taken
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, beside: Mapping[str, bytes] | None = None) -> None:
         """Write a checkpoint that is whole or not there; one that `folder` holds is replaced.
 
         With towers that are divided among processes, all of them have to call; the main process writes. Its folder goes on
         with towers divided otherwise, or not at all.
+
+        Args:
+            folder: of the checkpoint.
+            beside: other files that belong to it, by name.
         """
         moments = self.optimizer.state_dict()["state"]
         divided = {f"modules.{name}": value for name, value in self.modules.state_dict().items()}
@@ -60,7 +65,7 @@ class State:
             "scaler": self.scaler.state_dict(),
             "cache": cache | {"footprints": [asdict(each) for each in self.cache.footprints.values()]},
         }
-        _write(folder, {_TENSORS: save(tensors), _NUMBERS: json.dumps(numbers, indent=2).encode()})
+        _write(folder, {_TENSORS: save(tensors), _NUMBERS: json.dumps(numbers, indent=2).encode(), **(beside or {})})
 
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint of the same configuration.

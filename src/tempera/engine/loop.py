@@ -61,6 +61,9 @@ class Training:
             alone, and the others wait meanwhile.
         seed: of the weights, the order of the rows and the choice of what is held out.
         evaluations: how often the held-out queries are asked during training.
+        save_steps: steps from one checkpoint to the next; None is one every ten minutes. They lie beside the run, in
+            OUTPUT.checkpoints, until it has ended.
+        save_total_limit: how many of the latest checkpoints stay.
     """
 
     batch_size: Annotated[int, Field(gt=1)] = 2048
@@ -88,6 +91,8 @@ class Training:
     ddp_timeout: Annotated[float, Field(gt=0)] = 1800.0
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     evaluations: Annotated[int, Field(ge=0)] = 4
+    save_steps: Annotated[int, Field(gt=0)] | None = None
+    save_total_limit: Annotated[int, Field(gt=0)] = 1
 
     def steps(self, batches_per_epoch: int) -> int:
         """Optimiser steps of the run."""

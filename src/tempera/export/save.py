@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,19 +30,37 @@ def staged(output: Path, overwrite: bool = False) -> Iterator[Path]:
     try:
         _refuse(output, overwrite)
         if stage.exists():
-            shutil.rmtree(stage)
+            with _owned(stage):  # of a run that was killed
+                shutil.rmtree(stage)
         stage.mkdir(parents=True)
-        try:
-            yield stage
-            for path in (*stage.rglob("*"), stage):
-                _sync(path)
-            _swap(stage, output)
-        finally:
-            shutil.rmtree(stage, ignore_errors=True)
+        with _owned(stage):
+            try:
+                yield stage
+                for path in (*stage.rglob("*"), stage):
+                    _sync(path)
+                _swap(stage, output)
+            finally:
+                shutil.rmtree(stage, ignore_errors=True)
     except OSError as error:
         where = error.filename if isinstance(error.filename, str) else str(stage)
         kept = "; what was in it is untouched" if os.path.exists(output) else ""
         raise OutputError(f"cannot write {output}: {error.strerror or error} ({where}){kept}") from error
+
+
+@contextmanager
+def _owned(folder: Path) -> Iterator[None]:
+    """A folder that no other process owns at the same time; a process that ends, however it does, owns nothing any more."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OutputError(
+                f"{folder}: another process is writing there; wait for it, or give another --output"
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _refuse(output: Path, overwrite: bool) -> None:
@@ -92,10 +111,15 @@ def write_json(path: Path, value: Any) -> None:
 
 
 class JsonLines:
-    """A log of one JSON object a line, flushed at every line."""
+    """A log of one JSON object a line, flushed at every line.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        tell: is given each record that is new.
+    """
+
+    def __init__(self, path: Path, tell: Callable[[Mapping[str, Any]], None] | None = None) -> None:
         self.records: list[dict[str, Any]] = []
+        self.tell = tell
         self.file = path.open("w", encoding="utf-8")
 
     def __enter__(self) -> JsonLines:
@@ -104,8 +128,21 @@ class JsonLines:
     def __exit__(self, *error: object) -> None:
         self.file.close()
 
+    def go_on(self, records: list[dict[str, Any]]) -> None:
+        """Take these in place of what has been written."""
+        self.file.seek(0)
+        self.file.truncate()
+        self.records = []
+        for record in records:
+            self._append(record)
+
     def write(self, **record: Any) -> None:
         """Append one record."""
+        self._append(record)
+        if self.tell is not None:
+            self.tell(record)
+
+    def _append(self, record: dict[str, Any]) -> None:
         self.records.append(record)
         self.file.write(json.dumps(record, allow_nan=False) + "\n")
         self.file.flush()

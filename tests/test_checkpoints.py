@@ -1,0 +1,312 @@
+"""Runs that are interrupted, anywhere: the same call goes on, and ends with the bits of a run that was not."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from tempera import checkpoints
+from tempera.errors import DataError, OutputError
+from tempera.training import train
+
+TIMES = {"seconds", "replaying", "peak_memory_bytes"}  # of metrics.json
+PLAN = {"expected_bytes", "text", "replayed"}
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[train.__module__], "render", lambda report: "<!doctype html>")
+
+
+def left(folder: Path) -> dict[str, Any]:
+    """All that a run has left but what clocks and memory say."""
+    metrics = json.loads((folder / "metrics.json").read_text())
+    log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    files = {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.suffix in (".safetensors", ".npy", ".arrow", ".parquet", ".yaml")
+    }
+    return {
+        "metrics": {name: value for name, value in metrics.items() if name not in TIMES},
+        "log": [{n: v for n, v in record.items() if n not in {"seconds", *PLAN}} for record in log],
+        "files": files,
+    }
+
+
+def text_options(pairs: Path, **train_options: Any) -> dict[str, Any]:
+    return {
+        "data": {"source": "pairs", "path": str(pairs)},
+        "tower": {"dimensions": 16, "vocabulary": 300},
+        "objective": {"temperature": {"value": 0.1, "learnable": True}},
+        "train": {
+            **{"batch_size": 32, "num_train_epochs": 3, "evaluations": 2, "save_steps": 5, "seed": 3},
+            **train_options,
+        },
+        "evaluation": {"queries": 40},
+    }
+
+
+def kinds(pairs: Path, folder: Path) -> dict[str, dict[str, Any]]:
+    """A run of every kind of tower, and of everything that a state can hold."""
+    generator = np.random.default_rng(0)
+    events = {
+        "user": [f"u{i}" for i in range(30) for _ in range(8)],
+        "item": generator.integers(0, 20, 240).tolist(),
+        "time": list(range(240)),
+    }
+    path = folder / "events.parquet"
+    parquet.write_table(pa.table(events), path)
+    texts = text_options(pairs)
+    transformer = {"kind": "transformer", "layers": 1, "width": 16, "heads": 2, "vocabulary": 300, "max_length": 16}
+    return {
+        "static": texts,
+        "transformer": {**text_options(pairs, num_train_epochs=2), "tower": {**transformer, "dropout": 0.2}},
+        "memory": {**texts, "objective": {"pools": ["docs", "memory"], "memory": 48, "temperature": 0.1}},
+        "mining": {
+            **text_options(pairs, save_steps=100),  # kept before they are mined anew
+            "objective": {"pools": ["docs", "negatives"], "temperature": 0.1},
+            "mining": {"every": 3, "negatives": 2},
+        },
+        "guided": {
+            **text_options(pairs, guide="self", guide_every=6),
+            "objective": {"masks": ["same_id", {"guided": {"by": "guide", "margin": 0.05}}], "temperature": 0.1},
+        },
+        "features": {
+            "data": {"source": "interactions", "path": str(path), "split": "leave_last_out"},
+            "tower": {"kind": "features", "dimensions": 8, "dropout": 0.2, "doc": ["id"], "history": {}},
+            "objective": {"temperature": {"value": 0.1, "learnable": True}, "masks": ["same_id", "known_positives"]},
+            "train": {"batch_size": 32, "num_train_epochs": 4, "evaluations": 1, "save_steps": 4},
+            "evaluation": {"queries": 20},
+        },
+    }
+
+
+KINDS = ("static", "transformer", "memory", "mining", "guided", "features")
+
+
+@pytest.fixture(scope="module")
+def options_of(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    return kinds(pairs_file, tmp_path_factory.mktemp("kinds"))
+
+
+class Stopped(BaseException):
+    """What a kill is to the code: nothing of it runs on."""
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """Break a run off in the middle of its next step."""
+    from tempera.engine import loop
+
+    step, counted = loop.step, iter(range(10**9))
+
+    def counting(*arguments: Any) -> Any:
+        if next(counted) == steps:
+            raise Stopped
+        return step(*arguments)
+
+    monkeypatch.setattr(loop, "step", counting)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_goes_on_is_the_run_that_was_never_stopped(
+    kind: str, options_of: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = options_of[kind]
+    whole = left(train(options, tmp_path / "whole").folder)
+    for steps in (7, 9):  # the second start goes on from a checkpoint and is broken off too
+        with monkeypatch.context() as patch:
+            stop_after(patch, steps)
+            with pytest.raises(Stopped):
+                train(options, tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+    assert checkpoints.Checkpoints(tmp_path / "run.checkpoints", {}).latest is not None
+    assert left(train(options, tmp_path / "run").folder) == whole
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "vectors") == ["run", "whole"]
+
+
+def test_data_that_have_changed_and_other_options_are_refused(
+    options_of: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = Path(options_of["static"]["data"]["path"]).read_text().splitlines(keepends=True)
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("".join(rows))
+    options = text_options(pairs)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 7)
+        with pytest.raises(Stopped):
+            train(options, tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run.checkpoints").rglob("*") if path.is_file()}
+    with pytest.raises(
+        OutputError, match=r"another configuration \(train.seed was 3, and is 4\); give another --output"
+    ):
+        train(text_options(pairs, seed=4), tmp_path / "run")
+    pairs.write_text("".join([*rows[1:], rows[0]]))
+    with pytest.raises(DataError, match="other data than there are now, although the options are the same"):
+        train(options, tmp_path / "run")
+    assert before == {path: path.read_bytes() for path in before}
+    (before_run,) = (path for path in before if path.name == "run.json")
+    before_run.write_text("{")
+    with pytest.raises(DataError, match=r"damaged checkpoint: .*; remove it, or start anew by --overwrite"):
+        train(options, tmp_path / "run")
+    train(options, tmp_path / "run", overwrite=True)
+    assert not (tmp_path / "run.checkpoints").exists()
+
+
+def test_only_the_latest_checkpoints_stay(
+    options_of: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_after(monkeypatch, 18)
+    with pytest.raises(Stopped):
+        train(options_of["static"], tmp_path / "run", ["train.save_total_limit=2"])
+    assert [path.name for path in sorted((tmp_path / "run.checkpoints").iterdir())] == [
+        "step-000000010",
+        "step-000000015",
+    ]
+    files = {path.suffix for path in (tmp_path / "run.checkpoints").rglob("*") if path.is_file()}
+    assert files == {".safetensors", ".json", ".jsonl"}
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(
+    options_of: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tempera.engine.checkpoint import State
+
+    whole = left(train(options_of["static"], tmp_path / "whole").folder)
+    with monkeypatch.context() as patch:
+        save = State.save
+
+        def failing(state: State, folder: Path, beside: Any = None) -> None:
+            if state.step == 15:
+                raise OSError(28, "No space left on device", str(folder))
+            save(state, folder, beside)
+
+        patch.setattr(State, "save", failing)
+        with pytest.raises(
+            OutputError, match=r"step 15 in .*: No space left on device; .* goes on from .*step-000000010"
+        ):
+            train(options_of["static"], tmp_path / "run")
+    assert left(train(options_of["static"], tmp_path / "run").folder) == whole
+
+
+def attempt(options: dict[str, Any], output: Path, after: float, number: int) -> int:
+    """Train in a process of its own, which gets a signal after some seconds; its exit status as `os.wait` has it."""
+    process = os.fork()
+    if not process:
+        quiet = os.open(output.with_name("messages"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(quiet, 2)
+        code = 1
+        try:
+            signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+            signal.signal(signal.SIGINT, lambda number, frame: sys.exit(128 + number))
+            train(options, output)
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        finally:
+            os._exit(code)
+    deadline = time.monotonic() + after
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if ended:
+            return status
+        time.sleep(0.005)
+    os.kill(process, number)
+    return os.waitpid(process, 0)[1]
+
+
+def campaign(options: dict[str, Any], folder: Path, kills: int, seed: int, number: int = signal.SIGKILL) -> int:
+    """Kill a run at random moments until it has been killed so often; go on each time; how often it was."""
+    start = time.monotonic()
+    assert attempt(options, folder / "whole", 1e9, number) == 0, (folder / "messages").read_text()
+    lasts, generator, done = time.monotonic() - start, random.Random(seed), 0
+    whole = left(folder / "whole")
+    while done < kills:
+        status = attempt(options, folder / "run", generator.uniform(0, lasts), number)
+        assert os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) in (0, 128 + number)
+        if status == 0:
+            assert left(folder / "run") == whole
+            assert not (folder / "run.checkpoints").exists()
+            shutil.rmtree(folder / "run")
+        else:
+            done += 1
+    status = attempt(options, folder / "run", 1e9, number)
+    assert status == 0, (folder / "messages").read_text()
+    assert left(folder / "run") == whole
+    return done
+
+
+@pytest.mark.parametrize(("kind", "number"), [("static", signal.SIGKILL), ("features", signal.SIGTERM)])
+def test_killed_anywhere(kind: str, number: int, options_of: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    assert campaign(options_of[kind], tmp_path, 3, 0, number) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_anywhere_many_times(
+    kind: str, number: int, options_of: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    assert campaign(options_of[kind], tmp_path, 25, 1, number) == 25
+
+
+def test_a_signal_saves_and_ends_with_the_handler_that_was_there(
+    options_of: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    from tempera.engine import loop
+
+    step, counted = loop.step, iter(range(10**9))
+
+    def asking(*arguments: Any) -> Any:
+        if next(counted) == 7:
+            signal.raise_signal(signal.SIGINT)
+        return step(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "step", asking)
+        with pytest.raises(KeyboardInterrupt):  # as Python has it without a command line
+            train(options_of["static"], tmp_path / "run", ["train.save_steps=100"])
+    assert [path.name for path in (tmp_path / "run.checkpoints").glob("step-*")] == ["step-000000008"]
+    assert "the same command goes on from it" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    whole = left(train(options_of["static"], tmp_path / "whole").folder)
+    found = left(train(options_of["static"], tmp_path / "run").folder)
+    whole["files"].pop("config.yaml"), found["files"].pop("config.yaml")
+    assert found == whole
+
+
+def test_a_second_signal_ends_at_once() -> None:
+    def twice() -> None:
+        with checkpoints.interruptible() as asked:
+            signal.raise_signal(signal.SIGINT)
+            assert asked.number == signal.SIGINT
+            signal.raise_signal(signal.SIGINT)
+            pytest.fail("went on")
+
+    with pytest.raises(KeyboardInterrupt):
+        twice()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_folder_that_somebody_writes_is_not_taken_from_him(
+    options_of: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    from tempera.export.save import staged
+
+    with staged(tmp_path / "run") as folder:
+        (folder / "here").write_text("")
+        with pytest.raises(OutputError, match="another process is writing"):
+            train(options_of["static"], tmp_path / "run")
+        assert (folder / "here").exists()
