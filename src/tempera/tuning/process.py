@@ -25,6 +25,7 @@ class Worker:
     def __init__(self, module: str = "tempera.tuning.worker") -> None:
         self.command = [sys.executable, "-m", module]
         self.process: subprocess.Popen[bytes] | None = None
+        self.busy = False
 
     def start(self, job: Mapping[str, Any]) -> None:
         """Begin a run: in `job["folder"]`, which is to be there."""
@@ -34,20 +35,23 @@ class Worker:
                 self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
             )
         self._order(json.dumps(job).encode())
+        self.busy = True
 
     def ended(self, seconds: float = 0.0) -> int | None:
         """The exit code of the run if it has ended, or does within so many seconds; below 0 it is a signal's."""
         assert self.process is not None and self.process.stdout is not None
         if not select.select([self.process.stdout], [], [], seconds)[0]:
             return None
+        self.busy = False
         line = self.process.stdout.readline()
         return int(line) if line else self.process.wait() or 1
 
     def stop(self) -> None:
-        """Kill the run, and wait for its end."""
-        self._order(STOP)
-        while self.ended(60.0) is None:
-            pass
+        """Kill the run, if there is one, and wait for its end."""
+        if self.busy:
+            self._order(STOP)
+        while self.busy:
+            self.ended(60.0)
 
     def close(self) -> None:
         """End the process, and with it what it runs."""

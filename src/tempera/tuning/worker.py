@@ -106,15 +106,14 @@ def _trained(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     made = Job(config, folder, devices, Path(job["vectors"]))
     with JsonLines(folder / "log.jsonl") as made.log:
         verdicts = made.fit()
-    assert verdicts is not None
-    # A recommender's test is for the configuration that is chosen, which its validation does.
-    chosen = made.task.judge(whole=False) if isinstance(made.task, Recommendation) else verdicts[1]
-    value = chosen.ranking.metrics[job["metric"]]
-    temperature, data = config.objective.temperature.value, digest(made.task.content())
-    if job["keep"] and (job["bar"] is None or value > job["bar"]):
-        made.leave(*verdicts)
-    else:
-        shutil.rmtree(folder / "cache", ignore_errors=True)
+        assert verdicts is not None
+        # A recommender's test is for the configuration that is chosen, which its validation does.
+        chosen = made.task.judge(whole=False) if isinstance(made.task, Recommendation) else verdicts[1]
+        value = chosen.ranking.metrics[job["metric"]]
+        temperature, data = config.objective.temperature.value, digest(made.task.content())
+        if job["keep"] and (job["bar"] is None or value > job["bar"]):
+            made.leave(*verdicts)
+    shutil.rmtree(folder / "cache", ignore_errors=True)
     return {
         "value": value,
         "metrics": chosen.ranking.metrics,
