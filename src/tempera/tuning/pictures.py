@@ -138,8 +138,16 @@ def _cosines(axes: Axes, sweep: Sweep, lines: Sequence[Line]) -> None:
                 low, high = _seen(line, f"{kind}_5%"), _seen(line, f"{kind}_95%")
                 axes.fill_between(line.x, low, high, color=color, alpha=0.13, linewidth=0)
     axes.set_title("similarities in a fixed batch: median" + (", 5 % to 95 %" if len(lines) == 1 else ""))
-    beside = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.0}  # the title; lines are everywhere
-    axes.legend(**beside, fontsize=8, ncols=3, handlelength=1.2, columnspacing=0.8, handletextpad=0.4)
+    axes.legend(
+        loc="lower right",
+        bbox_to_anchor=(1.0, 1.0),  # beside the title, for lines are everywhere
+        borderaxespad=0.0,
+        fontsize=8,
+        ncols=3,
+        handlelength=1.2,
+        columnspacing=0.8,
+        handletextpad=0.4,
+    )
 
 
 def _shared(axes: Axes, sweep: Sweep, lines: Sequence[Line]) -> None:
