@@ -40,6 +40,7 @@ from .evaluation.spread import Spread
 from .export.card import Card, render_card
 from .export.report import Report, render
 from .export.save import JsonLines, staged, write_json
+from .export.trackers import Tell, tracked
 from .recommendation import Recommendation
 from .retrieval import SELF, Retrieval
 from .run import Run
@@ -87,7 +88,9 @@ def train(
     )
     with one_voice(devices.group), folders as folder:
         kept.begin(anew=overwrite)
-        Job(resolved, Path(folder), devices, place.parent / "vectors", kept=kept).run()
+        names = training.report_to if devices.group.main else ()
+        with tracked(names, place, resolved.resolved, goes_on=kept.latest is not None) as tell:
+            Job(resolved, Path(folder), devices, place.parent / "vectors", kept=kept, tell=tell).run()
     devices.group.wait()
     kept.forget()
     return Run(Path(output), there=devices.group.main)
@@ -104,10 +107,12 @@ class Job:
         vectors: Path | None = None,
         prepared: Task | None = None,
         kept: Checkpoints | None = None,
+        tell: Tell | None = None,
     ) -> None:
         self.config, self.folder, self.devices = config, folder, devices
         self.prepared = prepared  # of another run: its data is not read again
         self.kept = kept  # None neither goes on from a checkpoint nor leaves one
+        self.tell = tell  # of what the log gets
         self.trained = False
         self.vectors = vectors or folder.parent / "vectors"  # of a guide, for all processes and runs beside this one
         self.seconds = {"data": 0.0, "train": 0.0, "evaluate": 0.0}
@@ -126,7 +131,7 @@ class Job:
 
     def run(self) -> None:
         """Read, train, judge, save."""
-        with JsonLines(self.folder / "log.jsonl") as self.log:
+        with JsonLines(self.folder / "log.jsonl", self.tell) as self.log:
             try:
                 verdicts = self.fit()
                 if verdicts is not None:

@@ -61,6 +61,8 @@ class Training:
             alone, and the others wait meanwhile.
         seed: of the weights, the order of the rows and the choice of what is held out.
         evaluations: how often the held-out queries are asked during training.
+        report_to: trackers that get the numbers of log.jsonl as they are written, by Accelerate: tensorboard, wandb, mlflow,
+            trackio. Their files stand in OUTPUT.trackers. Sweeps and tunings have tables of their own and tell none.
         save_steps: steps from one checkpoint to the next; None is one every ten minutes. They lie beside the run, in
             OUTPUT.checkpoints, until it has ended.
         save_total_limit: how many of the latest checkpoints stay.
@@ -91,6 +93,7 @@ class Training:
     ddp_timeout: Annotated[float, Field(gt=0)] = 1800.0
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     evaluations: Annotated[int, Field(ge=0)] = 4
+    report_to: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ()
     save_steps: Annotated[int, Field(gt=0)] | None = None
     save_total_limit: Annotated[int, Field(gt=0)] = 1
 

@@ -1,0 +1,216 @@
+"""Trackers: the numbers of log.jsonl, sent to TensorBoard, Weights & Biases, MLflow or trackio as they are written.
+
+Each is one of Accelerate's trackers. Nothing is sent unless `train.report_to` asks, and nothing else than numbers and the
+options of the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from ..errors import ConfigError, OutputError, TemperaError
+
+if TYPE_CHECKING:  # importing it takes 2 s
+    from accelerate.tracking import GeneralTracker
+
+PROJECT = "tempera"  # unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME names another
+_TOLD = "told.json"
+_KINDS = {"step": "train", "evaluation": "eval"}
+
+
+@dataclass
+class Told:
+    """What trackers know of a run: a run that goes on tells them the rest."""
+
+    run: str  # its name there, with the time of its start
+    ids: dict[str, str] = field(default_factory=dict)  # that trackers have given it
+    last: dict[str, int] = field(default_factory=dict)  # step of the latest record of each kind
+
+
+Tell = Callable[[Mapping[str, Any]], None]
+
+
+def _tensorboard(folder: Path, told: Told) -> GeneralTracker:
+    from accelerate.tracking import TensorBoardTracker
+
+    return _started(TensorBoardTracker(told.run, folder))
+
+
+def _wandb(folder: Path, told: Told) -> GeneralTracker:
+    from accelerate.tracking import WandBTracker
+
+    project = os.environ.get("WANDB_PROJECT", PROJECT)
+    return _started(WandBTracker(project, id=told.run, name=told.run, resume="allow", dir=str(folder)))
+
+
+def _mlflow(folder: Path, told: Told) -> GeneralTracker:
+    from accelerate.tracking import MLflowTracker
+
+    tracker = _started(MLflowTracker(PROJECT, run_id=told.ids.get("mlflow"), run_name=told.run))
+    told.ids["mlflow"] = str(tracker.tracker.info.run_id)
+    return tracker
+
+
+def _trackio(folder: Path, told: Told) -> GeneralTracker:
+    from accelerate.tracking import TrackioTracker
+
+    return _started(TrackioTracker(PROJECT, name=told.run, resume="allow"))
+
+
+def _started(tracker: GeneralTracker) -> GeneralTracker:
+    tracker.start()
+    return tracker
+
+
+TRACKERS: dict[str, Callable[[Path, Told], GeneralTracker]] = {
+    "tensorboard": _tensorboard,
+    "wandb": _wandb,
+    "mlflow": _mlflow,
+    "trackio": _trackio,
+}
+
+
+@contextmanager
+def tracked(names: Sequence[str], output: Path, config: Mapping[str, Any], goes_on: bool) -> Iterator[Tell]:
+    """What passes a record of the log on to the trackers, as long as the block lasts.
+
+    A record without a step, and one that they were told before the run was interrupted, is not passed on. A tracker that
+    fails on the way is left out from then on, with a message; the run and its log.jsonl go on.
+
+    Args:
+        names: of `TRACKERS`; none tells nobody.
+        output: the run folder; files of trackers, and how far they were told, stand beside it in `output`.trackers.
+        config: every option of the run, which they get at its start.
+        goes_on: whether this run was interrupted, and is the same to them.
+
+    Raises:
+        ConfigError: a tracker that is not installed.
+        TemperaError: one that does not start.
+        OutputError: a folder that cannot be written.
+    """
+    if not names:
+        yield lambda record: None
+        return
+    for name in names:
+        if find_spec(name) is None:
+            raise ConfigError(f"train.report_to: {name} is not installed: pip install {name}")
+    folder = output.with_name(f"{output.name}.trackers")
+    trackers = _Trackers(folder, _read(folder / _TOLD) if goes_on else None, output.name)
+    try:
+        trackers.start(names, config)
+        yield trackers
+    finally:
+        trackers.finish()
+
+
+class _Trackers:
+    """Those of one run."""
+
+    def __init__(self, folder: Path, told: Told | None, name: str) -> None:
+        self.folder, self.new = folder, told is None
+        self.told = told or Told(f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
+        self.running: dict[str, GeneralTracker] = {}
+
+    def start(self, names: Sequence[str], config: Mapping[str, Any]) -> None:
+        """Start each, with the options if the run is new to it."""
+        from accelerate import PartialState
+
+        PartialState()  # its trackers ask which process this is
+        self.write()
+        for name in names:
+            try:
+                self.running[name] = TRACKERS[name](self.folder, self.told)
+                if self.new:
+                    self.running[name].store_init_configuration(flat(config))
+            except Exception as error:  # of its own kinds, from no account to no network
+                raise TemperaError(f"train.report_to: {name} does not start: {_line(error)}") from None
+        self.write()
+
+    def __call__(self, record: Mapping[str, Any]) -> None:
+        """Tell all of a record, unless it has no step or they know it."""
+        event, step = record["event"], record.get("step")
+        if step is None or step <= self.told.last.get(event, -1):
+            return
+        values = numbers(record)
+        for name, tracker in tuple(self.running.items()):
+            try:
+                tracker.log(values, step=step)
+            except Exception as error:
+                del self.running[name]
+                tqdm.write(
+                    f"train.report_to: {name} gets no more of this run: {_line(error)}; log.jsonl has all",
+                    file=sys.stderr,
+                )
+        self.told.last[event] = step
+        self.write()
+
+    def finish(self) -> None:
+        """Let each of them end."""
+        for name, tracker in self.running.items():
+            try:
+                tracker.finish()
+            except Exception as error:
+                tqdm.write(f"train.report_to: {name} does not end well: {_line(error)}", file=sys.stderr)
+
+    def write(self) -> None:
+        """Note how far they were told."""
+        path = self.folder / _TOLD
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            partial = path.with_suffix(".partial")
+            partial.write_text(json.dumps(asdict(self.told)), encoding="utf-8")
+            partial.replace(path)
+        except OSError as error:
+            raise OutputError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _read(path: Path) -> Told | None:
+    """What trackers were told; None where nothing readable says so, and the run is new to them."""
+    with suppress(OSError, ValueError, TypeError):
+        return Told(**json.loads(path.read_text(encoding="utf-8")))
+    return None
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def numbers(record: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a record by names that every tracker takes.
+
+    >>> numbers({"event": "evaluation", "step": 5, "metrics": {"ndcg@10": 0.5}})
+    {'eval/ndcg_10': 0.5}
+    >>> numbers({"event": "step", "step": 5, "steps": 9, "loss": 2.5, "grad_norm": None})
+    {'train/loss': 2.5}
+    """
+    kind = _KINDS.get(record["event"], record["event"])
+    rest = {name: value for name, value in record.items() if name not in ("event", "step", "steps", "metrics")}
+    named = {**rest, **record.get("metrics", {})}
+    found = {name: value for name, value in named.items() if isinstance(value, int | float)}
+    return {f"{kind}/{name.replace('@', '_')}": value for name, value in found.items()}
+
+
+def flat(options: Mapping[str, Any], path: str = "") -> dict[str, str | float | bool]:
+    """Nested options by dotted names, what is neither a number nor a text as text.
+
+    >>> flat({"train": {"seed": 0, "report_to": ["wandb"]}})
+    {'train.seed': 0, 'train.report_to': "['wandb']"}
+    """
+    found: dict[str, str | float | bool] = {}
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{path}{name}.")
+        else:
+            found[f"{path}{name}"] = value if isinstance(value, str | int | float) else str(value)
+    return found
