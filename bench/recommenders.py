@@ -109,7 +109,8 @@ def tempera(work: Work, history: History, masks: Sequence[Mask] = (), sampled: i
     ).build(work.users, work.items)
     objective = mnr(TEMPERATURE, corrections=(LogQ(),), masks=masks)
     optimizer = torch.optim.AdamW(towers.parameters(), lr=RATE, weight_decay=0.0, fused=True)
-    cache, visits, place = Cache(), replace(work.visits, draws=Draws(sampled)), 0
+    visits = replace(work.visits, draws=Draws(sampled), knowing=objective.asks_known)
+    cache, place = Cache(), 0
 
     def run(steps: int) -> None:
         nonlocal place

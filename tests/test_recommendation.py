@@ -132,6 +132,20 @@ def test_another_run_of_the_same_data_reads_histories_as_its_own_options_say(
     assert task.visits.contexts.last == 5 and len(next(task.sampler(0, 1))) == 64
 
 
+def test_what_users_have_taken_is_told_to_objectives_that_ask(options: dict[str, Any], tmp_path: Path) -> None:
+    asked = {
+        "objective.masks=[same_id]": False,
+        "objective.masks=[known_positives]": True,
+        "objective.numerator=mean": True,
+    }
+    options["objective"].pop("masks")
+    task = Recommendation(build(configuration.of(options)), tmp_path)
+    assert task.visits.batch(next(task.sampler(0, 1))).known is None
+    for override, told in asked.items():
+        other = task.fresh(build(configuration.of(options, [override])), tmp_path)
+        assert (other.visits.batch(next(other.sampler(0, 1))).known is not None) == told, override
+
+
 POOLS: dict[str, Any] = {
     "max": {"max": {"last": 1}},
     "attention": {"attention": {"last": 4}},

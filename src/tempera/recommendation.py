@@ -108,7 +108,8 @@ class Recommendation:
         timeline, train, history = self.timeline, self.division.train, self.config.tower.history
         options = self.config.train
         contexts = Contexts(timeline, history.last, history.targets) if history else Contexts(timeline, 1)
-        self.visits = Visits(timeline, train, contexts, Draws(options.sampled, options.sampled_power, options.seed))
+        draws = Draws(options.sampled, options.sampled_power, options.seed)
+        self.visits = Visits(timeline, train, contexts, draws, self.config.base.asks_known)
         self.sampler: Sampler = Segments.of(timeline, train, options.batch_size, options.seed, contexts.targets)
         self.tower = self.config.tower.build(self.users, self.items)
         self.tower.normalised = self.config.similarity.name == "cosine"

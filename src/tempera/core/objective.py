@@ -86,6 +86,11 @@ class Objective(nn.Module):
                 advice = "add docs or back_queries to pools" if partition == "joint" else "choose partition joint"
                 raise ConfigError(f"no pool holds the positive of the softmax over {name}: {advice}")
 
+    @property
+    def asks_known(self) -> bool:
+        """Whether `Batch.known` makes a difference."""
+        return self.numerator != "one" or any(isinstance(mask, KnownPositives) for mask in self.masks)
+
     def forward(self, batch: Batch[Tensor]) -> Tensor:
         """Losses of this device's rows, [b], differentiable for every embedding and the temperature."""
         roles, rows = zip(*((role, side.rows) for role, side in batch.sides().items()), strict=True)

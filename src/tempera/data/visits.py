@@ -35,12 +35,14 @@ class Visits:
         train: events that are trained on, [e].
         contexts: what each event is predicted from.
         draws: items drawn besides each batch, from those that are trained on.
+        knowing: whether batches tell what else each user has taken, for masks and numerators that ask.
     """
 
     timeline: Timeline
     train: NDArray[np.bool_]
     contexts: Contexts
     draws: Draws = field(default_factory=Draws)
+    knowing: bool = True
 
     @cached_property
     def item(self) -> Tensor:
@@ -101,7 +103,7 @@ class Visits:
             doc=self._items(distinct, len(events)),
             sampled=self._items(drawn, len(events)) if len(drawn) else None,
             weight=None if weight is None else torch.from_numpy(weight[events.numpy()]),
-            known=self._known(user, torch.cat([distinct, drawn])),
+            known=self._known(user, torch.cat([distinct, drawn])) if self.knowing else None,
             answer=answer,
         )
 
