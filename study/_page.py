@@ -106,8 +106,9 @@ def _curves(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
         spread = shown(region[0]) if len(region) == 1 else f"{shown(min(region))} to {shown(max(region))}"
         at = f"**{shown(curve.line['best'])}** ({1 / curve.line['best']:g})"
         lost = f"{100 * curve.lost(DEFAULT):.1f} %" if curve.cosine else ""
-        rows.append((curve.title, curve.option, at, spread, _interval(best), lost))
-    return _table(("part", "", "best (scale)", "best region", "nDCG@10, 95 %", "lost by .05"), rows)
+        seeds = str(records[curve.part]["seeds"])
+        rows.append((curve.title, curve.option, seeds, at, spread, _interval(best), lost))
+    return _table(("part", "", "seeds", "best (scale)", "best region", "nDCG@10, 95 %", "lost by .05"), rows)
 
 
 def _fixed(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
@@ -169,9 +170,13 @@ def _answers(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
     bests = sorted(curve.line["best"] for curve in curves)
     low, middle, high = bests[0], bests[len(bests) // 2], bests[-1]
     mean, most = (f"{100 * figure:.1f} %" for figure in (statistics.mean(lost), max(lost)))
+    spread = (
+        f"best temperatures lie between {shown(low)} and {shown(high)} (scale {1 / high:g} to {1 / low:g}), the middle one is "
+        f"{shown(middle)} (scale {1 / middle:g})"
+    )
     return (
-        f"- Over {len(curves)} curves with cosines the best temperature lies between {shown(low)} and {shown(high)} "
-        f"(scale {1 / high:g} to {1 / low:g}); the middle one is {shown(middle)} (scale {1 / middle:g}).\n"
+        f"- Over {len(curves)} curves with cosines, "
+        f"{spread if low < high else f'the best temperature that was tried is {shown(low)} (scale {1 / low:g}) each time'}.\n"
         f"- Temperature .05, scale 20, is in the best region of {inside} of them. It loses {mean} of nDCG@10 to the best on "
         f"average, {most} at most.\n"
         f"- {_aside(curves)}\n"
