@@ -9,58 +9,15 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from _curve import Curve, Record, interval, shown, table
 
 from tempera.export.pictures import canvas, number, svg_of
 
-Record = Mapping[str, Any]
 DEFAULT = 0.05  # sentence-transformers' scale of 20
 MARK = re.compile(r"(<!-- study: ([\w ]+) -->\n).*?(<!-- /study -->)", re.S)
 NOT_YET = "*Not run yet.*"
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A metric over temperatures, everything else being equal."""
-
-    part: str
-    title: str
-    line: Mapping[str, Any]
-    batch: int
-    cosine: bool  # whether vectors are normalised
-    option: str = ""
-
-    @classmethod
-    def all_of(cls, records: Mapping[str, Record]) -> list[Curve]:
-        """Those of all parts, but towers that were not trained."""
-        found = []
-        for name, record in records.items():
-            for line in record["lines"]:
-                batch = line["value"] if line["option"] == "train.batch_size" else record["batch"]
-                option = "" if line["option"] is None else f"{line['option'].split('.')[1]} {shown(line['value'])}"
-                found.append(cls(name, record["title"], line, batch, record["cosine"], option))
-        return [curve for curve in found if curve.line["value"] != 1e-9]
-
-    @property
-    def means(self) -> dict[float, float]:
-        """By temperature."""
-        return {point["temperature"]: point["mean"] for point in self.line["points"]}
-
-    @property
-    def top(self) -> float:
-        """The best mean."""
-        return self.means[self.line["best"]]
-
-    def lost(self, temperature: float) -> float:
-        """What the nearest temperature of the grid loses to the best one."""
-        near = min(self.means, key=lambda t: abs(math.log(t / temperature)))
-        return 1 - self.means[near] / self.top
-
-    def holds(self, temperature: float) -> bool:
-        """Whether nothing is shown to be better than the nearest temperature of the grid."""
-        return min(self.means, key=lambda t: abs(math.log(t / temperature))) in self.line["region"]
 
 
 def filled(page: str, records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
@@ -95,7 +52,7 @@ def _parts(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
     models = sum(record["models"] for record in records.values())
     head = ("part", "models", "seeds", "held-out queries", "minutes of runs", "date, commit")
     quick = "A small study; the words of this page are about the full one. " if some["size"] == "quick" else ""
-    return f"{quick}{models:,} models, on {some['machine']}; {versions}.\n\n{_table(head, rows)}"
+    return f"{quick}{models:,} models, on {some['machine']}; {versions}.\n\n{table(head, rows)}"
 
 
 def _curves(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
@@ -107,8 +64,8 @@ def _curves(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
         at = f"**{shown(curve.line['best'])}** ({1 / curve.line['best']:g})"
         lost = f"{100 * curve.lost(DEFAULT):.1f} %" if curve.cosine else ""
         seeds = str(records[curve.part]["seeds"])
-        rows.append((curve.title, curve.option, seeds, at, spread, _interval(best), lost))
-    return _table(("part", "", "seeds", "best (scale)", "best region", "nDCG@10, 95 %", "lost by .05"), rows)
+        rows.append((curve.title, curve.option, seeds, at, spread, interval(best), lost))
+    return table(("part", "", "seeds", "best (scale)", "best region", "nDCG@10, 95 %", "lost by .05"), rows)
 
 
 def _fixed(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
@@ -124,7 +81,7 @@ def _fixed(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
         where = f"{worst.title}{', ' * bool(worst.option)}{worst.option}"
         cells = (f"{100 * statistics.mean(lost):.1f} %", f"{100 * max(lost):.1f} %", where)
         rows.append((name, *cells, f"{inside} of {len(curves)}"))
-    return _table(("one temperature for all", "lost, mean", "lost, at most", "there", "in the best region"), rows)
+    return table(("one temperature for all", "lost, mean", "lost, at most", "there", "in the best region"), rows)
 
 
 def _explained(records: Mapping[str, Record], planned: Mapping[str, str], part: str) -> str:
@@ -135,7 +92,7 @@ def _explained(records: Mapping[str, Record], planned: Mapping[str, str], part: 
         rest = f"{point['effective']:.0f}", number(point["share"]), f"{point['uniformity']:.1f}"
         rows.append((shown(t), number(point["mean"]), *map(number, cosines), f"{gap / t:.1f}", *rest))
     cells = ("positive", "hardest", "random", "lead / t", "effective negatives", "share of the hardest", "uniformity")
-    return _table(("temperature", "nDCG@10", *cells), rows)
+    return table(("temperature", "nDCG@10", *cells), rows)
 
 
 def _untrained(records: Mapping[str, Record], planned: Mapping[str, str], part: str) -> str:
@@ -144,18 +101,18 @@ def _untrained(records: Mapping[str, Record], planned: Mapping[str, str], part: 
     head = [f"rate {line['value']:g}" if line["value"] != 1e-9 else "untrained" for line in lines]
     grid = [point["temperature"] for point in lines[0]["points"]]
     rows = [(shown(t), *(number(line["points"][i]["random"]) for line in lines)) for i, t in enumerate(grid)]
-    return _table(("temperature", *head), rows)
+    return table(("temperature", *head), rows)
 
 
 def _moving(records: Mapping[str, Record], planned: Mapping[str, str], part: str) -> str:
     record = records[part]
     best = next(p for p in record["lines"][0]["points"] if p["temperature"] == record["lines"][0]["best"])
-    rows = [(f"fixed at {shown(best['temperature'])}, the best", "", _interval(best), "yes")]
+    rows = [(f"fixed at {shown(best['temperature'])}, the best", "", interval(best), "yes")]
     for point in record["moving"]:
         kind = "learned" if point["final"] is None else "scheduled"
         moved = f"{shown(point['start'])} to {shown(round(point['end'], 3))}"
-        rows.append((kind, moved, _interval(point), "yes" if point["in region"] else "no"))
-    return _table(("temperature", "start to end", "nDCG@10, 95 %", "as good as the best, for all that is shown"), rows)
+        rows.append((kind, moved, interval(point), "yes" if point["in region"] else "no"))
+    return table(("temperature", "start to end", "nDCG@10, 95 %", "as good as the best, for all that is shown"), rows)
 
 
 def _figure(records: Mapping[str, Record], planned: Mapping[str, str], part: str) -> str:
@@ -179,9 +136,20 @@ def _answers(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
         f"{spread if low < high else f'the best temperature that was tried is {shown(low)} (scale {1 / low:g}) each time'}.\n"
         f"- Temperature .05, scale 20, is in the best region of {inside} of them. It loses {mean} of nDCG@10 to the best on "
         f"average, {most} at most.\n"
+        f"- {_least(curves)}\n"
         f"- {_aside(curves)}\n"
         f"- Noise hides the difference between two temperatures or more at the top of {wide} of {len(curves)} curves."
     )
+
+
+def _least(curves: Sequence[Curve]) -> str:
+    """The temperature of every grid that does best over all curves."""
+    grid = [t for t in curves[0].means if all(t in curve.means for curve in curves)]
+    lost = {t: [curve.lost(t) for curve in curves] for t in grid}
+    least = min(grid, key=lambda t: statistics.mean(lost[t]))
+    mean, most = (f"{100 * figure:.1f} %" for figure in (statistics.mean(lost[least]), max(lost[least])))
+    which = f"{shown(least)} (scale {1 / least:g})"
+    return f"The temperature that loses least over all of them is {which}: {mean} on average, {most} at most."
 
 
 def _aside(curves: Sequence[Curve]) -> str:
@@ -208,7 +176,7 @@ def _steps(records: Mapping[str, Record], planned: Mapping[str, str], logq: str,
         ("cosines for inner products, at the best temperature of each", dot.top, corrected.top),
     ]
     rows = [(name, number(a), number(b), f"{100 * (b / a - 1):+.0f} %") for name, a, b in steps]
-    return _table(("step", "from", "to", "nDCG@10"), rows)
+    return table(("step", "from", "to", "nDCG@10"), rows)
 
 
 BLOCKS: dict[str, Callable[..., str]] = {
@@ -245,27 +213,6 @@ def picture(records: Mapping[str, Record]) -> str:
             "best temperature (diamond) and best region (line); dashed: scale 20", x=0.01, ha="left", fontsize=9
         )
         return svg_of(figure)
-
-
-def shown(value: Any) -> str:
-    """A value as people write it."""
-    if isinstance(value, list):
-        return "+".join(shown(item) for item in value) or "none"
-    if isinstance(value, dict):
-        return "+".join(value)
-    if isinstance(value, float | int) and not isinstance(value, bool):
-        return re.sub(r"^0\.", ".", f"{value:,g}" if abs(value) < 1000 else f"{value:,.0f}")
-    return "none" if value is None else str(value)
-
-
-def _interval(point: Mapping[str, Any]) -> str:
-    ends = "" if point["low"] is None else f" [{number(point['low'])}, {number(point['high'])}]"
-    return f"{number(point['mean'])}{ends}"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def write(page: Path, source: Path, figures: Path, records: Mapping[str, Record], planned: Mapping[str, str]) -> None:

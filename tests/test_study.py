@@ -110,6 +110,7 @@ def test_what_is_lost_is_a_share_of_the_best(page: Any) -> None:
     text = page.filled("<!-- study: answers -->\nold\n<!-- /study -->", {"p": a_record([line])}, {"p": "A part"})
     assert "old" not in text and "scale 20, is in the best region of 0 of them. It loses 25.0 %" in text
     assert "top of 1 of 1 curves" in text
+    assert "loses least over all of them is .1 (scale 10): 0.0 % on average" in text
 
 
 def test_missing_the_best_costs_on_both_sides(page: Any) -> None:
