@@ -348,6 +348,7 @@ def sweep(
     metric: Annotated[
         str | None, typer.Option("--metric", help="By which points are compared; default ndcg@10.")
     ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at once, on CPUs, one thread each.")] = 1,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Forget what --output holds.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -364,7 +365,7 @@ def sweep(
     except ValueError:
         raise TemperaError(f"--learned has {learned!r}, and temperatures such as 0.02,0.1,0.5 are expected") from None
     schedules = [_schedule(part) for part in scheduled.split(",") if part.strip()]
-    found = run_sweep(file, over, seeds, output, overrides, starts, schedules, metric, overwrite)
+    found = run_sweep(file, over, seeds, output, overrides, starts, schedules, metric, overwrite, jobs)
     _answer(found.json(), as_json, lambda: print(f"{found}\npicture: {found.folder}/sweep.svg"))
 
 

@@ -309,6 +309,46 @@ def test_a_killed_sweep_goes_on(finished: Sweep, small: dict[str, Any], tmp_path
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_runs_side_by_side_are_the_runs_one_by_one(finished: Sweep, small: dict[str, Any], tmp_path: Path) -> None:
+    found = sweep(small, OVER, 2, tmp_path / "out", SHORT, **MOVING, jobs=2)
+    assert table(found) == table(finished)
+    assert not (tmp_path / "out" / "cache").exists()
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_killed_run_among_others_is_told_and_loses_nothing(
+    finished: Sweep, small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, parent = module.attempt, os.getpid()
+
+    def killed(config: Any, *rest: Any) -> Any:
+        if config.objective.temperature.value == 0.5 and os.getpid() != parent:
+            time.sleep(1)  # others have ended
+            os.kill(os.getpid(), signal.SIGKILL)
+        return whole(config, *rest)
+
+    monkeypatch.setattr(module, "attempt", killed)
+    with pytest.raises(TemperaError, match=r"one of 2 runs at once was killed, .* take fewer --jobs"):
+        sweep(small, OVER, 2, tmp_path / "out", SHORT, **MOVING, jobs=2)
+    done = (tmp_path / "out" / "points.jsonl").read_text()
+    assert done
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "picture", lambda _: {})
+    assert table(sweep(small, OVER, 2, tmp_path / "out", SHORT, **MOVING, jobs=2)) == table(finished)
+    assert (tmp_path / "out" / "points.jsonl").read_text().startswith(done)
+
+
+def test_jobs_are_one_at_least_and_for_cpus(
+    small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match="--jobs is 0, and at least 1 is expected"):
+        sweep(small, OVER, 1, tmp_path / "out", jobs=0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(ConfigError, match="--jobs forks processes, which cannot share a GPU"):
+        sweep(small, OVER, 1, tmp_path / "out", jobs=2)
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_a_finished_sweep_makes_no_run_and_grows(
     finished: Sweep, small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ..engine.devices import start
 from ..errors import ConfigError, OutputError, TemperaError
 from ..export.pictures import label, number
 from ..training import digest
+from . import parallel
 from .claim import claim
 from .grid import axes_of
 from .outcome import Outcome, attempt, moving, prepare, read_outcomes, write_outcomes, write_whole
@@ -35,6 +37,7 @@ def sweep(
     scheduled: Sequence[tuple[float, float]] = (),
     metric: str | None = None,
     overwrite: bool = False,
+    jobs: int = 1,
 ) -> Sweep:
     """Train a configuration with every combination of some options' values, several times each, and compare.
 
@@ -52,17 +55,19 @@ def sweep(
         scheduled: first and last values of temperatures that follow a schedule, beside the grid.
         metric: by which points are compared; None is ndcg@10 if it is measured, else the first one.
         overwrite: forget what `output` holds of an earlier sweep.
+        jobs: runs at once, on CPUs, each in a process with one thread.
 
     Raises:
         TemperaError: wrong options, in any point; no data; an output of something else; not one run that succeeds.
     """
+    parallel.check(jobs)
     plan = Plan.of(config, axes_of(over), seeds, overrides, learned, scheduled, metric)
     if start(plan.base.train.mixed_precision).group.size > 1:
         raise ConfigError("a sweep runs in one process: start it without a launcher")
     folder = Path(output)
     claim(folder, _ABOUT, plan.about, "sweep", overwrite)
     try:
-        outcomes = _run(plan, folder)
+        outcomes = _run(plan, folder, jobs)
     finally:
         shutil.rmtree(folder / _CACHE, ignore_errors=True)
     found = plan.result(outcomes, folder)
@@ -75,7 +80,7 @@ def sweep(
     return found
 
 
-def _run(plan: Plan, folder: Path) -> dict[str, Outcome]:
+def _run(plan: Plan, folder: Path, jobs: int) -> dict[str, Outcome]:
     """Everything that has not been done."""
     outcomes = {outcome.key: outcome for outcome in read_outcomes(folder / _POINTS)}
     asked = {run.key for run in plan.runs}
@@ -94,11 +99,20 @@ def _run(plan: Plan, folder: Path) -> dict[str, Outcome]:
             data = f"{digest(task.content()):016x}"
             _refuse_other(folder, data, [outcomes[run.key] for run in together if run.key in done])
             rows = next(iter(task.sampler(0, 1)))
-            for run in todo:
-                empty = Outcome(run.over, run.start, run.seed, data, run.final)
-                bar.set_description_str(f"sweep: {_name(empty)}")
-                outcome = attempt(run.config, task, rows, plan.metric, cache / "run", empty)
-                outcomes[run.key] = outcome
+            attempts = [
+                partial(
+                    attempt,
+                    run.config,
+                    task,
+                    rows,
+                    plan.metric,
+                    cache / f"run-{place}",
+                    Outcome(run.over, run.start, run.seed, data, run.final),
+                )
+                for place, run in enumerate(todo)
+            ]
+            for place, outcome in parallel.outcomes(attempts, jobs):
+                outcomes[todo[place].key] = outcome
                 write_outcomes(folder / _POINTS, outcomes.values())
                 _tell(bar, outcome, plan.metric)
             shutil.rmtree(cache)
@@ -123,6 +137,6 @@ def _name(run: Outcome) -> str:
 def _tell(bar: Any, outcome: Outcome, metric: str) -> None:
     bar.update()
     if outcome.error is None:
-        bar.set_postfix_str(f"{label(metric)} {number(outcome.metrics[metric])}")
+        bar.set_postfix_str(f"{_name(outcome)}: {label(metric)} {number(outcome.metrics[metric])}")
     else:
         tqdm.write(f"failed: {_name(outcome)}: {outcome.error}", file=sys.stderr)

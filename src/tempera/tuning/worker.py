@@ -62,7 +62,7 @@ def _watched(process: int, orders: Any) -> int:
 
 def _alone(run: Callable[[dict[str, Any]], None], job: dict[str, Any]) -> NoReturn:
     """Run in this process, which ends with it."""
-    threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=follow, args=(os.getppid(),), daemon=True).start()
     messages = os.open(Path(job["folder"]) / MESSAGES, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for stream in (0, 1, 2):
         os.dup2(os.open(os.devnull, os.O_RDONLY) if stream == 0 else messages, stream)
@@ -77,7 +77,8 @@ def _alone(run: Callable[[dict[str, Any]], None], job: dict[str, Any]) -> NoRetu
     os._exit(code)
 
 
-def _follow(parent: int) -> None:
+def follow(parent: int) -> None:
+    """End this process when its parent has ended, however that was."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
