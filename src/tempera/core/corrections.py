@@ -49,6 +49,7 @@ class LogQ:
     that of the softmax over the whole corpus.
 
     Args:
+        kind: classic or refined.
         weight: share of the correction; 0 leaves popular documents penalised, 1 is unbiased, between is a dial between
             head and tail.
 
@@ -127,6 +128,10 @@ class Hardness:
 
     others: negatives of other rows, strength 9 (Lan et al. 2025, eq. 5); own: the row's own hard negatives, strength 5
     (Schechter Vera et al. 2025, EmbeddingGemma); all: both.
+
+    Args:
+        strength: in logits for a similarity of 1, whatever the temperature.
+        on: others, own or all.
     """
 
     strength: float
@@ -155,7 +160,11 @@ class Hardness:
 
 @dataclass(frozen=True)
 class Margin:
-    """Take `margin`, in logits, off every positive (Yang et al. 2019, additive margin softmax, eq. 4, scaled)."""
+    """Take `margin`, in logits, off every positive (Yang et al. 2019, additive margin softmax, eq. 4, scaled).
+
+    Args:
+        margin: in logits; divide a margin of similarities by the temperature.
+    """
 
     margin: float
 

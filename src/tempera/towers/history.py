@@ -219,14 +219,22 @@ class Transforming(nn.Module):
 
 @dataclass(frozen=True)
 class Latest:
-    """How many events are looked back on."""
+    """How many events are looked back on.
+
+    Args:
+        last: so many of the latest.
+    """
 
     last: Count = 50
 
 
 @dataclass(frozen=True)
 class Mean(Latest):
-    """The mean of the `last` events; the weight falls by `decay` with each event further back."""
+    """The mean of the `last` events; the weight falls by `decay` with each event further back.
+
+    Args:
+        decay: what the weight is multiplied by; 1 weighs all alike.
+    """
 
     decay: Decay = 1.0
 
@@ -248,7 +256,13 @@ class Gru(Latest):
 
 @dataclass(frozen=True)
 class Causal(Latest):
-    """A causal transformer; `last` events before the first target of a run are read, and those between."""
+    """A causal transformer; `last` events before the first target of a run are read, and those between.
+
+    Args:
+        layers: of attention and feed-forward.
+        heads: of attention; divide the width.
+        dropout: of hidden states and attention.
+    """
 
     layers: Count = 2
     heads: Count = 2

@@ -1,0 +1,192 @@
+"""Pages of the site that are made from the package and from the notebooks when it is built."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import yaml
+from griffe import Docstring
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from tempera import build
+from tempera.core.matryoshka import Matryoshka
+from tempera.core.memory import Memory
+from tempera.core.objective import Objective
+from tempera.core.temperature import Temperature
+from tempera.engine.loop import Training
+from tempera.evaluation.retrieval import Evaluation
+from tempera.export.card import Labels
+from tempera.mining.anew import Anew
+from tempera.towers.history import History
+from tempera.towers.lora import Lora
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+PLAIN: dict[str, Any] = {"train": Training, "evaluation": Evaluation, "mining": Anew, "card": Labels}
+STATES: tuple[Any, ...] = (Temperature, Memory, Matryoshka, Lora, History)
+# Kinds of parts that no section is named after.
+KINDS: dict[str, Any] = {
+    "similarity": build.similarity.Similarity,
+    "pool": build.Pool,
+    "correction": build.Correction,
+    "mask": build.masks.Mask,
+    "split": build.Divide,
+    "feature": build.OfUser,
+    "history pool": build.Pooling,
+}
+_BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+_TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): "none"}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages (a hook of MkDocs)."""
+    files.append(File.generated(config, "options.md", content=options()))
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=notebook(path)))
+    return files
+
+
+def options() -> str:
+    """Every option that a configuration may have, section by section, from the signatures and docstrings."""
+    lines = [
+        "# Every option",
+        "",
+        "`tempera train --print-config` shows what a run would take; `section.option=value` on the command line, or a YAML "
+        "file, changes it. This page is made from the signatures that configurations are checked against.",
+    ]
+    for name, (kind, tag, default) in build.SECTIONS.items():
+        lines += ["", f"## {name}", ""]
+        if kind is Objective:
+            lines += _presets(default)
+            lines += ["", *_table("Parts, which any preset takes in place of its own", Objective)]
+            continue
+        lines += [f"`{name}.{tag}` chooses one of the following; without it, `{default}`."]
+        for part, make in build.PARTS[kind].items():
+            lines += ["", f"### {name}: {part}", "", *_table("", make)]
+    for name, make in PLAIN.items():
+        lines += ["", f"## {name}", "", *_table("", make)]
+    lines += ["", "## Parts", "", "A part is written by its name, or as `name: {option: value}`."]
+    for title, kind in KINDS.items():
+        lines += ["", f"### {title}"]
+        for part, make in build.PARTS[kind].items():
+            lines += ["", f"#### {title}: {part}", "", *(_table("", make) if inspect.isclass(make) else [about(make)])]
+    for make in STATES:
+        lines += ["", f"### {make.__name__.lower()}", "", *_table("", make)]
+    return "\n".join(lines) + "\n"
+
+
+def about(part: Any) -> str:
+    """What a part without options is."""
+    blocks = getattr(part, "blocks", ())
+    pairs = ", ".join(f"{anchor} against {candidate}" for anchor, candidate in blocks)
+    return f"{pairs[0].upper()}{pairs[1:]}." if pairs else "No options."
+
+
+def _presets(default: str) -> list[str]:
+    names = build.PARTS[Objective]
+    rows = []
+    for name, make in names.items():
+        own = {n: p.default for n, p in inspect.signature(make).parameters.items() if p.kind is not p.VAR_KEYWORD}
+        shown = ", ".join(f"`{n}` {shown_default(value)}" for n, value in own.items())
+        rows.append(f"| `{name}` | {first_line(make)} | {shown} |")
+    head = [f"`objective.preset` is one of these; without it, `{default}`.", "", "| preset | is | its own options |"]
+    return [*head, "|---|---|---|", *rows]
+
+
+def first_line(make: Any) -> str:
+    """The head of a docstring."""
+    return (inspect.getdoc(make) or "").split("\n\n")[0].replace("\n", " ")
+
+
+def _table(title: str, make: Any) -> list[str]:
+    hints, told = build._hints(make), described(make)
+    if make is Matryoshka:
+        hints.pop("objective")
+    lines = [f"{title}:" if title else first_line(make), ""]
+    if not hints:
+        return lines[:1]
+    lines += ["| option | takes | default | is |", "|---|---|---|---|"]
+    for name, hint in hints.items():
+        lines.append(f"| `{name}` | {taken(hint)} | {default_of(make, name)} | {told.get(name, '')} |")
+    return lines
+
+
+def described(make: Any) -> dict[str, str]:
+    """What docstrings say of each parameter, those of a class's own before those of its bases."""
+    found: dict[str, str] = {}
+    for each in reversed(inspect.getmro(make)) if inspect.isclass(make) else (make,):
+        if each.__doc__ and each.__module__.startswith("tempera."):
+            for section in Docstring(inspect.cleandoc(each.__doc__)).parse("google", warnings=False):
+                if section.kind.value == "parameters":
+                    found |= {p.name: " ".join(p.description.split()).replace("|", "\\|") for p in section.value}
+    return found
+
+
+def default_of(make: Any, name: str) -> str:
+    """The default of an option, as YAML."""
+    if dataclasses.is_dataclass(make):
+        (field,) = (field for field in dataclasses.fields(make) if field.name == name)
+        if field.default_factory is not dataclasses.MISSING:
+            return shown_default(field.default_factory())
+    return shown_default(inspect.signature(make).parameters[name].default)
+
+
+def shown_default(value: Any) -> str:
+    """A default as it stands in YAML."""
+    if value is inspect.Parameter.empty:
+        return "needed"
+    text = yaml.safe_dump(build.describe(value), default_flow_style=True, width=10**6).removesuffix("\n...\n").strip()
+    return f"`{text}`".replace("|", "\\|")
+
+
+def taken(hint: Any) -> str:
+    """What an option takes, in words."""
+    for title, kind in KINDS.items():
+        if hint == kind or (title == "feature" and hint == build.Feature):
+            return f"[{title}](#{title.replace(' ', '-')})"
+    for name, (kind, _, _) in build.SECTIONS.items():
+        if hint == kind:
+            return f"[{name}](#{name})"
+    if hint in STATES:
+        return f"[{hint.__name__.lower()}](#{hint.__name__.lower()})"
+    if hint in _TYPES:
+        return _TYPES[hint]
+    return _composed(get_origin(hint), get_args(hint))
+
+
+def _composed(origin: Any, parts: Sequence[Any]) -> str:
+    if origin is Literal:
+        return " or ".join(f"`{part}`" for part in parts)
+    if origin is Annotated:
+        bounds = list(_bounds(parts[1:]))
+        return f"{taken(parts[0])} {', '.join(bounds)}" if bounds else taken(parts[0])
+    if origin in (tuple, Sequence):
+        return f"list of {taken(parts[0])}"
+    if origin is Callable:
+        raise TypeError(f"a kind of part that has no title: {parts}")
+    return " or ".join(taken(part) for part in parts)
+
+
+def _bounds(metadata: Sequence[Any]) -> Iterator[str]:
+    for field in metadata:
+        for bound in getattr(field, "metadata", ()):
+            for name, word in _BOUNDS.items():
+                limit = getattr(bound, name, None)
+                if limit is not None:
+                    yield f"{word} {limit:g}"
+
+
+def notebook(path: Path) -> str:
+    """A notebook as a page: its texts and its code."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    parts = []
+    for cell in cells:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+    parts.append(f"A test runs this page as `notebooks/{path.name}`; open that with Jupyter to go on from here.")
+    return "\n\n".join(parts) + "\n"
