@@ -23,6 +23,7 @@ FLOORS: list[list[set[str]]] = [
         {
             "training",
             "checkpoints",
+            "alarms",
             "task",
             "retrieval",
             "recommendation",

@@ -162,6 +162,13 @@ class Recommendation:
         """Chosen events."""
         return self.visits.batch(rows, number)
 
+    def called(self, rows: Tensor) -> list[str]:
+        """Users and items of events."""
+        timeline, events = self.timeline, rows.numpy()
+        users = timeline.user_ids.take(pa.array(timeline.user_of(events))).to_pylist()
+        items = timeline.item_ids.take(pa.array(np.asarray(timeline.item[events]))).to_pylist()
+        return [f"user {user!r} with item {item!r}" for user, item in zip(users, items, strict=True)]
+
     def refresh(self, step: int, group: Group = ALONE) -> dict[str, Any]:
         """Nothing follows the towers."""
         return {}

@@ -204,6 +204,12 @@ class Retrieval:
         self.latest = None  # the tower is about to change
         return self.rows.batch(rows, number)
 
+    def called(self, rows: Tensor) -> list[str]:
+        """Places of pairs; the number of one that has no place, and the beginning of its query."""
+        at = self.split.train[rows.numpy()]
+        texts = zip(at, self.split.pairs.texts("place", at), self.split.pairs.texts("query", at), strict=True)
+        return [f"{place or f'pair {row}'} ({' '.join(query.split())[:40]!r})" for row, place, query in texts]
+
     def judge(self, whole: bool = True) -> Verdict:
         """The tower as it is now, asked the held-out queries; on part of the corpus if that is enough and asked for."""
         asked, options = self.asked, self.config.evaluation

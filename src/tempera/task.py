@@ -93,6 +93,9 @@ class Task(Protocol):
     def batch(self, rows: Tensor, number: int) -> Batch[Any]:
         """The features of chosen rows, and what batch `number` draws besides."""
 
+    def called(self, rows: Tensor) -> list[str]:
+        """What a user knows training rows by: where they stand, or whose they are."""
+
     def refresh(self, step: int, group: Group = ALONE) -> dict[str, Any]:
         """Compute anew what follows the tower, before step `step`, counted from 0; what the log is to say of it.
 

@@ -21,6 +21,7 @@ from safetensors.torch import save as as_bytes
 from tqdm import tqdm
 
 from . import config as configuration
+from .alarms import Alarms, explained, within_memory
 from .build import Config, build
 from .checkpoints import Checkpoints, Interruption, interruptible
 from .core.advice import cautions
@@ -32,8 +33,9 @@ from .data.interactions import Handed, Interactions
 from .engine import loop, outlook
 from .engine.cache import free_bytes
 from .engine.devices import Devices, one_voice, start
+from .engine.faults import broken
 from .engine.shards import gather, refuse_compiled, shard
-from .errors import DataError
+from .errors import DataError, TemperaError
 from .evaluation.compare import bootstrap
 from .evaluation.sample import Budget
 from .evaluation.spread import Spread
@@ -86,7 +88,7 @@ def train(
     kept = Checkpoints(
         place.with_name(f"{place.name}.checkpoints"), resolved.resolved, training.save_total_limit, training.save_steps
     )
-    with one_voice(devices.group), folders as folder:
+    with one_voice(devices.group), folders as folder, within_memory(kept):
         kept.begin(anew=overwrite)
         names = training.report_to if devices.group.main else ()
         with tracked(names, place, resolved.resolved, goes_on=kept.latest is not None) as tell:
@@ -159,18 +161,21 @@ class Job:
         with self.timed("evaluate"):
             after = self.task.judge()
             self.log.write(event="evaluation", step=self.steps, metrics=after.ranking.metrics)
+            self.alarms.collapse(self.steps, after.spread)
         return before, after
 
     def leave(self, before: Verdict, after: Verdict) -> None:
         """Compare with other systems, and save."""
         with self.timed("evaluate"):
             others = self.task.baselines()
+        self.alarms.regression(self.steps, before.ranking, after.ranking)
         systems = {"untrained": before.ranking, **others, "trained": after.ranking}
         self.save(systems, {"untrained": before.spread, "trained": after.spread})
 
     def read(self) -> None:
         """The data, as something to train on and to judge by."""
         self.task: Task
+        self.alarms = Alarms(self.log)
         if self.prepared is not None:
             self.task = self.prepared.fresh(self.config, self.folder / CACHE)
         elif isinstance(self.config.data, Interactions | Handed):
@@ -204,9 +209,11 @@ class Job:
             batches = itertools.chain([first], batches)
         pauses = loop.moments(steps, options.evaluations)
         bar = tqdm(total=steps, initial=taken, desc="training", unit="step", disable=None if group.main else True)
-        with interruptible() if self.kept else nullcontext(Interruption()) as asked, bar:
+        stopping = interruptible() if self.kept else nullcontext(Interruption())
+        together = options.gradient_accumulation_steps
+        with explained(self.task, together, self.kept), stopping as asked, bar:
             for progress in loop.train(self.state, batches, steps, options, self.devices):
-                self.log.write(event="step", **asdict(progress))
+                self.alarms.step(progress, self.task, together)
                 dial = f"{progress.temperature:.4g} (scale {1 / progress.temperature:.4g})"
                 bar.set_postfix(loss=f"{progress.loss:.3f}", temperature=dial)
                 bar.update()
@@ -279,6 +286,11 @@ class Job:
         """Leave a checkpoint."""
         if self.kept is None:
             return
+        if name := broken(self.state.modules, self.devices.group):
+            raise TemperaError(
+                f"{name} is not finite after step {self.state.step}: lower train.learning_rate; such a state is not kept"
+                + (f", {self.kept.latest} is left" if self.kept.latest else "")
+            )
         records = self.log.records[: self.logged] if self.trained else self.log.records
         self.position.training = self.seconds["train"] if self.trained else time.perf_counter() - self.began
         self.position.evaluating, self.position.left_out = self.budget.spent, self.left_out
@@ -295,6 +307,7 @@ class Job:
         with self.budget.timed():
             found = self.task.judge(whole=False)
         self.log.write(event="evaluation", step=step, metrics=found.ranking.metrics)
+        self.alarms.collapse(step, found.spread)
 
     def renew(self, step: int) -> None:
         """What follows the model, before a step, counted from 0, draws its rows."""
@@ -391,6 +404,7 @@ class Job:
                 if other != "trained"
             },
             "spread": {name: spread.summary() for name, spread in spreads.items()},
+            **self.alarms.told(),
             **self.task.about(),
             "evaluations_left_out": self.left_out,
             "data": self.task.counts(),
@@ -424,6 +438,7 @@ class Job:
             rival=rival,
             words=self.task.words,
             tables=self.task.tables(),
+            alarms=metrics["alarms"],
         )
 
 

@@ -5,6 +5,8 @@ Letters in shapes: e events, u users, i items.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -182,7 +184,16 @@ def _array(name: str, length: int, dtype: Any, folder: Path | None) -> NDArray[A
     if folder is None:
         return np.empty(length, dtype)
     folder.mkdir(parents=True, exist_ok=True)
-    return np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=dtype, shape=(length,))
+    return reserved(folder / f"{name}.npy", dtype, (length,))
+
+
+def reserved(path: Path, dtype: Any, shape: tuple[int, ...]) -> np.memmap[Any, np.dtype[Any]]:
+    """A mapped .npy file to write into, whose room on disk is taken: a full disk is an OSError here, and no crash later."""
+    array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    if sys.platform == "linux":
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
 
 
 def _order(offsets: Events, columns: dict[str, NDArray[Any]]) -> None:

@@ -37,6 +37,7 @@ class State:
     scaler: torch.amp.GradScaler
     cache: Cache
     step: int = 0  # optimiser steps that have been taken
+    left_out: int = 0  # of them in a row, until now, because they were not finite
 
     def save(self, folder: Path, beside: Mapping[str, bytes] | None = None) -> None:
         """Write a checkpoint that is whole or not there; one that `folder` holds is replaced.
@@ -62,6 +63,7 @@ class State:
         numbers = {
             "format": FORMAT,
             "step": self.step,
+            "left_out": self.left_out,
             "scaler": self.scaler.state_dict(),
             "cache": cache | {"footprints": [asdict(each) for each in self.cache.footprints.values()]},
         }
@@ -87,7 +89,7 @@ class State:
                 moments.setdefault(int(number), {})[what] = divided_as(value, parameters[int(number)])
             self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
             self.scaler.load_state_dict(numbers["scaler"])
-            self.step = int(numbers["step"])
+            self.step, self.left_out = int(numbers["step"]), int(numbers["left_out"])
             cache = numbers["cache"]
             self.cache.bytes, self.cache.micro_bytes = float(cache["bytes"]), float(cache["micro_bytes"])
             self.cache.tokens = cache["tokens"]

@@ -14,13 +14,16 @@ from pydantic import Field
 from torch import nn
 
 from ..core.batch import Batch
-from ..errors import ConfigError, TemperaError
+from ..errors import ConfigError
 from .cache import Cache, Mode, Size, reseed
 from .checkpoint import State
 from .devices import Devices, Precision
+from .faults import Fault, NotFinite, trace
 from .optim import ForTables, Schedule, adam, clip, rate, total_norm
 from .shards import ONE_PROCESS
 from .step import Loss, Towers, step
+
+_LEAST_SCALE = 2.0**-14  # of gradients in fp16; below it they would not be too small for it, but too large
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ class Training:
         save_steps: steps from one checkpoint to the next; None is one every ten minutes. They lie beside the run, in
             OUTPUT.checkpoints, until it has ended.
         save_total_limit: how many of the latest checkpoints stay.
+        skip_non_finite: how many steps in a row may be left out because their loss or a gradient is not finite; the next one ends
+            the run, as the first does with 0.
     """
 
     batch_size: Annotated[int, Field(gt=1)] = 2048
@@ -96,6 +101,7 @@ class Training:
     report_to: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ()
     save_steps: Annotated[int, Field(gt=0)] | None = None
     save_total_limit: Annotated[int, Field(gt=0)] = 1
+    skip_non_finite: Annotated[int, Field(ge=0)] = 0
 
     def steps(self, batches_per_epoch: int) -> int:
         """Optimiser steps of the run."""
@@ -122,7 +128,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Progress:
-    """One optimiser step that has been taken."""
+    """One optimiser step that has been taken, or left out for its fault."""
 
     step: int  # counted from 1
     steps: int
@@ -131,6 +137,7 @@ class Progress:
     learning_rate: float
     grad_norm: float | None  # None where fp16 has overflowed and the step was left out
     seconds: float  # of this step
+    fault: Fault | None = None  # the weights are as they were before
 
 
 def begin(towers: Towers, objective: Loss, options: Training, devices: Devices | None = None) -> State:
@@ -158,7 +165,7 @@ def train(
         batches: this process's rows, from the first batch of step `state.step` on.
 
     Raises:
-        TemperaError: a loss or a gradient that is not finite.
+        NotFinite: a loss or a gradient, `skip_non_finite` steps before it included.
     """
     devices = devices or Devices()
     group, optimizer, scaler = devices.group, state.optimizer, state.scaler
@@ -181,21 +188,28 @@ def train(
         group.add_up(parameters)
         scaler.unscale_(optimizer)
         norm = total_norm(parameters, group)
-        overflow = scaler.is_enabled() and not norm.isfinite()  # the scaler leaves this step out and lowers its scale
-        for name, value in (("loss", loss), *([] if overflow else [("gradient norm", float(norm))])):
-            if not math.isfinite(value):
-                raise TemperaError(
-                    f"the {name} of step {i + 1} is {value}: lower train.learning_rate or raise objective.temperature"
-                )
-        if options.max_grad_norm is not None:
-            clip(parameters, norm, options.max_grad_norm)
-        scaler.step(optimizer)
+        length = float(norm)
+        # The scaler leaves such a step out and lowers its scale, which helps as long as there is one to lower.
+        overflow = scaler.is_enabled() and not math.isfinite(length) and scaler.get_scale() > _LEAST_SCALE
+        fault = None
+        if not math.isfinite(loss) or not (overflow or math.isfinite(length)):
+            reseed(seed_of(options.seed, i, group.rank), group.device)
+            what = "gradient" if math.isfinite(loss) else "loss"
+            fault = trace(state, several, what, devices)
+            state.left_out += 1
+            if state.left_out > options.skip_non_finite:
+                raise NotFinite(fault)
+        else:
+            state.left_out = 0
+            if options.max_grad_norm is not None:
+                clip(parameters, norm, options.max_grad_norm)
+            scaler.step(optimizer)
         scaler.update()
         state.step = i + 1
         seconds = time.perf_counter() - start
         dial = objective.temperature.value
         rate_now = options.learning_rate * share
-        yield Progress(i + 1, steps, loss, dial, rate_now, None if overflow else float(norm), seconds)
+        yield Progress(i + 1, steps, loss, dial, rate_now, None if overflow else length, seconds, fault)
 
 
 def seed_of(seed: int, step: int, rank: int) -> int:

@@ -10,6 +10,7 @@ The objective leaves a gradient on every embedding in one pass over the scores; 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -107,8 +108,10 @@ def step(
     for p, grad in zip(parameters, earlier, strict=True):
         if grad is not None:
             p.grad = grad if p.grad is None else p.grad.add_(grad)
-    objective.remember(everyone)
-    return group.total(float((losses * shares.to(losses)).sum()))
+    loss = group.total(float((losses * shares.to(losses)).sum()))
+    if math.isfinite(loss):  # else what is remembered would spoil the batches to come
+        objective.remember(everyone)
+    return loss
 
 
 def _fitting(divided: bool, work: Callable[P, X], *given: P.args, **named: P.kwargs) -> list[X]:

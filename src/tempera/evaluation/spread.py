@@ -1,4 +1,4 @@
-"""How similarities are spread: pairs against random pairs."""
+"""How similarities are spread: pairs against random pairs; and whether they are spread at all."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+ALIKE = 0.99  # cosines above this are of vectors that no search tells apart
+FLAT = 0.02  # share of the dimensions below which the vectors lie on a line or two; healthy ones were above .2 in all our runs
 
 
 @dataclass(frozen=True)
@@ -16,6 +18,17 @@ class Spread:
 
     pairs: Floats  # [n]
     random: Floats  # [n]
+    rank: float = np.inf  # effective, of the queries or the documents, the lower one
+    most: int = 1  # that it could be
+
+    @property
+    def collapsed(self) -> str | None:
+        """What is wrong with vectors that have become alike: 95 % of the random pairs above .99, or a rank near 1."""
+        if len(self.random) > 1 and (low := float(np.quantile(self.random, 0.05))) > ALIKE:
+            return f"95 % of the random pairs have a cosine above {low:.4f}"
+        if self.rank < 1 + FLAT * (self.most - 1):
+            return f"their effective rank is {self.rank:.2f} of {self.most}" + ("" if self.rank else ": all are zero")
+        return None
 
     @property
     def auc(self) -> float:
@@ -27,14 +40,31 @@ class Spread:
         return float((ranks[:n].sum() - n * (n + 1) / 2) / (n * len(self.random)))
 
     def summary(self) -> dict[str, float]:
-        """Quantiles of both and the area under the curve."""
+        """Quantiles of both, the area under the curve, and the effective rank if it is known."""
         named = {"pairs": self.pairs, "random": self.random}
         quantiles = {f"{name}_{q}%": float(np.quantile(v, q / 100)) for name, v in named.items() for q in (5, 50, 95)}
-        return {**quantiles, "auc": self.auc}
+        rank = {"effective_rank": self.rank} if np.isfinite(self.rank) else {}
+        return {**quantiles, "auc": self.auc, **rank}
 
 
 def spread(queries: Floats, docs: Floats, seed: int = 0) -> Spread:
     """Spread of unit vectors, row i of both being a pair, [n, D] each; each query is also given one random other row."""
     n = len(queries)
     other = (np.arange(n) + np.random.default_rng(seed).integers(1, max(2, n), n)) % n
-    return Spread((queries * docs).sum(1), (queries * docs[other]).sum(1))
+    rank = min(effective_rank(queries), effective_rank(docs))
+    return Spread((queries * docs).sum(1), (queries * docs[other]).sum(1), rank, min(queries.shape))
+
+
+def effective_rank(vectors: Floats) -> float:
+    """exp of the entropy of the singular values' shares: over how many dimensions rows, [n, D], are spread.
+
+        p_k = sigma_k / sum(sigma),    rank = exp(-sum p_k log p_k)
+
+    From 1, all on one line, to min(n, D), or 0 for nothing but zeros (Roy and Vetterli 2007, eq. 3 and 4).
+
+    >>> [round(effective_rank(np.float32(rows)), 4) for rows in (np.eye(3), np.ones((3, 2)), np.zeros((2, 2)))]
+    [3.0, 1.0, 0.0]
+    """
+    sigma = np.linalg.svd(vectors.astype(np.float64), compute_uv=False)
+    p = sigma[sigma > 0] / max(sigma.sum(), np.finfo(np.float64).tiny)
+    return float(np.exp(-(p * np.log(p)).sum())) if len(p) else 0.0

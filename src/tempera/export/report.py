@@ -70,6 +70,7 @@ class Report:
     rival: str | None = "bm25"  # the system that is compared with most, where it is one of the systems
     words: Words = Words()
     tables: Sequence[Table] = ()
+    alarms: Sequence[str] = ()
 
     @property
     def against(self) -> str | None:

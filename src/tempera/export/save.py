@@ -35,7 +35,12 @@ def staged(output: Path, overwrite: bool = False) -> Iterator[Path]:
         stage.mkdir(parents=True)
         with _owned(stage):
             try:
+                began = stage.stat().st_ino
                 yield stage
+                if not stage.exists() or stage.stat().st_ino != began:
+                    raise OutputError(
+                        f"{stage} was removed while it was written; the same command again starts it anew"
+                    )
                 for path in (*stage.rglob("*"), stage):
                     _sync(path)
                 _swap(stage, output)
@@ -44,7 +49,8 @@ def staged(output: Path, overwrite: bool = False) -> Iterator[Path]:
     except OSError as error:
         where = error.filename if isinstance(error.filename, str) else str(stage)
         kept = "; what was in it is untouched" if os.path.exists(output) else ""
-        raise OutputError(f"cannot write {output}: {error.strerror or error} ({where}){kept}") from error
+        why = error.strerror or f"{error}; is the disk full?"  # numpy counts what it has not written
+        raise OutputError(f"cannot write {output}: {why} ({where}){kept}") from error
 
 
 @contextmanager

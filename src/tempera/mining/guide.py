@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..core.batch import Role
 from ..core.masks import TIE
+from ..data.timeline import reserved
 from ..errors import DataError
 from ..towers.cross import Judge, load_cross_encoder
 from ..towers.saved import fingerprint
@@ -112,7 +113,7 @@ class SelfGuide:
         for start in range(0, len(texts), SHARD):
             vectors = read(texts[start : start + SHARD])
             if start == 0:
-                whole: Any = np.lib.format.open_memmap(part, "w+", self.dtype, (len(texts), vectors.shape[1]))
+                whole = reserved(part, self.dtype, (len(texts), vectors.shape[1]))
             whole[start : start + SHARD] = vectors
         whole.flush()
         part.replace(path)
