@@ -66,6 +66,7 @@ def test_every_part_can_be_built(study: Any) -> None:
     assert sum("TEMPERA_DATA" not in " ".join(part.set) for part in study.parts(True)) >= 3  # they need nothing
 
 
+@pytest.mark.slow  # two sweeps in processes of their own, with their pictures
 def test_a_part_is_run_once_and_recorded(study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(study, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(study.Part, "folder", property(lambda part: tmp_path / "runs" / part.name))
