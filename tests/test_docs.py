@@ -1,7 +1,12 @@
 """Examples in the documentation run, and print what it says they print."""
 
+import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -24,3 +29,92 @@ def test_every_preset_is_on_the_page() -> None:
     page = (DOCS / "objective.md").read_text(encoding="utf-8")
     for preset in PRESETS:
         assert f"`{preset.__name__}`" in page
+
+
+@pytest.fixture(scope="module")
+def pages() -> ModuleType:
+    """What makes pages when the site is built."""
+    pytest.importorskip("mkdocs")
+    spec = importlib.util.spec_from_file_location("tempera_pages", DOCS / "_pages.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def tables(page: str) -> dict[str, dict[str, str]]:
+    """By heading: what the page says of each option."""
+    found: dict[str, dict[str, str]] = {}
+    heading = ""
+    for line in page.splitlines():
+        if line.startswith("#"):
+            heading = line.lstrip("# ")
+        elif row := re.match(r"\| `(\w+)` \|.*\| (.*) \|$", line):
+            found.setdefault(heading, {})[row[1]] = row[2]
+    return found
+
+
+def test_every_option_is_on_its_page_and_explained(pages: ModuleType) -> None:
+    from tempera import build
+
+    found = tables(pages.options())
+    sections = dict(pages.PLAIN)
+    for title, kind in {**pages.KINDS, "data": build.Source, "tower": build.TowerOptions}.items():
+        sections |= {f"{title}: {name}": make for name, make in build.PARTS[kind].items() if isinstance(make, type)}
+    sections |= {make.__name__.lower(): make for make in pages.STATES}
+    sections["objective"] = pages.Objective
+    for heading, make in sections.items():
+        options = set(build._hints(make)) - ({"objective"} if make is pages.Matryoshka else set())
+        assert options <= set(found.get(heading, {})), heading
+        assert all(found[heading][option] for option in options), heading
+    assert len(sections) >= 40
+
+
+def test_every_section_and_every_kind_of_part_is_on_the_page(pages: ModuleType) -> None:
+    from tempera import build
+
+    page = pages.options()
+    for section in build.build(build.Options()).resolved:
+        assert f"\n## {section}\n" in page
+    named = [*pages.KINDS.values(), build.Feature, *(kind for kind, _, _ in build.SECTIONS.values())]
+    assert all(kind in named for kind in build.PARTS)
+    for preset in build.PARTS[build.Objective]:
+        assert f"| `{preset}` |" in page
+
+
+def test_defaults_and_bounds_are_those_of_the_signature(pages: ModuleType) -> None:
+    page = pages.options()
+    assert "| `batch_size` | whole number above 1 | `2048` |" in page
+    assert "| `dropout` | number at least 0, below 1 | `0.1` |" in page
+    assert "| `temperature` | number or [temperature](#temperature) | `0.05` |" in page
+    assert "| `path` | text | needed |" in page
+    assert "| `report_to` | list of `tensorboard` or `wandb` or `mlflow` or `trackio` | `[]` |" in page
+
+
+def test_a_notebook_becomes_a_page(pages: ModuleType) -> None:
+    page = pages.notebook(pages.NOTEBOOKS / "text.ipynb")
+    assert page.startswith("# Search in texts\n")
+    assert page.count("```python\n") == 5 and page.count("```") == 10
+
+
+def test_links_to_elsewhere_are_well_formed() -> None:
+    for path in (*DOCS.glob("*.md"), DOCS.parent / "README.md"):
+        for link in re.findall(r"\]\((https?:[^)]*)\)|<(https?:[^>]*)>", path.read_text(encoding="utf-8")):
+            url = urlsplit("".join(link))
+            assert re.fullmatch(r"[\w.-]+\.[a-z]{2,}", url.netloc) and " " not in url.path, f"{path.name}: {link}"
+
+
+def test_the_site_is_built_and_loads_nothing_from_elsewhere(pages: ModuleType, tmp_path: Path) -> None:
+    """All links and anchors hold, else it would not be built; without a network it looks the same."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=DOCS.parent, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    built = list(tmp_path.rglob("*.html"))
+    assert {"index.html", "options.html", "concepts.html", "api.html"} <= {path.name for path in built}
+    loads = re.compile(r"<(?:script|img|link|iframe|source)\b[^>]*?(?:src|href)=[\"']?((?:https?:)?//[^\"' >]+)")
+    assert loads.search('<link rel="stylesheet" href="https://fonts.example/a.css">')
+    for path in built:
+        assert not loads.findall(path.read_text(encoding="utf-8")), path
+    for path in tmp_path.rglob("*.css"):
+        assert not re.search(r"url\([\"']?(https?:)?//", path.read_text(encoding="utf-8")), path
+    assert not list(tmp_path.rglob("*.py"))
