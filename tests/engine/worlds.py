@@ -29,7 +29,12 @@ from tempera.core.pools import POOLS
 from tempera.core.pools import memory as memory_pool
 from tempera.core.ragged import Ragged
 from tempera.core.temperature import Temperature
+from tempera.engine import loop
+from tempera.engine.checkpoint import State
+from tempera.engine.devices import Devices
 from tempera.engine.distributed import Group
+from tempera.engine.faults import NotFinite
+from tempera.engine.loop import Training
 from tempera.engine.step import step
 from tempera.errors import TemperaError
 
@@ -355,3 +360,44 @@ def _all_work(group: Group, layout: Layout) -> Found:
         "float32": together(group, layout, torch.float32),
         "sharded": all_work(group, layout),
     }
+
+
+# Numbers that are not finite --------------------------------------------------------------------------------------------
+
+
+def remembering() -> State:
+    """A run before its first step, with a memory."""
+    torch.manual_seed(2)
+    objective = presets.mnr(0.3, pools=(*presets.FORWARD, memory_pool), memory=Memory(20))
+    return loop.begin(Pair(), objective, Training())  # type: ignore[arg-type]
+
+
+class Cut(torch.nn.Module):
+    """A tower that gives nan for bags that hold one word more often than any other does."""
+
+    padded = False
+
+    def __init__(self, tower: Any, word: int, value: float) -> None:
+        super().__init__()
+        self.tower, self.word, self.value = tower, word, value
+
+    def forward(self, features: Any) -> Tensor:
+        rows: Tensor = self.tower(features)
+        first = features.values[features.offsets[:-1]] == self.word
+        return torch.where(first[:, None], rows * self.value, rows)
+
+
+def faulty(group: Group, role: str, word: int, value: float) -> dict[str, Any]:
+    """Rows and cause of a step in which texts of a role that begin with a word are multiplied by a value."""
+    layout = LAYOUTS[2]
+    batch = whole(layout, 0, torch.float32)
+    state = remembering()
+    towers: Any = state.modules["towers"]
+    setattr(towers, role, Cut(getattr(towers, role), word, value))
+    mine = batch if group.size == 1 else part(batch, layout, group.rank)
+    try:
+        list(loop.train(state, [mine], 1, Training(), Devices(group)))
+    except NotFinite as error:
+        assert state.step == 0 and state.modules["objective"].memory.rows is None  # type: ignore[union-attr]
+        return {"rows": torch.tensor(error.fault.rows[0]), "message": str(error)}
+    return {"rows": torch.empty(0), "message": "no fault"}

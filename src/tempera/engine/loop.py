@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
 from torch import nn
 
@@ -173,6 +174,7 @@ def train(
     objective: Any = state.modules["objective"]
     parameters = [p for p in state.modules.parameters() if p.requires_grad]
     state.modules.train()
+    scaler.scale(torch.zeros((), device=group.device))  # a scaler has no scale before its first use
     rows = iter(batches)
     for i in range(state.step, steps):
         start = time.perf_counter()
