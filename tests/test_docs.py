@@ -1,6 +1,7 @@
 """Examples in the documentation run, and print what it says they print."""
 
 import importlib.util
+import inspect
 import re
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from types import ModuleType
 from urllib.parse import urlsplit
 
 import pytest
+
+import tempera
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -118,3 +121,11 @@ def test_the_site_is_built_and_loads_nothing_from_elsewhere(pages: ModuleType, t
     for path in tmp_path.rglob("*.css"):
         assert not re.search(r"url\([\"']?(https?:)?//", path.read_text(encoding="utf-8")), path
     assert not list(tmp_path.rglob("*.py"))
+
+
+@pytest.mark.parametrize("name", [name for name in tempera.__all__ if not name.startswith("_")])
+def test_every_public_name_has_an_example_and_a_place_on_the_api_page(name: str) -> None:
+    public = getattr(tempera, name)
+    assert ">>> " in inspect.getdoc(public), "an example, which pytest runs"
+    page = (DOCS / "api.md").read_text(encoding="utf-8")
+    assert {public.__module__, f"{public.__module__}.{name}"} & set(re.findall(r"^::: (\S+)$", page, re.M))

@@ -54,10 +54,18 @@ class Run(RunFolder):
     """The folder that `tempera train` leaves.
 
     Args:
+        folder: the `output` of the run.
         there: whether the folder has to be there; processes on other machines than the one that wrote it may not see it.
 
     Raises:
         DataError: no such folder.
+
+    >>> run = Run("runs/first")
+    >>> run.metrics["trained"]["ndcg@10"] > run.metrics["untrained"]["ndcg@10"]
+    True
+    >>> hits = run.search("where is ada of bob", k=2)
+    >>> hits[0].preview
+    'bob keeps ada'
     """
 
     @cached_property

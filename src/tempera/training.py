@@ -72,6 +72,10 @@ def train(
 
     Raises:
         TemperaError: wrong options, no data, or an output that cannot be written.
+
+    >>> run = train("pairs.yaml", "runs/second", ["objective.temperature=0.1"])
+    >>> list(run.metrics)
+    ['untrained', 'bm25', 'trained']
     """
     options = configuration.of(config, overrides)
     if data is not None:

@@ -36,7 +36,17 @@ Found = tuple[float, dict[str, Tensor]]  # loss and gradients
 
 @dataclass(frozen=True)
 class Proof:
-    """One thing that was tried."""
+    """One thing that was tried.
+
+    Args:
+        name: what ought to equal what.
+        found: the largest relative difference, or "bitwise equal".
+        bound: what it may be.
+        passed: whether it is.
+
+    >>> Proof("cached = whole, rows one by one", "1.6e-16", "<= 1e-09", True).passed
+    True
+    """
 
     name: str
     found: str
@@ -49,6 +59,10 @@ def verify(config: Mapping[str, Any] | str | Path | None = None, overrides: Sequ
 
     Raises:
         TemperaError: wrong options, or no data.
+
+    >>> proofs = verify("pairs.yaml")
+    >>> [proof.name for proof in proofs if not proof.passed]
+    []
     """
     options = configuration.of(config, overrides)
     with tempfile.TemporaryDirectory() as place:

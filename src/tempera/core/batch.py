@@ -27,7 +27,16 @@ Y = TypeVar("Y")
 class Side(Generic[X]):
     """The rows of one role.
 
-    `rows` are the features before the towers and the embeddings, [n, D], after them.
+    Args:
+        rows: the features before the towers, and the embeddings, [n, D], after them.
+        ids: [n] int64; equal ids are the same text or item.
+        logq: [n] natural log of how often the sampler is expected to put this row into a batch.
+        guide: [n, G] a guide model's unit vectors of the same rows.
+        owner: [n] the row a negative came with, -1 for none; None for rows that are pairs.
+
+    >>> side = Side(torch.eye(3), ids=torch.tensor([7, 8, 9]))
+    >>> len(side), side[1:].ids.tolist()
+    (3, [8, 9])
     """
 
     rows: X
@@ -59,6 +68,22 @@ class Side(Generic[X]):
 @dataclass(frozen=True)
 class Batch(Generic[X]):
     """Row i pairs query i with doc i; or, where `answer` is given, with the document of that id, which stands in doc once.
+
+    Args:
+        query: [n] queries.
+        doc: [n] documents, or distinct ones that rows share.
+        negatives: [m] documents that do not answer, each with its owner.
+        sampled: [m] documents drawn apart from the pairs.
+        memory: [m] documents of past batches, without gradient.
+        weight: [n] how much each row counts, 1 if None.
+        known: n rows: the ids of every document known to answer each query.
+        span: the rows this device answers for, all if None.
+        answer: [n] id of each row's document; None where doc i is row i's.
+        temperature: of this batch in place of the objective's, which then learns nothing from it.
+
+    Raises:
+        DataError: queries and documents of different number, an answer to documents without ids, negatives without owner.
+        ConfigError: a temperature of 0 or below.
 
     >>> q, d = torch.randn(4, 8), torch.randn(4, 8)
     >>> len(Batch(Side(q), Side(d, ids=torch.arange(4))))

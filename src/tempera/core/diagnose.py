@@ -55,6 +55,14 @@ class Diagnosis:
 def diagnose(objective: Objective, batch: Batch[Tensor], seed: int = 0) -> Diagnosis:
     """Look at a batch of embeddings through an objective; nothing is changed.
 
+    Args:
+        objective: any, without its widths.
+        batch: embeddings, [b, D], with what its parts need.
+        seed: of the rows that are compared at random.
+
+    Raises:
+        DataError: a part needs ids or other data that the batch does not have.
+
     >>> from tempera.core.batch import Side
     >>> found = diagnose(Objective(temperature=0.1), Batch(Side(torch.eye(4)), Side(torch.eye(4))))
     >>> found.rank.tolist(), round(float(found.effective_negatives.mean()), 3)

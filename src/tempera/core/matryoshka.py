@@ -21,6 +21,10 @@ class Matryoshka(nn.Module):
         widths: how many numbers of the embeddings; each must be there.
         weights: of each width's loss; None is 1 for all.
 
+    Raises:
+        ConfigError: no width, one below 1, or not one weight for each.
+        DataError: embeddings that are narrower than a width.
+
     >>> from tempera.core.batch import Side
     >>> nested = Matryoshka(Objective(temperature=1.0), widths=(2, 3))
     >>> nested(Batch(Side(torch.eye(3)), Side(torch.eye(3)))).shape

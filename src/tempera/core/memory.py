@@ -22,6 +22,10 @@ class Memory(nn.Module):
     Args:
         size: how many documents are kept.
 
+    Raises:
+        ConfigError: a size below 1.
+        DataError: documents with ids, logq or guide vectors after some without.
+
     >>> memory = Memory(3)
     >>> memory.push(Side(torch.eye(2), ids=torch.tensor([1, 2])))
     >>> memory.push(Side(torch.eye(2), ids=torch.tensor([3, 4])))

@@ -17,19 +17,42 @@ FORWARD = (pools.docs, pools.negatives, pools.sampled)
 def mnr(temperature: float | Temperature = 0.05, **parts: Any) -> Objective:
     """Multiple negatives ranking (Henderson et al. 2017, section 4), also InfoNCE (van den Oord et al. 2018), NT-Xent.
 
+        loss_i = -log( exp(s_ii / t) / sum over documents c of the batch, negatives and drawn ones of exp(s_ic / t) )
+
     The temperature .05 (scale 20) is sentence-transformers' default.
+
+    Args:
+        temperature: t, in units of the similarity, or a `Temperature`.
+        parts: of `Objective`, in place of those of the preset; all presets take them.
+
+    Raises:
+        ConfigError: parts that do not go together; a temperature of 0 or below.
+
+    >>> import torch
+    >>> from tempera import Batch, Side
+    >>> eye = torch.eye(3)  # [b, D]
+    >>> print([round(loss, 4) for loss in mnr(temperature=1.0)(Batch(Side(eye), Side(eye))).tolist()])  # [b]
+    [0.5514, 0.5514, 0.5514]
     """
     return Objective(**{"similarity": cosine, "temperature": temperature, "pools": FORWARD, **parts})
 
 
 def symmetric(temperature: float | Temperature = 0.05, **parts: Any) -> Objective:
-    """Both directions, one softmax each, averaged (CLIP, Radford et al. 2021, figure 3)."""
+    """Both directions, one softmax each, averaged (CLIP, Radford et al. 2021, figure 3).
+
+    >>> [pool.name for pool in symmetric().pools], symmetric().partition
+    (['docs', 'negatives', 'sampled', 'back_queries'], 'per_direction')
+    """
     both = {"pools": (*FORWARD, pools.back_queries), "partition": "per_direction"}
     return mnr(temperature, **{**both, **parts})
 
 
 def gte(temperature: float | Temperature = 0.01, **parts: Any) -> Objective:
-    """All four directions in one softmax (GTE, Li et al. 2023, eq. 2); its temperature is .01."""
+    """All four directions in one softmax (GTE, Li et al. 2023, eq. 2); its temperature is .01.
+
+    >>> [pool.name for pool in gte().pools], gte().partition
+    (['docs', 'negatives', 'sampled', 'queries', 'back_queries', 'back_docs'], 'joint')
+    """
     every = (*FORWARD, pools.queries, pools.back_queries, pools.back_docs)
     return mnr(temperature, **{"pools": every, **parts})
 
@@ -38,13 +61,27 @@ def gist(temperature: float | Temperature = 0.01, margin: float = 0.0, **parts: 
     """Guided in-sample selection of negatives (GISTEmbed, Solatorio 2024, eq. 3-4); its temperature is .01.
 
     Needs the guide's vectors of every side.
+
+    Args:
+        temperature: t, in units of the similarity.
+        margin: how much less similar than the pair a candidate has to be for the guide, in its cosine.
+
+    Raises:
+        DataError: a side without guide vectors.
+
+    >>> gist(margin=0.05).masks
+    (Guided(margin=0.05, kind='absolute', by='guide'),)
     """
     three = (*FORWARD, pools.queries, pools.back_positives)
     return mnr(temperature, **{"pools": three, "masks": (Guided(margin),), **parts})
 
 
 def simcse(temperature: float | Temperature = 0.05, **parts: Any) -> Objective:
-    """Two dropout views of one text, or a pair with hard negatives (SimCSE, Gao et al. 2021, eq. 1 and 5)."""
+    """Two dropout views of one text, or a pair with hard negatives (SimCSE, Gao et al. 2021, eq. 1 and 5).
+
+    >>> [pool.name for pool in simcse().pools]
+    ['docs', 'negatives']
+    """
     return mnr(temperature, **{"pools": (pools.docs, pools.negatives), **parts})
 
 
@@ -52,6 +89,12 @@ def sampled_softmax(temperature: float | Temperature = 1.0, **parts: Any) -> Obj
     """Corrected in-batch softmax of two-tower recommenders (Yi et al. 2019, eq. 4-5), TFRS `Retrieval`'s loss.
 
     Needs ids and logq of every document.
+
+    Raises:
+        DataError: documents without ids or logq.
+
+    >>> sampled_softmax().similarity.name, sampled_softmax().corrections
+    ('dot', (LogQ(kind='classic', weight=1.0),))
     """
     corrected = {"similarity": dot, "corrections": (LogQ(),), "masks": (SameId(),)}
     return mnr(temperature, **{**corrected, **parts})
@@ -61,6 +104,12 @@ def mixed_negatives(temperature: float | Temperature = 0.05, **parts: Any) -> Ob
     """In-batch and uniformly drawn documents, corrected for both (Yang et al. 2020, section 3; `expected_logq`).
 
     Normalised with a temperature, as Yi et al. 2019 recommend in section 3.2. Needs ids and logq of every document.
+
+    Raises:
+        DataError: documents without ids or logq.
+
+    >>> [pool.name for pool in mixed_negatives().pools], mixed_negatives().similarity.name
+    (['docs', 'sampled'], 'cosine')
     """
     return sampled_softmax(temperature, **{"similarity": cosine, "pools": (pools.docs, pools.sampled), **parts})
 
@@ -70,6 +119,13 @@ def hardness(temperature: float | Temperature = 0.05, strength: float = 9.0, **p
 
     EmbeddingGemma (Schechter Vera et al. 2025) weights a row's own hard negatives with strength 5:
     `mnr(corrections=(Hardness(5.0, "own"),))`.
+
+    Args:
+        temperature: t, in units of the similarity.
+        strength: in logits for a similarity of 1, whatever the temperature.
+
+    >>> hardness().corrections
+    (Hardness(strength=9.0, on='others'),)
     """
     return mnr(temperature, **{"corrections": (Hardness(strength),), **parts})
 

@@ -20,6 +20,10 @@ class Ragged:
 
     Values may be int32 and lie in a mapped file; rows that are taken out are int64 and in memory.
 
+    Args:
+        values: [v] those of all rows, one row after the other.
+        offsets: [n + 1] int64, from 0 to v.
+
     >>> tokens = Ragged.of([[5, 6], [], [7]])
     >>> len(tokens), tokens.lengths.tolist()
     (3, [2, 0, 1])

@@ -98,6 +98,10 @@ def evaluate(
     Raises:
         ConfigError: an unknown metric, or a model against itself.
         DataError: a model or data that cannot be read.
+
+    >>> (finding,) = evaluate("runs/first", "pairs.jsonl", bm25=True, metrics=["ndcg@10"])
+    >>> list(finding.systems), list(finding.comparisons["bm25"])
+    (['runs/first', 'bm25'], ['ndcg@10'])
     """
     names = resolved(metrics, k)
     if against is not None and Path(against).resolve() == Path(model).resolve():

@@ -49,6 +49,11 @@ def calibrate(
         DataError: a model or data that cannot be read, or too few pairs.
         ConfigError: a precision or recall that is none.
         OutputError: the files cannot be written.
+
+    >>> found = calibrate("runs/first")
+    >>> low, high = found.probability([0.2, 0.9]).tolist()
+    >>> 0 <= low < high <= 1
+    True
     """
     _check(precision, recall, depth)
     judged = Model(str(model))

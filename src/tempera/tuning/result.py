@@ -86,6 +86,11 @@ class Sweep:
         learned: runs whose temperature was learned.
         scheduled: runs whose temperature followed a schedule.
         region: the points of which none is shown to be worse than another, see `noise.best_region`.
+
+    >>> from tempera import sweep
+    >>> found = sweep("pairs.yaml", {"objective.temperature": [0.05, 0.5]}, seeds=1, output="runs/sweep")
+    >>> found.best.metric("ndcg@10").mean > 0.1, [row["runs"] for row in found.table]
+    (True, [1, 1])
     """
 
     folder: Path

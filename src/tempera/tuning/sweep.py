@@ -59,6 +59,10 @@ def sweep(
 
     Raises:
         TemperaError: wrong options, in any point; no data; an output of something else; not one run that succeeds.
+
+    >>> found = sweep("pairs.yaml", {"objective.temperature": [0.05, 0.5]}, seeds=1, output="runs/sweep")
+    >>> [point.name for point in found.points], found.best in found.region
+    (['0.05', '0.5'], True)
     """
     parallel.check(jobs)
     plan = Plan.of(config, axes_of(over), seeds, overrides, learned, scheduled, metric)

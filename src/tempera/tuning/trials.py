@@ -64,6 +64,11 @@ class Tuning:
         trials: those that have come to an end of their own, by number.
         importance: the share of each name in what makes trials good (PED-ANOVA, Watanabe et al. 2023); empty if too few are done.
         config: the best configuration, with every default visible.
+
+    >>> from tempera import tune
+    >>> found = tune("pairs.yaml", {"train.learning_rate": "0.01:0.1:log"}, trials=1, output="runs/tune")
+    >>> 0.01 <= found.best.params["train.learning_rate"] <= 0.1
+    True
     """
 
     folder: Path

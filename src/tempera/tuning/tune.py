@@ -78,6 +78,10 @@ def tune(
 
     Raises:
         TemperaError: wrong options, in any corner of the space; an output of something else; not one trial that succeeds.
+
+    >>> found = tune("pairs.yaml", {"train.learning_rate": "0.01:0.1:log"}, trials=1, output="runs/tune")
+    >>> [trial.state for trial in found.trials], found.config["train"]["learning_rate"] == found.best.params["train.learning_rate"]
+    (['finished'], True)
     """
     plan = _Plan.of(config, space, overrides, metric)
     for name, value in (("--trials", trials), ("--workers", workers), ("--keep", keep), ("--lost-after", lost_after)):
