@@ -41,7 +41,7 @@ study: setup
 	$(BIN)/python study/study.py $(if $(QUICK),--quick)
 
 docs: setup
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf .venv site
