@@ -121,6 +121,8 @@ def test_the_site_is_built_and_loads_nothing_from_elsewhere(pages: ModuleType, t
     for path in tmp_path.rglob("*.css"):
         assert not re.search(r"url\([\"']?(https?:)?//", path.read_text(encoding="utf-8")), path
     assert not list(tmp_path.rglob("*.py"))
+    api = (tmp_path / "api.html").read_text(encoding="utf-8")
+    assert 'class="gp"' in api and "<blockquote>" not in api, "examples are code"
 
 
 @pytest.mark.parametrize("name", [name for name in tempera.__all__ if not name.startswith("_")])
