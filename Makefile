@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Spinning threads slow a shared machine down by up to 20x.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup demo test test-all check bench study docs clean
+.PHONY: setup demo test test-all soak check bench study docs clean
 
 setup: .venv/.ready
 
@@ -24,6 +24,11 @@ test: check
 
 test-all: check
 	$(BIN)/pytest -n 2 -m "slow or not slow"
+
+# The long campaigns: every reader with 100,000 inputs, kills at any moment. Figures go to bench/results/soak.json.
+soak: setup
+	$(BIN)/python tests/fuzz/soak.py
+	$(BIN)/pytest -m slow tests/test_checkpoints.py
 
 check: setup
 	$(BIN)/ruff check .

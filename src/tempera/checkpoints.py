@@ -24,6 +24,7 @@ from tqdm import tqdm
 from .engine.checkpoint import State
 from .engine.devices import is_main
 from .errors import DataError, OutputError
+from .untrusted import parsed, refuse_links_out
 
 EVERY = 600.0  # seconds from one checkpoint to the next, where no number of steps is given
 _POSITION, _LOG = "run.json", "log.jsonl"
@@ -66,12 +67,13 @@ class Checkpoints:
 
         Raises:
             OutputError: the checkpoints are of another configuration.
-            DataError: the latest is damaged.
+            DataError: the latest is damaged, or a link leads out of the folder.
         """
         latest = self.latest
         if anew or latest is None:  # without a checkpoint, what lies there is of no use
             self.forget()
             return
+        refuse_links_out(self.folder)
         config = self._about(latest).get("config")
         if config != self.config:
             raise OutputError(
@@ -117,7 +119,7 @@ class Checkpoints:
         about = self._about(folder)
         try:
             position = Position(**{name: about[name] for name in Position.__dataclass_fields__})
-            log = [json.loads(line) for line in (folder / _LOG).read_text(encoding="utf-8").splitlines()]
+            log = [parsed(line) for line in (folder / _LOG).read_text(encoding="utf-8").splitlines()]
         except (OSError, ValueError, LookupError) as error:
             raise _damaged(folder, error) from None
         if position.data != data:
@@ -134,7 +136,7 @@ class Checkpoints:
 
     def _about(self, folder: Path) -> dict[str, Any]:
         try:
-            about: dict[str, Any] = dict(json.loads((folder / _POSITION).read_text(encoding="utf-8")))
+            about: dict[str, Any] = dict(parsed((folder / _POSITION).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise _damaged(folder, error) from None
         return about

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from .errors import TemperaError
+from .errors import TemperaError, one_line
 
 app = typer.Typer(
     help="Train retrieval models by contrast.",
@@ -59,7 +59,7 @@ def train(
         from .rehearsal import lines, rehearse
 
         found = rehearse(file, overrides)
-        _answer(found, as_json, lambda: print("\n".join(lines(found))))
+        _answer(found, as_json, lambda: _say("\n".join(lines(found))))
         return
     from .engine.devices import is_main, stop
     from .training import train as run_training
@@ -85,7 +85,7 @@ def verify(
         f"{'ok' if proof.passed else 'FAIL':<5}{proof.name:<{width}}  {proof.found:>14}  {proof.bound}"
         for proof in proofs
     ]
-    _answer([vars(proof) for proof in proofs], as_json, lambda: print("\n".join(lines)))
+    _answer([vars(proof) for proof in proofs], as_json, lambda: _say("\n".join(lines)))
     if not all(proof.passed for proof in proofs):
         raise typer.Exit(1)
 
@@ -111,14 +111,16 @@ def search(
     ranked = Run(run).search(query, k, index, onnx, None if threshold is None else 0.0)
     found = [hit for hit in ranked if threshold is None or (hit.probability or 0.0) >= threshold]
     document: dict[str, Any] = {"query": query, "hits": [hit.json() for hit in found]}
-    width = max((len(hit.name) for hit in found), default=0)
+    names = [one_line(hit.name) for hit in found]
+    width = max(map(len, names), default=0)
     lines = [
-        f"{hit.rank:>2}  {hit.score:.3f}  {_percent(hit.probability)}{hit.name:<{width}}  {hit.place}" for hit in found
+        f"{hit.rank:>2}  {hit.score:.3f}  {_percent(hit.probability)}{name:<{width}}  {one_line(hit.place)}"
+        for hit, name in zip(found, names)
     ]
     if threshold is not None:
         document |= {"threshold": threshold, "left_out": len(ranked) - len(found)}
         lines.append(f"left out: {len(ranked) - len(found)} of {len(ranked)} with a probability below {threshold:g}")
-    _answer(document, as_json, lambda: print("\n".join(lines)))
+    _answer(document, as_json, lambda: _say("\n".join(lines)))
 
 
 @app.command()
@@ -152,7 +154,7 @@ def calibrate(
     found = run_calibration(model, paths[0], roles, stated[0] or (), stated[1] or (), depth, split)
     folder = Model(str(model)).folder
     document = {"output": str(folder.absolute()), **found.json()}
-    _answer(document, as_json, lambda: print(f"{found}\npicture: {folder}/calibration.svg"))
+    _answer(document, as_json, lambda: _say(f"{found}\npicture: {folder}/calibration.svg"))
 
 
 @app.command()
@@ -179,7 +181,7 @@ def recommend(
     answer = Run(run).recommend(user, taken, k=k, exclude_seen=not include_seen, index=index, elapsed=elapsed)
     hits = [{"rank": hit.rank, "score": hit.score, "id": hit.id, "name": hit.name} for hit in answer.found]
     document = {"user": user, "history": answer.history, "notes": list(answer.notes), "hits": hits}
-    _answer(document, as_json, lambda: print(answer))
+    _answer(document, as_json, lambda: _say(str(answer)))
 
 
 @app.command("eval")
@@ -247,7 +249,7 @@ def export(
     from .run import Run
 
     facts = Run(run).export(to, output, kind)
-    _answer(facts, as_json, lambda: print("\n".join(f"{name}: {value}" for name, value in facts.items())))
+    _answer(facts, as_json, lambda: _say("\n".join(f"{name}: {value}" for name, value in facts.items())))
 
 
 @app.command("add-items")
@@ -263,7 +265,7 @@ def add_items(
     lines = [f"{facts['added']:,} items added; the run has {facts['items']:,}"]
     lines += [f"left out: {count:,} {reason}" for reason, count in facts["left_out"].items()]
     lines += [f"left out: column {name!r}, which the run's items do not have" for name in facts["columns_left_out"]]
-    _answer(facts, as_json, lambda: print("\n".join(lines)))
+    _answer(facts, as_json, lambda: _say("\n".join(lines)))
 
 
 @app.command()
@@ -320,7 +322,7 @@ def mine(
     )
     document = {"output": str(output.absolute()), "left_out": dict(task.left_out), **asdict(report)}
     lines = [f"left out: {count:,} {reason}" for reason, count in task.left_out.items()]
-    _answer(document, as_json, lambda: print("\n".join([*lines, *report.lines()])))
+    _answer(document, as_json, lambda: _say("\n".join([*lines, *report.lines()])))
 
 
 @app.command()
@@ -366,7 +368,7 @@ def sweep(
         raise TemperaError(f"--learned has {learned!r}, and temperatures such as 0.02,0.1,0.5 are expected") from None
     schedules = [_schedule(part) for part in scheduled.split(",") if part.strip()]
     found = run_sweep(file, over, seeds, output, overrides, starts, schedules, metric, overwrite, jobs)
-    _answer(found.json(), as_json, lambda: print(f"{found}\npicture: {found.folder}/sweep.svg"))
+    _answer(found.json(), as_json, lambda: _say(f"{found}\npicture: {found.folder}/sweep.svg"))
 
 
 @app.command()
@@ -415,7 +417,7 @@ def tune(
         overwrite=overwrite,
     )
     end = f"picture: {found.folder}/tune.svg\ntrain it: tempera train {found.folder}/best.yaml"
-    _answer(found.json(), as_json, lambda: print(f"{found}\n{end}"))
+    _answer(found.json(), as_json, lambda: _say(f"{found}\n{end}"))
 
 
 def _schedule(text: str) -> tuple[float, float]:
@@ -450,6 +452,11 @@ def _with_roles(arguments: list[str]) -> tuple[list[Path], Any]:
 def _percent(probability: float | None) -> str:
     """A column of probabilities, where there are any."""
     return "" if probability is None else f"{probability:>5.0%}  "
+
+
+def _say(text: str) -> None:
+    """Print lines, with nothing that a terminal obeys."""
+    print("\n".join(map(one_line, text.split("\n"))))
 
 
 def _answer(document: Any, as_json: bool, show: Callable[[], Any]) -> None:
@@ -524,7 +531,7 @@ def _print_findings(documents: list[dict[str, Any]]) -> None:
             found = [system[metric] for system in document["systems"].values()]
             table.add_row(metric, *(f"{f['mean']:.4f} [{f['low']:.3f}, {f['high']:.3f}]" for f in found))
         Console().print(table)
-        print("\n".join(document["verdicts"]))
+        _say("\n".join(document["verdicts"]))
 
 
 def main() -> None:

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
+
+_LONGEST = 1000  # letters of a message, which may quote what was given
+# Control characters, ends of lines, directions of writing, halves of letters: what a terminal obeys or cannot show.
+_HIDDEN = {"Cc", "Cf", "Zl", "Zp", "Cs"}
 
 
 class TemperaError(Exception):
-    """A mistake in what was given: shown as one line, without a traceback, with exit code 2."""
+    """A mistake in what was given: shown as one line, without a traceback, with exit code 2.
+
+    >>> str(TemperaError("no column 'a\x1b[31m\\nb'"))
+    "no column 'a\\\\x1b[31m b'"
+    """
+
+    def __init__(self, message: str = "") -> None:
+        line = one_line(message)
+        half = _LONGEST // 2 - 3
+        super().__init__(line if len(line) <= _LONGEST else f"{line[:half]} ... {line[-half:]}")
 
 
 class ConfigError(TemperaError):
@@ -20,6 +34,20 @@ class DataError(TemperaError):
 
 class OutputError(TemperaError):
     """A result that cannot be written where it was asked for."""
+
+
+def one_line(text: str) -> str:
+    """A text as one line that a terminal shows and does not obey: ends of lines are spaces, control characters are escaped.
+
+    >>> print(one_line("a\x1b[2J\\nb"))
+    a\\x1b[2J b
+    """
+    if text.isprintable():
+        return text
+    plain = "".join(" " if letter in "\n\r\t" else letter for letter in text)
+    return "".join(
+        ascii(x)[1:-1] if unicodedata.category(x) in _HIDDEN and x not in "\u200d\u200c" else x for x in plain
+    )
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

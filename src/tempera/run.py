@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -15,6 +14,7 @@ from .export.calibration import Calibration, read_calibration
 from .export.index import Found, Index
 from .export.onnx_model import OnnxModel
 from .towers.saved import Encode, fingerprint, load
+from .untrusted import parsed, refuse_links_out
 
 if TYPE_CHECKING:  # it would load torch
     from .serving import Recommendations, Recommender
@@ -26,13 +26,14 @@ class RunFolder:
     """What every run has, of texts or of interactions.
 
     Raises:
-        DataError: no such folder, where it has to be there.
+        DataError: no such folder, where it has to be there, or one with a link that leads out of it.
     """
 
     def __init__(self, folder: str | Path, there: bool = True) -> None:
         self.folder = Path(folder)
         if there and not self.folder.is_dir():
             raise DataError(f"no such run: {folder}")
+        refuse_links_out(self.folder)
 
     @cached_property
     def index(self) -> Index:
@@ -72,11 +73,13 @@ class Run(RunFolder):
     def document(self) -> dict[str, Any]:
         """metrics.json: metrics, differences, seconds, memory."""
         try:
-            document: dict[str, Any] = json.loads((self.folder / "metrics.json").read_text(encoding="utf-8"))
-        except FileNotFoundError:
+            document: Any = parsed((self.folder / "metrics.json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
             raise DataError(f"{self.folder} is not a finished run: metrics.json is missing") from None
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             raise DataError(f"{self.folder}/metrics.json is not JSON: {error}") from None
+        if not isinstance(document, dict) or not isinstance(document.get("metrics"), dict):
+            raise DataError(f"{self.folder}/metrics.json is not of a run: it has no metrics of systems")
         return document
 
     @property

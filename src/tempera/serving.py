@@ -23,7 +23,7 @@ from safetensors.torch import load as tensors_of
 from . import config as configuration
 from .build import Config, build
 from .core.frame import Events, Frame
-from .errors import DataError, did_you_mean
+from .errors import DataError, did_you_mean, one_line
 from .export.index import Found, Index, write_index, write_parquet
 from .export.onnx_users import write_users
 from .export.stamp import Stamp
@@ -47,8 +47,10 @@ class Recommendations:
 
     def __str__(self) -> str:
         width = max((len(hit.id) for hit in self.found), default=0)
-        hits = (f"{hit.rank:>3}  {hit.score:>7.3f}  {hit.id:<{width}}  {hit.name}" for hit in self.found)
-        return "\n".join([*(f"note: {note}" for note in self.notes), *hits])
+        hits = (
+            f"{hit.rank:>3}  {hit.score:>7.3f}  {one_line(hit.id):<{width}}  {one_line(hit.name)}" for hit in self.found
+        )
+        return "\n".join([*(f"note: {note}" for note in map(one_line, self.notes)), *hits])
 
 
 class Recommender(RunFolder):
@@ -125,8 +127,14 @@ class Recommender(RunFolder):
         if user is None:
             return np.empty(0, np.int64)
         name = self.users.table["id"][user]
-        rows = parquet.read_table(self.folder / HISTORIES, filters=pc.field("id").cast(pa.large_string()) == name)
-        taken: Codes = rows["items"].combine_chunks().flatten().to_numpy().astype(np.int64)
+        path = self.folder / HISTORIES
+        try:
+            rows = parquet.read_table(path, filters=pc.field("id").cast(pa.large_string()) == name)
+            taken: Codes = rows["items"].combine_chunks().flatten().to_numpy().astype(np.int64)
+        except Exception as error:  # whatever a damaged file makes of the reader
+            raise DataError(f"{path} is not readable: {error}") from None
+        if len(taken) and not 0 <= taken.min() <= taken.max() < len(self.items.table):
+            raise DataError(f"{path} names items that the run does not have: it is damaged")
         return taken
 
     def codes(self, ids: Sequence[str]) -> Codes:

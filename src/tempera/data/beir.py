@@ -17,6 +17,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from ..untrusted import inside, parsed
+from .readers import opened, refuse_fatal, whole_lines
 
 _BLOCK = 1 << 24  # bytes that are parsed at once; a longer row cannot be read
 _SCHEMA = pa.schema([("_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
@@ -50,6 +52,7 @@ def read_beir(folder: str | Path, split: str = "test") -> Beir:
     if not folder.is_dir():
         raise DataError(f"no such folder: {folder}")
     corpus, queries = (_texts(_file(folder, f"{name}.jsonl")) for name in ("corpus", "queries"))
+    inside(folder / "qrels", f"{split}.tsv")
     path = _file(folder / "qrels", f"{split}.tsv")
     lines, query_ids, doc_ids, grade = _judgements(path)
     query = _rows(query_ids, queries, "query", path, lines)
@@ -75,8 +78,11 @@ def is_beir(path: str | Path) -> bool:
 
 def _file(folder: Path, name: str) -> Path:
     for path in (folder / name, folder / f"{name}.gz"):
-        if path.is_file():
-            return path
+        try:
+            if path.is_file():
+                return path
+        except OSError as error:  # a name that is too long
+            raise DataError(f"no such file: {path}: {error.strerror}") from None
     there = sorted({path.name.partition(".")[0] for path in folder.glob(f"*{Path(name).suffix}*")})
     raise DataError(f"no such file: {folder / name}" + (f"; there is {', '.join(there)}" if there else ""))
 
@@ -85,6 +91,12 @@ def _texts(path: Path) -> pa.Table:
     """Columns id and text; all ids differ, and no text is blank."""
     import pyarrow.json as reader
 
+    try:
+        with opened(path) as file:
+            for lines in whole_lines(file, path):
+                refuse_fatal(lines, path, 1)
+    except (OSError, EOFError, zlib.error) as error:
+        _fail(path, str(error))
     options = reader.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore")
     try:
         with pa.input_stream(str(path)) as stream:  # decompresses by extension
@@ -107,7 +119,7 @@ def _fail(path: Path, otherwise: str) -> NoReturn:
     for line, text in _lines(path):
         place = f"{path}, row {line}"
         try:
-            row = json.loads(text)
+            row = parsed(text)
             text.encode() and json.dumps(row, ensure_ascii=False).encode()  # an escape may stand for no character
         except ValueError as error:
             raise DataError(f"{place}: not JSON: {error}") from None

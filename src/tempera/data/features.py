@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import DataError
-from .columns import plain
+from .columns import plain, refuse_repeated
 from .events import id_values, missing
 from .readers import Block
 
@@ -49,18 +49,23 @@ def by_id(read: Iterable[Block], role: str, column: str, usual: Sequence[str]) -
     Raises:
         DataError: no column of ids, a row without an id, or an id with two rows.
     """
-    parts = [_keyed(block, role, column, usual) for block in read if len(block.table)]
-    table = pa.concat_tables(parts, promote_options="permissive")
+    blocks = [block for block in read if len(block.table)]
+    where = f" ({blocks[0].file})" if blocks else ""
+    try:
+        table = pa.concat_tables([_keyed(block, role, column, usual) for block in blocks], promote_options="permissive")
+    except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
+        raise DataError(f"the {role}s' features{where} do not make one table: {str(error).splitlines()[0]}") from None
     counts = pc.value_counts(table[KEY])
     if len(counts) < len(table):
         twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
-        raise DataError(f"the {role}s' features have two rows of {role} {twice[0].as_py()!r}: give each one row")
+        raise DataError(f"the {role}s' features{where} have two rows of {role} {twice[0].as_py()!r}: give each one row")
     return table
 
 
 def _keyed(block: Block, role: str, column: str, usual: Sequence[str]) -> pa.Table:
     """A block with its ids, as texts, in a column of their own."""
     names = block.table.column_names
+    refuse_repeated(names, block.file)
     name = next((name for name in names if name == column), None) or next(
         (name for name in names if plain(name) in (*usual, "id")), None
     )
@@ -78,7 +83,8 @@ def _keyed(block: Block, role: str, column: str, usual: Sequence[str]) -> pa.Tab
     wide = [
         field.with_type(pa.large_string()) if pa.types.is_string(field.type) else field for field in features.schema
     ]
-    return features.cast(pa.schema(wide)).append_column(KEY, keys.cast(pa.large_string()))
+    columns = {field.name: features[field.name].cast(field.type) for field in wide}
+    return pa.table({**columns, KEY: keys.cast(pa.large_string())})
 
 
 def _count(dropped: Counter[str], reason: str, number: int) -> None:

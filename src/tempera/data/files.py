@@ -175,7 +175,7 @@ def _pairs(read: Iterator[Block], roles: PairsFile | Given, folder: Path | None)
                 for name in block.table.column_names
                 if name not in names or block.table.column_names.count(name) > 1
             ]
-            if new:
+            if new or not columns:
                 names.extend(new)
                 columns = roles.columns(names, block.file)
             yield rows_of(block, roles, columns, dropped)
@@ -183,7 +183,9 @@ def _pairs(read: Iterator[Block], roles: PairsFile | Given, folder: Path | None)
     parts = list(tables()) if folder is None else tables()
     pairs = Pairs.distinct_of(parts, folder)
     if not len(pairs):
-        raise DataError(f"no row is left: {', '.join(f'{count:,} {reason}' for reason, count in dropped.items())}")
+        where = roles.path if isinstance(roles, PairsFile) else "data"
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
+        raise DataError(f"{where}: no row is left: {reasons}")
     return _asked(replace(pairs, dropped={**dropped, **pairs.dropped}, source=replace(roles, **roles.found(columns))))
 
 

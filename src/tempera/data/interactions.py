@@ -179,18 +179,21 @@ def _timeline(
         for block in read:
             own = block.table.column_names
             new = [name for name in own if name not in names or own.count(name) > 1]
-            if new and len(block.table):
+            if (new or not columns) and len(block.table):
                 names.extend(new)
                 columns.update(options.columns(names, block.file))
             if len(block.table):
                 yield events_of(block, columns, dropped, options.min_rating, options.missing_time)
 
-    events = _gathered(tables(), folder)
+    where = options.path or "data"
+    events = _gathered(tables(), folder, where)
     if not len(events):
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
-        raise DataError(f"no interaction is left: {reasons or 'there are no rows'}")
+        raise DataError(f"{where}: no interaction is left: {reasons or 'there are no rows'}")
     if "weight" in columns and not events["weight"].to_numpy().any():
-        raise DataError(f"column {columns['weight']!r} is 0 in every row, and no row counts: give other weights")
+        raise DataError(
+            f"{where}: column {columns['weight']!r} is 0 in every row, and no row counts: give other weights"
+        )
     named: dict[str, Any] = dict(columns)
     timeline = timeline_of(events, folder, source=replace(options, **named), strict_time=options.strict_time)
     if folder is not None:
@@ -205,16 +208,18 @@ def _timeline(
     return replace(timeline, **features, dropped=dict(dropped))
 
 
-def _gathered(tables: Iterator[pa.Table], folder: Path | None) -> pa.Table:
+def _gathered(tables: Iterator[pa.Table], folder: Path | None, where: str) -> pa.Table:
     """All rows, in a file for every change of columns if there is a folder."""
     parts = list(tables) if folder is None else _written(tables, folder)
     try:
         table = pa.concat_tables(parts, promote_options="permissive")
     except pa.ArrowTypeError as error:
-        raise DataError(f"the files hold one column in several ways: {str(error).splitlines()[0]}") from None
+        raise DataError(f"{where}: the files hold one column in several ways: {str(error).splitlines()[0]}") from None
     for name, column in zip(table.column_names, table.columns):
         if column.null_count:
-            raise DataError(f"some of the files have a column for data.{name} and some have none: give all of them one")
+            raise DataError(
+                f"{where}: some of the files have a column for data.{name} and some have none: give all of them one"
+            )
     return table
 
 

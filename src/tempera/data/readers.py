@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import json
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,8 +15,13 @@ from typing import BinaryIO, NoReturn
 import pyarrow as pa
 
 from ..errors import DataError
+from ..untrusted import parsed
 
 _BLOCK = 1 << 24  # bytes that are parsed at once; a longer row of CSV cannot be read
+_LONGEST = 1 << 28  # bytes of a row of JSON
+_DEEPEST = 64  # lists and objects inside one another; pyarrow's parser overflows its stack by some thousands
+_NULL = re.compile(rb"^[ \t\r]*null", re.MULTILINE)
+_BRACKETS = bytes(set(range(256)) - set(b"[]{}\n"))  # all other bytes
 _ROWS = 1 << 16  # rows of a Parquet file that are held at once
 _SEPARATORS = ("::", ";", "\t", "|")  # that other programs write in place of commas
 _ROW = re.compile(r"(?:in row|Row #)\s*(\d+)")
@@ -79,8 +83,11 @@ def _read(path: Path) -> Iterator[Block]:
     first = 1
     try:
         for table in _READERS[kind](path):
+            _ = str(table.schema)  # names are read when they are asked for
             yield Block(table, str(path), first)
             first += len(table)
+    except UnicodeDecodeError:  # texts of rows have been looked at
+        raise DataError(f"{path}: the names of its columns are not UTF-8") from None
     except (pa.ArrowException, OSError, EOFError, zlib.error) as error:
         after = f" after row {first - 1:,}" if first > 1 else ""
         raise DataError(
@@ -122,10 +129,11 @@ def _json(path: Path) -> Iterator[pa.Table]:
     import pyarrow.json as reader
 
     first = 1
-    with _open(path) as file:
-        for lines in _whole_lines(file):
+    with opened(path) as file:
+        for lines in whole_lines(file, path):
             try:
                 lines.decode("utf-8")
+                refuse_fatal(lines, path, first)
                 options = reader.ReadOptions(block_size=len(lines) + 1, use_threads=False)
                 table = reader.read_json(io.BytesIO(lines), options)
             except (pa.ArrowInvalid, UnicodeDecodeError) as error:
@@ -136,12 +144,37 @@ def _json(path: Path) -> Iterator[pa.Table]:
         yield pa.table({})
 
 
-def _open(path: Path) -> BinaryIO:
+def opened(path: Path) -> BinaryIO:
+    """A file's bytes, decompressed by its extension."""
     return gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb")  # type: ignore[return-value]
 
 
-def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Blocks that end with a line's end; blank ones are left out."""
+def refuse_fatal(lines: bytes, path: Path, first: int) -> None:
+    """Refuse rows of JSON that pyarrow's parser does not survive: a bare null, and too many lists inside one another.
+
+    Raises:
+        DataError: says the row, counted from `first`.
+    """
+    if (found := _NULL.search(lines)) is not None:
+        row = first + sum(1 for line in lines[: found.start()].split(b"\n") if line.strip())
+        raise DataError(f"{path}, row {row}: an object of columns is expected, and it is null")
+    brackets = lines.translate(None, _BRACKETS)
+    if len(max(brackets.split(b"\n"), key=len)) < _DEEPEST:
+        return
+    for row, line in enumerate(filter(bytes.strip, lines.split(b"\n")), first):
+        depth = 0
+        for sign in re.sub(rb'"(?:[^"\\]|\\.)*"', b"", line).translate(None, _BRACKETS):
+            depth += 1 if sign in b"[{" else -1
+            if depth > _DEEPEST:
+                raise DataError(f"{path}, row {row}: more than {_DEEPEST} lists and objects inside one another")
+
+
+def whole_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    """Blocks that end with a line's end; blank ones are left out.
+
+    Raises:
+        DataError: a row that is longer than all that a row may be.
+    """
     rest, first = b"", True
     while block := file.read(_BLOCK):
         if first:
@@ -149,6 +182,8 @@ def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
         lines, newline, tail = block.rpartition(b"\n")
         if not newline:
             rest += block
+            if len(rest) > _LONGEST:
+                raise DataError(f"{path} has a row of more than {_LONGEST >> 20} MiB: is it one of JSON lines?")
             continue
         whole, rest = rest + lines + newline, tail
         if whole.strip():
@@ -162,7 +197,7 @@ def _json_fault(path: Path, lines: bytes, first: int, error: Exception) -> NoRet
     rows = [line for line in lines.split(b"\n") if line.strip()]
     for row, line in enumerate(rows, first):
         try:
-            json.loads(line.decode("utf-8")).items()
+            parsed(line.decode("utf-8")).items()
         except UnicodeDecodeError:
             raise DataError(f"{path}, row {row}: not UTF-8") from None
         except ValueError as fault:
@@ -179,7 +214,7 @@ def _csv(path: Path) -> Iterator[pa.Table]:
     import pyarrow.csv as reader
 
     read, parse = reader.ReadOptions(block_size=_BLOCK), reader.ParseOptions(newlines_in_values=True)
-    with _open(path) as file:
+    with opened(path) as file:
         while file.read(1 << 24):  # the parser takes a gzip file that is cut short for a whole one
             pass
     try:
@@ -201,7 +236,7 @@ def _csv(path: Path) -> Iterator[pa.Table]:
 
 def _refuse_separator(path: Path, header: str) -> None:
     """Refuse a table of one column in which another sign than the comma divides the first two lines into as many parts."""
-    with _open(path) as file:
+    with opened(path) as file:
         file.readline()
         row = file.readline().decode("utf-8", "replace")
     found = next((sign for sign in _SEPARATORS if 0 < header.count(sign) == row.count(sign)), None)
@@ -213,7 +248,7 @@ def _refuse_separator(path: Path, header: str) -> None:
 
 
 def _csv_fault(path: Path) -> None:
-    with _open(path) as file:
+    with opened(path) as file:
         lines = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
         rows = csv.reader(lines)
         header = next(rows)

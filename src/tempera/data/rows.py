@@ -21,6 +21,7 @@ from .roles import Roles
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.int64]
+_HEAVIEST = float(np.finfo(np.float32).max)
 _NOTHING, _SPACE = (pa.scalar(text, pa.large_string()) for text in ("", " "))
 
 
@@ -108,7 +109,13 @@ class _Reader:
         own = [ids for _, _, ids in found if ids is not None]
         if ids in self.columns or own:
             numbers = self.flat(ids, rows) if ids in self.columns else pa.concat_arrays(own).take(pa.array(order))
-            keys = given_ids(numbers)
+            try:
+                keys = given_ids(numbers)
+            except pa.ArrowException:
+                name = self.columns[ids if ids in self.columns else role][0]
+                raise DataError(
+                    f"{self.block.file}: column {name!r} holds {numbers.type}, and ids are texts or integers"
+                ) from None
         else:
             keys = content if prompts is None else mixed(content, content_ids(prompts))
         texts = texts if prompts is None else pc.binary_join_element_wise(prompts, texts, _NOTHING)
@@ -117,9 +124,16 @@ class _Reader:
     def prompts(self, role: str, prompt: str, rows: Rows) -> pa.Array | None:
         """What is put before each text, [k]; None for nothing."""
         if role == "query" and "prompt" in self.columns:
-            own = self.column("prompt").cast(pa.large_string()).fill_null("").take(pa.array(rows))
+            own = self.prompted().cast(pa.large_string()).fill_null("").take(pa.array(rows))
             return pc.binary_join_element_wise(pa.scalar(prompt, pa.large_string()), own, _NOTHING)
         return pa.array([prompt] * len(rows), pa.large_string()) if prompt else None
+
+    def prompted(self) -> pa.Array:
+        """The column of prompts, which are texts."""
+        own = self.column("prompt")
+        if not (pa.types.is_null(own.type) or pa.types.is_string(own.type) or pa.types.is_large_string(own.type)):
+            self.fail_column(self.columns["prompt"][0], own.type)
+        return own
 
     def texts(self, role: str, name: str) -> tuple[pa.Array, Rows, pa.Array | None]:
         """Texts of a column, the row of each, and the ids that the column itself holds."""
@@ -200,6 +214,9 @@ class _Reader:
         if (weights < 0).any():
             at = int((weights < 0).argmax())
             self.fail(self.columns["weight"][0], at, f"is {weights[at]:g}, and a weight is at least 0")
+        if (weights > _HEAVIEST).any():
+            at = int((weights > _HEAVIEST).argmax())
+            self.fail(self.columns["weight"][0], at, f"is {weights[at]:g}, and more than a number of 32 bits holds")
         return weights.astype(np.float32)
 
     def every_row(self, role: str, items: Items) -> None:

@@ -94,7 +94,7 @@ class State:
             self.cache.bytes, self.cache.micro_bytes = float(cache["bytes"]), float(cache["micro_bytes"])
             self.cache.tokens = cache["tokens"]
             self.cache.known = [Footprint(**each) for each in cache["footprints"]]
-        except (LookupError, ValueError, TypeError, RuntimeError) as error:
+        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
             first = " ".join(str(error).split())[:200]
             raise DataError(f"{folder} is not a checkpoint of this configuration: {first}") from None
 

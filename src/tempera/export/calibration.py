@@ -20,6 +20,7 @@ from ..errors import DataError, OutputError
 from ..evaluation.calibration import BASE, Bin, Fitted, Judgement, Scored, Threshold, bins
 from ..evaluation.compare import Difference
 from ..evaluation.probability import Isotonic, Logistic, Map
+from ..untrusted import parsed
 from .pictures import canvas, svg_of
 
 if TYPE_CHECKING:
@@ -102,19 +103,24 @@ def read_calibration(folder: Path) -> Calibration:
     """
     path = folder / FILE
     try:
-        given: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        given: dict[str, Any] = parsed(path.read_text(encoding="utf-8"))
         options: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in given["map"].items()
         }
         given["map"] = _MAPS[given["kind"]](**options)
         given["judged"] = {name: Judgement(**_differences(errors)) for name, errors in given["judged"].items()}
         given["thresholds"] = tuple(Threshold(**_differences(each)) for each in given["thresholds"])
-        return Calibration(**given)
+        found = Calibration(**given)
+        chances = found.probability([-1.0, 1.0])
+        if not (str(found) and isinstance(found.model, str) and ((chances >= 0) & (chances <= 1)).all()):
+            raise ValueError("no probabilities")
+        json.dumps(found.json(), allow_nan=False)
+        return found
     except FileNotFoundError:
         raise DataError(
             f"{folder} has no {FILE}, so that a similarity is no probability yet: tempera calibrate MODEL PAIRS"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except Exception:  # whatever a damaged file makes of it
         raise DataError(f"{path} is not a readable calibration: make it anew with tempera calibrate") from None
 
 

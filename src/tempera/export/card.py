@@ -11,6 +11,7 @@ from typing import Any
 from ..evaluation.compare import Difference
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|~$-])")
+_PAIR = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}")
 _FENCE = re.compile(r"`{3,}")
 
 
@@ -95,8 +96,8 @@ def render_card(card: Card) -> str:
         "base_model": card.base_model,
         "language": card.language,
     }
-    # JSON is YAML, and escapes whatever a value holds.
-    lines = [f"{key}: {json.dumps(value)}" for key, value in head.items() if value is not None]
+    # JSON is YAML and escapes whatever a value holds; but YAML has no halves of letters, which stand for those above U+FFFF.
+    lines = [f"{key}: {_paired(json.dumps(value))}" for key, value in head.items() if value is not None]
     parts = [
         "\n".join(["---", *lines, "---"]),
         f"# {_text(card.title or card.kind.title)}",
@@ -108,6 +109,11 @@ def render_card(card: Card) -> str:
         "## Licence\n\n" + _licence(card),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _paired(text: str) -> str:
+    """JSON with the pairs of escapes that stand for one letter as that letter."""
+    return _PAIR.sub(lambda found: json.loads(f'"{found[0]}"'), text)
 
 
 def _metrics(systems: Mapping[str, Mapping[str, Difference]]) -> str:

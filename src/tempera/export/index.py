@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..errors import DataError
 from ..evaluation.search import top
+from ..untrusted import refuse_links_out
 from . import approximate
 from .stamp import Stamp
 
@@ -24,6 +25,7 @@ Vectors = NDArray[np.float32]
 _PREVIEW = 400
 _VECTORS, _DOCUMENTS, _TABLE = "vectors.npy", "documents.arrow", "vectors.parquet"
 _COLUMNS = ["id", "name", "place", "preview"]
+_SCHEMA = pa.schema([(name, pa.large_string()) for name in _COLUMNS])
 
 
 @dataclass(frozen=True)
@@ -65,19 +67,27 @@ def _write_documents(folder: Path, table: pa.Table, stamp: Stamp | None) -> None
 
 
 class Index:
-    """An index on disk: exact and memory-mapped, or approximate (FAISS), or the Parquet table of ids and vectors."""
+    """An index on disk: exact and memory-mapped, or approximate (FAISS), or the Parquet table of ids and vectors.
+
+    Raises:
+        DataError: no index, a damaged one, or one with a link that leads out of its folder.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        refuse_links_out(folder)
         try:
             self.documents, self.vectors = _opened(folder)
             self.stamp = Stamp.read(self.documents.schema.metadata)
-            self.documents = self.documents.select(_COLUMNS)
+            self.documents = self.documents.select(_COLUMNS).cast(_SCHEMA)
+            self.documents.validate(full=True)  # a damaged file may point anywhere in memory
         except FileNotFoundError as error:
             raise DataError(f"{folder} is not an index: {error.filename or error} is missing") from None
-        except (OSError, pa.ArrowException, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{folder} is not a readable index: {str(error).splitlines()[0]}") from None
-        if len(self.vectors.shape) != 2 or self.vectors.shape[0] != len(self.documents):
+        except DataError:
+            raise
+        except Exception as error:  # whatever a damaged file makes of the readers
+            raise DataError(f"{folder} is not a readable index: {str(error) or type(error).__name__}") from None
+        if len(self.vectors.shape) != 2 or self.vectors.shape[0] != len(self.documents) or not self.vectors.shape[1]:
             raise DataError(f"{folder} is damaged: {self.vectors.shape} vectors for {len(self.documents)} documents")
 
     def search(self, query: Vectors, k: int = 10, model: str | None = None) -> list[Found]:
@@ -90,9 +100,13 @@ class Index:
         if model is not None and self.stamp is not None:
             self.stamp.refuse_other(model, self.folder)
         if query.shape != self.vectors.shape[1:]:
-            raise DataError(f"the model gives {query.shape[0]} dimensions and the index has {self.vectors.shape[1]}")
+            width = self.vectors.shape[1]
+            raise DataError(f"{self.folder}: the model gives {query.shape[0]} dimensions and the index has {width}")
         if isinstance(self.vectors, np.ndarray):
-            scores, positions = top(query[None], self.vectors, k)
+            try:
+                scores, positions = top(query[None], self.vectors, k)
+            except DataError:  # a score that is no number
+                raise DataError(f"{self.folder} or the query's vector holds numbers that are not finite") from None
         else:
             scores, positions = self.vectors.top(query[None], k)
         rows = self.documents.take(pa.array(positions[0])).to_pylist()
@@ -107,6 +121,8 @@ def _opened(folder: Path) -> tuple[pa.Table, Any]:
         vectors: Any = approximate.Approximate(folder / approximate.FILE)
     else:
         vectors = np.lib.format.open_memmap(folder / _VECTORS, mode="r")
+        if vectors.dtype != np.float32:
+            raise ValueError(f"{_VECTORS} holds {vectors.dtype}, and float32 is expected")
     return pa.ipc.open_file(pa.memory_map(str(folder / _DOCUMENTS))).read_all(), vectors
 
 
@@ -115,6 +131,7 @@ def _parquet(path: Path) -> tuple[pa.Table, Vectors]:
 
     table = parquet.read_table(path)
     column = table["vector"].combine_chunks()
+    column.validate(full=True)
     vectors: Vectors = column.flatten().to_numpy(zero_copy_only=False).reshape(len(table), column.type.list_size)
     return table, vectors
 

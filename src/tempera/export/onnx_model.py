@@ -5,7 +5,6 @@ Letters in shapes: n texts, D width.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from ..untrusted import parsed, refuse_links_out
 
 Vectors = NDArray[np.float32]
 
@@ -40,8 +40,9 @@ def opened(folder: Path, what: str) -> Iterator[tuple[dict[str, Any], Any]]:
     require("onnxruntime")
     import onnxruntime
 
+    refuse_links_out(folder)
     try:
-        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        about = parsed((folder / ABOUT).read_text(encoding="utf-8"))
         yield about, onnxruntime.InferenceSession(str(folder / MODEL), providers=["CPUExecutionProvider"])
     except FileNotFoundError as error:
         raise DataError(f"{folder} is no {what}: {error.filename} is missing") from None

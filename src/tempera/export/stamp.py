@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..errors import DataError
+from ..untrusted import parsed
 
 _KEY = b"tempera"
 
@@ -25,7 +26,7 @@ class Stamp:
     def read(cls, metadata: Mapping[bytes, bytes] | None) -> Stamp | None:
         """The stamp in an Arrow or Parquet schema's metadata; None if there is none."""
         text = (metadata or {}).get(_KEY)
-        return None if text is None else cls(**json.loads(text))
+        return None if text is None else cls(**parsed(text))
 
     def metadata(self) -> dict[bytes, bytes]:
         """For a schema."""

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from ..errors import DataError, OutputError
+from ..untrusted import parsed
 
 Keys = NDArray[np.bytes_]
 Rows = NDArray[np.int64]
@@ -28,6 +29,7 @@ Dtype = Literal["float16", "float32"]
 Floats = NDArray[np.floating[Any]]
 
 SHARD = 4096  # rows that are computed, and made durable, at once; what a kill can cost
+_WIDEST = 1 << 24  # numbers of a vector
 _RECORD = np.dtype([("key", "S16"), ("check", "<u8")])
 
 
@@ -162,11 +164,14 @@ class Store:
 
     def _width(self) -> int | None:
         try:
-            return int(json.loads(self._file("about.json").read_bytes())["width"])
+            width = parsed(self._file("about.json").read_bytes())["width"]
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError):
+            width = None
+        if type(width) is not int or not 0 < width <= _WIDEST:
             raise DataError(f"{self.folder} is not a store of vectors: remove it, and it is computed anew") from None
+        return width
 
     def _file(self, name: str) -> Path:
         return self.folder / name

@@ -5,7 +5,6 @@ Letters in shapes: n rows, w tokens of the longest of them, D width.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..errors import ConfigError
+from ..untrusted import inside, parsed, refuse_links_out
 from .text import open_model
 
 
@@ -57,11 +57,12 @@ def exportable(folder: Path) -> Exportable:
     Raises:
         ConfigError: a model that does not go from token ids to one vector by itself, such as one with a router.
     """
-    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    refuse_links_out(folder)
+    modules = parsed((folder / "modules.json").read_text(encoding="utf-8"))
     kinds = [module["type"].rsplit(".", 1)[-1] for module in modules]
     prompts = _prompts(folder)
     if kinds[0] == "StaticEmbedding" and set(kinds[1:]) <= {"Normalize"}:
-        path = folder / modules[0]["path"]
+        path = inside(folder, modules[0]["path"])
         table = load_file(path / "model.safetensors")["embedding.weight"].float()
         tokenizer = (path / "tokenizer.json").read_text(encoding="utf-8")
         return Exportable(_Static(table).eval(), tokenizer, None, False, 0, prompts)
@@ -79,7 +80,7 @@ def _prompts(folder: Path) -> dict[str, str]:
     path = folder / "config_sentence_transformers.json"
     if not path.is_file():
         return {}
-    about = json.loads(path.read_text(encoding="utf-8"))
+    about = parsed(path.read_text(encoding="utf-8"))
     given = about.get("prompts") or {}
     default = given.get(about.get("default_prompt_name") or "", "")
     names = {"query": ("query",), "doc": ("document", "passage", "corpus")}

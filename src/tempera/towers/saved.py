@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from ..untrusted import inside, parsed, refuse_links_out
 
 if TYPE_CHECKING:  # it would load torch
     from ..core.batch import Role
@@ -25,11 +25,15 @@ def load(folder: Path, role: Role = "query") -> Encode:
 
     A static embedding with normalisation and without prompts needs numpy only, and answers long before torch would be
     loaded; every other model is opened by sentence-transformers.
+
+    Raises:
+        DataError: no model, a damaged one, or one of which a part lies outside of the folder.
     """
+    refuse_links_out(folder)
     try:
-        modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+        modules = parsed((folder / "modules.json").read_text(encoding="utf-8"))
         kinds = [module["type"].rsplit(".", 1)[-1] for module in modules]
-        paths = [folder / module["path"] for module in modules]
+        paths = [inside(folder, module["path"]) for module in modules]
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{folder} is not a saved model: modules.json is missing") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -41,7 +45,7 @@ def load(folder: Path, role: Role = "query") -> Encode:
 
 def _has_prompts(folder: Path) -> bool:
     try:
-        about = json.loads((folder / "config_sentence_transformers.json").read_text(encoding="utf-8"))
+        about = parsed((folder / "config_sentence_transformers.json").read_text(encoding="utf-8"))
         return any(about.get("prompts", {}).values())
     except FileNotFoundError:
         return False

@@ -1,0 +1,286 @@
+"""Every reader with inputs that nobody means to give: a result or one line. `make soak` tries many more.
+
+What the long runs have found stands below as tests of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+import soak
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from inputs import CALIBRATION, Fault, Place, Reader, accepts, readers
+
+from tempera.data.beir import read_beir
+from tempera.data.files import PairsFile
+from tempera.data.interactions import Interactions
+from tempera.errors import DataError, TemperaError, one_line
+from tempera.export.calibration import read_calibration
+from tempera.export.index import Index, write_index
+from tempera.mining.vectors import Store
+from tempera.run import Run
+from tempera.towers.saved import load
+
+NAMES = (
+    *("config", "space", "roles", "jsonl", "csv", "parquet", "documents", "beir", "interactions"),
+    *("index", "vectors", "run", "recommender", "model", "calibration", "checkpoint"),
+)
+COUNTS = {"recommender": 10, "run": 60, "model": 60}
+
+
+@pytest.fixture(scope="module")
+def every(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Reader], Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        import tempera.training
+
+        patch.setattr(tempera.training, "render", lambda report: "")
+        sample = tmp_path_factory.mktemp("samples")
+        soak.samples(sample)
+    return readers(sample / "texts", sample / "items", tmp_path_factory.mktemp("scratch")), sample
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_result_or_one_line(every: Any, name: str, tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    for i in range(COUNTS.get(name, 250)):
+        try:
+            accepts(every[0][name], Random(f"test/{name}/{i}"), place)
+        except Exception as error:
+            raise AssertionError(f"input {i}: {type(error).__name__}: {error}") from error
+
+
+def test_every_reader_is_tried(every: Any) -> None:
+    assert set(every[0]) == set(NAMES)
+
+
+@pytest.mark.parametrize("name", ["config", "jsonl", "csv", "interactions", "calibration"])
+@settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(chance=st.randoms(use_true_random=False))
+def test_hypothesis_finds_no_fault(
+    every: Any, name: str, tmp_path_factory: pytest.TempPathFactory, chance: Any
+) -> None:
+    accepts(every[0][name], chance, Place(tmp_path_factory.mktemp("place")))
+
+
+def test_the_oracle_fails_what_is_wrong(tmp_path: Path) -> None:
+    def reader(read: Any, named: bool = True) -> Reader:
+        return Reader("x", lambda chance: ({}, None), read, named)
+
+    def unpickles(folder: Path, _: Any) -> None:
+        import pickle
+
+        pickle.loads(b"cos\ngetcwd\n.")
+
+    def endless(folder: Path, _: Any) -> None:
+        while True:
+            pass
+
+    def says(text: str) -> Any:
+        def read(folder: Path, _: Any) -> None:
+            raise DataError(text)
+
+        return read
+
+    place = Place(tmp_path)
+    with pytest.raises(Fault, match="pickle"):
+        accepts(reader(unpickles), Random(0), place)
+    with pytest.raises(Fault, match="more than 2 s"):
+        accepts(reader(endless), Random(0), place)
+    with pytest.raises(Fault, match="names no file"):
+        accepts(reader(says("wrong")), Random(0), place)
+    with pytest.raises(Fault, match="writes"):
+        accepts(reader(lambda folder, _: (tmp_path.parent / "outside").write_text("")), Random(0), place)
+    with pytest.raises(ZeroDivisionError):
+        accepts(reader(lambda folder, _: 1 / 0), Random(0), place)
+    assert not accepts(reader(says("wrong"), named=False), Random(0), place)
+    assert accepts(reader(lambda folder, _: None), Random(0), place)
+
+
+# ---- what was found
+
+
+def refused(run: Any, *says: str) -> str:
+    with pytest.raises(TemperaError) as caught:
+        run()
+    line = str(caught.value)
+    assert line.isprintable() and len(line) <= 1000, line
+    for text in says:
+        assert text in line, line
+    return line
+
+
+def test_a_message_is_one_line_that_a_terminal_does_not_obey() -> None:
+    assert str(DataError("a\x1b[31m\nb\u202e\0")) == "a\\x1b[31m b\\u202e\\x00"
+    assert str(DataError("Größe 漢字 \U0001f468\u200d\U0001f469")) == "Größe 漢字 \U0001f468\u200d\U0001f469"
+    long = str(DataError("begin " + "x" * 10_000 + " end"))
+    assert len(long) <= 1000 and long.startswith("begin") and long.endswith("end")
+    assert one_line("\ud800") == "\\ud800"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"null", "row 1: an object of columns is expected"),
+        (b'{"query": "a", "doc": "b"}\n\n null\n', "row 2: an object of columns is expected"),
+        (b'{"query": "a", "doc": ' + b"[" * 100_000 + b"}", "row 1: more than 64 lists and objects"),
+        (
+            b'{"query": "a", "doc": "b", "x": ' + b'{"a":' * 70 + b"1" + b"}" * 71,
+            "row 1: more than 64 lists and objects",
+        ),
+        (b"{}", "has no column that is usual for a query"),
+        (b'{"query": "a", "doc": "b", "query_id": {"x": 1}}', "column 'query_id' holds struct"),
+        (b'{"query": "a", "doc": "b", "prompt": [["x"]]}', "column 'prompt' holds list"),
+        (b'{"query": "a", "doc": "b", "weight": 1e300}', "row 1: column 'weight' is 1e+300"),
+    ],
+)
+def test_rows_of_json(tmp_path: Path, content: bytes, says: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(content)
+    refused(PairsFile(path=str(path)).read, str(path), says)
+
+
+def test_brackets_in_a_text_are_no_nesting(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"query": "[" * 500, "doc": '"{[' * 300}) + "\n")
+    assert len(PairsFile(path=str(path)).read()[0]) == 1
+
+
+def test_names_of_columns_that_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_bytes(b"query,doc\xff\na,b\n")
+    refused(PairsFile(path=str(tmp_path / "rows.csv")).read, "the names of its columns are not UTF-8")
+    parquet.write_table(pa.table({"query": ["a"], "docx": ["b"]}), tmp_path / "rows.parquet", compression="none")
+    content = (tmp_path / "rows.parquet").read_bytes().replace(b"docx", b"do\xffx")
+    (tmp_path / "rows.parquet").write_bytes(content)
+    refused(PairsFile(path=str(tmp_path / "rows.parquet")).read, str(tmp_path))
+
+
+def test_features_with_one_name_twice(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"user": ["a"], "item": ["x"], "time": [1]}), tmp_path / "events.parquet")
+    parquet.write_table(pa.table([["x"], ["t"], ["u"]], ["item", "t", "t"]), tmp_path / "items.parquet")
+    source = Interactions(path=str(tmp_path / "events.parquet"), items=str(tmp_path / "items.parquet"))
+    refused(source.read, str(tmp_path / "items.parquet"), "2 columns named 't'")
+
+
+def test_features_of_ids_alone(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"user": ["a", "a"], "item": ["x", "y"], "time": [1, 2]}), tmp_path / "events.parquet")
+    parquet.write_table(pa.table({"item": ["x", "y"]}), tmp_path / "items.parquet")
+    source = Interactions(path=str(tmp_path / "events.parquet"), items=str(tmp_path / "items.parquet"))
+    assert len(source.read()) == 2
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"metrics": 1}', "[" * 100_000])
+def test_metrics_that_are_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / "metrics.json").write_text(content)
+    refused(lambda: Run(tmp_path).metrics, f"{tmp_path}/metrics.json")
+
+
+@pytest.mark.parametrize("width", ["1e999", "-1", "0", "1.5", "true", "9999999999999", "[]"])
+def test_widths_that_are_none(tmp_path: Path, width: str) -> None:
+    (tmp_path / "space-float32").mkdir()
+    (tmp_path / "space-float32" / "about.json").write_text(f'{{"width": {width}}}')
+    refused(lambda: Store(tmp_path, "space"), "is not a store of vectors")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "logistic", "map": {"slope": "a", "intercept": 1}},
+        {"map": {"scores": [[1]], "probabilities": [0.5]}},
+        {"map": {"scores": [0.1], "probabilities": [7]}},
+        {"about": {}},
+        {"model": None},
+    ],
+)
+def test_calibrations_that_are_none(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = tmp_path / "calibration.json"
+    path.write_text(json.dumps(CALIBRATION))
+    assert read_calibration(tmp_path).depth is None
+    path.write_text(json.dumps({**CALIBRATION, **change}))
+    refused(lambda: read_calibration(tmp_path), f"{path} is not a readable calibration")
+
+
+def small_index(folder: Path) -> Path:
+    texts = ["a", "b", "c"]
+    write_index(
+        folder, np.eye(3, dtype=np.float32), pa.table({"doc_id": texts, "name": texts, "place": texts, "doc": texts})
+    )
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["object", "f8", "c8", "U3"])
+def test_vectors_of_other_types(tmp_path: Path, kind: str) -> None:
+    folder = small_index(tmp_path / "index")
+    np.save(folder / "vectors.npy", np.eye(3).astype(kind), allow_pickle=True)
+    refused(lambda: Index(folder), str(folder), "is not a readable index")
+
+
+def test_vectors_that_are_not_finite_are_of_a_file(tmp_path: Path) -> None:
+    folder = small_index(tmp_path / "index")
+    np.save(folder / "vectors.npy", np.full((3, 3), np.nan, np.float32))
+    refused(lambda: Index(folder).search(np.ones(3, np.float32)), str(folder), "not finite")
+
+
+def test_documents_that_point_outside_of_their_file(tmp_path: Path) -> None:
+    folder = small_index(tmp_path / "index")
+    path = folder / "documents.arrow"
+    offsets = np.array([0, 1, 2, 3], np.int32).tobytes()
+    content = path.read_bytes()
+    assert offsets in content
+    path.write_bytes(content.replace(offsets, np.array([0, 1, 2, 1 << 30], np.int32).tobytes()))
+    refused(lambda: Index(folder), str(folder), "is not a readable index")
+
+
+# ---- names and links that lead out
+
+
+@pytest.mark.parametrize("name", ["../../etc", "/etc", "a/../../b", ".."])
+def test_modules_that_lie_outside_of_a_model(tmp_path: Path, name: str) -> None:
+    (tmp_path / "modules.json").write_text(json.dumps([{"idx": 0, "type": "x.StaticEmbedding", "path": name}]))
+    refused(lambda: load(tmp_path), f"{name!r} leads out of the folder")
+
+
+@pytest.mark.parametrize("split", ["../../secret", "/etc/passwd", "a\0b"])
+def test_a_split_that_lies_outside_of_its_folder(tmp_path: Path, split: str) -> None:
+    for name in ("corpus", "queries"):
+        (tmp_path / f"{name}.jsonl").write_text('{"_id": "a", "text": "b"}\n')
+    refused(lambda: read_beir(tmp_path, split), "leads out of the folder")
+
+
+@pytest.mark.parametrize("name", ["model/model.safetensors", "index/vectors.npy", "metrics.json", "export"])
+def test_links_out_of_a_run(tmp_path: Path, name: str) -> None:
+    run = tmp_path / "run"
+    path = run / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "secret").write_text("secret")
+    path.symlink_to(tmp_path / "secret")
+    refused(lambda: Run(run), f"{path} is a link that leads out of {run}")
+    refused(lambda: Index(path.parent), "is a link that leads out of")
+    refused(lambda: load(path.parent), "is a link that leads out of")
+
+
+def test_links_inside_a_run_and_to_a_run_stay(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "a").write_text("")
+    (tmp_path / "run" / "b").symlink_to("a")
+    (tmp_path / "link").symlink_to("run")
+    assert Run(tmp_path / "link").folder == tmp_path / "link"
+
+
+def test_snapshots_of_the_hub_link_to_their_repository(tmp_path: Path) -> None:
+    snapshot = tmp_path / "models--x" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (tmp_path / "models--x" / "blobs").mkdir()
+    (tmp_path / "models--x" / "blobs" / "1").write_text("[]")
+    (snapshot / "modules.json").symlink_to("../../blobs/1")
+    assert "leads out" not in refused(lambda: load(snapshot), str(snapshot))
+    os.symlink("/etc/hostname", snapshot / "other")
+    refused(lambda: load(snapshot), "leads out of")
