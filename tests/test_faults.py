@@ -26,6 +26,7 @@ from tempera.engine import loop
 from tempera.engine.faults import NotFinite
 from tempera.errors import OutputError, TemperaError
 from tempera.evaluation.spread import effective_rank, spread
+from tempera.export.save import write_json
 from tempera.retrieval import Retrieval
 from tempera.training import train
 
@@ -35,7 +36,7 @@ TIMES = {"seconds", "replaying", "peak_memory_bytes"}
 
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "render", lambda report: "<!doctype html>" + "".join(report.alarms))
+    monkeypatch.setattr("tempera.leaving.render", lambda report: "<!doctype html>" + "".join(report.alarms))
 
 
 @pytest.fixture
@@ -261,6 +262,7 @@ def in_a_process(work: Callable[[], None], messages: Path) -> tuple[int, str]:
     if not process:
         sys.stderr = messages.open("w")
         code: Any = 1
+        torch.set_num_threads(1)  # the threads of the process that forked are not there
         try:
             work()
         except SystemExit as stop:
@@ -323,10 +325,10 @@ def test_a_disk_that_is_full_while(
         elif what == "cache":
             patch.setattr("tempera.retrieval.stored", full)
         elif what == "model":
-            patch.setattr(training, "as_bytes", full)
+            patch.setattr("tempera.leaving.as_bytes", full)
         else:
             patch.setattr(
-                *{"index": ("tempera.retrieval.write_index", full), "report": (training, "render", full)}[what]
+                *{"index": ("tempera.retrieval.write_index", full), "report": ("tempera.leaving.render", full)}[what]
             )
         with pytest.raises(OutputError, match=r"cannot write .*/run: No space left on device"):
             train(job, tmp_path / "run")
@@ -420,7 +422,7 @@ def test_sigterm_while_judging_or_saving(
 ) -> None:
     whole = left(train(job, tmp_path / "whole").folder)
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    judge, write, judged = Retrieval.judge, training.write_json, iter(range(9))
+    judge, write, judged = Retrieval.judge, write_json, iter(range(9))
     asked = {"on the way": 1, "at the end": 2}.get(moment)
 
     def judging(task: Retrieval, whole: bool = True) -> Any:
@@ -436,7 +438,7 @@ def test_sigterm_while_judging_or_saving(
     try:
         with monkeypatch.context() as patch:
             patch.setattr(Retrieval, "judge", judging)
-            patch.setattr(training, "write_json", writing)
+            patch.setattr("tempera.leaving.write_json", writing)
             with pytest.raises(SystemExit) as stop:
                 train(job, tmp_path / "run")
     finally:

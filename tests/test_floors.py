@@ -23,6 +23,7 @@ FLOORS: list[list[set[str]]] = [
         {
             "training",
             "checkpoints",
+            "leaving",
             "alarms",
             "task",
             "retrieval",

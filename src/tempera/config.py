@@ -12,6 +12,7 @@ import yaml
 from .errors import ConfigError
 
 COMMAND_LINE = "command line"
+_MOST = 100_000  # values of a file, each as often as aliases repeat it
 Place = Callable[[int], str]  # what to call a line, counted from 0
 
 
@@ -81,12 +82,27 @@ def _read(path: Path) -> Options:
 def _parse(text: str, what: str, place: Place) -> tuple[yaml.Node | None, Any]:
     """YAML as nodes, which know their lines, and as values."""
     try:
-        return yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if _size(node, {}) > _MOST:
+            raise ConfigError(f"{what} stands for more than {_MOST:,} values, by aliases of aliases: write them out")
+        return node, yaml.safe_load(text)
+    except ConfigError:
+        raise
     except yaml.MarkedYAMLError as error:
         where = f" ({place(error.problem_mark.line)})" if error.problem_mark else ""
         raise ConfigError(f"{what} is not YAML: {error.problem}{where}") from None
     except Exception as error:  # PyYAML's constructors let ValueError, KeyError, RecursionError and others through
         raise ConfigError(f"{what} is not YAML: {' '.join(str(error).split())}") from None
+
+
+def _size(node: yaml.Node | None, known: dict[int, int]) -> int:
+    """Values that a node stands for, those of its aliases each time; one within itself counts once."""
+    if id(node) not in known:
+        known[id(node)] = 1
+        parts = node.value if isinstance(node, yaml.CollectionNode) else []
+        inner = [each for part in parts for each in (part if isinstance(part, tuple) else (part,))]
+        known[id(node)] = 1 + sum(_size(each, known) for each in inner)
+    return known[id(node)]
 
 
 def _locate(node: yaml.Node | None, prefix: str, place: Place, places: dict[str, str], seen: set[int]) -> None:

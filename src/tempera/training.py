@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import copy
 import itertools
-import resource
 import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 import xxhash
-from safetensors.torch import save as as_bytes
 from tqdm import tqdm
 
 from . import config as configuration
@@ -36,17 +34,14 @@ from .engine.devices import Devices, one_voice, start
 from .engine.faults import broken
 from .engine.shards import gather, refuse_compiled, shard
 from .errors import DataError, TemperaError
-from .evaluation.compare import bootstrap
 from .evaluation.sample import Budget
-from .evaluation.spread import Spread
-from .export.card import Card, render_card
-from .export.report import Report, render
-from .export.save import JsonLines, staged, write_json
+from .export.save import JsonLines, staged
 from .export.trackers import Tell, tracked
+from .leaving import Leaving
 from .recommendation import Recommendation
 from .retrieval import SELF, Retrieval
 from .run import Run
-from .task import Judged, Task, Verdict
+from .task import Task, Verdict
 
 CACHE = "cache"  # texts and tokens, mapped; removed with the last step
 
@@ -173,8 +168,17 @@ class Job:
         with self.timed("evaluate"):
             others = self.task.baselines()
         self.alarms.regression(self.steps, before.ranking, after.ranking)
-        systems = {"untrained": before.ranking, **others, "trained": after.ranking}
-        self.save(systems, {"untrained": before.spread, "trained": after.spread})
+        Leaving(
+            self.config,
+            self.task,
+            systems={"untrained": before.ranking, **others, "trained": after.ranking},
+            spreads={"untrained": before.spread, "trained": after.spread},
+            records=self.log.records,
+            course={**self.alarms.told(), "evaluations_left_out": self.left_out},
+            seconds=self.seconds,
+            replaying=self.state.cache.replaying.seconds() / self.seconds["train"],
+        ).save(self.folder)
+        shutil.rmtree(self.folder / CACHE, ignore_errors=True)  # what is mapped stays readable
 
     def read(self) -> None:
         """The data, as something to train on and to judge by."""
@@ -366,85 +370,6 @@ class Job:
                 tqdm.write(line, file=sys.stderr)
             self.log.write(event="plan", text=lines, expected_bytes=sizes, replayed=plan.replayed)
 
-    def save(self, systems: Mapping[str, Judged], spreads: Mapping[str, Spread]) -> None:
-        """Everything a run leaves."""
-        self.task.tower.save(self.folder / "model")
-        (self.folder / "objective.safetensors").write_bytes(as_bytes(self.config.objective.state_dict()))
-        self.task.write(self.folder)
-        (self.folder / "config.yaml").write_text(configuration.dump(self.config.resolved), encoding="utf-8")
-        metrics = self.metrics(systems, spreads)
-        report = self.report(systems, spreads, metrics)
-        shutil.rmtree(self.folder / CACHE, ignore_errors=True)  # what is mapped stays readable
-        (self.folder / "report.html").write_text(render(report), encoding="utf-8")
-        card = render_card(self.card(systems, metrics["data"]))
-        (self.folder / "model" / "README.md").write_text(card, encoding="utf-8")
-        write_json(self.folder / "metrics.json", metrics)
-
-    def card(self, systems: Mapping[str, Judged], data: Mapping[str, Any]) -> Card:
-        """What the saved model's README.md says."""
-        resolved = self.config.resolved
-        source = {"source": str(resolved["data"].get("path") or resolved["data"]["source"])}
-        counts = {name: f"{data[name]:,}" for name in ("pairs", "train", "queries", "corpus")}
-        dropped = {f"left out: {reason}": f"{count:,}" for reason, count in data.get("dropped", {}).items()}
-        return Card(
-            **vars(self.config.card),
-            data={**source, **counts, **dropped},
-            recipe=configuration.dump(resolved),
-            metrics={name: system.intervals() for name, system in systems.items()},
-            kind=self.task.kind,
-            base_model=resolved["tower"].get("model"),
-        )
-
-    def metrics(self, systems: Mapping[str, Judged], spreads: Mapping[str, Spread]) -> dict[str, Any]:
-        """What metrics.json holds."""
-        return {
-            "metrics": {name: system.metrics for name, system in systems.items()},
-            "difference": {
-                f"trained - {other}": {
-                    metric: asdict(bootstrap(values, systems[other].per_query[metric]))
-                    for metric, values in systems["trained"].per_query.items()
-                }
-                for other in systems
-                if other != "trained"
-            },
-            "spread": {name: spread.summary() for name, spread in spreads.items()},
-            **self.alarms.told(),
-            **self.task.about(),
-            "evaluations_left_out": self.left_out,
-            "data": self.task.counts(),
-            "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
-            "replaying": round(self.state.cache.replaying.seconds() / self.seconds["train"], 4),
-            "peak_memory_bytes": peak_memory_bytes(),
-        }
-
-    def report(
-        self, systems: Mapping[str, Judged], spreads: Mapping[str, Spread], metrics: Mapping[str, Any]
-    ) -> Report:
-        """What report.html shows."""
-        trained, rival, names = systems["trained"], self.task.rival(systems), self.config.evaluation.metrics
-        difference = None
-        if rival is not None and "ndcg@10" in trained.per_query:
-            difference = bootstrap(trained.per_query["ndcg@10"], systems[rival].per_query["ndcg@10"])
-        seconds = ", ".join(f"{name} {value:.0f}" for name, value in self.seconds.items())
-        return Report(
-            facts={
-                **{text: f"{metrics['data'][name]:,}" for name, text in self.task.words.facts.items()},
-                "seconds": seconds,
-                "peak memory": f"{metrics['peak_memory_bytes'] / 2**20:,.0f} MiB",
-                **({"BM25 settings": str(metrics["bm25"])} if rival == "bm25" else {}),
-            },
-            systems={name: _only(names, values) for name, values in metrics["metrics"].items()},
-            difference=difference,
-            log=[{**r, "metrics": _only(names, r["metrics"])} if "metrics" in r else r for r in self.log.records],
-            spreads=spreads,
-            examples=self.task.examples(systems),
-            config=configuration.dump(self.config.resolved),
-            rival=rival,
-            words=self.task.words,
-            tables=self.task.tables(),
-            alarms=metrics["alarms"],
-        )
-
 
 def digest(tensors: Iterable[torch.Tensor]) -> int:
     """64 bits by which tensors are known to be the same, bit by bit."""
@@ -452,13 +377,3 @@ def digest(tensors: Iterable[torch.Tensor]) -> int:
     for tensor in tensors:
         content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return content.intdigest()
-
-
-def _only(names: Sequence[str], scores: Mapping[str, float]) -> dict[str, float]:
-    """Scores with these names, in their order."""
-    return {name: scores[name] for name in names if name in scores}
-
-
-def peak_memory_bytes() -> int:
-    """The most memory this process has held, and with it the largest of its workers."""
-    return 1024 * sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))

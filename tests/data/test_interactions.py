@@ -382,7 +382,10 @@ def test_features_that_are_not_there_are_missed_before_the_interactions_are_read
 @pytest.mark.parametrize(
     ("items", "message"),
     [
-        ({"item": [1, 1], "x": [1, 2]}, " have two rows of item '1': give each one row"),
+        (
+            {"item": [1, 1], "x": [1, 2]},
+            "the items' features (items.parquet) have two rows of item '1': give each one row",
+        ),
         ({"item": [1, None], "x": [1, 2]}, "items.parquet, row 2: column 'item' has no id"),
         (
             {"x": [1, 2]},

@@ -191,7 +191,10 @@ def test_one_that_is_absent_or_does_not_start_is_said(tmp_path: Path, monkeypatc
             pass
         assert str(found.value) == text
     (tmp_path / "file.trackers").write_text("")
-    with pytest.raises(OutputError, match=r"cannot write .*told\.json"), tracked(("wandb",), tmp_path / "file", {}, False):
+    with (
+        pytest.raises(OutputError, match=r"cannot write .*told\.json"),
+        tracked(("wandb",), tmp_path / "file", {}, False),
+    ):
         pass
 
 

@@ -40,9 +40,10 @@ def samples(folder: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
+    import tempera.leaving
     import tempera.training
 
-    tempera.training.render = lambda report: ""
+    tempera.leaving.render = lambda report: ""
     words = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen"]
     rows = [{"query": f"{a} {b}", "doc": f"{b} {a} {c}"} for a in words for b in words[:4] for c in words[:1] if a != b]
     (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from inputs import CALIBRATION, Fault, Place, Reader, accepts, readers
 
+from tempera.config import load as load_config
 from tempera.data.beir import read_beir
 from tempera.data.files import PairsFile
 from tempera.data.interactions import Interactions
@@ -40,9 +41,7 @@ COUNTS = {"recommender": 10, "run": 60, "model": 60}
 @pytest.fixture(scope="module")
 def every(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Reader], Path]:
     with pytest.MonkeyPatch.context() as patch:
-        import tempera.training
-
-        patch.setattr(tempera.training, "render", lambda report: "")
+        patch.setattr("tempera.leaving.render", lambda report: "")
         sample = tmp_path_factory.mktemp("samples")
         soak.samples(sample)
     return readers(sample / "texts", sample / "items", tmp_path_factory.mktemp("scratch")), sample
@@ -237,6 +236,14 @@ def test_documents_that_point_outside_of_their_file(tmp_path: Path) -> None:
     assert offsets in content
     path.write_bytes(content.replace(offsets, np.array([0, 1, 2, 1 << 30], np.int32).tobytes()))
     refused(lambda: Index(folder), str(folder), "is not a readable index")
+
+
+@pytest.mark.parametrize("repeat", ["{{<<: [{0}]}}", "[{0}]"])
+def test_aliases_of_aliases_do_not_grow_without_bound(tmp_path: Path, repeat: str) -> None:
+    lines = ["a0: &a0 {k: 1}"]
+    lines += [f"a{i}: &a{i} " + repeat.format(", ".join([f"*a{i - 1}"] * 9)) for i in range(1, 10)]
+    (tmp_path / "config.yaml").write_text("\n".join(lines))
+    refused(lambda: load_config(tmp_path / "config.yaml"), "aliases of aliases", str(tmp_path))
 
 
 # ---- names and links that lead out
