@@ -21,7 +21,7 @@ STEP = {"event": "step", "steps": 9, "loss": 0.5, "grad_norm": None}
 
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[train.__module__], "render", lambda report: "<!doctype html>")
+    monkeypatch.setattr("tempera.leaving.render", lambda report: "<!doctype html>")
 
 
 def options(pairs: Path) -> dict[str, Any]:
