@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,21 @@ def parsed(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+@contextmanager
+def without_panics() -> Iterator[None]:
+    """Libraries in Rust may panic over a damaged file, and their panic is not an Exception: make it one.
+
+    Raises:
+        ValueError: instead of a panic, with its message.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # of no module that could be imported
+            raise
+        raise ValueError(str(error)) from None
 
 
 def inside(folder: Path, name: str) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from worlds import LAYOUTS, Pair, faulty, remembering, whole, world
+from worlds import LAYOUTS, Pair, begun, faulty, whole, world
 
 from tempera.core import presets
 from tempera.core.temperature import Temperature
@@ -53,7 +53,7 @@ def test_documents_and_negatives_lead_to_their_pairs() -> None:
 
 
 def test_weights_that_are_lost_come_first() -> None:
-    state = remembering()
+    state = begun()
     batch = whole(LAYOUT, 0, torch.float32)
     with torch.no_grad():
         state.modules["towers"].doc.layer.bias[0] = math.nan  # type: ignore[union-attr, index, operator]
@@ -97,7 +97,7 @@ def test_a_step_that_is_left_out_changes_no_weight() -> None:
 def test_fp16_that_overflows_at_any_scale_ends() -> None:
     """An overflow lowers the scale, and is no fault; at the lowest it is one."""
     batch = whole(LAYOUT, 0, torch.float32)
-    state = remembering()
+    state = begun()
     state.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**-12)
     towers: Any = state.modules["towers"]
     towers.query.layer.weight.register_hook(lambda grad: grad * math.inf)

@@ -365,7 +365,7 @@ def _all_work(group: Group, layout: Layout) -> Found:
 # Numbers that are not finite --------------------------------------------------------------------------------------------
 
 
-def remembering() -> State:
+def begun() -> State:
     """A run before its first step, with a memory."""
     torch.manual_seed(2)
     objective = presets.mnr(0.3, pools=(*presets.FORWARD, memory_pool), memory=Memory(20))
@@ -391,7 +391,7 @@ def faulty(group: Group, role: str, word: int, value: float) -> dict[str, Any]:
     """Rows and cause of a step in which texts of a role that begin with a word are multiplied by a value."""
     layout = LAYOUTS[2]
     batch = whole(layout, 0, torch.float32)
-    state = remembering()
+    state = begun()
     towers: Any = state.modules["towers"]
     setattr(towers, role, Cut(getattr(towers, role), word, value))
     mine = batch if group.size == 1 else part(batch, layout, group.rank)

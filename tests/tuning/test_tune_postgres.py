@@ -43,7 +43,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     before = ["runuser", "-u", "postgres", "--"] if root else []
     if root:
         shutil.chown(folder, "postgres")
-        for above in folder.parents[:2]:
+        for above in folder.parents[:3]:
             above.chmod(above.stat().st_mode | 0o011)  # so that this user comes to its folder
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -78,7 +78,9 @@ def _look(state: State, batch: Batch[Any], devices: Devices) -> tuple[Tensor, st
     pulled = {role: _everyones(flags, group) for role, flags in grads.items()}
     if not any(bool(flags.any()) for flags in pulled.values()):
         return torch.zeros(len(everyone), dtype=torch.bool), None
-    lengths = torch.cat([rows[pulled[role]].float().norm(dim=1) for role, rows in sides.items() if role in pulled])
+    lengths = torch.cat(
+        [rows[pulled[role]].detach().float().norm(dim=1) for role, rows in sides.items() if role in pulled]
+    )
     if float(lengths.min()) < _SHORT:
         cause = f"an embedding is {float(lengths.min()):.1g} long, and its gradient grows with 1 / length: {_RATE}"
         return _pairs(everyone, pulled), cause

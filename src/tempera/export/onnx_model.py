@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..untrusted import parsed, refuse_links_out
+from ..towers.saved import said
+from ..untrusted import parsed, refuse_links_out, without_panics
 
 Vectors = NDArray[np.float32]
 
@@ -47,7 +48,7 @@ def opened(folder: Path, what: str) -> Iterator[tuple[dict[str, Any], Any]]:
     except FileNotFoundError as error:
         raise DataError(f"{folder} is no {what}: {error.filename} is missing") from None
     except Exception as error:  # onnxruntime raises no narrower one
-        raise DataError(f"{folder} is not a readable ONNX model: {str(error).splitlines()[0]}") from None
+        raise DataError(f"{folder} is not a readable ONNX model: {said(error)}") from None
 
 
 class OnnxModel:
@@ -60,7 +61,8 @@ class OnnxModel:
             self.fingerprint: str = about["model"]
             self.prompts: dict[str, str] = about["prompts"]
             self.special_tokens: bool = about["special_tokens"]
-            self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+            with without_panics():
+                self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
         if about["max_length"] is not None:
             self.tokenizer.enable_truncation(about["max_length"])
         self.tokenizer.enable_padding(pad_id=about["pad"])

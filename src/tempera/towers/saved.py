@@ -12,7 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..untrusted import inside, parsed, refuse_links_out
+from ..untrusted import inside, parsed, refuse_links_out, without_panics
 
 if TYPE_CHECKING:  # it would load torch
     from ..core.batch import Role
@@ -58,7 +58,8 @@ def _static(folder: Path) -> Encode:
     from tokenizers import Tokenizer
 
     try:
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        with without_panics():
+            tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         table = load_file(folder / "model.safetensors")["embedding.weight"]
     except Exception as error:  # tokenizers raises no narrower one
         raise DataError(f"{folder} is not a readable static embedding: {error}") from None
@@ -83,14 +84,17 @@ def _sentence_transformer(folder: Path, role: Role) -> Encode:
     except ImportError:
         raise DataError(f"{folder} is opened by sentence-transformers: pip install 'tempera[text]'") from None
     try:
-        with quietly():
+        with quietly(), without_panics():
             model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     except Exception as error:  # whatever its modules raise
         raise DataError(f"{folder} is not a model that sentence-transformers opens: {said(error)}") from None
     read = model.encode_query if role == "query" else model.encode_document
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
-        vectors = np.asarray(read(list(texts), show_progress_bar=False, normalize_embeddings=True), np.float32)
+        try:
+            vectors = np.asarray(read(list(texts), show_progress_bar=False, normalize_embeddings=True), np.float32)
+        except Exception as error:  # whatever its modules raise
+            raise DataError(f"{folder} is not a model that embeds texts: {said(error)}") from error
         return vectors.reshape(len(texts), model.get_embedding_dimension() or -1)
 
     return encode

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from ..errors import ConfigError
+from ..untrusted import without_panics
 from .lora import Lora, transformers_of
 from .modules import tower_of
 from .pair import Tower
@@ -98,7 +99,7 @@ def open_model(
         raise ConfigError(f"tower.model: there is no folder {name}")
     source = str(folder) if folder.is_dir() else name
     try:
-        with quietly():
+        with quietly(), without_panics():
             model = SentenceTransformer(
                 source, device="cpu", trust_remote_code=trust_remote_code, model_kwargs=model_options or None
             )

@@ -90,7 +90,8 @@ class Space:
         Raises:
             ConfigError: no such file, no fields, or values of another form.
 
-        >>> space = Space.of({"objective.temperature": "0.01:1:log", "tower.kind": {"static": {"tower.dimensions": [64, 256]}}})
+        >>> kinds = {"static": {"tower.dimensions": [64, 256]}, "transformer": {"tower.layers": [2, 4]}}
+        >>> space = Space.of({"objective.temperature": "0.01:1:log", "tower.kind": kinds})
         >>> space.values({"objective.temperature": 0.1, "tower.kind": "static", "tower.dimensions": 256})
         {'objective.temperature': 0.1, 'tower.kind': 'static', 'tower.dimensions': 256}
         """
