@@ -20,10 +20,10 @@ demo: setup
 	$(BIN)/tempera search runs/demo "parse a date from a string"
 
 test: check
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2 --dist loadfile
 
 test-all: check
-	$(BIN)/pytest -n 2 --dist loadgroup -m "slow or not slow"
+	$(BIN)/pytest -n 2 --dist loadfile -m "slow or not slow"
 
 # The long campaigns: every reader with 100,000 inputs, kills at any moment. Figures go to bench/results/soak.json.
 soak: setup

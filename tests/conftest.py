@@ -38,13 +38,6 @@ class Answer:
 Command = Callable[..., Answer]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share what takes long to set up run in one process: those of a file, and of one world of processes."""
-    for item in items:
-        name = item.path.stem
-        item.add_marker(pytest.mark.xdist_group("worlds" if name in ("test_devices", "test_shards") else name))
-
-
 def planted(count: int, seed: int = 0) -> list[dict[str, str]]:
     """Pairs that share three rare words, with two words of noise on either side."""
     generator = random.Random(seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,12 @@ def all_work(group: Group, layout: Layout) -> Found:
         found["nobody"] = nobody(group, layout)
         found["recommended"] = recommended(group)
     return found | {"mistakes": mistakes(group, layout)}
+
+
+@cache
+def found(size: int) -> list[Found]:
+    """What every process of a world has found of everything, by rank."""
+    return worlds.world(size, all_work, worlds.LAYOUTS[size], seconds=120)
 
 
 def training(group: Group, layout: Layout) -> Found:

@@ -10,7 +10,7 @@ import sharded
 import torch
 from sharded import CASES, MEASURED, MODES
 from torch import Tensor, nn
-from worlds import LAYOUTS, Found, found
+from worlds import LAYOUTS, Found
 
 from tempera.engine.devices import Devices
 from tempera.engine.distributed import ALONE, Group
@@ -22,7 +22,7 @@ SIZES = sorted(LAYOUTS)
 
 
 def processes(size: int) -> list[Found]:
-    return [process["sharded"] for process in found(size)]
+    return sharded.found(size)
 
 
 @cache

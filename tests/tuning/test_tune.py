@@ -220,24 +220,24 @@ def test_importance_is_shared_among_what_was_chosen(small: dict[str, Any], tmp_p
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_killed_tuning_goes_on(small: dict[str, Any], tmp_path: Path) -> None:
-    whole = tune(small, SPACE, 8, tmp_path / "whole", SHORT)
+    whole = tune(small, SPACE, 4, tmp_path / "whole", SHORT)
     config, space, out = tmp_path / "config.yaml", tmp_path / "space.yaml", tmp_path / "out"
     config.write_text(configuration.dump(small))
     space.write_text(configuration.dump(SPACE))
-    command = [sys.executable, "-m", "tempera", "tune", str(config), *SHORT, "--space", str(space), "--trials", "8"]
+    command = [sys.executable, "-m", "tempera", "tune", str(config), *SHORT, "--space", str(space), "--trials", "4"]
     process = subprocess.Popen([*command, "--output", str(out)], stderr=subprocess.DEVNULL)
-    until(lambda: (out / "trials" / "0002" / "log.jsonl").is_file())
+    until(lambda: (out / "trials" / "0001" / "log.jsonl").is_file())
     below = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGKILL)
     process.wait()
     _, alive = psutil.wait_procs(below, timeout=60)
     assert below and not alive  # the trial and who started it are gone, too
-    again = tune(config, space, 8, out, SHORT)
+    again = tune(config, space, 4, out, SHORT)
     assert made(again) == made(whole)
     stamp = (out / "trials").stat().st_mtime_ns
-    assert made(tune(config, space, 8, out, SHORT)) == made(whole)
+    assert made(tune(config, space, 4, out, SHORT)) == made(whole)
     assert (out / "trials").stat().st_mtime_ns == stamp  # nothing was made again
-    assert made(tune(config, space, 9, out, SHORT))[:8] == made(whole)
+    assert made(tune(config, space, 5, out, SHORT))[:4] == made(whole)
 
 
 @pytest.mark.usefixtures("undrawn")
