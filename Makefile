@@ -20,15 +20,17 @@ demo: setup
 	$(BIN)/tempera search runs/demo "parse a date from a string"
 
 test: check
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-all: check
-	$(BIN)/pytest -n 2 --dist loadfile -m "slow or not slow"
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow or not slow"
 
-# The long campaigns: every reader with 100,000 inputs, kills at any moment. Figures go to bench/results/soak.json.
+# The long campaigns: every reader with 100,000 inputs by chance and as many that coverage guides, kills at any moment. Figures go to bench/results/soak.json.
 soak: setup
 	$(BIN)/python tests/fuzz/soak.py
-	$(BIN)/pytest -m slow tests/test_checkpoints.py
+	$(BIN)/pip install --quiet --disable-pip-version-check atheris
+	$(BIN)/python tests/fuzz/guided.py
+	$(BIN)/pytest -m slow tests/test_checkpoints.py tests/tuning
 
 check: setup
 	$(BIN)/ruff check .

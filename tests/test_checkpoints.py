@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +218,8 @@ def attempt(options: dict[str, Any], output: Path, after: float, number: int) ->
             code = 0
         except SystemExit as stop:
             code = int(stop.code or 0)
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     deadline = time.monotonic() + after
@@ -237,7 +240,8 @@ def campaign(options: dict[str, Any], folder: Path, kills: int, seed: int, numbe
     whole = left(folder / "whole")
     while done < kills:
         status = attempt(options, folder / "run", generator.uniform(0, lasts), number)
-        assert os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) in (0, 128 + number)
+        told = (folder / "messages").read_text()
+        assert os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) in (0, 128 + number), told
         if status == 0:
             assert left(folder / "run") == whole
             assert not (folder / "run.checkpoints").exists()

@@ -69,7 +69,7 @@ def samples(folder: Path) -> None:
 def work(name: str, sample: Path, first: int, inputs: int, seconds: float, only: bool) -> None:
     """Try inputs in this process; figures are printed as lines of JSON."""
     import torch
-    from inputs import Fault, Place, accepts, readers
+    from inputs import Place, accepts, readers
 
     torch.set_num_threads(1)
     counter = mmap.mmap(os.open(sample / f"{name}.at", os.O_RDWR), 8)
@@ -87,11 +87,7 @@ def work(name: str, sample: Path, first: int, inputs: int, seconds: float, only:
             try:
                 accepted += accepts(reader, Random(f"{name}/{i}"), place)
             except BaseException as error:
-                frames = traceback.extract_tb(error.__traceback__)
-                own = next((f for f in reversed(frames) if "/src/tempera/" in f.filename), frames[-1])
-                kind = f"{type(error).__name__} at {Path(own.filename).name}:{own.lineno}"
-                if isinstance(error, Fault):
-                    kind = f"Fault: {str(error)[:60]}"
+                kind = kind_of(error)
                 kinds[kind] += 1
                 if kinds[kind] == 1 or only:
                     print(
@@ -114,6 +110,27 @@ def work(name: str, sample: Path, first: int, inputs: int, seconds: float, only:
                 kinds.clear()
             if over:
                 break
+
+
+def kind_of(error: BaseException) -> str:
+    """What a fault is counted under: where in the package it was raised, or what was done that no reader does."""
+    from inputs import Fault
+
+    if isinstance(error, Fault):
+        return f"Fault: {str(error)[:60]}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = next((f for f in reversed(frames) if "/src/tempera/" in f.filename), frames[-1])
+    return f"{type(error).__name__} at {Path(own.filename).name}:{own.lineno}"
+
+
+def record(path: Path, section: str, name: str, found: dict[str, Any]) -> None:
+    """Put the figures of a reader among those of others."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    found |= {"date": datetime.now(UTC).strftime("%Y-%m-%d"), "commit": commit}
+    print(section, name, found, flush=True)
+    figures = json.loads(path.read_text()) if path.exists() else {}
+    figures.setdefault(section, {})[name] = found
+    path.write_text(json.dumps(figures, indent=2) + "\n")
 
 
 def campaign(name: str, sample: Path, first: int, inputs: int, seconds: float) -> dict[str, Any]:
@@ -148,10 +165,6 @@ def campaign(name: str, sample: Path, first: int, inputs: int, seconds: float) -
         "faults": dict(faults),
         "slowest_cpu_seconds": round(slowest, 3),
         "seconds": round(time.monotonic() - began, 1),
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-        ).stdout.strip(),
     }
 
 
@@ -199,12 +212,9 @@ def main() -> None:
         from inputs import readers
 
         names = given.readers or list(readers(sample / "texts", sample / "items", sample / "names"))
-        record = json.loads(given.record.read_text()) if given.record.exists() else {}
         for name in names:
             found = campaign(name, sample, given.first, given.first + given.inputs, given.seconds)
-            print(name, found, flush=True)
-            record.setdefault("readers", {})[name] = found
-            given.record.write_text(json.dumps(record, indent=2) + "\n")
+            record(given.record, "readers", name, found)
 
 
 if __name__ == "__main__":

@@ -77,6 +77,7 @@ def until(what: Callable[[], Any], seconds: float = 180) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_four_workers_share_a_study_and_one_is_killed(server: str, pairs_file: Path, tmp_path: Path) -> None:
     given = {
         "data": {"source": "pairs", "path": str(pairs_file)},
