@@ -242,12 +242,12 @@ def campaign(options: dict[str, Any], folder: Path, kills: int, seed: int, numbe
         status = attempt(options, folder / "run", generator.uniform(0, lasts), number)
         told = (folder / "messages").read_text()
         assert os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) in (0, 128 + number), told
-        if status == 0:
+        done += status != 0
+        if (folder / "run").exists():  # it has ended, or was killed behind its last act
             assert left(folder / "run") == whole
-            assert not (folder / "run.checkpoints").exists()
+            assert status or not (folder / "run.checkpoints").exists()
             shutil.rmtree(folder / "run")
-        else:
-            done += 1
+            shutil.rmtree(folder / "run.checkpoints", ignore_errors=True)
     status = attempt(options, folder / "run", 1e9, number)
     assert status == 0, (folder / "messages").read_text()
     assert left(folder / "run") == whole
