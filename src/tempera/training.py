@@ -72,7 +72,7 @@ def train(
     >>> list(run.metrics)
     ['untrained', 'bm25', 'trained']
     """
-    tqdm.get_lock()  # made now: a signal while tqdm makes it within `write` would end in an AttributeError
+    tqdm.get_lock()  # type: ignore[no-untyped-call]  # made now: a signal while tqdm makes it within `write` would end in an AttributeError
     options = configuration.of(config, overrides)
     if data is not None:
         about = options.values.get("data", {})

@@ -412,3 +412,45 @@ def test_histories_are_what_stands_strictly_before(strict: bool) -> None:
         own = range(timeline.offsets[user], timeline.offsets[user + 1])
         before = [j for j in own if (timeline.time[j] < timeline.time[k] if strict else j < k)]
         assert list(range(begin[k], stop[k])) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "message"),
+    [
+        (
+            "events.csv",
+            'user,item,time\n"c","h","2020-01-01"\n"c","1","3"',
+            "events.csv, row 2: column 'time' is '3', and a time as in the rows before is expected",
+        ),
+        (
+            "events.csv",
+            "user,item,time\nc,h,2020-01-01\nc,1,soon",
+            "events.csv, row 2: column 'time' is 'soon', and a number or an ISO date is expected",
+        ),
+        (
+            "events.jsonl",
+            '{"user": 8, "item": 0, "time": [null, 0.7, 1' + "0" * 400 + "]}",
+            "events.jsonl",
+        ),
+        (
+            "events.jsonl",
+            '{"user": 8, "item": 0, "time": 9007199254740993}\n{"user": 8, "item": 4, "time": 1180591620717411303424}',
+            "events.jsonl",
+        ),
+    ],
+)
+def test_times_of_several_kinds_are_refused_in_one_line(tmp_path: Path, name: str, rows: str, message: str) -> None:
+    (tmp_path / name).write_text(rows)
+    with pytest.raises(DataError) as error:
+        Interactions(path=str(tmp_path / name)).read()
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_texts_that_are_not_utf8_in_one_of_two_columns_of_a_name(tmp_path: Path) -> None:
+    wrong = pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"\xff\xfe")]
+    )
+    table = pa.Table.from_arrays([wrong, pa.array(["a", "b"]), pa.array([1, 2])], names=["user", "user", "time"])
+    parquet.write_table(table, tmp_path / "events.parquet")
+    with pytest.raises(DataError, match=r"events\.parquet, row 1: column 'user' is not UTF-8"):
+        Interactions(path=str(tmp_path / "events.parquet")).read()

@@ -96,8 +96,14 @@ class _Reader:
                 return values.cast(kind).cast(_DATE) if pa.types.is_timestamp(kind) else values.cast(kind)
             except pa.ArrowInvalid:
                 continue
-        bad = next(row for row, text in enumerate(values) if not any(_is(kind, text) for kind in _TIMES))
-        return self.fail("time", bad, f"is {values[bad].as_py()!r}, and a number or an ISO date is expected")
+        kinds = list(_TIMES)
+        for row, text in enumerate(values):
+            own = [kind for kind in _TIMES if _is(kind, text)]
+            kinds = [kind for kind in kinds if kind in own]
+            if not kinds:
+                expected = "a time as in the rows before" if own else "a number or an ISO date"
+                self.fail("time", row, f"is {text.as_py()!r}, and {expected} is expected")
+        return self.fail_column("time", values.type, "numbers or ISO dates are expected")
 
     def weights(self) -> NDArray[np.float32]:
         """How much each row counts, [r]."""
@@ -135,7 +141,10 @@ class _Reader:
         name, table = self.columns[role], self.block.table
         if name not in table.column_names:
             return pa.nulls(len(table))
-        column = table[name].combine_chunks()
+        try:
+            column = table[name].combine_chunks()
+        except pa.ArrowException:  # lists of what no list could hold
+            self.fail_column(role, table[name].type, "one value in each row is expected")
         return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
     def leave_out(self, reason: str, which: Mask) -> None:

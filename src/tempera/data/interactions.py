@@ -213,7 +213,7 @@ def _gathered(tables: Iterator[pa.Table], folder: Path | None, where: str) -> pa
     parts = list(tables) if folder is None else _written(tables, folder)
     try:
         table = pa.concat_tables(parts, promote_options="permissive")
-    except pa.ArrowTypeError as error:
+    except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
         raise DataError(f"{where}: the files hold one column in several ways: {str(error).splitlines()[0]}") from None
     for name, column in zip(table.column_names, table.columns):
         if column.null_count:

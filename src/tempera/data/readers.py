@@ -116,10 +116,10 @@ def valid(table: pa.Table, file: str, first: int = 1) -> None:
     try:
         table.validate(full=True)
     except pa.ArrowInvalid:
-        for name in table.column_names:
+        for name, column in zip(table.column_names, table.columns):
             for row in range(len(table)):
                 try:
-                    table[name][row].as_py()
+                    column[row].as_py()
                 except UnicodeDecodeError:
                     raise DataError(f"{file}, row {first + row}: column {name!r} is not UTF-8") from None
         raise
