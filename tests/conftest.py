@@ -17,6 +17,7 @@ import pytest
 
 # Spinning threads slow a shared machine down by up to 20x; this has to be set before torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side, one on each core
 # What a shell starts in the background ignores Ctrl-C, and so would all that is started here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

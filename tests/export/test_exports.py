@@ -121,14 +121,15 @@ def test_faiss_finds_nearly_the_same(run: Path, kind: str, least: float) -> None
     assert facts["overlap@10"] >= least and facts["kind"] == kind and facts["documents"] == COUNT
     assert sorted(p.name for p in (run / "out").iterdir()) == ["documents.arrow", "index.faiss", "metrics.json"]
     same = total = 0
+    opened = Run(run)
     for query in texts_of(20, 1):
-        exact, near = Run(run).search(query), Run(run).search(query, index=run / "out")
+        exact, near = opened.search(query), opened.search(query, index=run / "out")
         assert [hit.rank for hit in near] == list(range(1, len(near) + 1))
         assert [hit.score for hit in near] == sorted((hit.score for hit in near), reverse=True)
         same += len({hit.id for hit in exact} & {hit.id for hit in near})
         total += 10
         if kind == "hnsw":  # its vectors are whole, so that scores are cosines
-            scores = {hit.id: hit.score for hit in Run(run).search(query, COUNT)}
+            scores = {hit.id: hit.score for hit in opened.search(query, COUNT)}
             assert all(hit.score == pytest.approx(scores[hit.id], abs=1e-5) for hit in near)
     assert same / total >= least - 0.1
     other_model(run)

@@ -248,7 +248,7 @@ def test_a_killed_trial_is_one_that_failed(small: dict[str, Any], tmp_path: Path
     config.write_text(configuration.dump(small))
     space.write_text(configuration.dump(SPACE))
     command = [sys.executable, "-m", "tempera", "tune", str(config), "--space", str(space), "--trials", "3"]
-    longer = ["train.max_steps=60", "--no-prune", "--json", "--keep", "0"]
+    longer = ["train.max_steps=30", "--no-prune", "--json", "--keep", "0"]
     process = subprocess.Popen(
         [*command, *longer, "--output", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

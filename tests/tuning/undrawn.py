@@ -3,6 +3,7 @@
 import tempera.leaving
 from tempera.tuning.worker import load, serve, trial
 
-tempera.leaving.render = lambda report: ""
-load()
-serve(trial)
+if __name__ == "__main__":
+    tempera.leaving.render = lambda report: ""
+    load()
+    serve(trial)

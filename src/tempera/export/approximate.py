@@ -44,6 +44,7 @@ def write(path: Path, vectors: Vectors, kind: str) -> None:
         parts = max(part for part in range(1, max(2, width // 4 + 1)) if width % part == 0)
         index = faiss.index_factory(width, f"IVF{clusters},PQ{parts}x8", faiss.METRIC_INNER_PRODUCT)
         index.nprobe = max(1, clusters // 8)
+        index.do_polysemous_training = False  # it orders codes, in 10 s and more, for a search that is not ours
         index.pq.cp.min_points_per_centroid = 1  # it says in 32 lines that more documents would be better
         index.train(np.ascontiguousarray(vectors))
     else:
