@@ -160,7 +160,8 @@ def test_a_key_given_twice(refusal, content: str, message: str) -> None:
 
 def test_aliases_repeat_and_may_hold_themselves(loaded) -> None:
     assert loaded("a: &x {b: 1}\nc: *x\n").values == {"a": {"b": 1}, "c": {"b": 1}}
-    assert loaded("a: &x {b: 1}\nc:\n  <<: *x\n  d: 2\n").values["c"] == {"b": 1, "d": 2}
+    merged = loaded("a: &x {b: 1, d: 1}\nc:\n  <<: *x\n  d: 2\n")
+    assert merged.values["c"] == {"b": 1, "d": 2} and merged.place("c.d").endswith(":4")
     itself = loaded("a: &x [*x]\n").values["a"]
     assert itself[0] is itself
     nested = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 5))

@@ -12,6 +12,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from typing import Any, get_args, get_origin
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -279,6 +280,7 @@ def _makes_objective(make: Any) -> bool:
     return make in PARTS[Objective].values()
 
 
+@cache
 def _hints(make: Callable[..., Any]) -> dict[str, Any]:
     """Parameters and their annotations; a preset's include every part of the objective it may replace."""
     target = make.__init__ if inspect.isclass(make) else make

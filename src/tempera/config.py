@@ -69,23 +69,24 @@ def _read(path: Path) -> Options:
     def place(line: int) -> str:
         return f"{path}:{line + 1}"
 
-    node, values = _parse(text, str(path), place)
+    values, places = _parse(text, str(path), "", place)
     if values is None:
         return Options()
     if not isinstance(values, dict):
         raise ConfigError(f"{path} holds {type(values).__name__}, and a mapping of sections is expected")
-    options = Options(values)
-    _locate(node, "", place, options.places, set())
-    return options
+    return Options(values, places)
 
 
-def _parse(text: str, what: str, place: Place) -> tuple[yaml.Node | None, Any]:
-    """YAML as nodes, which know their lines, and as values."""
+def _parse(text: str, what: str, prefix: str, place: Place) -> tuple[Any, dict[str, str]]:
+    """YAML as values, and where each key below `prefix` was written."""
+    places: dict[str, str] = {}
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
         if _size(node, {}) > _MOST:
             raise ConfigError(f"{what} stands for more than {_MOST:,} values, by aliases of aliases: write them out")
-        return node, yaml.safe_load(text)
+        _locate(node, prefix, place, places, set())  # first, for constructing puts merged keys in their places
+        return None if node is None else loader.construct_document(node), places
     except ConfigError:
         raise
     except yaml.MarkedYAMLError as error:
@@ -131,12 +132,11 @@ def _overridden(options: Options, overrides: Sequence[str]) -> Options:
             raise ConfigError(f"{override!r}: an override is dotted.key=value, such as objective.temperature=0.1")
         if "[" in key:
             raise ConfigError(f"{key}: an item of a list cannot be set; set {key[: key.index('[')]} as a whole")
-        node, value = _parse(text, override, lambda _: COMMAND_LINE)
+        value, below = _parse(text, override, key, lambda _: COMMAND_LINE)
         _set(options.values, key, value)
         for path in [path for path in options.places if path.startswith((f"{key}.", f"{key}["))]:
             del options.places[path]
-        options.places[key] = COMMAND_LINE
-        _locate(node, key, lambda _: COMMAND_LINE, options.places, set())
+        options.places |= {key: COMMAND_LINE, **below}
     return options
 
 
