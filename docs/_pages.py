@@ -104,9 +104,8 @@ def first_line(make: Any) -> str:
 
 
 def _table(title: str, make: Any) -> list[str]:
-    hints, told = build._hints(make), described(make)
-    if make is Matryoshka:
-        hints.pop("objective")
+    hints = {n: hint for n, hint in build._hints(make).items() if (make, n) != (Matryoshka, "objective")}
+    told = described(make)
     lines = [f"{title}:" if title else first_line(make), ""]
     if not hints:
         return lines[:1]

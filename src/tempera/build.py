@@ -281,16 +281,14 @@ def _makes_objective(make: Any) -> bool:
 
 
 @cache
-def _hints(make: Callable[..., Any]) -> dict[str, Any]:
+def _hints(make: Callable[..., Any]) -> Mapping[str, Any]:
     """Parameters and their annotations; a preset's include every part of the objective it may replace."""
     target = make.__init__ if inspect.isclass(make) else make
     hints = typing.get_type_hints(target, include_extras=True)
     parameters = inspect.signature(make).parameters.values()
     named = {p.name: hints[p.name] for p in parameters if p.kind is not p.VAR_KEYWORD}
-    return {
-        **named,
-        **({} if len(named) == len(parameters) else {k: v for k, v in _hints(Objective).items() if k not in named}),
-    }
+    rest = {} if len(named) == len(parameters) else {k: v for k, v in _hints(Objective).items() if k not in named}
+    return types.MappingProxyType({**named, **rest})
 
 
 def _options_of(made: Any) -> dict[str, Any]:
