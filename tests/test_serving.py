@@ -182,6 +182,25 @@ def test_parts_of_several_runs_are_refused(run: Path, titled: Path, tmp_path: Pa
             Run(folder).recommend("u1")
 
 
+def test_tables_of_a_run_that_its_towers_cannot_read_are_named(titled: Path, tmp_path: Path) -> None:
+    whole = parquet.read_table(titled / "model" / "items.parquet")
+    for i, (change, says) in enumerate(
+        (
+            (
+                lambda names: [name.upper() if name == "title" else name for name in names],
+                r"model do not fit .*'title'",
+            ),
+            (lambda names: ["number" if name == "id" else name for name in names], r"items\.parquet .* no column id"),
+            (lambda names: [b"\x9f" if name == "title" else name for name in names], r"items\.parquet is not readable"),
+        )
+    ):
+        folder = tmp_path / str(i)
+        shutil.copytree(titled, folder)
+        parquet.write_table(whole.rename_columns(change(whole.column_names)), folder / "model" / "items.parquet")
+        with pytest.raises(DataError, match=says):
+            Run(folder).recommend("u1")
+
+
 def test_the_command_answers_as_the_function(tempera: Any, run: Path) -> None:
     found = Run(run).recommend("u3", k=3)
     answer = tempera("recommend", run, "--user", "u3", "-k", 3)

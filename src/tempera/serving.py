@@ -202,6 +202,8 @@ def entities(path: Path) -> Entities:
     """
     try:
         table = parquet.read_table(path)
+        if "id" not in table.column_names:  # names that are no text raise a ValueError here
+            raise DataError(f"{path} is not readable: it has no column id")
         count = table.column(table.num_columns - 1).to_numpy().astype(np.int64)
         return Entities(table.remove_column(table.num_columns - 1), count)
     except FileNotFoundError:
@@ -241,9 +243,11 @@ def opened(config: Config, users: Entities, items: Entities, weights: Path) -> F
         DataError: weights that are of other towers, or no weights.
     """
     assert isinstance(config.tower, Features)
-    tower = config.tower.build(users, items)
     try:
+        tower = config.tower.build(users, items)
         tower.load_state_dict(tensors_of(weights.read_bytes()))
+    except DataError as error:
+        raise DataError(f"the tables in {weights.parent} do not fit the run's config.yaml: {error}") from None
     except FileNotFoundError:
         raise DataError(f"{weights} is missing: the run is not whole") from None
     except (RuntimeError, SafetensorError) as error:
