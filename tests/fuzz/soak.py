@@ -40,6 +40,7 @@ def samples(folder: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
+    import tempera.config
     import tempera.leaving
     import tempera.training
 
@@ -64,6 +65,8 @@ def samples(folder: Path) -> None:
     tempera.training.train(
         {"data": {**data, "split": "leave_last_out"}, "tower": towers, **short, **more}, folder / "items"
     )
+    # What is read of it, lest most of the time goes into YAML of other sections.
+    (folder / "items" / "config.yaml").write_text(tempera.config.dump({"tower": towers}))
 
 
 def work(name: str, sample: Path, first: int, inputs: int, seconds: float, only: bool) -> None:
