@@ -205,6 +205,8 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(
 
 def attempt(options: dict[str, Any], output: Path, after: float, number: int) -> int:
     """Train in a process of its own, which gets a signal after some seconds; its exit status as `os.wait` has it."""
+    asking = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, asking)  # until the child hears them in its own way, and not in pytest's
     process = os.fork()
     if not process:
         quiet = os.open(output.with_name("messages"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -212,8 +214,9 @@ def attempt(options: dict[str, Any], output: Path, after: float, number: int) ->
         torch.set_num_threads(1)  # the threads of the process that forked are not there
         code = 1
         try:
-            signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-            signal.signal(signal.SIGINT, lambda number, frame: sys.exit(128 + number))
+            for each in asking:
+                signal.signal(each, lambda number, frame: sys.exit(128 + number))
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, asking)
             train(options, output)
             code = 0
         except SystemExit as stop:
@@ -222,6 +225,7 @@ def attempt(options: dict[str, Any], output: Path, after: float, number: int) ->
             traceback.print_exc()
         finally:
             os._exit(code)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, asking)
     deadline = time.monotonic() + after
     while time.monotonic() < deadline:
         ended, status = os.waitpid(process, os.WNOHANG)

@@ -218,6 +218,14 @@ def test_damaged_models(copy: Path, damage: Callable[[Path], None], message: str
     assert str(error.value).startswith(message.format(copy)) and "\n" not in str(error.value)
 
 
+def test_a_tokenizer_without_the_token_of_unknown_words_is_named(copy: Path) -> None:
+    edit("tokenizer.json", lambda text: text.replace(b'"unk_token": "[UNK]"', b'"unk_token": "[UK]"'))(copy)
+    encode = load(copy)
+    assert b'"[UK]"' in (copy / "tokenizer.json").read_bytes()
+    with pytest.raises(DataError, match=r"has a tokenizer that reads no texts: Unk token `\[UK\]` not found"):
+        encode(["☃ \u2d30"])
+
+
 def test_padding_that_another_program_has_stored_is_not_read(copy: Path, by_hand: np.ndarray) -> None:
     from tokenizers import Tokenizer
 

@@ -69,7 +69,12 @@ def _static(folder: Path) -> Encode:
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
         vectors = np.zeros((len(texts), table.shape[1]), np.float32)
-        for row, encoding in enumerate(tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)):
+        try:
+            with without_panics():
+                encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        except Exception as error:  # tokenizers raises no narrower one
+            raise DataError(f"{folder} has a tokenizer that reads no texts: {error}") from None
+        for row, encoding in enumerate(encodings):
             if encoding.ids:
                 mean = table[encoding.ids].mean(0)
                 vectors[row] = mean / max(float(np.linalg.norm(mean)), 1e-12)
