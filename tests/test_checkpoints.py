@@ -212,17 +212,22 @@ def attempt(options: dict[str, Any], output: Path, after: float, number: int) ->
         quiet = os.open(output.with_name("messages"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(quiet, 2)
         torch.set_num_threads(1)  # the threads of the process that forked are not there
-        code = 1
+        code, heard = 1, []
+
+        def stop(number: int, _: object) -> None:  # as the command line does
+            heard.append(128 + number)
+            sys.exit(heard[0])
+
         try:
             for each in asking:
-                signal.signal(each, lambda number, frame: sys.exit(128 + number))
+                signal.signal(each, stop)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, asking)
             train(options, output)
             code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
         except BaseException:
-            traceback.print_exc()
+            code = heard[0] if heard else 1
+            if not heard:
+                traceback.print_exc(file=os.fdopen(2, "w"))
         finally:
             os._exit(code)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, asking)
@@ -272,27 +277,33 @@ def test_killed_anywhere_many_times(
     assert campaign(options_of[kind], tmp_path, 25, 1, number) == 25
 
 
+@pytest.mark.parametrize(("kind", "steps"), [("static", 8), ("mining", 24)])  # 24 are all
 def test_a_signal_saves_and_ends_with_the_handler_that_was_there(
-    options_of: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    kind: str,
+    steps: int,
+    options_of: dict[str, dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
 ) -> None:
     from tempera.engine import loop
 
     step, counted = loop.step, iter(range(10**9))
 
     def asking(*arguments: Any) -> Any:
-        if next(counted) == 7:
+        if next(counted) == steps - 1:
             signal.raise_signal(signal.SIGINT)
         return step(*arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(loop, "step", asking)
         with pytest.raises(KeyboardInterrupt):  # as Python has it without a command line
-            train(options_of["static"], tmp_path / "run", ["train.save_steps=100"])
-    assert [path.name for path in (tmp_path / "run.checkpoints").glob("step-*")] == ["step-000000008"]
+            train(options_of[kind], tmp_path / "run", ["train.save_steps=100"])
+    assert [path.name for path in (tmp_path / "run.checkpoints").glob("step-*")] == [f"step-{steps:09}"]
     assert "the same command goes on from it" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    whole = left(train(options_of["static"], tmp_path / "whole").folder)
-    found = left(train(options_of["static"], tmp_path / "run").folder)
+    whole = left(train(options_of[kind], tmp_path / "whole").folder)
+    found = left(train(options_of[kind], tmp_path / "run").folder)
     whole["files"].pop("config.yaml"), found["files"].pop("config.yaml")
     assert found == whole
 

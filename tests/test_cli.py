@@ -336,6 +336,23 @@ def test_a_stopped_training_leaves_a_checkpoint_and_nothing_else(
     assert [path.name for path in folder.iterdir()] == ["run.checkpoints"]
 
 
+def test_a_signal_while_a_class_is_made_ends_the_command() -> None:
+    """Python 3.11 makes a RuntimeError of it there."""
+    code = """
+import signal
+from tempera import cli
+
+class Part:
+    def __set_name__(self, owner, name):
+        signal.raise_signal(signal.SIGTERM)
+
+cli.app = lambda *given, **named: type("Whole", (), {"part": Part()})
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
+
+
 def only(folder: Path) -> Path:
     (path,) = folder.iterdir()
     return path

@@ -234,8 +234,7 @@ class Job:
                     self.keep()
                 if asked.number:
                     break
-                if progress.step < steps:
-                    self.renew(progress.step)
+                self.renew(progress.step)
                 if options.fsdp:
                     self.task.tower.cpu()  # the device's memory is for the steps
         self.gather()
@@ -319,7 +318,9 @@ class Job:
         self.alarms.collapse(step, found.spread)
 
     def renew(self, step: int) -> None:
-        """What follows the model, before a step, counted from 0, draws its rows."""
+        """What follows the model, before a step, counted from 0, draws its rows; behind the last step nothing does."""
+        if step == self.steps:
+            return
         turn = self.turn(step)
         if turn:
             self.gather()
@@ -330,7 +331,7 @@ class Job:
     def turn(self, step: int) -> bool:
         """Whether something is computed anew after so many steps."""
         guide = self.config.train.guide_every if self.config.train.guide == SELF else None
-        return step > 0 and any(step % every == 0 for every in (self.config.mining.every, guide) if every)
+        return 0 < step < self.steps and any(step % every == 0 for every in (self.config.mining.every, guide) if every)
 
     def agree(self) -> str:
         """Refuse processes that do not begin alike: their gradients would be summed all the same; what they begin with."""

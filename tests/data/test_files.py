@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -97,6 +98,34 @@ def test_a_block_may_end_anywhere(put, monkeypatch: pytest.MonkeyPatch, kind: st
     rows = [(f"query,\n\n{i}", f'"doc"\n{i}\n') for i in range(50)]
     pairs = read(put("a" + kind, encode(rows, kind)))
     assert list(zip(pairs.texts("query"), pairs.texts("doc"))) == rows
+
+
+@pytest.mark.parametrize("kind", ["s", "ls", "li", "ln", "lls", "lln", "los", "ols", "oln", "lon"])
+def test_json_lines_are_what_python_reads(put, kind: str) -> None:
+    """Texts, numbers and nulls in lists and objects: Arrow alone loses the nulls that a first list begins with."""
+    draw = random.Random(kind)
+
+    def value(kind: str) -> Any:
+        if kind == "n" or draw.random() < 0.35:
+            return None
+        if kind == "s":
+            return draw.choice(["", "a", "null", "\u6f22"])
+        if kind == "i":
+            return draw.randint(-5, 5)
+        if kind[0] == "l":
+            return [value(kind[1:]) for _ in range(draw.randint(0, 3))]
+        return {"x": value(kind[1:]), "y": value("s")}
+
+    for _ in range(40):
+        rows = [{"a": value(kind), "b": value("ls")} for _ in range(draw.randint(1, 4))]
+        path = put("rows.jsonl", "\n".join(map(json.dumps, rows)).encode())
+        assert [row for block in readers.blocks(Path(path)) for row in block.table.to_pylist()] == rows
+
+
+def test_a_table_whose_columns_change_their_type_is_refused(put) -> None:
+    path = put("rows.jsonl", b'{"a": [1]}\n{"a": [2]}\n{"a": ["x"]}')
+    with pytest.raises(DataError, match=r"rows\.jsonl: a column changes its type on the way: "):
+        readers.read_table(Path(path))
 
 
 def test_texts_that_look_like_something_else_stay_texts(put) -> None:

@@ -44,25 +44,30 @@ def main() -> None:
     """Run a command; what the user got wrong is one line on standard error and exit code 2."""
     # Spinning threads slow a shared machine down by up to 20x; this has to be set before torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    asked: list[int] = []
+
+    def stop(number: int, _: object) -> NoReturn:
+        """End by way of every `finally`, so that no half-written folder stays; 130 for Ctrl-C, 143 for SIGTERM."""
+        asked.append(number)
+        sys.exit(128 + number)
+
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
-            signal.signal(number, _stop)
+            signal.signal(number, stop)
     try:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
-    except typer.Exit as stop:
-        code = stop.exit_code
-    except TemperaError as error:
-        code = _fail(str(error))
+    except typer.Exit as end:
+        code = end.exit_code
     except Exception as error:
-        if not hasattr(error, "format_message"):
+        if asked:  # where a class is made, Python 3.11 turns the end into a RuntimeError
+            code = 128 + asked[0]
+        elif isinstance(error, TemperaError):
+            code = _fail(str(error))
+        elif hasattr(error, "format_message"):
+            code = _fail(error.format_message())
+        else:
             raise
-        code = _fail(error.format_message())
     sys.exit(code or 0)
-
-
-def _stop(number: int, _: object) -> NoReturn:
-    """End by way of every `finally`, so that no half-written folder stays; 130 for Ctrl-C, 143 for SIGTERM."""
-    sys.exit(128 + number)
 
 
 def _fail(message: str) -> int:

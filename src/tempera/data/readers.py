@@ -57,8 +57,16 @@ def blocks(path: Path) -> Iterator[Block]:
 
 
 def read_table(path: Path) -> pa.Table:
-    """Every row of a file, all texts valid UTF-8; columns of CSV are texts."""
-    return pa.concat_tables([block.table for block in blocks(path)], promote_options="permissive")
+    """Every row of a file, all texts valid UTF-8; columns of CSV are texts.
+
+    Raises:
+        DataError: as `blocks` does, and for columns that change their type.
+    """
+    tables = [block.table for block in blocks(path)]
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise DataError(f"{path}: a column changes its type on the way: {str(error).splitlines()[0]}") from None
 
 
 def _shards(folder: Path) -> list[Path]:
@@ -126,22 +134,61 @@ def valid(table: pa.Table, file: str, first: int = 1) -> None:
 
 
 def _json(path: Path) -> Iterator[pa.Table]:
-    import pyarrow.json as reader
-
     first = 1
     with opened(path) as file:
         for lines in whole_lines(file, path):
             try:
                 lines.decode("utf-8")
                 refuse_fatal(lines, path, first)
-                options = reader.ReadOptions(block_size=len(lines) + 1, use_threads=False)
-                table = reader.read_json(io.BytesIO(lines), options)
+                table = _parsed(lines)
             except (pa.ArrowInvalid, UnicodeDecodeError) as error:
                 _json_fault(path, lines, first, error)
             yield table
             first += len(table)
     if first == 1:
         yield pa.table({})
+
+
+def _parsed(lines: bytes) -> pa.Table:
+    """JSON lines as a table.
+
+    Where types are inferred, Arrow loses nulls that a column's first list begins with, and moves the values of later rows up
+    (apache/arrow#51305); where they are given, it does not.
+    """
+    import pyarrow.json as reader
+
+    options = reader.ReadOptions(block_size=len(lines) + 1, use_threads=False)
+    table = reader.read_json(io.BytesIO(lines), options)
+    try:
+        table.validate(full=True)
+    except pa.ArrowInvalid:
+        schema = pa.schema([field.with_type(_with_texts(field.type)) for field in table.schema])
+        read = reader.read_json(io.BytesIO(lines), options, reader.ParseOptions(explicit_schema=schema))
+        columns = [_as(column.combine_chunks(), kind) for column, kind in zip(read.columns, table.schema.types)]
+        table = pa.table(columns, schema=table.schema)
+        table.validate(full=True)
+    return table
+
+
+def _with_texts(kind: pa.DataType) -> pa.DataType:
+    """A type whose lists of nothing but nulls are lists of texts, which Arrow counts right."""
+    if pa.types.is_list(kind):
+        return pa.list_(pa.string() if pa.types.is_null(kind.value_type) else _with_texts(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_with_texts(field.type)) for field in kind])
+    return kind
+
+
+def _as(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Values of the type that `_with_texts` has made of `kind`, as `kind`."""
+    if pa.types.is_null(kind):
+        return pa.nulls(len(values))
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(values.offsets, _as(values.values, kind.value_type), mask=values.is_null())
+    if pa.types.is_struct(kind):
+        parts = [_as(values.field(i), field.type) for i, field in enumerate(kind)]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=values.is_null())
+    return values
 
 
 def opened(path: Path) -> BinaryIO:
