@@ -140,7 +140,7 @@ def _json(path: Path) -> Iterator[pa.Table]:
             try:
                 lines.decode("utf-8")
                 refuse_fatal(lines, path, first)
-                table = _parsed(lines)
+                table = _table(lines)
             except (pa.ArrowInvalid, UnicodeDecodeError) as error:
                 _json_fault(path, lines, first, error)
             yield table
@@ -149,7 +149,7 @@ def _json(path: Path) -> Iterator[pa.Table]:
         yield pa.table({})
 
 
-def _parsed(lines: bytes) -> pa.Table:
+def _table(lines: bytes) -> pa.Table:
     """JSON lines as a table.
 
     Where types are inferred, Arrow loses nulls that a column's first list begins with, and moves the values of later rows up
