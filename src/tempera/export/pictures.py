@@ -28,6 +28,7 @@ _BLUE, _GREY, _QUIET, _RULE = "#1d5fd1", "#a3adba", "#5b6778", "#cbd5e1"
 _SYSTEMS = {"untrained": _GREY, "bm25": "#b45309", "trained": _BLUE}
 _LINES = (_BLUE, "#be3455", "#0f766e", "#7e3fb0", "#8a6100", "#475569")
 SIZE = 4.3, 3.6  # inches
+_BAR = 0.16  # inches of a bar with a number
 _POINTS = 1000  # of a line; more cannot be seen and would make the page large
 
 
@@ -63,7 +64,9 @@ def pictures(
         drawings["training"] = partial(_training, steps=steps)
     if evaluations:
         drawings["evaluations"] = partial(_curves, records=evaluations, rival=systems.get(rival or "", {}))
-    return {name: _svg(name, draw) for name, draw in drawings.items()}
+    bars = len(systems) * max(map(len, systems.values()), default=0)
+    heights = {"systems": max(SIZE[1], 1 + _BAR * bars)}  # so that no number stands upon another
+    return {name: _svg(name, draw, heights.get(name, SIZE[1])) for name, draw in drawings.items()}
 
 
 @contextmanager
@@ -86,9 +89,9 @@ def svg_of(figure: Figure) -> str:
     return text.getvalue()
 
 
-def _svg(name: str, draw: Callable[[Figure], None]) -> str:
+def _svg(name: str, draw: Callable[[Figure], None], height: float) -> str:
     """What is drawn, as an element whose ids are found in no other picture."""
-    with canvas(name, *SIZE) as figure:
+    with canvas(name, SIZE[0], height) as figure:
         draw(figure)
         svg = svg_of(figure)
     return re.sub(r'( id="| xlink:href="#|url\(#)', rf"\1{name}-", svg[svg.index("<svg") :])
@@ -174,7 +177,7 @@ def _bars(figure: Figure, systems: Mapping[str, Scores]) -> None:
     axes.invert_yaxis()
     axes.grid(False, axis="y")
     axes.margins(x=0.12)
-    figure.legend(loc="outside upper left", ncols=min(3, len(systems)))
+    figure.legend(loc="outside upper left", ncols=len(systems) if len(systems) < 4 else 2)
 
 
 def _histograms(figure: Figure, spreads: Mapping[str, Spread]) -> None:
