@@ -84,3 +84,25 @@ def test_a_dial_learns_from_the_batches_without_a_temperature_only(tmp_path: Pat
 def test_temperatures_that_are_refused(options: dict[str, Any], says: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=says):
         build(configuration.of(mixture(tmp_path, **options)))
+
+
+def test_rows_of_sources_without_weights_count_1(tmp_path: Path) -> None:
+    options = mixture(tmp_path)
+    first = tmp_path / "0.jsonl"
+    rows = [{**json.loads(line), "weight": 2.5} for line in first.read_text().splitlines()]
+    first.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = Retrieval(build(configuration.of(options)), tmp_path / "cache", tmp_path / "vectors")
+    origin = task.split.pairs.table["source"].to_numpy()[task.split.train]
+    for number, rows in enumerate(task.sampler(0, 12)):
+        (source,) = set(origin[rows.numpy()].tolist())
+        weight = task.batch(rows, number).weight
+        assert weight is not None and weight.tolist() == [2.5 if source == 0 else 1.0] * len(rows)
+
+
+def test_bm25_is_ranked_as_deep_as_the_metrics_look(tmp_path: Path) -> None:
+    options = mixture(tmp_path)
+    more = ["evaluation.bm25=true", "evaluation.metrics=[recall@100,recall@170]"]
+    task = Retrieval(build(configuration.of(options, more)), tmp_path / "cache", tmp_path / "vectors")
+    found = task.baselines()["bm25"].metrics
+    assert len(task.split.corpus) > 170 and found["recall@170"] >= found["recall@100"]
+    assert task.baselines()["bm25"].ranked.shape[1] == 170

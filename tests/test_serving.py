@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,15 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from tempera.core.frame import Frame
-from tempera.errors import DataError
+from tempera import config as configuration
+from tempera.build import build
+from tempera.core.frame import Events, Frame
+from tempera.errors import ConfigError, DataError
+from tempera.evaluation import baselines
 from tempera.export.index import Index
+from tempera.recommendation import Recommendation
 from tempera.run import Run
+from tempera.serving import Recommender
 from tempera.training import train
 
 ITEMS, USERS, WIDTH = 30, 40, 8
@@ -180,6 +186,35 @@ def test_parts_of_several_runs_are_refused(run: Path, titled: Path, tmp_path: Pa
         (folder / part).unlink()
         with pytest.raises(DataError, match=r"is missing: the run is not whole"):
             Run(folder).recommend("u1")
+
+
+def test_who_has_no_history_has_no_time_since_it(data: Path, tmp_path: Path) -> None:
+    """As in training, where that time is unknown, and not 0."""
+    given = options(data, query=["elapsed"], history={"pools": [{"mean": {"last": 2}}]})
+    folder = train(given, tmp_path / "run", ["train.max_steps=20"]).folder
+    recommender = Recommender(folder)
+    nothing, one = np.empty(0, np.int64), np.zeros(1, np.int64)
+    found = recommender.vectors([None, 0], [nothing, one], elapsed=0.0)
+    events = Events(torch.zeros(1, dtype=torch.int64), torch.tensor([0, 0]), torch.tensor([0, 1]))
+    users = torch.tensor([len(recommender.users.table) - 1, 0])
+    frame = Frame({"user": users, "history": events, "elapsed": torch.tensor([math.nan, 0.0])})
+    assert np.allclose(found, recommender.tower.encode(frame, "query").numpy(), atol=1e-6)
+    frame.columns["elapsed"] = torch.tensor([0.0, 0.0])
+    assert not np.allclose(found[0], recommender.tower.encode(frame, "query").numpy()[0], atol=1e-4)
+
+
+def test_baselines_that_cannot_be_made_are_refused_before_training(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(baselines, "_LIMIT", 29)
+    with pytest.raises(ConfigError, match=r"evaluation.baselines needs a table of items .* 30 items are more than 29"):
+        Recommendation(build(configuration.of(options(data), ["evaluation.baselines=true"])), tmp_path)
+    named = tmp_path / "named"
+    table = parquet.read_table(written(named) / "items.parquet")
+    lists = pa.array([[text] for text in table["title"].to_pylist()])
+    parquet.write_table(table.set_column(1, "title", lists), named / "items.parquet")
+    with pytest.raises(DataError, match=r"items are called by their column title, which is list<.*>: rename it"):
+        Recommendation(build(configuration.of(options(named))), tmp_path / "cache")
 
 
 def test_tables_of_a_run_that_its_towers_cannot_read_are_named(titled: Path, tmp_path: Path) -> None:

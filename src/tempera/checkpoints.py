@@ -149,7 +149,9 @@ def _damaged(folder: Path, error: Exception) -> DataError:
 def _lasting(config: Mapping[str, Any]) -> dict[str, Any]:
     """Options as JSON has them, without those that may change from one start to the next."""
     known: dict[str, Any] = json.loads(json.dumps(config, default=str))
-    for name in ("save_steps", "save_total_limit", "skip_non_finite", "report_to"):
+    told = ("save_steps", "save_total_limit", "skip_non_finite", "report_to")
+    fitted = ("cache", "cache_memory", "micro_batch_tokens", "fsdp")  # to what memory there is: equal up to rounding
+    for name in (*told, *fitted):
         known.get("train", {}).pop(name, None)
     return known
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from .data.visits import Visits
 from .data.withheld import Withheld, withhold
 from .engine.distributed import ALONE, Group
 from .errors import ConfigError, DataError, TemperaError
-from .evaluation.baselines import BASELINES, Observed, by_history
+from .evaluation.baselines import BASELINES, Observed, by_history, refuse_many
 from .evaluation.catalogue import Histories, Scores, inner
 from .evaluation.cold import ColdItems, Means
 from .evaluation.popularity import Popularity
@@ -66,6 +65,7 @@ class Recommendation:
     visits: Visits
     users: Entities
     items: Entities
+    titles: list[str]  # what items are called: a title or a name if there is one, else their ids
     tower: FeatureTowers
 
     def __init__(self, config: Config, cache: Path) -> None:
@@ -75,6 +75,8 @@ class Recommendation:
         if not isinstance(config.tower, Features):
             raise ConfigError("tower.kind: users and items are embedded by their features: take kind: features")
         self.timeline = timeline = config.data.read(cache)
+        if config.evaluation.baselines:  # before hours of training
+            refuse_many(len(timeline.item_ids), "evaluation.baselines")
         if timeline.time is None and Elapsed() in config.tower.query:
             raise ConfigError(
                 "tower.query: elapsed needs times, and the interactions have an order only: name a column of times with "
@@ -93,6 +95,7 @@ class Recommendation:
         self.users = Entities(_features(timeline.user_ids, timeline.users), of_users)
         of_items = counted(timeline.item, train, len(timeline.item_ids))
         self.items = Entities(_features(timeline.item_ids, timeline.items), of_items)
+        self.titles = titles_of(self.items.table)
         self._begin()
 
     def fresh(self, config: Config, cache: Path) -> Recommendation:
@@ -288,11 +291,6 @@ class Recommendation:
         users = self.visits.frame(torch.from_numpy(self.division.test[self.protocol][:8]))
         pairs = [(tower.encode(items), tower.encode(users, "query")) for tower in (self.tower, other)]
         return max(float((own - read).abs().max()) for own, read in zip(*pairs))
-
-    @cached_property
-    def titles(self) -> list[str]:
-        """What items are called: a title or a name if there is one, else their ids."""
-        return titles_of(self.items.table)
 
     def examples(self, systems: Mapping[str, Judged], count: int = 10, shown: int = 5) -> list[Example]:
         """Users at random: what they took last, and what was recommended."""

@@ -31,7 +31,7 @@ from .engine.loop import Training
 from .errors import ConfigError, TemperaError
 from .evaluation.lexical import Lexical
 from .evaluation.ranking import Relevant
-from .evaluation.retrieval import DEPTH, Ranking
+from .evaluation.retrieval import Ranking, depth_of
 from .evaluation.sample import Sample, sample_corpus
 from .evaluation.spread import spread
 from .export.card import TEXTS
@@ -249,7 +249,7 @@ class Retrieval:
         if len(chosen):
             tuning = Asked.of(split, asked.query_of, asked.doc_of, rows[chosen])
             self.lexical.tune(tuning.queries, tuning.relevant)
-        ranked = self.lexical.rank(asked.queries, DEPTH)
+        ranked = self.lexical.rank(asked.queries, depth_of(self.config.evaluation.metrics))
         return {"bm25": Ranking.of(ranked, asked.relevant, self.config.evaluation.metrics)}
 
     def rival(self, systems: Mapping[str, Judged]) -> str | None:

@@ -5,6 +5,7 @@ Letters in shapes: n rows, u users, i items, w items of a history, D width.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -170,7 +171,7 @@ class Recommender(RunFolder):
             {
                 "user": torch.tensor([unknown if user is None else user for user in users]),
                 "history": Events(torch.from_numpy(np.concatenate(read)), torch.tensor(start), torch.tensor(stop)),
-                "elapsed": torch.full((len(users),), elapsed),
+                "elapsed": torch.tensor([elapsed if len(codes) else math.nan for codes in read]),
             }
         )
         found: NDArray[np.float32] = self.tower.encode(frame, "query").numpy()
@@ -260,7 +261,14 @@ def opened(config: Config, users: Entities, items: Entities, weights: Path) -> F
 
 def titles_of(table: pa.Table) -> list[str]:
     """What items are called: a title or a name if there is one, else their ids."""
-    names = [table[name].cast(pa.large_string()) for name in TITLES if name in table.column_names]
+    names = []
+    for name in [name for name in TITLES if name in table.column_names]:
+        try:
+            names.append(table[name].cast(pa.large_string()))
+        except pa.ArrowNotImplementedError:
+            raise DataError(
+                f"items are called by their column {name}, which is {table[name].type}: rename it"
+            ) from None
     called: list[str] = pc.coalesce(*names, table["id"].cast(pa.large_string())).to_pylist()
     return called
 

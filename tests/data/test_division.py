@@ -100,6 +100,12 @@ def test_what_cannot_be_divided_is_refused() -> None:
         GlobalTime(0.6, 0.4)
 
 
+def test_a_share_without_an_event_is_refused() -> None:
+    events = generated(0)
+    with pytest.raises(DataError, match=r"test_share 1e-06 of .* events is not one: give a larger share"):
+        GlobalTime(test_share=1e-6, validation_share=0.1)(events)
+
+
 def test_times_may_be_fractions() -> None:
     timeline = Timeline.of([1] * 10, list(range(10)), time=[i / 8 for i in range(10)])
     assert GlobalTime()(timeline).part.tolist() == [0] * 7 + [1] + [2] * 2

@@ -271,8 +271,18 @@ def test_extensions_that_are_not_known(put, name: str) -> None:
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "link.csv").symlink_to(tmp_path / "nowhere.csv")
-    for name in ("nowhere.csv", "nowhere", "folder.csv", "link.csv", "folder.csv/a.csv"):
+    for name in ("nowhere.csv", "nowhere", "link.csv", "folder.csv/a.csv"):
         assert refused(str(tmp_path / name)) == f"no such file: {Path(name).name}"
+
+
+def test_a_folder_may_be_called_as_a_file(tmp_path: Path) -> None:
+    """As those that Spark and Dask write."""
+    folder = tmp_path / "pairs.parquet"
+    folder.mkdir()
+    assert "holds no file to read" in refused(str(folder))
+    for i in range(2):
+        parquet.write_table(pa.table({"query": [f"q{i}"], "doc": [f"d{i}"]}), folder / f"part-{i}.parquet")
+    assert list(read(str(folder)).texts("doc")) == ["d0", "d1"]
 
 
 @pytest.mark.parametrize("kind", [".csv.gz", ".jsonl.gz", ".parquet"])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from tempera.errors import ConfigError
@@ -65,6 +66,13 @@ def test_what_is_no_axis_is_refused(text: str, says: str) -> None:
         parse(text)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value) and str(caught.value).startswith(f"--over {text.split('=')[0]}")
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    (axis,) = axes_of({"objective.temperature": np.array([0.1, 1.0])})
+    assert axis.values == (0.1, 1) and [type(value) for value in axis.values] == [float, int]
+    (axis,) = axes_of({"train.batch_size": [np.int64(8), np.int64(16)]})
+    assert [type(value) for value in axis.values] == [int, int]
 
 
 def test_axes_are_texts_or_values() -> None:

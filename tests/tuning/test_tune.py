@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from tempera import config as configuration
 from tempera.errors import ConfigError, OutputError, TemperaError
 from tempera.run import Run
 from tempera.training import train
+from tempera.tuning import claim
 from tempera.tuning import tune as module
 from tempera.tuning.process import Worker
 from tempera.tuning.sweep import sweep
@@ -349,7 +351,11 @@ def test_several_processes_are_refused(small: dict[str, Any], tmp_path: Path, mo
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_an_output_of_something_else_is_left_alone(small: dict[str, Any], tmp_path: Path) -> None:
+def test_an_output_of_something_else_is_left_alone(
+    small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match="--storage sqlite: is a file, and belongs to one tempera tune"):
+        tune(small, SPACE, 1, tmp_path / "shared", storage=f"sqlite:///{tmp_path}/study.db")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("x")
     for overwrite in (False, True):
@@ -361,8 +367,14 @@ def test_an_output_of_something_else_is_left_alone(small: dict[str, Any], tmp_pa
         tune(small, SPACE, 1, out, ["train.max_steps=2"])
     with pytest.raises(OutputError, match="another configuration"):
         tune(small, {"objective.temperature": [0.1, 0.2]}, 1, out, ["train.max_steps=1"])
-    with module.locked(out), pytest.raises(OutputError, match="in use by another tempera tune"):
-        tune(small, SPACE, 1, out, ["train.max_steps=1"])
+    monkeypatch.setattr(claim, "_PATIENCE", 0.0)
+    before = sorted(out.rglob("*"))
+    with (out / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for overwrite in (False, True):
+            with pytest.raises(OutputError, match="is in use by another process; every tuning"):
+                tune(small, SPACE, 1, out, ["train.max_steps=1"], overwrite=overwrite)
+    assert sorted(out.rglob("*")) == before
     assert len(tune(small, SPACE, 2, out, ["train.max_steps=2"], overwrite=True).trials) == 2
 
 

@@ -33,7 +33,7 @@ def sweep(
         typer.Option("--scheduled", metavar="A:B,...", help="First and last values of temperatures on a schedule."),
     ] = "",
     metric: Annotated[
-        str | None, typer.Option("--metric", help="By which points are compared; default ndcg@10.")
+        str | None, typer.Option("--metric", help="By which points are compared; default ndcg@10, or else the first.")
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at once, on CPUs, one thread each.")] = 1,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Forget what --output holds.")] = False,
@@ -65,7 +65,9 @@ def tune(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Goes on with what it holds.")] = Path(
         "runs/tune"
     ),
-    metric: Annotated[str | None, typer.Option("--metric", help="What is to be high; default ndcg@10.")] = None,
+    metric: Annotated[
+        str | None, typer.Option("--metric", help="What is to be high; default ndcg@10, or else the first.")
+    ] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Trials at once.")] = 1,
     keep: Annotated[int, typer.Option("--keep", min=0, help="The best so many keep their run folder.")] = 1,
     storage: Annotated[

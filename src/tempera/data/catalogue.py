@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from ..core.ragged import Ragged
@@ -78,9 +79,9 @@ class Catalogue:
     def examples(self, rows: Rows, queries: Ragged, docs: Ragged, draws: Draws) -> Examples:
         """The chosen pairs as features of the distinct queries, [p], and documents, [u]."""
         pairs, at = self.pairs, torch.from_numpy(rows)
-        weight = (
-            torch.from_numpy(pairs.table["weight"].to_numpy()[rows]) if "weight" in pairs.table.column_names else None
-        )
+        weight = None
+        if "weight" in pairs.table.column_names:  # sources of a mixture may have none: such a row counts 1
+            weight = torch.from_numpy(pc.fill_null(pairs.table["weight"], 1.0).to_numpy()[rows])
         return Examples(
             queries,
             docs,

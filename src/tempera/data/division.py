@@ -101,6 +101,8 @@ class GlobalTime:
         ranks = [
             len(time) - round(len(time) * share) for share in (self.test_share + self.validation_share, self.test_share)
         ]
+        if ranks[1] == len(time):
+            raise DataError(f"test_share {self.test_share:g} of {len(time):,} events is not one: give a larger share")
         validation, test = np.partition(time, ranks)[ranks]
         part = ((time >= validation).astype(np.uint8)) + (time >= test)
         if not (part == TRAIN).any() or (self.validation_share and validation == test):

@@ -109,6 +109,7 @@ class _Reader:
         """How much each row counts, [r]."""
         weights = self.numbers("weight")
         self.every("is below 0", "weight", weights < 0)
+        self.every("is more than 3.4e38", "weight", weights > np.finfo(np.float32).max)
         return weights.astype(np.float32)
 
     def numbers(self, role: str) -> NDArray[np.float64]:

@@ -46,7 +46,7 @@ def blocks(path: Path) -> Iterator[Block]:
     Raises:
         DataError: what is not there, empty, damaged, of another format or not UTF-8, with the file and the row.
     """
-    files = _shards(path) if path.is_dir() and not path.suffix else [path]
+    files = _shards(path) if path.is_dir() else [path]
     empty = True
     for file in files:
         for block in _read(file):

@@ -196,12 +196,21 @@ BASELINES: dict[str, Baseline] = {
 }
 
 
+def refuse_many(items: int, what: str) -> None:
+    """Refuse more items than a table of items by items has room for.
+
+    Raises:
+        ConfigError: there are more.
+    """
+    if items > _LIMIT:
+        raise ConfigError(
+            f"{what} needs a table of items by items, and {items:,} items are more than {_LIMIT:,}: leave it out"
+        )
+
+
 def _table(events: Observed, what: str) -> NDArray[np.float64]:
     """Zeros, [c, c]."""
-    if events.items > _LIMIT:
-        raise ConfigError(
-            f"{what} needs a table of items by items, and {events.items:,} items are more than {_LIMIT:,}; take popularity"
-        )
+    refuse_many(events.items, what)
     if not events.train.any():
         raise DataError(f"{what} has no training events to learn from")
     return np.zeros((events.items, events.items))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+import numpy as np
 import yaml
 
 from ..errors import ConfigError
@@ -80,7 +81,7 @@ def axes_of(over: Mapping[str, Any] | Iterable[str]) -> tuple[Axis, ...]:
     """
     if isinstance(over, Mapping):
         axes = [
-            parse(f"{field}={values}") if isinstance(values, str) else Axis(field, tuple(values))
+            parse(f"{field}={values}") if isinstance(values, str) else Axis(field, tuple(map(number, values)))
             for field, values in over.items()
         ]
     else:
@@ -124,6 +125,8 @@ def _range(field: str, low: str, high: str, kind: str, count: str) -> tuple[Any,
 
 def number(value: Any) -> Any:
     """A number that is written as one, a whole one as int; everything else as it is."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if not isinstance(value, str | float):
         return value
     try:

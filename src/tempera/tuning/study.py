@@ -244,25 +244,6 @@ def stored(folder: Path) -> str:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep a folder for this process; the lock ends with it, however it ends.
-
-    Raises:
-        OutputError: another process has it.
-    """
-    import fcntl
-
-    with (folder / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise OutputError(
-                f"--output {folder} is in use by another tempera tune; several at a time share a --storage, and have a folder each"
-            ) from None
-        yield
-
-
-@contextmanager
 def _silent() -> Iterator[None]:
     """Without warnings that parts of Optuna are experimental."""
     with warnings.catch_warnings():

@@ -17,7 +17,7 @@ from ..errors import ConfigError, OutputError, TemperaError
 from ..export.pictures import label, number
 from ..training import digest
 from . import parallel
-from .claim import claim
+from .claim import claimed
 from .grid import axes_of
 from .outcome import Outcome, attempt, moving, prepare, read_outcomes, write_outcomes, write_whole
 from .pictures import picture
@@ -69,11 +69,16 @@ def sweep(
     if start(plan.base.train.mixed_precision).group.size > 1:
         raise ConfigError("a sweep runs in one process: start it without a launcher")
     folder = Path(output)
-    claim(folder, _ABOUT, plan.about, "sweep", overwrite)
-    try:
-        outcomes = _run(plan, folder, jobs)
-    finally:
-        shutil.rmtree(folder / _CACHE, ignore_errors=True)
+    with claimed(folder, _ABOUT, plan.about, "sweep", overwrite):
+        try:
+            outcomes = _run(plan, folder, jobs)
+        finally:
+            shutil.rmtree(folder / _CACHE, ignore_errors=True)
+        return _left(plan, outcomes, folder)
+
+
+def _left(plan: Plan, outcomes: Mapping[str, Outcome], folder: Path) -> Sweep:
+    """The result, as table and picture."""
     found = plan.result(outcomes, folder)
     if not any(point.done for point in found.everything):
         first = next(run.error for point in found.everything for run in point.outcomes)

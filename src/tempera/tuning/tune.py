@@ -20,14 +20,14 @@ from ..data.files import Given
 from ..engine.devices import launched
 from ..errors import ConfigError, OutputError, TemperaError
 from ..export.pictures import label, number
-from .claim import claim
+from .claim import claimed
 from .drawing import picture
 from .outcome import write_whole
 from .plan import as_yaml, reading_of
 from .process import Worker, cores, outcome_of
 from .result import csv_of
 from .space import Space
-from .study import Shared, locked, name_of, stored
+from .study import Shared, name_of, stored
 from .trials import Trial, Tuning, ranked
 from .worker import MESSAGES
 
@@ -87,9 +87,13 @@ def tune(
     for name, value in (("--trials", trials), ("--workers", workers), ("--keep", keep), ("--lost-after", lost_after)):
         if value < (0 if name == "--keep" else 1):
             raise ConfigError(f"{name} is {value}, and at least {0 if name == '--keep' else 1} is expected")
+    if (storage or "").startswith("sqlite:"):
+        raise ConfigError(
+            "--storage sqlite: is a file, and belongs to one tempera tune: leave --storage out (it is study.db in "
+            "--output), or give several a postgresql://"
+        )
     folder = Path(output)
-    claim(folder, _ABOUT, plan.about, "tuning", overwrite)
-    with locked(folder):
+    with claimed(folder, _ABOUT, plan.about, "tuning", overwrite):
         about = (storage or stored(folder), study, plan.about, name_of(folder))
         shared = Shared(*about, budget=trials, seed=plan.base.train.seed, lost_after=lost_after, prune=prune)
         search = _Search(plan, shared, folder, keep, [Worker() for _ in range(workers)])
