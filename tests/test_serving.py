@@ -234,6 +234,11 @@ def test_tables_of_a_run_that_its_towers_cannot_read_are_named(titled: Path, tmp
         parquet.write_table(whole.rename_columns(change(whole.column_names)), folder / "model" / "items.parquet")
         with pytest.raises(DataError, match=says):
             Run(folder).recommend("u1")
+    bytes_ = pa.array([b"\xbc"] * len(whole)).view(pa.string())
+    place = whole.column_names.index("title")
+    parquet.write_table(whole.set_column(place, "title", bytes_), folder / "model" / "items.parquet")
+    with pytest.raises(DataError, match=r"items\.parquet, row 1: column 'title' is not UTF-8"):
+        Run(folder).recommend("u1")
 
 
 def test_the_command_answers_as_the_function(tempera: Any, run: Path) -> None:

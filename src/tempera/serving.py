@@ -24,6 +24,7 @@ from safetensors.torch import load as tensors_of
 from . import config as configuration
 from .build import Config, build
 from .core.frame import Events, Frame
+from .data.readers import parquet_table, valid
 from .errors import DataError, did_you_mean, one_line
 from .export.index import Found, Index, write_index, write_parquet
 from .export.onnx_users import write_users
@@ -130,8 +131,7 @@ class Recommender(RunFolder):
         name = self.users.table["id"][user]
         path = self.folder / HISTORIES
         try:
-            rows = parquet.read_table(path, filters=pc.field("id").cast(pa.large_string()) == name)
-            taken: Codes = rows["items"].combine_chunks().flatten().to_numpy().astype(np.int64)
+            taken: Codes = _histories(path, name).to_numpy().astype(np.int64)
         except Exception as error:  # whatever a damaged file makes of the reader
             raise DataError(f"{path} is not readable: {error}") from None
         if len(taken) and not 0 <= taken.min() <= taken.max() < len(self.items.table):
@@ -202,9 +202,10 @@ def entities(path: Path) -> Entities:
         DataError: no such file, or one of another form.
     """
     try:
-        table = parquet.read_table(path)
+        table = parquet_table(path)
         if "id" not in table.column_names:  # names that are no text raise a ValueError here
             raise DataError(f"{path} is not readable: it has no column id")
+        valid(table, str(path))
         count = table.column(table.num_columns - 1).to_numpy().astype(np.int64)
         return Entities(table.remove_column(table.num_columns - 1), count)
     except FileNotFoundError:
@@ -271,6 +272,18 @@ def titles_of(table: pa.Table) -> list[str]:
             ) from None
     called: list[str] = pc.coalesce(*names, table["id"].cast(pa.large_string())).to_pylist()
     return called
+
+
+def _histories(path: Path, name: pa.Scalar) -> pa.Array:
+    """What a user has taken; of the other users only their part of the file is read."""
+    with parquet.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            ids = file.read_row_group(group, ["id"], use_threads=False)["id"].cast(pa.large_string())
+            if (at := pc.index(ids, name).as_py()) >= 0:
+                items = file.read_row_group(group, ["items"], use_threads=False)["items"]
+                items.validate(full=True)
+                return items[at].values
+    return pa.array([], pa.int32())
 
 
 def _configuration(path: Path) -> Config:

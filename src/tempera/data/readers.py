@@ -69,6 +69,14 @@ def read_table(path: Path) -> pa.Table:
         raise DataError(f"{path}: a column changes its type on the way: {str(error).splitlines()[0]}") from None
 
 
+def parquet_table(path: Path) -> pa.Table:
+    """A file of Parquet, with pyarrow's own errors; its `read_table` waits for ever for some that are damaged."""
+    import pyarrow.parquet as parquet
+
+    with parquet.ParquetFile(path) as file:
+        return file.read(use_threads=False)
+
+
 def _shards(folder: Path) -> list[Path]:
     files = sorted(path for path in folder.rglob("*") if path.is_file() and _kind(path) in _READERS)
     if not files:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from ..data.readers import parquet_table
 from ..errors import DataError
 from ..evaluation.search import top
 from ..untrusted import refuse_links_out
@@ -127,9 +128,7 @@ def _opened(folder: Path) -> tuple[pa.Table, Any]:
 
 
 def _parquet(path: Path) -> tuple[pa.Table, Vectors]:
-    import pyarrow.parquet as parquet
-
-    table = parquet.read_table(path)
+    table = parquet_table(path)
     column = table["vector"].combine_chunks()
     column.validate(full=True)
     vectors: Vectors = column.flatten().to_numpy(zero_copy_only=False).reshape(len(table), column.type.list_size)

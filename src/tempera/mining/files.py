@@ -16,6 +16,7 @@ import xxhash
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from ..data.readers import parquet_table
 from ..errors import DataError, OutputError
 from ..towers.saved import fingerprint
 from .embed import embed_by
@@ -156,7 +157,7 @@ def _joined(parts: Path, output: Path, total: int) -> Report:
     report, whole = Report(), output.with_name(f"{output.name}.partial")
     with parquet.ParquetWriter(whole, SCHEMA) as writer:
         for number in range(total):
-            part = parquet.read_table(_part(parts, number))
+            part = parquet_table(_part(parts, number))
             report += Report(**json.loads(part.schema.metadata[b"report"]))
             writer.write_table(part.replace_schema_metadata(None))
     _sync(whole)
