@@ -183,24 +183,6 @@ def test_a_run_goes_on_with_less_memory(
     assert losses[0] == pytest.approx(losses[1], rel=1e-4) and losses[0][:5] == losses[1][:5]
 
 
-def test_what_fails_behind_the_last_step_costs_no_training(
-    options_of: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tempera.leaving import Leaving
-
-    def failing(self: Leaving, folder: Path) -> None:
-        raise OutputError("no report")
-
-    options = options_of["static"]
-    with monkeypatch.context() as patch:
-        patch.setattr(Leaving, "save", failing)
-        with pytest.raises(OutputError, match="no report"):
-            train(options, tmp_path / "run", ["train.save_steps=100"])
-    assert [path.name for path in (tmp_path / "run.checkpoints").glob("step-*")] == ["step-000000024"]
-    whole, found = (left(train(options, tmp_path / name).folder) for name in ("whole", "run"))
-    assert found["log"] == whole["log"]
-
-
 def test_only_the_latest_checkpoints_stay(
     options_of: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -138,11 +138,9 @@ class Job:
                 verdicts = self.fit()
                 if verdicts is not None:
                     self.leave(*verdicts)
-            except BaseException as error:
+            except (SystemExit, KeyboardInterrupt):
                 if self.trained and self.devices.group.size == 1:
-                    # What fails behind the last step must not cost the training; it is what is to be told.
-                    with suppress(TemperaError) if isinstance(error, Exception) else nullcontext():
-                        self.keep()
+                    self.keep()
                 raise
 
     def fit(self) -> tuple[Verdict, Verdict] | None:
