@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from .export.card import RECOMMENDER
 from .export.report import Example, Hit, Words
 from .export.tables import Table, tables
 from .run import HISTORIES
-from .serving import ITEMS, USERS, index_items, opened, titles_of, write_entities
+from .serving import ITEMS, USERS, called, index_items, opened, titles_of, write_entities
 from .task import Judged, Sampler, Verdict
 from .towers.encoders import Elapsed, Entities
 from .towers.features import Features, FeatureTowers
@@ -65,7 +66,6 @@ class Recommendation:
     visits: Visits
     users: Entities
     items: Entities
-    titles: list[str]  # what items are called: a title or a name if there is one, else their ids
     tower: FeatureTowers
 
     def __init__(self, config: Config, cache: Path) -> None:
@@ -95,7 +95,7 @@ class Recommendation:
         self.users = Entities(_features(timeline.user_ids, timeline.users), of_users)
         of_items = counted(timeline.item, train, len(timeline.item_ids))
         self.items = Entities(_features(timeline.item_ids, timeline.items), of_items)
-        self.titles = titles_of(self.items.table)
+        called(self.items.table)  # which is refused before hours of training, if at all
         self._begin()
 
     def fresh(self, config: Config, cache: Path) -> Recommendation:
@@ -291,6 +291,11 @@ class Recommendation:
         users = self.visits.frame(torch.from_numpy(self.division.test[self.protocol][:8]))
         pairs = [(tower.encode(items), tower.encode(users, "query")) for tower in (self.tower, other)]
         return max(float((own - read).abs().max()) for own, read in zip(*pairs))
+
+    @cached_property
+    def titles(self) -> list[str]:
+        """What items are called."""
+        return titles_of(self.items.table)
 
     def examples(self, systems: Mapping[str, Judged], count: int = 10, shown: int = 5) -> list[Example]:
         """Users at random: what they took last, and what was recommended."""

@@ -260,18 +260,26 @@ def opened(config: Config, users: Entities, items: Entities, weights: Path) -> F
     return tower
 
 
+def called(table: pa.Table) -> pa.ChunkedArray:
+    """What items are called: a title or a name if there is one, else their ids.
+
+    Raises:
+        DataError: titles or names that are no texts.
+    """
+    return pc.coalesce(*(_as_text(table, name) for name in (*TITLES, "id") if name in table.column_names))
+
+
+def _as_text(table: pa.Table, name: str) -> pa.ChunkedArray:
+    try:
+        return table[name].cast(pa.large_string())
+    except pa.ArrowNotImplementedError:
+        raise DataError(f"items are called by their column {name}, which is {table[name].type}: rename it") from None
+
+
 def titles_of(table: pa.Table) -> list[str]:
-    """What items are called: a title or a name if there is one, else their ids."""
-    names = []
-    for name in [name for name in TITLES if name in table.column_names]:
-        try:
-            names.append(table[name].cast(pa.large_string()))
-        except pa.ArrowNotImplementedError:
-            raise DataError(
-                f"items are called by their column {name}, which is {table[name].type}: rename it"
-            ) from None
-    called: list[str] = pc.coalesce(*names, table["id"].cast(pa.large_string())).to_pylist()
-    return called
+    """`called` as a list."""
+    titles: list[str] = called(table).to_pylist()
+    return titles
 
 
 def _histories(path: Path, name: pa.Scalar) -> pa.Array:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..errors import TemperaError
-from .shared import Arguments, Json, answer, say, split, with_roles
+from .shared import Arguments, Json, answer, one_with_roles, say, split
 
 
 def sweep(
@@ -129,11 +129,9 @@ def calibrate(
     from ..evaluation.model import Model
     from ..tuning.calibrate import calibrate as run_calibration
 
-    paths, roles = with_roles(pairs) if pairs else ([None], None)
-    if len(paths) != 1:
-        raise TemperaError(f"one table of pairs or BEIR folder is expected, and {len(paths)} are given")
+    path, roles = one_with_roles(pairs) if pairs else (None, None)
     stated = (precision, recall) if precision or recall else ([0.9], [0.9])
-    found = run_calibration(model, paths[0], roles, stated[0] or (), stated[1] or (), depth, split)
+    found = run_calibration(model, path, roles, stated[0] or (), stated[1] or (), depth, split)
     folder = Model(str(model)).folder
     document = {"output": str(folder.absolute()), **found.json()}
     answer(document, as_json, lambda: say(f"{found}\npicture: {folder}/calibration.svg"))

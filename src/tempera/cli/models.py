@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from ..errors import TemperaError, one_line
-from .shared import Json, answer, say, with_roles
+from .shared import Json, answer, one_with_roles, say, with_roles
 from .tables import print_findings
 
 
@@ -153,10 +153,7 @@ def mine(
     from ..mining.task import Task
 
     options = Mining(negatives, skip, depth, absolute_margin, round(1 - share, 12), cross_margin)
-    paths, roles = with_roles(pairs)
-    if len(paths) != 1:
-        raise TemperaError(f"one table of pairs or BEIR folder is expected, and {len(paths)} are given")
-    task = Task.read(paths[0], roles, corpus, split)
+    task = Task.read(*one_with_roles(pairs), corpus, split)
     folder = model / "model" if (model / "model" / "modules.json").is_file() else model
     report = mine_file(
         folder, task, output, options, cross_encoder=cross_encoder, faiss=faiss, cache=cache, overwrite=overwrite

@@ -40,6 +40,14 @@ def with_roles(arguments: list[str]) -> tuple[list[Path], Any]:
     return paths, build_roles(load(None, given))
 
 
+def one_with_roles(arguments: list[str]) -> tuple[Path, Any]:
+    """As `with_roles`, for a command that takes one path."""
+    paths, roles = with_roles(arguments)
+    if len(paths) != 1:
+        raise TemperaError(f"one table of pairs or BEIR folder is expected, and {len(paths)} are given")
+    return paths[0], roles
+
+
 def say(text: str) -> None:
     """Print lines, with nothing that a terminal obeys."""
     print("\n".join(map(one_line, text.split("\n"))))

@@ -17,7 +17,7 @@ from .events import events_of
 from .features import aligned
 from .files import stream
 from .pairs import mapped
-from .readers import Block, blocks
+from .readers import Block, blocks, joined
 from .timeline import Timeline, timeline_of
 
 # Usual names of the columns, without case and signs. user and item every table has.
@@ -211,10 +211,7 @@ def _timeline(
 def _gathered(tables: Iterator[pa.Table], folder: Path | None, where: str) -> pa.Table:
     """All rows, in a file for every change of columns if there is a folder."""
     parts = list(tables) if folder is None else _written(tables, folder)
-    try:
-        table = pa.concat_tables(parts, promote_options="permissive")
-    except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
-        raise DataError(f"{where}: the files hold one column in several ways: {str(error).splitlines()[0]}") from None
+    table = joined(parts, f"{where}: the files hold one column in several ways")
     for name, column in zip(table.column_names, table.columns):
         if column.null_count:
             raise DataError(

@@ -7,7 +7,7 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NoReturn
@@ -62,11 +62,19 @@ def read_table(path: Path) -> pa.Table:
     Raises:
         DataError: as `blocks` does, and for columns that change their type.
     """
-    tables = [block.table for block in blocks(path)]
+    return joined([block.table for block in blocks(path)], f"{path}: a column changes its type on the way")
+
+
+def joined(tables: Sequence[pa.Table], otherwise: str) -> pa.Table:
+    """The rows of all tables, with the columns of any.
+
+    Raises:
+        DataError: `otherwise`, and why: the tables hold one column in several ways.
+    """
     try:
         return pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException as error:
-        raise DataError(f"{path}: a column changes its type on the way: {str(error).splitlines()[0]}") from None
+        raise DataError(f"{otherwise}: {str(error).splitlines()[0]}") from None
 
 
 def parquet_table(path: Path) -> pa.Table:
