@@ -30,7 +30,7 @@ soak: setup
 	$(BIN)/python tests/fuzz/soak.py
 	$(BIN)/pip install --quiet --disable-pip-version-check atheris
 	$(BIN)/python tests/fuzz/guided.py
-	$(BIN)/pytest -m slow tests/test_checkpoints.py tests/tuning
+	$(BIN)/pytest -m slow tests/run/test_resume.py tests/experiments
 
 check: setup
 	$(BIN)/ruff check .

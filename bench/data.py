@@ -19,10 +19,10 @@ import pyarrow.parquet as parquet
 import torch
 
 from _harness import Aim, Meter, by_line, finish, own_bytes
-from tempera.data.batches import Draws, Shuffled
-from tempera.data.catalogue import Catalogue, stored
-from tempera.data.files import PairsFile
-from tempera.data.pairs import hold_out
+from tempera.engine.batches import Draws, Shuffled
+from tempera.text.catalogue import Catalogue, stored
+from tempera.text.pairs import hold_out
+from tempera.text.sources import PairsFile
 from tempera.towers.tokenizer import tokenize, train_tokenizer
 
 SHARD, BATCH, STEPS = 250_000, 2048, 50

@@ -25,13 +25,13 @@ from sentence_transformers.sentence_transformer.evaluation import InformationRet
 from sentence_transformers.util import cos_sim, mine_hard_negatives, pairwise_cos_sim
 
 from _harness import Aim, alternate, finish, table
-from tempera.data.hashing import content_id
-from tempera.evaluation.ranking import DEFAULT_METRICS, Relevant
-from tempera.evaluation.retrieval import Ranking
+from tempera.io.ids import content_id
 from tempera.mining.embed import Embedded
 from tempera.mining.guide import Guide
 from tempera.mining.hard_negatives import Mining, mine
-from tempera.mining.task import Task
+from tempera.ranking.metrics import DEFAULT_METRICS, Relevant
+from tempera.ranking.ranking import Ranking
+from tempera.text.mining_task import Task
 
 NEGATIVES, DEPTH = 10, 101  # the peer's own depth for ten negatives with a margin
 

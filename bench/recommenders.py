@@ -39,17 +39,17 @@ from _harness import Aim, finish, table
 from tempera import mnr
 from tempera.core.corrections import LogQ
 from tempera.core.masks import KnownPositives, Mask
-from tempera.data.batches import Draws
-from tempera.data.division import LeaveLastOut
-from tempera.data.interactions import Interactions
-from tempera.data.segments import Contexts, Segments
-from tempera.data.visits import Visits
+from tempera.engine.batches import Draws
 from tempera.engine.cache import Cache
 from tempera.engine.step import step
-from tempera.evaluation.catalogue import Histories, inner, rank
-from tempera.towers.encoders import Categories, Entities, Id
-from tempera.towers.features import Features
-from tempera.towers.history import WINDOWS, History, Mean
+from tempera.recommend.division import LeaveLastOut
+from tempera.recommend.encoders import Categories, Entities, Id
+from tempera.recommend.features import Features
+from tempera.recommend.full_catalogue import Histories, inner, rank
+from tempera.recommend.history import WINDOWS, History, Mean
+from tempera.recommend.interactions import Interactions
+from tempera.recommend.segments import Contexts, Segments
+from tempera.recommend.visits import Visits
 
 BATCH, LAST, TEMPERATURE, RATE = 1024, 50, 0.05, 1e-3
 Seconds = Callable[[], float]

@@ -18,8 +18,8 @@ from datasets import Dataset
 
 from _harness import Aim, alternate, finish, table
 from tempera.core.ragged import Ragged
-from tempera.data.hashing import content_ids
-from tempera.data.samplers import NoDuplicates
+from tempera.io.ids import content_ids
+from tempera.text.samplers import NoDuplicates
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -40,17 +40,17 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 from _harness import Aim, alternate, finish, table
 from tempera import config
 from tempera.build import build
-from tempera.data.batches import Draws, Shuffled
-from tempera.data.catalogue import Catalogue
-from tempera.data.files import BeirFolder, Given
 from tempera.engine import loop
-from tempera.evaluation.compare import Floats, bootstrap, interval
-from tempera.evaluation.model import Model
-from tempera.evaluation.sample import sample_corpus
-from tempera.evaluation.sts import spearman
-from tempera.evaluation.tasks import Graded, Retrieval
+from tempera.engine.batches import Draws, Shuffled
 from tempera.mining.embed import Embedded
 from tempera.mining.guide import Guide
+from tempera.ranking.compare import Floats, bootstrap, interval
+from tempera.ranking.sample import sample_corpus
+from tempera.text.catalogue import Catalogue
+from tempera.text.embedder import Model
+from tempera.text.sources import BeirFolder, Given
+from tempera.text.sts import spearman
+from tempera.text.tasks import Graded, Retrieval
 from tempera.towers.transformer import Transformer
 
 PACKAGES = ["torch", "sentence-transformers", "transformers"]

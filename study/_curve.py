@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tempera.export.pictures import number
+from tempera.artifacts.pictures import number
 
 Record = Mapping[str, Any]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from _curve import Curve, Record, interval, shown, table
 
-from tempera.export.pictures import canvas, number, svg_of
+from tempera.artifacts.pictures import canvas, number, svg_of
 
 DEFAULT = 0.05  # sentence-transformers' scale of 20
 MARK = re.compile(r"(<!-- study: ([\w ]+) -->\n).*?(<!-- /study -->)", re.S)

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from tempera.tuning.grid import axes_of
-from tempera.tuning.noise import best_region
-from tempera.tuning.outcome import Outcome, read_outcomes
-from tempera.tuning.result import CONFIDENCE, Point, Sweep
+from tempera.experiments.grid import axes_of
+from tempera.experiments.noise import best_region
+from tempera.experiments.outcome import Outcome, read_outcomes
+from tempera.experiments.result import CONFIDENCE, Point, Sweep
 
 METRIC = "ndcg@10"
 SEEN = {

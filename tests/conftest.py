@@ -91,7 +91,7 @@ def tiny(pairs_file: Path) -> list[str]:
 @pytest.fixture(scope="session")
 def tiny_run(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run; look, do not touch."""
-    from tempera.training import train
+    from tempera.run.train import train
 
     return train(small_options(pairs_file), tmp_path_factory.mktemp("runs") / "tiny").folder
 
@@ -99,7 +99,7 @@ def tiny_run(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 # A command line that has torch loaded: it answers a list of arguments a line. Loading takes most of a short command's time.
 _WARM = """
 import contextlib, io, json, sys, traceback
-import tempera.training
+import tempera.run.train
 from tempera.cli import main
 
 for line in sys.stdin:

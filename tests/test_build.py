@@ -17,9 +17,9 @@ from tempera.core.objective import Objective
 from tempera.core.pools import POOLS
 from tempera.core.similarity import cosine, dot
 from tempera.core.temperature import Temperature
-from tempera.data.files import PairsFile
-from tempera.data.installed_python import InstalledPython
 from tempera.errors import ConfigError
+from tempera.text.installed_python import InstalledPython
+from tempera.text.sources import PairsFile
 
 PRESETS = list(PARTS[Objective])
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tempera import config as configuration
-from tempera.tuning.grid import axes_of
-from tempera.tuning.plan import Plan
+from tempera.experiments.grid import axes_of
+from tempera.experiments.points import Plan
 
 ROOT = Path(__file__).parents[1]
 

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .artifacts.run_folder import Run as Run
     from .core.batch import Batch as Batch
     from .core.batch import Side as Side
     from .core.diagnose import diagnose as diagnose
@@ -26,16 +27,15 @@ if TYPE_CHECKING:
     from .core.ragged import Ragged as Ragged
     from .core.temperature import Temperature as Temperature
     from .errors import TemperaError as TemperaError
-    from .evaluation.judge import evaluate as evaluate
-    from .run import Run as Run
-    from .training import train as train
-    from .tuning.calibrate import calibrate as calibrate
-    from .tuning.result import Sweep as Sweep
-    from .tuning.sweep import sweep as sweep
-    from .tuning.trials import Tuning as Tuning
-    from .tuning.tune import tune as tune
-    from .verification import Proof as Proof
-    from .verification import verify as verify
+    from .experiments.result import Sweep as Sweep
+    from .experiments.sweep import sweep as sweep
+    from .experiments.trials import Tuning as Tuning
+    from .experiments.tune import tune as tune
+    from .run.calibrate import calibrate as calibrate
+    from .run.train import train as train
+    from .run.verify import Proof as Proof
+    from .run.verify import verify as verify
+    from .text.evaluate import evaluate as evaluate
 
 __version__ = "0.1.0"
 
@@ -57,16 +57,16 @@ _HOME = {
     "hardness": "core.presets",
     "diagnose": "core.diagnose",
     "TemperaError": "errors",
-    "evaluate": "evaluation.judge",
-    "Run": "run",
-    "train": "training",
-    "Proof": "verification",
-    "verify": "verification",
-    "calibrate": "tuning.calibrate",
-    "Sweep": "tuning.result",
-    "sweep": "tuning.sweep",
-    "Tuning": "tuning.trials",
-    "tune": "tuning.tune",
+    "evaluate": "text.evaluate",
+    "Run": "artifacts.run_folder",
+    "train": "run.train",
+    "Proof": "run.verify",
+    "verify": "run.verify",
+    "calibrate": "run.calibrate",
+    "Sweep": "experiments.result",
+    "sweep": "experiments.sweep",
+    "Tuning": "experiments.trials",
+    "tune": "experiments.tune",
 }
 __all__ = ["__version__", *_HOME]
 

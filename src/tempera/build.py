@@ -17,6 +17,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from .artifacts.card import Labels
 from .config import Options
 from .core import masks, presets, similarity
 from .core.corrections import Correction, Hardness, LogQ, Margin
@@ -25,25 +26,24 @@ from .core.memory import Memory
 from .core.objective import Objective
 from .core.pools import POOLS, Pool
 from .core.temperature import Temperature
-from .data.division import Divide, GlobalTime, LeaveLastOut
-from .data.files import BeirFolder, Given, PairsFile
-from .data.installed_python import InstalledPython
-from .data.interactions import Interactions
-from .data.mixture import Mixture
-from .data.pairs import Source
-from .data.roles import Roles
 from .engine.loop import Training
 from .errors import ConfigError, did_you_mean
-from .evaluation.retrieval import Evaluation
-from .export.card import Labels
-from .mining.anew import Anew
-from .towers.encoders import FEATURES, Elapsed, Feature, OfUser
-from .towers.features import Features
-from .towers.history import POOLINGS, History, Pooling
+from .ranking.ranking import Evaluation
+from .recommend.division import Divide, GlobalTime, LeaveLastOut
+from .recommend.encoders import FEATURES, Elapsed, Feature, OfUser
+from .recommend.features import Features
+from .recommend.history import POOLINGS, History, Pooling
+from .recommend.interactions import Interactions
+from .text.installed_python import InstalledPython
+from .text.mixture import Mixture
+from .text.pairs import Source
+from .text.renewal import Anew
+from .text.roles import Roles
+from .text.sources import BeirFolder, Given, PairsFile
 from .towers.lora import Lora
 from .towers.pair import Options as TowerOptions
+from .towers.pretrained import Pretrained
 from .towers.static import Static
-from .towers.text import Pretrained
 from .towers.transformer import Transformer
 
 # What stands for a kind of part: its names, each with what it makes. A value is the part itself or makes it.

@@ -28,9 +28,9 @@ from tempera.engine.loop import Progress, Training
 from tempera.engine.shards import part, shard, whole
 from tempera.engine.step import step
 from tempera.errors import ConfigError, TemperaError
-from tempera.towers.encoders import Categories, Elapsed, Entities, Id
-from tempera.towers.features import Features
-from tempera.towers.history import Gru, History, Mean
+from tempera.recommend.encoders import Categories, Elapsed, Entities, Id
+from tempera.recommend.features import Features
+from tempera.recommend.history import Gru, History, Mean
 
 MODES: tuple[Mode, ...] = ("always", "auto", "never")
 MEMORY, TOKENS = 12_000.0, 5  # of this, "auto" keeps some

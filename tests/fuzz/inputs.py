@@ -30,23 +30,23 @@ from chance import altered, damaged, mutated, number, table, text, value
 from torch import nn
 
 from tempera import config
+from tempera.artifacts.calibrated import read_calibration
+from tempera.artifacts.index import Index
+from tempera.artifacts.recommender import Recommender
+from tempera.artifacts.run_folder import Run
 from tempera.build import PARTS, SECTIONS, build, build_roles
-from tempera.checkpoints import Checkpoints
-from tempera.data.beir import read_beir
-from tempera.data.files import PairsFile, documents
-from tempera.data.interactions import USUAL as INTERACTION_ROLES
-from tempera.data.interactions import Interactions
-from tempera.data.roles import USUAL as PAIR_ROLES
 from tempera.engine.cache import Cache
 from tempera.engine.checkpoint import State
 from tempera.errors import TemperaError
-from tempera.export.calibration import read_calibration
-from tempera.export.index import Index
+from tempera.experiments.space import Space
 from tempera.mining.vectors import Store, keys_of
-from tempera.run import Run
-from tempera.serving import Recommender
+from tempera.recommend.interactions import USUAL as INTERACTION_ROLES
+from tempera.recommend.interactions import Interactions
+from tempera.run.resume import Checkpoints
+from tempera.text.beir import read_beir
+from tempera.text.roles import USUAL as PAIR_ROLES
+from tempera.text.sources import PairsFile, documents
 from tempera.towers.saved import load
-from tempera.tuning.space import Space
 
 SECONDS = 2.0  # of processor time, of one input
 Files = Mapping[str, bytes]
@@ -174,11 +174,11 @@ def _names() -> tuple[tuple[str, ...], ...]:
     """Names of parts, and of all options of all sections."""
     import inspect
 
+    from tempera.artifacts.card import Labels
     from tempera.build import _hints
     from tempera.engine.loop import Training
-    from tempera.evaluation.retrieval import Evaluation
-    from tempera.export.card import Labels
-    from tempera.mining.anew import Anew
+    from tempera.ranking.ranking import Evaluation
+    from tempera.text.renewal import Anew
 
     parts = {name: part for names in PARTS.values() for name, part in names.items()}
     options = {
@@ -696,7 +696,7 @@ def readers(text_run: Path, recommender_run: Path, scratch: Path) -> dict[str, R
     sum(p.sum() for p in state.modules.parameters()).backward()  # type: ignore[union-attr]
     state.optimizer.step()
     saved = Checkpoints(scratch / "checkpoints", {"train": {"seed": 0}})
-    from tempera.checkpoints import Position
+    from tempera.run.resume import Position
 
     saved.save(state, Position("data"), [{"event": "step", "step": 1}])
     checkpoint = taken(scratch / "checkpoints")

@@ -41,10 +41,10 @@ def samples(folder: Path) -> None:
     import pyarrow.parquet as parquet
 
     import tempera.config
-    import tempera.leaving
-    import tempera.training
+    import tempera.run.publish
+    import tempera.run.train
 
-    tempera.leaving.render = lambda report: ""
+    tempera.run.publish.render = lambda report: ""
     words = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen"]
     rows = [{"query": f"{a} {b}", "doc": f"{b} {a} {c}"} for a in words for b in words[:4] for c in words[:1] if a != b]
     (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -53,7 +53,7 @@ def samples(folder: Path) -> None:
         "data": {"source": "pairs", "path": str(folder / "pairs.jsonl")},
         "tower": {"dimensions": 4, "vocabulary": 60},
     }
-    tempera.training.train({**texts, **short, "evaluation": {"queries": 5}}, folder / "texts")
+    tempera.run.train.train({**texts, **short, "evaluation": {"queries": 5}}, folder / "texts")
     events = [(f"u{u}", f"i{(u + t) % 6:02}", t) for u in range(8) for t in range(4)]
     columns = {name: list(values) for name, values in zip(("user", "item", "time"), zip(*events))}
     parquet.write_table(pa.table(columns), folder / "events.parquet")
@@ -62,7 +62,7 @@ def samples(folder: Path) -> None:
     data = {"source": "interactions", "path": str(folder / "events.parquet"), "items": str(folder / "items.parquet")}
     towers = {"kind": "features", "dimensions": 4, "query_layers": [4], "doc": ["id", {"text": {"column": "title"}}]}
     more = {"evaluation": {"metrics": ["hit@3"], "baselines": False}}
-    tempera.training.train(
+    tempera.run.train.train(
         {"data": {**data, "split": "leave_last_out"}, "tower": towers, **short, **more}, folder / "items"
     )
     # What is read of it, lest most of the time goes into YAML of other sections.

@@ -20,15 +20,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from inputs import CALIBRATION, Fault, Place, Reader, accepts, readers
 
+from tempera.artifacts.calibrated import read_calibration
+from tempera.artifacts.index import Index, write_index
+from tempera.artifacts.run_folder import Run
 from tempera.config import load as load_config
-from tempera.data.beir import read_beir
-from tempera.data.files import PairsFile
-from tempera.data.interactions import Interactions
 from tempera.errors import DataError, TemperaError, one_line
-from tempera.export.calibration import read_calibration
-from tempera.export.index import Index, write_index
 from tempera.mining.vectors import Store
-from tempera.run import Run
+from tempera.recommend.interactions import Interactions
+from tempera.text.beir import read_beir
+from tempera.text.sources import PairsFile
 from tempera.towers.saved import load
 
 NAMES = (
@@ -41,7 +41,7 @@ COUNTS = {"recommender": 10, "run": 60, "model": 60}
 @pytest.fixture(scope="module")
 def every(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Reader], Path]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tempera.leaving.render", lambda report: "")
+        patch.setattr("tempera.run.publish.render", lambda report: "")
         sample = tmp_path_factory.mktemp("samples")
         soak.samples(sample)
     return readers(sample / "texts", sample / "items", tmp_path_factory.mktemp("scratch")), sample

@@ -11,8 +11,8 @@ import pytest
 
 from tempera.errors import ConfigError, DataError
 from tempera.mining.hard_negatives import Mining, mine
-from tempera.mining.report import Report
 from tempera.mining.search import by_faiss
+from tempera.mining.shortfall import Report
 
 QUERIES, DOCS = 23, 70
 
@@ -96,7 +96,7 @@ def test_every_combination_of_filters(
 
     for block in (4, 1000):
         monkeypatch.setattr("tempera.mining.hard_negatives.BLOCK", block)
-        monkeypatch.setattr("tempera.evaluation.search._WIDTH", block)
+        monkeypatch.setattr("tempera.ranking.nearest._WIDTH", block)
         mined = mine(
             given["queries"],
             given["docs"],

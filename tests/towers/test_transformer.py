@@ -21,9 +21,9 @@ from tempera.engine.step import step
 from tempera.errors import ConfigError
 from tempera.towers.lora import Lora
 from tempera.towers.pair import Tower, Towers
+from tempera.towers.pretrained import Pretrained
 from tempera.towers.saved import load
 from tempera.towers.sides import divided
-from tempera.towers.text import Pretrained
 from tempera.towers.transformer import Transformer
 
 st = pytest.importorskip("sentence_transformers")

@@ -40,7 +40,7 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Train at every value of an option, with several seeds: a table, a picture, and the best region."""
-    from ..tuning.sweep import sweep as run_sweep
+    from ..experiments.sweep import sweep as run_sweep
 
     file, overrides = split(arguments or [])
     if not over:
@@ -82,7 +82,7 @@ def tune(
     as_json: Json = False,
 ) -> None:
     """Look for the best configuration by Bayesian search, every trial in a process of its own."""
-    from ..tuning.tune import tune as run_tuning
+    from ..experiments.tune import tune as run_tuning
 
     file, overrides = split(arguments or [])
     if space is None:
@@ -126,8 +126,8 @@ def calibrate(
     as_json: Json = False,
 ) -> None:
     """Make probabilities of a model's similarities, for search --threshold; written beside the model."""
-    from ..evaluation.model import Model
-    from ..tuning.calibrate import calibrate as run_calibration
+    from ..run.calibrate import calibrate as run_calibration
+    from ..text.embedder import Model
 
     path, roles = one_with_roles(pairs) if pairs else (None, None)
     stated = (precision, recall) if precision or recall else ([0.9], [0.9])

@@ -8,8 +8,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from ..errors import TemperaError, one_line
+from .output import print_findings
 from .shared import Json, answer, one_with_roles, say, with_roles
-from .tables import print_findings
 
 
 def search(
@@ -27,7 +27,7 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Search a run's corpus with its model."""
-    from ..run import Run
+    from ..artifacts.run_folder import Run
 
     ranked = Run(run).search(query, k, index, onnx, None if threshold is None else 0.0)
     found = [hit for hit in ranked if threshold is None or (hit.probability or 0.0) >= threshold]
@@ -71,7 +71,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Judge a model on retrieval sets, pairs or graded pairs; say whether it differs from another one."""
-    from ..evaluation import judge
+    from ..text import evaluate as judge
 
     depths = [int(part) if part.isdecimal() else _wrong_depth(part) for part in k.split(",") if part]
     names = [name.strip() for name in metrics.split(",") if name.strip()]
@@ -104,7 +104,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write a run's model (of a recommender: its tower of users) as ONNX, or its corpus as a FAISS or Parquet index."""
-    from ..run import Run
+    from ..artifacts.run_folder import Run
 
     facts = Run(run).export(to, output, kind)
     answer(facts, as_json, lambda: say("\n".join(f"{name}: {value}" for name, value in facts.items())))
@@ -148,9 +148,9 @@ def mine(
     """Find hard negatives for pairs; what was dropped, and which queries fell short, is told."""
     from dataclasses import asdict
 
-    from ..mining.files import mine_file
     from ..mining.hard_negatives import Mining
-    from ..mining.task import Task
+    from ..text.mine import mine_file
+    from ..text.mining_task import Task
 
     options = Mining(negatives, skip, depth, absolute_margin, round(1 - share, 12), cross_margin)
     task = Task.read(*one_with_roles(pairs), corpus, split)

@@ -27,7 +27,7 @@ def recommend(
     as_json: Json = False,
 ) -> None:
     """Recommend items to a user of a run, or to anybody by what was taken before."""
-    from ..run import Run
+    from ..artifacts.run_folder import Run
 
     taken = None if history is None else [name.strip() for name in history.split(",") if name.strip()]
     given = Run(run).recommend(user, taken, k=k, exclude_seen=not include_seen, index=index, elapsed=elapsed)
@@ -42,7 +42,7 @@ def add_items(
     as_json: Json = False,
 ) -> None:
     """Add items that came after training to a run; they are recommended by their features."""
-    from .. import arrivals
+    from ..artifacts import new_items as arrivals
 
     facts = arrivals.add_items(run, items)
     lines = [f"{facts['added']:,} items added; the run has {facts['items']:,}"]

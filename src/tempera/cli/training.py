@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from .output import print_run
 from .shared import Arguments, Json, answer, say, split
-from .tables import print_run
 
 
 def train(
@@ -37,13 +37,13 @@ def train(
         answer(resolved, as_json, lambda: sys.stdout.write(configuration.dump(resolved)))
         return
     if dry_run:
-        from ..rehearsal import lines, rehearse
+        from ..run.dry_run import lines, rehearse
 
         found = rehearse(file, overrides)
         answer(found, as_json, lambda: say("\n".join(lines(found))))
         return
     from ..engine.devices import is_main, stop
-    from ..training import train as run_training
+    from ..run.train import train as run_training
 
     run = run_training(file, output, overrides, overwrite)
     if is_main():
@@ -57,7 +57,7 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Prove on your own data that the configuration computes what it says; exit code 1 if it does not."""
-    from ..verification import verify as run_verification
+    from ..run.verify import verify as run_verification
 
     proofs = run_verification(*split(arguments or []))
     width = max(len(proof.name) for proof in proofs)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch, Role
 from ..errors import TemperaError
-from .columns import FLOATS, ROLES, Columns, Gathered, check, columns_of, header_of, join, leaf, pack, places, unpack
+from .exchange import FLOATS, ROLES, Columns, Gathered, check, columns_of, header_of, join, leaf, pack, places, unpack
 
 CPU = torch.device("cpu")
 BUCKET_BYTES = 1 << 26  # gradients that are added up at once: above this, starting an exchange costs nothing any more

@@ -40,7 +40,7 @@ from ..engine.distributed import ALONE, Group
 from ..engine.shards import is_divided
 from ..errors import ConfigError, TemperaError
 from .citations import citations
-from .columns import Columns, Labels, Reader, Towers
+from .trainer_columns import Columns, Labels, Reader, Towers
 
 try:
     from transformers import TrainerCallback

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ..core.batch import Role
 from ..core.masks import TIE
-from ..data.timeline import reserved
 from ..errors import DataError
+from ..recommend.timeline import reserved
 from ..towers.cross import Judge, load_cross_encoder
 from ..towers.saved import fingerprint
 from .embed import Embedded, embed_by

@@ -17,8 +17,8 @@ from pydantic import Field
 from ..errors import ConfigError, DataError
 from .embed import Embedded
 from .guide import bound
-from .report import Report
 from .search import Floats, Ints, Pairs, Search, exact
+from .shortfall import Report
 
 Cross = Callable[[Pairs], NDArray[np.float32]]  # scores of pairs, [e]
 

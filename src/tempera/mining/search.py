@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
-from ..evaluation.search import top
+from ..ranking.nearest import top
 
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from ..errors import DataError, OutputError
-from ..untrusted import parsed
+from ..io.untrusted import parsed
 
 Keys = NDArray[np.bytes_]
 Rows = NDArray[np.int64]

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..errors import ConfigError
-from ..untrusted import inside, parsed, refuse_links_out
-from .text import open_model
+from ..io.untrusted import inside, parsed, refuse_links_out
+from .pretrained import open_model
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..untrusted import inside, parsed, refuse_links_out, without_panics
+from ..io.untrusted import inside, parsed, refuse_links_out, without_panics
 
 if TYPE_CHECKING:  # it would load torch
     from ..core.batch import Role

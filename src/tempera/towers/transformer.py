@@ -15,9 +15,9 @@ from tokenizers import Tokenizer, processors
 from ..errors import ConfigError
 from .modules import TextTower, tower_of
 from .pair import Tower
+from .pretrained import compile_model
 from .saved import quietly
 from .sides import Sides, divided
-from .text import compile_model
 from .tokenizer import sample, train_tokenizer
 
 if TYPE_CHECKING:

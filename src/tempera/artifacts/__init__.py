@@ -1,0 +1,1 @@
+"""A finished run on disk: open, search, recommend, export, card and report."""

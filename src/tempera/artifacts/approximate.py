@@ -1,0 +1,90 @@
+"""Approximate nearest neighbours through FAISS (Douze et al. 2024): a graph, or clusters of compressed vectors.
+
+Letters in shapes: q queries, c documents, D width.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConfigError, DataError
+from ..ranking.nearest import top
+
+Vectors = NDArray[np.float32]
+
+FILE = "index.faiss"
+KINDS = ("hnsw", "ivf_pq")
+_CODES = 256  # of a byte: what product quantisation needs vectors for
+
+
+def write(path: Path, vectors: Vectors, kind: str) -> None:
+    """Build an index of unit vectors, [c, D], by inner product.
+
+    hnsw: 32 neighbours a vector, vectors whole (Malkov and Yashunin 2018). ivf_pq: about 4 sqrt(c) clusters of which a
+    search visits every eighth, vectors as one byte for every four numbers (Jegou et al. 2011).
+
+    Raises:
+        ConfigError: no such kind.
+        DataError: too few documents to learn compression from, or faiss is not installed.
+    """
+    faiss = _faiss()
+    count, width = vectors.shape
+    if kind == "hnsw":
+        index = faiss.index_factory(width, "HNSW32,Flat", faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction, index.hnsw.efSearch = 200, 128
+    elif kind == "ivf_pq":
+        if count < _CODES:
+            raise DataError(f"IVF-PQ learns from at least {_CODES} documents, and there are {count}; give --kind hnsw")
+        clusters = max(1, min(int(4 * math.sqrt(count)), count // 39))
+        parts = max(part for part in range(1, max(2, width // 4 + 1)) if width % part == 0)
+        index = faiss.index_factory(width, f"IVF{clusters},PQ{parts}x8", faiss.METRIC_INNER_PRODUCT)
+        index.nprobe = max(1, clusters // 8)
+        index.do_polysemous_training = False  # it orders codes, in 10 s and more, for a search that is not ours
+        index.pq.cp.min_points_per_centroid = 1  # it says in 32 lines that more documents would be better
+        index.train(np.ascontiguousarray(vectors))
+    else:
+        raise ConfigError(f"no approximate index {kind!r}; there is {', '.join(KINDS)}")
+    index.add(np.ascontiguousarray(vectors))
+    path.write_bytes(faiss.serialize_index(index).tobytes())  # its own writer tells no full disk
+
+
+class Approximate:
+    """An index on disk, read whole."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self.index = _faiss().read_index(str(path))
+        except RuntimeError:
+            raise DataError(f"{path} is not a readable FAISS index") from None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """c and D."""
+        return self.index.ntotal, self.index.d
+
+    def top(self, queries: Vectors, k: int) -> tuple[Vectors, NDArray[np.int64]]:
+        """Scores and positions of about the k nearest, best first; [q, m], m being k or what every query found."""
+        scores, positions = self.index.search(np.ascontiguousarray(queries, np.float32), min(k, self.index.ntotal))
+        found = int((positions >= 0).sum(1).min(initial=positions.shape[1]))
+        return scores[:, :found], positions[:, :found]
+
+
+def overlap(path: Path, vectors: Vectors, k: int = 10, queries: int = 200) -> float:
+    """Share of the exact k nearest of some documents that the index on disk finds."""
+    rows = np.random.default_rng(0).permutation(len(vectors))[:queries]
+    exact = top(vectors[rows], vectors, k)[1]
+    found = Approximate(path).top(vectors[rows], k)[1]
+    return float(np.mean([len(np.intersect1d(a, b)) / len(a) for a, b in zip(exact, found)]))
+
+
+def _faiss() -> Any:
+    try:
+        import faiss
+    except ImportError:
+        raise DataError("an approximate index needs FAISS: pip install 'tempera[faiss]'") from None
+    return faiss

@@ -1,0 +1,190 @@
+"""What makes probabilities of a model's similarities, as a file beside it.
+
+Letters in shapes: n pairs.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DataError, OutputError
+from ..io.untrusted import parsed
+from ..ranking.calibration import BASE, Bin, Fitted, Judgement, Scored, Threshold, bins
+from ..ranking.compare import Difference
+from ..ranking.probability import Isotonic, Logistic, Map
+from .pictures import canvas, svg_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FILE = "calibration.json"
+_MAPS: dict[str, type[Map]] = {"logistic": Logistic, "isotonic": Isotonic}
+_COLORS = {"logistic": "#1d5fd1", "isotonic": "#be3455"}
+_GREY, _QUIET, _RIGHT = "#a3adba", "#5b6778", "#0f766e"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """From the similarities of one model to probabilities, and how far these hold.
+
+    Attributes:
+        model: the fingerprint of the model.
+        kind: logistic or isotonic.
+        map: similarities to probabilities.
+        about: what it was fitted to: pairs, queries, relevant, base_rate, left_out; of hits of a search also depth,
+            documents and found, the share of the answers that are among the hits.
+        judged: errors of each map that was tried, and of the base rate, on queries that it was not fitted to.
+        thresholds: what was asked for.
+        date: ISO 8601.
+    """
+
+    model: str
+    kind: str
+    map: Map
+    about: Mapping[str, Any]
+    judged: Mapping[str, Judgement]
+    thresholds: tuple[Threshold, ...]
+    date: str
+
+    def probability(self, scores: Sequence[float] | NDArray[np.floating]) -> NDArray[np.float64]:
+        """Of each similarity, [n]."""
+        return self.map(np.asarray(scores, np.float64))
+
+    @property
+    def depth(self) -> int | None:
+        """To which rank hits were looked at; None for pairs with labels."""
+        depth: int | None = self.about.get("depth")
+        return depth
+
+    def refuse_other(self, model: str, place: Path) -> None:
+        """Raise DataError unless it is of the model with this fingerprint."""
+        if model != self.model:
+            raise DataError(
+                f"{place / FILE} is of another model ({self.model[:12]}, and this one is {model[:12]}): "
+                "calibrate anew with tempera calibrate"
+            )
+
+    def json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {**asdict(self), "thresholds": [asdict(each) for each in self.thresholds]}
+
+    def __str__(self) -> str:
+        about = "{pairs:,} pairs of {queries:,} queries, {relevant:,} relevant (base rate {base_rate:.3f})"
+        lines = [about.format(**self.about)]
+        if self.depth is not None:
+            more = "hits to rank {depth} among {documents:,} documents; {found:.1%} of the answers are among them"
+            lines.append(more.format(**self.about))
+        lines += [f"left out: {count:,} {reason}" for reason, count in self.about["left_out"].items()]
+        lines.append(
+            f"{'':<10}" + "".join(f"  {name:<22}" for name in ("log loss", "Brier score", "calibration error"))
+        )
+        for name, errors in self.judged.items():
+            found = [errors.log_loss, errors.brier, *([errors.ece] if name != BASE else [])]
+            cells = (f"{f.mean:.4f} [{f.low:.4f}, {f.high:.4f}]" for f in found)
+            lines.append(f"{name:<10}" + "".join(f"  {cell:<22}" for cell in cells).rstrip())
+        lines.append(f"taken: {self.kind}{'' if 'isotonic' in self.judged else '; isotonic needs more pairs'}")
+        return "\n".join([*lines, *map(str, self.thresholds)])
+
+
+def read_calibration(folder: Path) -> Calibration:
+    """The calibration that lies in a model's folder.
+
+    Raises:
+        DataError: there is none, or it is not readable.
+    """
+    path = folder / FILE
+    try:
+        given: dict[str, Any] = parsed(path.read_text(encoding="utf-8"))
+        options: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in given["map"].items()
+        }
+        given["map"] = _MAPS[given["kind"]](**options)
+        given["judged"] = {name: Judgement(**_differences(errors)) for name, errors in given["judged"].items()}
+        given["thresholds"] = tuple(Threshold(**_differences(each)) for each in given["thresholds"])
+        found = Calibration(**given)
+        chances = found.probability([-1.0, 1.0])
+        if not (str(found) and isinstance(found.model, str) and ((chances >= 0) & (chances <= 1)).all()):
+            raise ValueError("no probabilities")
+        json.dumps(found.json(), allow_nan=False)
+        return found
+    except FileNotFoundError:
+        raise DataError(
+            f"{folder} has no {FILE}, so that a similarity is no probability yet: tempera calibrate MODEL PAIRS"
+        ) from None
+    except Exception:  # whatever a damaged file makes of it
+        raise DataError(f"{path} is not a readable calibration: make it anew with tempera calibrate") from None
+
+
+def _differences(given: Mapping[str, Any]) -> dict[str, Any]:
+    """With values that have an interval as they were."""
+    return {name: Difference(**value) if isinstance(value, dict) else value for name, value in given.items()}
+
+
+def write_calibration(folder: Path, found: Calibration, picture: Mapping[str, bytes]) -> None:
+    """Write calibration.json and pictures beside a model, each whole or not at all."""
+    text = json.dumps(found.json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    parts = {f"calibration.{end}": content for end, content in picture.items()} | {FILE: text.encode()}
+    for name, content in parts.items():
+        partial = folder / f"{name}.partial"
+        try:
+            partial.write_bytes(content)
+            os.replace(partial, folder / name)
+        except OSError as error:
+            raise OutputError(f"cannot write {folder / name}: {error.strerror or error}") from None
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def picture(pairs: Scored, fitted: Fitted) -> dict[str, bytes]:
+    """SVG and PNG: what was said against what was so, and the way from similarity to probability."""
+    with canvas("calibration", 8.2, 3.9) as figure:
+        left, right = figure.subplots(1, 2)
+        found = bins(pairs, fitted.held_out)
+        # Low probabilities get the room that they need.
+        most = min(1.0, 1.2 * max(max(each.probability, each.relevant.high) for each in found))
+        _reliability(left, found, fitted.chosen, most)
+        _curves(right, pairs, fitted)
+        svg, png = svg_of(figure).encode(), io.BytesIO()
+        figure.set_layout_engine("none")  # the places that are found stay
+        figure.savefig(png, format="png", dpi=150)
+    return {"svg": svg, "png": png.getvalue()}
+
+
+def _reliability(axes: Axes, found: Sequence[Bin], kind: str, most: float) -> None:
+    x, shares = [each.probability for each in found], [each.relevant for each in found]
+    axes.plot([0, most], [0, most], color=_GREY, linewidth=1, label="as said")
+    ends = [[share.mean - share.low for share in shares], [share.high - share.mean for share in shares]]
+    look: Any = {"fmt": "o", "markersize": 4.5, "color": _COLORS[kind], "elinewidth": 1.2, "capsize": 2}
+    axes.errorbar(x, [share.mean for share in shares], np.abs(ends), label="tenths of the pairs, 95 %", **look)
+    axes.set_title(f"{kind}, on queries it was not fitted to")
+    axes.set_xlabel("probability said", color=_QUIET)
+    axes.set_ylabel("share relevant", color=_QUIET)
+    axes.set(xlim=(-0.02 * most, 1.02 * most), ylim=(-0.02 * most, 1.02 * most))
+    axes.legend(loc="upper left")
+
+
+def _curves(axes: Axes, pairs: Scored, fitted: Fitted) -> None:
+    low, high = float(pairs.scores.min()), float(pairs.scores.max())
+    edges, x = np.linspace(low, high, 41), np.linspace(low, high, 400)
+    most = max(float(curve(x).max()) for curve in fitted.maps.values())
+    counts = [np.histogram(pairs.scores[which], edges)[0] for which in (~pairs.relevant, pairs.relevant)]
+    scale = 0.45 * most / max(float(count.max() / count.sum()) for count in counts)
+    for count, name, color in zip(counts, ("not relevant", "relevant"), (_GREY, _RIGHT), strict=True):
+        axes.stairs(count / count.sum() * scale, edges, fill=True, color=color, alpha=0.35, label=name)
+    for name, curve in fitted.maps.items():
+        chosen = name == fitted.chosen
+        width, dashes = (1.8, "-") if chosen else (1.1, "--")
+        axes.plot(x, curve(x), dashes, color=_COLORS[name], linewidth=width, label=name + (", taken" if chosen else ""))
+    axes.set_title("probability by similarity")
+    axes.set_xlabel("cosine", color=_QUIET)
+    axes.set(ylim=(-0.02 * most, 1.02 * most))
+    axes.legend(loc="upper left")

@@ -1,0 +1,155 @@
+"""The card of a saved model: what it is, what it was trained on and how, what it reaches, how to use it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..ranking.compare import Difference
+
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|~$-])")
+_PAIR = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}")
+_FENCE = re.compile(r"`{3,}")
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What only people know of a model, for its card.
+
+    Args:
+        title: the heading; None names the kind of model.
+        license: of the model, such as apache-2.0.
+        data_license: of what it was trained on.
+        language: such as en.
+    """
+
+    title: str | None = None
+    license: str | None = None
+    data_license: str | None = None
+    language: str | None = None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a model is for, and how it is used."""
+
+    title: str
+    sentence: str
+    use: str  # Python
+    head: Mapping[str, Any]  # of the YAML, as the hub reads it
+
+
+TEXTS = Kind(
+    "A retrieval model",
+    "A text embedding model trained by contrast with Tempera. It opens with sentence-transformers alone.",
+    """from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("path/to/this/folder")
+queries = model.encode_query(["what is asked"], normalize_embeddings=True)
+docs = model.encode_document(["what may answer it"], normalize_embeddings=True)
+print(queries @ docs.T)""",
+    {
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "sentence-similarity",
+        "tags": ["sentence-transformers", "sentence-similarity", "feature-extraction", "tempera"],
+    },
+)
+RECOMMENDER = Kind(
+    "A recommender",
+    "A tower of users, by what they have taken before and what is known of them, and a tower of items, trained by contrast "
+    "with Tempera. It is a part of the run folder that it lies in, which holds the histories and the index of the items.",
+    """import tempera
+
+run = tempera.Run("path/to/the/run")  # the folder around this one
+print(run.recommend(user="an id of a user", k=10))
+print(run.recommend(history=["an id of an item", "a later one"]))""",
+    {"library_name": "tempera", "tags": ["recommendation", "two-tower", "tempera"]},
+)
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a card shows; what is None or empty is said to be unknown or left out.
+
+    `metrics` holds systems, each with its metrics and their intervals; the model's own is called trained.
+    """
+
+    title: str | None
+    data: Mapping[str, str]
+    recipe: str  # YAML
+    metrics: Mapping[str, Mapping[str, Difference]]
+    kind: Kind = TEXTS
+    license: str | None = None
+    data_license: str | None = None
+    base_model: str | None = None
+    language: str | None = None
+
+
+def render_card(card: Card) -> str:
+    """Markdown behind a YAML head as the Hugging Face hub reads it; all that is shown is escaped."""
+    head = {
+        "license": card.license or "unknown",
+        **card.kind.head,
+        "base_model": card.base_model,
+        "language": card.language,
+    }
+    # JSON is YAML and escapes whatever a value holds; but YAML has no halves of letters, which stand for those above U+FFFF.
+    lines = [f"{key}: {_paired(json.dumps(value))}" for key, value in head.items() if value is not None]
+    parts = [
+        "\n".join(["---", *lines, "---"]),
+        f"# {_text(card.title or card.kind.title)}",
+        card.kind.sentence,
+        "## Use\n\n" + _fenced(card.kind.use, "python"),
+        "## Training data\n\n" + _table(["what", "how much"], [[key, value] for key, value in card.data.items()]),
+        *(["## Metrics\n\n" + _metrics(card.metrics)] if card.metrics else []),
+        "## Recipe\n\n" + _fenced(card.recipe, "yaml"),
+        "## Licence\n\n" + _licence(card),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _paired(text: str) -> str:
+    """JSON with the pairs of escapes that stand for one letter as that letter."""
+    return _PAIR.sub(lambda found: json.loads(f'"{found[0]}"'), text)
+
+
+def _metrics(systems: Mapping[str, Mapping[str, Difference]]) -> str:
+    names = list(dict.fromkeys(name for metrics in systems.values() for name in metrics))
+    rows = [[name, *(_cell(metrics.get(name)) for metrics in systems.values())] for name in names]
+    shares = sorted({100 * found.confidence for metrics in systems.values() for found in metrics.values()})
+    note = f"In brackets: bootstrap intervals over held-out queries, {', '.join(f'{share:g}' for share in shares)} %."
+    return _table(["metric", *systems], rows) + "\n\n" + note
+
+
+def _cell(found: Difference | None) -> str:
+    return "" if found is None else f"{found.mean:.4f} [{found.low:.4f}, {found.high:.4f}]"
+
+
+def _licence(card: Card) -> str:
+    parts = {"model": card.license, "training data": card.data_license, "base model": card.base_model}
+    said = [f"- {what}: {_text(value) if value else 'not stated'}" for what, value in parts.items()]
+    return "\n".join(said) + "\n\nWhat is not stated has to be cleared before the model is passed on."
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    cells = [[cell if line is lines[1] else _text(cell) for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def _text(value: str) -> str:
+    """One line in which nothing is markup.
+
+    >>> _text("a|b <i>*c*")
+    'a\\\\|b &lt;i&gt;\\\\*c\\\\*'
+    """
+    plain = " ".join(value.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _MARKDOWN.sub(r"\\\1", plain)
+
+
+def _fenced(text: str, language: str) -> str:
+    fence = "`" * max([3, *(len(run) + 1 for run in _FENCE.findall(text))])
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"

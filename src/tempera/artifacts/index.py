@@ -1,0 +1,162 @@
+"""A searchable corpus on disk: one vector, one id and one place for every document.
+
+Letters in shapes: c documents, D width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from ..errors import DataError
+from ..io.tables import parquet_table
+from ..io.untrusted import refuse_links_out
+from ..ranking.nearest import top
+from . import approximate
+from .stamp import Stamp
+
+Vectors = NDArray[np.float32]
+
+_PREVIEW = 400
+_VECTORS, _DOCUMENTS, _TABLE = "vectors.npy", "documents.arrow", "vectors.parquet"
+_COLUMNS = ["id", "name", "place", "preview"]
+_SCHEMA = pa.schema([(name, pa.large_string()) for name in _COLUMNS])
+
+
+@dataclass(frozen=True)
+class Found:
+    """One document of an answer."""
+
+    rank: int  # from 1
+    score: float
+    id: str
+    name: str
+    place: str
+    preview: str
+    probability: float | None = None  # that it is an answer, if the model is calibrated
+
+    def json(self) -> dict[str, Any]:
+        """As a JSON object; a model without calibration has no probability there."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def write_index(folder: Path, vectors: Vectors, documents: pa.Table, stamp: Stamp | None = None) -> None:
+    """Write unit vectors, [c, D], and a table with the columns doc_id, name, place and doc; one row each."""
+    folder.mkdir(parents=True)
+    np.save(folder / _VECTORS, np.ascontiguousarray(vectors, np.float32), allow_pickle=False)
+    table = pa.table(
+        {
+            "id": pc.cast(documents["doc_id"], pa.string()),
+            "name": documents["name"],
+            "place": documents["place"],
+            "preview": pc.utf8_slice_codeunits(documents["doc"], 0, _PREVIEW),
+        }
+    )
+    _write_documents(folder, table, stamp)
+
+
+def _write_documents(folder: Path, table: pa.Table, stamp: Stamp | None) -> None:
+    table = table.replace_schema_metadata(None if stamp is None else stamp.metadata())
+    with pa.OSFile(str(folder / _DOCUMENTS), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+
+
+class Index:
+    """An index on disk: exact and memory-mapped, or approximate (FAISS), or the Parquet table of ids and vectors.
+
+    Raises:
+        DataError: no index, a damaged one, or one with a link that leads out of its folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        refuse_links_out(folder)
+        try:
+            self.documents, self.vectors = _opened(folder)
+            self.stamp = Stamp.read(self.documents.schema.metadata)
+            self.documents = self.documents.select(_COLUMNS).cast(_SCHEMA)
+            self.documents.validate(full=True)  # a damaged file may point anywhere in memory
+        except FileNotFoundError as error:
+            raise DataError(f"{folder} is not an index: {error.filename or error} is missing") from None
+        except DataError:
+            raise
+        except Exception as error:  # whatever a damaged file makes of the readers
+            raise DataError(f"{folder} is not a readable index: {str(error) or type(error).__name__}") from None
+        if len(self.vectors.shape) != 2 or self.vectors.shape[0] != len(self.documents) or not self.vectors.shape[1]:
+            raise DataError(f"{folder} is damaged: {self.vectors.shape} vectors for {len(self.documents)} documents")
+
+    def search(self, query: Vectors, k: int = 10, model: str | None = None) -> list[Found]:
+        """The k documents nearest to a query vector, [D], best first.
+
+        Raises:
+            DataError: a vector of another width, or of another model than the index says, if `model` (its fingerprint)
+                is given.
+        """
+        if model is not None and self.stamp is not None:
+            self.stamp.refuse_other(model, self.folder)
+        if query.shape != self.vectors.shape[1:]:
+            width = self.vectors.shape[1]
+            raise DataError(f"{self.folder}: the model gives {query.shape[0]} dimensions and the index has {width}")
+        if isinstance(self.vectors, np.ndarray):
+            try:
+                scores, positions = top(query[None], self.vectors, k)
+            except DataError:  # a score that is no number
+                raise DataError(f"{self.folder} or the query's vector holds numbers that are not finite") from None
+        else:
+            scores, positions = self.vectors.top(query[None], k)
+        rows = self.documents.take(pa.array(positions[0])).to_pylist()
+        return [Found(i + 1, float(score), **row) for i, (score, row) in enumerate(zip(scores[0], rows, strict=True))]
+
+
+def _opened(folder: Path) -> tuple[pa.Table, Any]:
+    """Documents and their vectors."""
+    if (folder / _TABLE).exists():
+        return _parquet(folder / _TABLE)
+    if (folder / approximate.FILE).exists():
+        vectors: Any = approximate.Approximate(folder / approximate.FILE)
+    else:
+        vectors = np.lib.format.open_memmap(folder / _VECTORS, mode="r")
+        if vectors.dtype != np.float32:
+            raise ValueError(f"{_VECTORS} holds {vectors.dtype}, and float32 is expected")
+    return pa.ipc.open_file(pa.memory_map(str(folder / _DOCUMENTS))).read_all(), vectors
+
+
+def _parquet(path: Path) -> tuple[pa.Table, Vectors]:
+    table = parquet_table(path)
+    column = table["vector"].combine_chunks()
+    column.validate(full=True)
+    vectors: Vectors = column.flatten().to_numpy(zero_copy_only=False).reshape(len(table), column.type.list_size)
+    return table, vectors
+
+
+def write_parquet(folder: Path, index: Index) -> None:
+    """The documents of an exact index with a column `vector` of D floats, as vector databases read them."""
+    import pyarrow.parquet as parquet
+
+    vectors = _exact(index)
+    column = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(vectors).ravel()), vectors.shape[1])
+    table = index.documents.append_column("vector", column)
+    stamp = index.stamp
+    folder.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(table.replace_schema_metadata(stamp and stamp.metadata()), folder / _TABLE)
+
+
+def write_approximate(folder: Path, index: Index, kind: str) -> float:
+    """An exact index as FAISS's HNSW or IVF-PQ; the share of the exact 10 nearest that it finds."""
+    vectors = _exact(index)
+    folder.mkdir(parents=True, exist_ok=True)
+    approximate.write(folder / approximate.FILE, vectors, kind)
+    _write_documents(folder, index.documents, index.stamp)
+    return approximate.overlap(folder / approximate.FILE, vectors)
+
+
+def _exact(index: Index) -> Vectors:
+    if not isinstance(index.vectors, np.ndarray):
+        raise DataError(f"{index.folder} is approximate; give the exact index it was made of")
+    return index.vectors

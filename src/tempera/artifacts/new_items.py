@@ -1,0 +1,104 @@
+"""Items that come after training: into a run as they are, by what is known of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from .. import config as configuration
+from ..core.frame import Frame
+from ..errors import DataError
+from ..io.files import staged
+from ..io.tables import blocks
+from ..recommend.encoders import Entities, Id
+from ..recommend.feature_tables import KEY, by_id
+from ..recommend.interactions import USUAL
+from .recommender import ITEMS, Recommender, entities, index_items, opened, write_entities
+
+
+def add_items(run: Path, path: Path) -> dict[str, Any]:
+    """Append items to a run, with vectors by their features and the vector for unknown ids; nothing is trained.
+
+    The run's tables and its index are replaced together or not at all. Exported indexes have to be made anew.
+
+    Args:
+        run: of a recommender.
+        path: a table with ids and the columns that the towers read; other columns of the run's items may be missing.
+
+    Returns:
+        How many were added, what was left out and why, columns that are not the run's, and how many items there are.
+
+    Raises:
+        DataError: no recommender, or one that knows items by ids alone; a column that is missing or of another type; an
+            id with two rows; no new item.
+        OutputError: a run that cannot be written.
+    """
+    recommender = Recommender(run)
+    old, dropped = entities(run / "model" / ITEMS), Counter[str]()
+    new, ignored = _new(path, recommender, old.table, dropped)
+    items = Entities(pa.concat_tables([old.table, new]), np.append(old.count, np.zeros(len(new), np.int64)))
+    tower = opened(recommender.config, recommender.users, items, run / "model" / "model.safetensors")
+    index = recommender.index
+    if index.stamp is not None:
+        index.stamp.refuse_other(recommender.fingerprint, index.folder)
+    arrived = tower.encode(Frame({"item": torch.arange(len(old.table), len(items.table))})).numpy()
+    vectors = np.concatenate([index.vectors, arrived])
+    with staged(run, overwrite=True) as folder:
+        shutil.copytree(run, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("index"))
+        write_entities(folder / "model" / ITEMS, items)
+        index_items(folder, items, vectors, tower.normalised)
+    return {
+        "run": str(run),
+        "added": len(new),
+        "items": len(items.table),
+        "left_out": dict(dropped),
+        "columns_left_out": ignored,
+    }
+
+
+def _new(path: Path, recommender: Recommender, there: pa.Table, dropped: Counter[str]) -> tuple[pa.Table, list[str]]:
+    """Rows of items that a run does not have, in the columns and types of its table; and the columns left out."""
+    features = [feature for feature in recommender.options.doc if not isinstance(feature, Id)]
+    if not features:
+        raise DataError(
+            f"{recommender.folder} knows items by their ids alone, and has nothing to tell new ones by: train with "
+            "tower.doc of texts, categories or numbers"
+        )
+    column = configuration.load(recommender.folder / "config.yaml").values.get("data", {}).get("item") or "item"
+    table = by_id(blocks(path), "item", column, USUAL["item"])
+    needed = [feature.column for feature in features]
+    missing = next((name for name in needed if name not in table.column_names), None)
+    if missing is not None:
+        raise DataError(f"{path} has no column {missing!r}, which the towers read; it has {_names(table)}")
+    known = pc.is_in(table[KEY], value_set=recommender.item_ids.combine_chunks())
+    if already := pc.sum(known).as_py():
+        dropped["that the run has already"] = already
+    table = table.filter(pc.invert(known))
+    if not len(table):
+        raise DataError(f"{path} has no item that {recommender.folder} does not have already")
+    columns = {field.name: _cast(table, field, path) for field in there.schema}
+    return pa.table(columns, schema=there.schema), [n for n in table.column_names if n not in (KEY, *columns)]
+
+
+def _cast(table: pa.Table, field: pa.Field, path: Path) -> pa.ChunkedArray | pa.Array:
+    """A column as the run has it; nulls where there is none."""
+    name = KEY if field.name == "id" else field.name
+    if name not in table.column_names:
+        return pa.nulls(len(table), field.type)
+    try:
+        return table[name].cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise DataError(
+            f"{path}: column {field.name!r} is {table[name].type}, and the run's is {field.type}: {error}"
+        ) from None
+
+
+def _names(table: pa.Table) -> str:
+    return ", ".join(name for name in table.column_names if name != KEY)

@@ -1,0 +1,95 @@
+"""A model as ONNX, pooling and normalisation inside, proved against the model it was made of.
+
+Letters in shapes: n texts, w tokens of the longest of them, D width.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ..core.batch import Role
+from ..errors import ConfigError, OutputError
+from ..io.files import write_json
+from ..towers.exportable import example, exportable
+from ..towers.saved import fingerprint, load
+from .onnx_model import ABOUT, INPUTS, MODEL, TOKENIZER, OnnxModel, require
+
+Vectors = NDArray[np.float32]
+
+TOLERANCE = 1e-4  # of a coordinate; runtimes sum in other orders
+# Short and long, empty, and of several scripts: what the written model is tried on.
+PROBES = ("a", "parse the date of a mail", "", "Größe, 漢字 and ΣΊΣΥΦΟΣ", "of many words that go on " * 40)
+
+
+def write_onnx(folder: Path, model: Path, probes: Sequence[str] = PROBES) -> float:
+    """Write model.onnx, tokenizer.json and tempera.json from a saved model; the largest difference of a coordinate.
+
+    The network takes input_ids and attention_mask, [n, w] of any n and w, and gives sentence_embedding, unit vectors
+    [n, D]. It is run on `probes` before anything is reported.
+
+    Raises:
+        DataError: onnx, onnxscript or onnxruntime is not installed.
+        ConfigError: a model that cannot be exported.
+        OutputError: the written model gives other vectors than the saved one.
+    """
+    require("onnx", "onnxscript", "onnxruntime")
+    found = exportable(model)
+    size = next(p.shape[0] for p in found.module.parameters() if p.ndim == 2)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_module(folder / MODEL, found.module, example(size))
+    (folder / TOKENIZER).write_text(found.tokenizer, encoding="utf-8")
+    about = {
+        "model": fingerprint(model),
+        "max_length": found.max_length,
+        "special_tokens": found.special_tokens,
+        "pad": found.pad,
+        "prompts": found.prompts,
+    }
+    write_json(folder / ABOUT, about)
+    worst = 0.0
+    roles: tuple[Role, ...] = ("query", "doc")
+    for role in roles:
+        ours = OnnxModel(folder).encode(probes, role)
+        worst = max(worst, float(np.abs(ours - load(model, role)(list(probes))).max()))
+    if not worst <= TOLERANCE:
+        raise OutputError(f"the ONNX model of {model} differs from it by {worst:.2g} in a coordinate and is not kept")
+    return worst
+
+
+def write_module(
+    path: Path,
+    module: nn.Module,
+    inputs: tuple[Tensor, ...],
+    names: Sequence[str] = INPUTS,
+    output: str = "sentence_embedding",
+) -> None:
+    """A module over tables of codes as ONNX, with any number of rows and columns."""
+    free = tuple(dict.fromkeys(range(tensor.ndim), torch.export.Dim.DYNAMIC) for tensor in inputs)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of a torchvision that nobody needs
+    noise = io.StringIO()
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise):
+            warnings.simplefilter("ignore")
+            program: Any = torch.onnx.export(
+                module,
+                inputs,
+                dynamo=True,
+                input_names=list(names),
+                output_names=[output],
+                dynamic_shapes=free,
+                verbose=False,
+            )
+    except Exception as error:  # whatever the model's modules and the exporter raise
+        raise ConfigError(f"the model cannot be exported to ONNX: {str(error).strip().splitlines()[0]}") from None
+    program.save(str(path), external_data=None)

@@ -1,0 +1,79 @@
+"""An exported ONNX model as a function of texts; needs onnxruntime and tokenizers only.
+
+Letters in shapes: n texts, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DataError
+from ..io.untrusted import parsed, refuse_links_out, without_panics
+from ..towers.saved import said
+
+Vectors = NDArray[np.float32]
+
+MODEL, TOKENIZER, ABOUT = "model.onnx", "tokenizer.json", "tempera.json"
+INPUTS = ("input_ids", "attention_mask")
+
+
+def require(*libraries: str) -> None:
+    """Raise DataError if one is not installed."""
+    for name in libraries:
+        if find_spec(name) is None:
+            raise DataError(f"ONNX needs {name}: pip install 'tempera[onnx]'")
+
+
+@contextmanager
+def opened(folder: Path, what: str) -> Iterator[tuple[dict[str, Any], Any]]:
+    """What an exported model says of itself, and the session that runs it.
+
+    Raises:
+        DataError: no `what` in the folder, or one that cannot be read, inside the block too.
+    """
+    require("onnxruntime")
+    import onnxruntime
+
+    refuse_links_out(folder)
+    try:
+        about = parsed((folder / ABOUT).read_text(encoding="utf-8"))
+        yield about, onnxruntime.InferenceSession(str(folder / MODEL), providers=["CPUExecutionProvider"])
+    except FileNotFoundError as error:
+        raise DataError(f"{folder} is no {what}: {error.filename} is missing") from None
+    except Exception as error:  # onnxruntime raises no narrower one
+        raise DataError(f"{folder} is not a readable ONNX model: {said(error)}") from None
+
+
+class OnnxModel:
+    """A model that `write_onnx` has left; needs onnxruntime and tokenizers only."""
+
+    def __init__(self, folder: Path) -> None:
+        from tokenizers import Tokenizer
+
+        with opened(folder, "exported model") as (about, self.session):
+            self.fingerprint: str = about["model"]
+            self.prompts: dict[str, str] = about["prompts"]
+            self.special_tokens: bool = about["special_tokens"]
+            with without_panics():
+                self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+        if about["max_length"] is not None:
+            self.tokenizer.enable_truncation(about["max_length"])
+        self.tokenizer.enable_padding(pad_id=about["pad"])
+
+    def encode(self, texts: Sequence[str], role: str = "query") -> Vectors:
+        """Texts to unit vectors, [n, D], behind the prompt of their role."""
+        prompt = self.prompts.get(role, "")
+        rows = self.tokenizer.encode_batch([prompt + text for text in texts], add_special_tokens=self.special_tokens)
+        values = ([row.ids for row in rows], [row.attention_mask for row in rows])
+        inputs = {name: np.array(value, np.int64).reshape(len(rows), -1) for name, value in zip(INPUTS, values)}
+        if not inputs["input_ids"].shape[1]:  # only texts without tokens: one that is masked
+            inputs = {name: np.zeros((len(rows), 1), np.int64) for name in INPUTS}
+        vectors: Vectors = self.session.run(None, inputs)[0]
+        return vectors

@@ -1,0 +1,87 @@
+"""The users' tower of a recommender as ONNX, proved against the tower, and as a function of histories.
+
+Letters in shapes: n rows, w items of the longest history, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..errors import OutputError
+from ..io.files import write_json
+from ..recommend.exportable_users import UserModule
+from .onnx_model import ABOUT, MODEL, opened, require
+
+Vectors = NDArray[np.float32]
+Codes = NDArray[np.int64]
+
+TOLERANCE = 1e-4  # of a coordinate; runtimes sum in other orders
+
+
+class OnnxUsers:
+    """An exported user tower; needs onnxruntime only."""
+
+    def __init__(self, folder: Path) -> None:
+        with opened(folder, "exported user tower") as (about, self.session):
+            self.fingerprint: str = about["model"]
+            self.unknown_user: int | None = about["unknown_user"]
+
+    def encode(self, histories: Sequence[Codes], users: Sequence[int | None] | None = None) -> Vectors:
+        """Vectors of histories, codes of items with the latest last, [n, D]; of users where the tower asks for them."""
+        inputs = {"history": padded(histories)}
+        if self.unknown_user is not None:
+            given = [None] * len(histories) if users is None else users
+            inputs["user"] = np.array([self.unknown_user if user is None else user for user in given], np.int64)
+        vectors: Vectors = self.session.run(None, inputs)[0]
+        return vectors
+
+
+def padded(histories: Sequence[Codes]) -> Codes:
+    """Rows of one length, [n, w], with -1 in front of the shorter ones; w is 1 at least.
+
+    >>> padded([np.array([4, 2]), np.array([], np.int64)]).tolist()
+    [[4, 2], [-1, -1]]
+    """
+    rows = np.full((len(histories), max([1, *map(len, histories)])), -1, np.int64)
+    for row, codes in zip(rows, histories):
+        row[len(row) - len(codes) :] = codes
+    return rows
+
+
+def write_users(
+    folder: Path, module: UserModule, model: str, histories: Sequence[Codes], users: Sequence[int], expected: Vectors
+) -> float:
+    """Write model.onnx and tempera.json; the largest difference of a coordinate from what the tower gives.
+
+    The network takes history, [n, w] of any n and w, and user, [n], if the tower has features of users; it gives
+    user_embedding, [n, D].
+
+    Args:
+        model: the fingerprint of the model.
+        histories: what the written network is tried on, with `users`.
+        expected: their vectors by the tower, [n, D].
+
+    Raises:
+        DataError: onnx, onnxscript or onnxruntime is not installed.
+        OutputError: the written network gives other vectors.
+    """
+    require("onnx", "onnxscript", "onnxruntime")
+    from .onnx import write_module
+
+    folder.mkdir(parents=True, exist_ok=True)
+    inputs = [torch.tensor([[-1, 0, 0], [0, 0, 0]])] + ([torch.tensor([0, 0])] if module.asks_user else [])
+    write_module(folder / MODEL, module.eval(), tuple(inputs), ("history", "user")[: len(inputs)], "user_embedding")
+    unknown = len(module.users) - 1 if module.asks_user else None
+    write_json(folder / ABOUT, {"model": model, "unknown_user": unknown, "history": _HISTORY})
+    worst = float(np.abs(OnnxUsers(folder).encode(histories, users) - expected).max())
+    if not worst <= TOLERANCE:
+        raise OutputError(f"the ONNX user tower differs from the tower by {worst:.2g} in a coordinate and is not kept")
+    return worst
+
+
+_HISTORY = "rows of vectors.parquet, the latest last, -1 in front of shorter ones"

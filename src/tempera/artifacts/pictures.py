@@ -1,0 +1,210 @@
+"""The pictures of a report, as SVG elements."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ranking.spread import Spread
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Records = Sequence[Mapping[str, Any]]
+Scores = Mapping[str, float]
+Floats = NDArray[np.float64]
+
+_NAMES = {"bm25": "BM25", "ndcg": "nDCG", "mrr": "MRR", "map": "MAP"}
+_BLUE, _GREY, _QUIET, _RULE = "#1d5fd1", "#a3adba", "#5b6778", "#cbd5e1"
+# A system keeps its colour in every picture. What is written in a colour has a contrast of at least 4.5 to white.
+_SYSTEMS = {"untrained": _GREY, "bm25": "#b45309", "trained": _BLUE}
+_LINES = (_BLUE, "#be3455", "#0f766e", "#7e3fb0", "#8a6100", "#475569")
+SIZE = 4.3, 3.6  # inches
+_BAR = 0.16  # inches of a bar with a number
+_POINTS = 1000  # of a line; more cannot be seen and would make the page large
+
+
+def label(name: str) -> str:
+    """A metric or system as people write it.
+
+    >>> label("ndcg@10"), label("bm25"), label("recall@10")
+    ('nDCG@10', 'BM25', 'recall@10')
+    """
+    kind, at, depth = name.partition("@")
+    return _NAMES.get(kind, kind) + at + depth
+
+
+def number(value: float) -> str:
+    """Three decimals, without a zero before the point.
+
+    >>> number(0.4512), number(-0.02), number(1)
+    ('.451', '-.020', '1.000')
+    """
+    return re.sub(r"^(-?)0\.", r"\1.", f"{value:z.3f}")
+
+
+def pictures(
+    systems: Mapping[str, Scores], spreads: Mapping[str, Spread], log: Records, rival: str | None = None
+) -> dict[str, str]:
+    """SVG of each picture that there is something to draw for; `rival` is the system that curves are compared with."""
+    steps = [r for r in log if r["event"] == "step"]
+    evaluations = [r for r in log if r["event"] == "evaluation" and r["metrics"]]
+    drawings: dict[str, Callable[[Figure], None]] = {"systems": partial(_bars, systems=systems)}
+    if spreads:
+        drawings["spreads"] = partial(_histograms, spreads=spreads)
+    if steps:
+        drawings["training"] = partial(_training, steps=steps)
+    if evaluations:
+        drawings["evaluations"] = partial(_curves, records=evaluations, rival=systems.get(rival or "", {}))
+    bars = len(systems) * max(map(len, systems.values()), default=0)
+    heights = {"systems": max(SIZE[1], 1 + _BAR * bars)}  # so that no number stands upon another
+    return {name: _svg(name, draw, heights.get(name, SIZE[1])) for name, draw in drawings.items()}
+
+
+@contextmanager
+def canvas(name: str, width: float, height: float) -> Iterator[Figure]:
+    """A figure of so many inches in the look of all pictures, to be drawn and saved within the block."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # whatever the user's own matplotlibrc says
+        matplotlib.rcParams.update({**_LOOK, "svg.hashsalt": name})
+        yield Figure((width, height), layout="constrained")
+
+
+def svg_of(figure: Figure) -> str:
+    """A figure as SVG, the same bytes on every run."""
+    text = io.StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(text, format="svg", transparent=True, metadata=nothing)
+    return text.getvalue()
+
+
+def _svg(name: str, draw: Callable[[Figure], None], height: float) -> str:
+    """What is drawn, as an element whose ids are found in no other picture."""
+    with canvas(name, SIZE[0], height) as figure:
+        draw(figure)
+        svg = svg_of(figure)
+    return re.sub(r'( id="| xlink:href="#|url\(#)', rf"\1{name}-", svg[svg.index("<svg") :])
+
+
+_LOOK: Any = {
+    "svg.fonttype": "none",  # text stays text
+    "text.parse_math": False,  # a dollar in a name is a dollar
+    "font.size": 9,
+    "text.color": "#334155",
+    "axes.edgecolor": _RULE,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.formatter.limits": (-3, 7),
+    "grid.color": "#e5eaf0",
+    "legend.frameon": False,
+    "xtick.color": _RULE,
+    "xtick.labelcolor": _QUIET,
+    "xtick.labelsize": 8,
+    "ytick.color": _RULE,
+    "ytick.labelcolor": _QUIET,
+    "ytick.labelsize": 8,
+}
+
+
+def _training(figure: Figure, steps: Records) -> None:
+    axes = figure.subplot_mosaic([["loss", "loss"], ["learning_rate", "grad_norm"]], height_ratios=(2, 1))
+    x = _column(steps, "step")
+    for name, panel in axes.items():
+        values = _column(steps, name)
+        panel.locator_params(axis="x", nbins=6 if name == "loss" else 4, integer=True)
+        panel.set_title(name.replace("_", " ").replace("grad ", "gradient "))
+        if name != "learning_rate":
+            _line(panel, x, values, color=_BLUE, linewidth=0.7, alpha=0.45)
+            values = _smooth(values)
+        _line(panel, x, values, color=_BLUE, linewidth=1.6)
+    temperature = _column(steps, "temperature")
+    if np.ptp(temperature) > 1e-6:
+        other = axes["loss"].twinx()
+        other.set_title("temperature (right)", loc="right", color=_SYSTEMS["bm25"])
+        other.grid(False)
+        _line(other, x, temperature, color=_SYSTEMS["bm25"], linewidth=1.6)
+
+
+def _curves(figure: Figure, records: Records, rival: Scores) -> None:
+    axes = figure.subplots()
+    names = list(dict.fromkeys(name for record in records for name in record["metrics"]))
+    ends = {}
+    for i, name in enumerate(names):
+        have = [r for r in records if name in r["metrics"]]
+        color, values = _LINES[i % len(_LINES)], [r["metrics"][name] for r in have]
+        axes.plot([r["step"] for r in have], values, color=color, marker="o", markersize=3.5, linewidth=1.6)
+        ends[name] = (values[-1], color)
+        if name in rival:
+            axes.axhline(rival[name], color=color, linestyle=(0, (4, 3)), linewidth=0.9)
+    axes.set_xlabel("step", color=_QUIET)
+    axes.locator_params(axis="x", integer=True)
+    axes.set_xlim(left=0)
+    low, high = axes.get_ylim()
+    y = -np.inf  # names stand at the ends of their lines, none upon another
+    for name, (end, color) in sorted(ends.items(), key=lambda item: item[1][0]):
+        y = max(end, y + (high - low) / 20)
+        text, place = f"{label(name)} {number(end)}", axes.get_yaxis_transform()
+        axes.text(1.02, y, text, color=color, va="center", transform=place)
+
+
+def _bars(figure: Figure, systems: Mapping[str, Scores]) -> None:
+    axes = figure.subplots()
+    metrics = list(dict.fromkeys(name for scores in systems.values() for name in scores))
+    height = 0.8 / len(systems)
+    for i, (system, scores) in enumerate(systems.items()):
+        y = [j + (i - (len(systems) - 1) / 2) * height for j, name in enumerate(metrics) if name in scores]
+        values = [scores[name] for name in metrics if name in scores]
+        color = _SYSTEMS.get(system, _LINES[-1 - i % len(_LINES)])
+        bars = axes.barh(y, values, height * 0.9, color=color, label=label(system))
+        axes.bar_label(bars, [number(v) for v in values], padding=3, fontsize=8)
+    axes.set_yticks(range(len(metrics)), [label(name) for name in metrics])
+    axes.tick_params(axis="y", length=0)
+    axes.invert_yaxis()
+    axes.grid(False, axis="y")
+    axes.margins(x=0.12)
+    figure.legend(loc="outside upper left", ncols=len(systems) if len(systems) < 4 else 2)
+
+
+def _histograms(figure: Figure, spreads: Mapping[str, Spread]) -> None:
+    values = np.concatenate([v for spread in spreads.values() for v in (spread.pairs, spread.random)])
+    edges = np.linspace(values.min() - 0.01, values.max() + 0.01, 61)
+    panels = figure.subplots(len(spreads), sharex=True, sharey=True, squeeze=False)[:, 0]
+    for axes, (name, spread) in zip(panels, spreads.items(), strict=True):
+        for kind, cosines, color in (("random pairs", spread.random, _GREY), ("pairs", spread.pairs, _BLUE)):
+            share = np.histogram(cosines, edges)[0] / len(cosines)
+            axes.stairs(share, edges, fill=True, color=color, alpha=0.6, label=kind)
+        axes.set_title(f"{label(name)}: AUC {number(spread.auc)}")
+        axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
+    panels[-1].set_xlabel("cosine", color=_QUIET)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=2)
+
+
+def _column(records: Records, name: str) -> Floats:
+    return np.array([record[name] for record in records], np.float64)
+
+
+def _line(axes: Axes, x: Floats, y: Floats, **look: Any) -> None:
+    every = slice(None, None, 1 + len(x) // _POINTS)
+    axes.plot(x[every], y[every], marker="o" if len(x) == 1 else "", markersize=4, **look)
+
+
+def _smooth(values: Floats) -> Floats:
+    """The mean of the values around each, a fifteenth of them."""
+    around = np.ones(2 * (len(values) // 30) + 1)
+    mean: Floats = np.convolve(values, around, "same") / np.convolve(np.ones(len(values)), around, "same")
+    return mean

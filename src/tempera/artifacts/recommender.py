@@ -1,0 +1,317 @@
+"""A recommender opened from its run folder: what users are recommended, items that come later, the towers for others.
+
+Letters in shapes: n rows, u users, i items, w items of a history, D width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as parquet
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load as tensors_of
+
+from .. import config as configuration
+from ..build import Config, build
+from ..core.frame import Events, Frame
+from ..errors import DataError, did_you_mean, one_line
+from ..io.tables import parquet_table, valid
+from ..recommend.encoders import Entities
+from ..recommend.exportable_users import UserModule
+from ..recommend.features import Features, FeatureTowers
+from .index import Found, Index, write_index, write_parquet
+from .onnx_users import write_users
+from .run_folder import HISTORIES, RunFolder
+from .stamp import Stamp
+
+USERS, ITEMS = "users.parquet", "items.parquet"
+TITLES = ("title", "name")  # columns that an item is called by
+Codes = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Recommendations:
+    """What a user is recommended, best first; what a reader of it should know stands in `notes`."""
+
+    found: list[Found]
+    history: int  # items that stand behind it
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        width = max((len(hit.id) for hit in self.found), default=0)
+        hits = (
+            f"{hit.rank:>3}  {hit.score:>7.3f}  {one_line(hit.id):<{width}}  {one_line(hit.name)}" for hit in self.found
+        )
+        return "\n".join([*(f"note: {note}" for note in map(one_line, self.notes)), *hits])
+
+
+class Recommender(RunFolder):
+    """The towers of a run with its users, items and histories.
+
+    Raises:
+        DataError: a folder that holds no recommender, or parts of several.
+    """
+
+    users: Entities
+    items: Entities
+    tower: FeatureTowers
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._refuse_other()
+        self.config = _configuration(folder / "config.yaml")
+        assert isinstance(self.config.tower, Features)
+        self.options: Features = self.config.tower
+        self.users = _texts(entities(folder / "model" / USERS), "")  # the last is one whom the run does not know
+        self.items = _texts(entities(folder / "model" / ITEMS))
+        self.tower = opened(self.config, self.users, self.items, folder / "model" / "model.safetensors")
+
+    def _refuse_other(self) -> None:
+        if (self.folder / "model" / "modules.json").is_file():
+            raise DataError(
+                f'{self.folder} is a run of texts and recommends nothing: tempera search {self.folder} "what you look for"'
+            )
+        if not self.recommends:
+            raise DataError(f"{self.folder} is not a run of a recommender: {HISTORIES} is missing")
+
+    @cached_property
+    def item_ids(self) -> pa.ChunkedArray:
+        """As texts, [i]."""
+        return self.items.table["id"].cast(pa.large_string())
+
+    def recommend(
+        self,
+        user: Any = None,
+        history: Sequence[Any] | None = None,
+        k: int = 10,
+        exclude_seen: bool = True,
+        index: Path | None = None,
+        elapsed: float = 0.0,
+    ) -> Recommendations:
+        """The k items that suit a user best, or a history, or a user with another history than the run knows.
+
+        Args:
+            user: an id; one that the run does not know has the vector of unknown users.
+            history: ids of items, the latest last; None takes all that the run knows of the user.
+            exclude_seen: leave out what the history holds.
+            index: an exported index to search instead of the run's own.
+            elapsed: time since the user's latest event, in the unit of the data, for towers that ask for it.
+
+        Raises:
+            DataError: neither user nor history, an item that is not in the run, an index of another model.
+        """
+        if user is None and history is None:
+            raise DataError("nobody is asked for: give a user, a history, or both")
+        if k < 1:
+            raise DataError(f"k is {k}, and at least 1 item is to be found")
+        code = None if user is None else _place(self.users.table["id"], str(user))
+        taken = self.past(code) if history is None else self.codes([str(item) for item in history])
+        notes = () if user is None or code is not None else (_unknown(user, history),)
+        place = self.index if index is None else Index(index)
+        seen = set(self.item_ids.take(taken).to_pylist()) if exclude_seen else set()
+        found = place.search(self.vectors([code], [taken], elapsed)[0], k + len(seen), self.fingerprint)
+        left = [hit for hit in found if hit.id not in seen][:k]
+        hits = [Found(rank, hit.score, hit.id, hit.name, hit.place, hit.preview) for rank, hit in enumerate(left, 1)]
+        return Recommendations(hits, len(taken), notes)
+
+    def past(self, user: int | None) -> Codes:
+        """Codes of all that a user has taken, the latest last; none for an unknown one."""
+        if user is None:
+            return np.empty(0, np.int64)
+        name = self.users.table["id"][user]
+        path = self.folder / HISTORIES
+        try:
+            taken: Codes = _histories(path, name).to_numpy().astype(np.int64)
+        except Exception as error:  # whatever a damaged file makes of the reader
+            raise DataError(f"{path} is not readable: {error}") from None
+        if len(taken) and not 0 <= taken.min() <= taken.max() < len(self.items.table):
+            raise DataError(f"{path} names items that the run does not have: it is damaged")
+        return taken
+
+    def codes(self, ids: Sequence[str]) -> Codes:
+        """Codes of items.
+
+        Raises:
+            DataError: ids that are not in the run.
+        """
+        at = pc.index_in(pa.array(ids, pa.large_string()), value_set=self.item_ids)
+        unknown = [name for name, code in zip(ids, at.to_pylist()) if code is None]
+        if unknown:
+            near = did_you_mean(unknown[0], self.item_ids.to_pylist()) or self._titled(unknown[0])
+            raise DataError(f"no such item in {self.folder}: {', '.join(unknown)}.{near}")
+        found: Codes = at.to_numpy().astype(np.int64)
+        return found
+
+    def _titled(self, text: str) -> str:
+        """The item that is called so, as a question."""
+        titles = [title.lower() for title in titles_of(self.items.table)]
+        near = did_you_mean(text.lower(), titles).removeprefix(" Did you mean ").removesuffix("?")
+        return f" Did you mean {self.item_ids[titles.index(near)]} ({near})?" if near else ""
+
+    def vectors(
+        self, users: Sequence[int | None], histories: Sequence[Codes], elapsed: float = 0.0
+    ) -> NDArray[np.float32]:
+        """Vectors of users with what they have taken, [n, D], as they are compared; None is an unknown user."""
+        last = 0 if self.options.history is None else self.options.history.last
+        read = [codes[max(0, len(codes) - last) :] for codes in histories]
+        stop = np.cumsum([len(codes) for codes in read])
+        start = stop - [len(codes) for codes in read]
+        unknown = len(self.users.table) - 1
+        frame = Frame(
+            {
+                "user": torch.tensor([unknown if user is None else user for user in users]),
+                "history": Events(torch.from_numpy(np.concatenate(read)), torch.tensor(start), torch.tensor(stop)),
+                "elapsed": torch.tensor([elapsed if len(codes) else math.nan for codes in read]),
+            }
+        )
+        found: NDArray[np.float32] = self.tower.encode(frame, "query").numpy()
+        return found
+
+    def export_users(self, folder: Path, probes: int = 64) -> dict[str, Any]:
+        """Write the users' tower as ONNX and the items with their vectors as Parquet; the facts of it.
+
+        Raises:
+            ConfigError: a tower that cannot be exported.
+            DataError: a library that is not installed.
+            OutputError: what was written gives other vectors than the tower.
+        """
+        known, history = len(self.users.table) - 1, self.options.history
+        module = UserModule(self.tower, history.pools if history else (), len(self.items.table), known + 1)
+        users = np.random.default_rng(0).permutation(known)[:probes].tolist()
+        histories = [np.empty(0, np.int64), np.arange(min(3, len(self.items.table))), *map(self.past, users)]
+        users = [known, known, *users]
+        worst = write_users(folder, module, self.fingerprint, histories, users, self.vectors(users, histories))
+        write_parquet(folder, self.index)
+        return {"largest_difference": worst, "items": len(self.items.table), "tried_on": len(histories)}
+
+
+def entities(path: Path) -> Entities:
+    """Users or items of a run.
+
+    Raises:
+        DataError: no such file, or one of another form.
+    """
+    try:
+        table = parquet_table(path)
+        if "id" not in table.column_names:  # names that are no text raise a ValueError here
+            raise DataError(f"{path} is not readable: it has no column id")
+        valid(table, str(path))
+        count = table.column(table.num_columns - 1).to_numpy().astype(np.int64)
+        return Entities(table.remove_column(table.num_columns - 1), count)
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing: the run is not whole") from None
+    except (OSError, pa.ArrowException, ValueError, IndexError) as error:
+        raise DataError(f"{path} is not readable: {str(error).splitlines()[0]}") from None
+
+
+def write_entities(path: Path, known: Entities) -> None:
+    """What `entities` reads."""
+    parquet.write_table(known.table.append_column("count", pa.array(known.count)), path)
+
+
+def index_items(folder: Path, items: Entities, vectors: NDArray[np.float32], normalised: bool) -> None:
+    """Write the index of a run's items, [i, D], with the stamp of the model that lies in the run."""
+    stamp = Stamp(RunFolder(folder).fingerprint, vectors.shape[1], "cosine" if normalised else "dot", normalised)
+    titles = pa.array(titles_of(items.table), pa.large_string())
+    none = pa.array([""] * len(titles), pa.large_string())
+    ids = items.table["id"].cast(pa.string())
+    write_index(
+        folder / "index", vectors, pa.table({"doc_id": ids, "name": titles, "place": none, "doc": titles}), stamp
+    )
+
+
+def _texts(known: Entities, *others: str) -> Entities:
+    """With ids as texts, and others behind them that nothing else is known of."""
+    table, text = known.table, pa.large_string()
+    table = table.set_column(table.column_names.index("id"), "id", table["id"].cast(text))
+    new = {field.name: pa.nulls(len(others), field.type) for field in table.schema} | {"id": pa.array(others, text)}
+    return Entities(pa.concat_tables([table, pa.table(new)]), np.append(known.count, [0] * len(others)))
+
+
+def opened(config: Config, users: Entities, items: Entities, weights: Path) -> FeatureTowers:
+    """The towers for these users and items, with saved weights.
+
+    Raises:
+        DataError: weights that are of other towers, or no weights.
+    """
+    assert isinstance(config.tower, Features)
+    try:
+        tower = config.tower.build(users, items)
+        tower.load_state_dict(tensors_of(weights.read_bytes()))
+    except DataError as error:
+        raise DataError(f"the tables in {weights.parent} do not fit the run's config.yaml: {error}") from None
+    except FileNotFoundError:
+        raise DataError(f"{weights} is missing: the run is not whole") from None
+    except (RuntimeError, SafetensorError) as error:
+        what = str(error).strip().splitlines()[-1].strip()
+        raise DataError(f"{weights} does not fit the run's config.yaml and the tables beside it: {what}") from None
+    tower.normalised = config.similarity.name == "cosine"
+    tower.eval()
+    return tower
+
+
+def called(table: pa.Table) -> pa.ChunkedArray:
+    """What items are called: a title or a name if there is one, else their ids.
+
+    Raises:
+        DataError: titles or names that are no texts.
+    """
+    return pc.coalesce(*(_as_text(table, name) for name in (*TITLES, "id") if name in table.column_names))
+
+
+def _as_text(table: pa.Table, name: str) -> pa.ChunkedArray:
+    try:
+        return table[name].cast(pa.large_string())
+    except pa.ArrowNotImplementedError:
+        raise DataError(f"items are called by their column {name}, which is {table[name].type}: rename it") from None
+
+
+def titles_of(table: pa.Table) -> list[str]:
+    """`called` as a list."""
+    titles: list[str] = called(table).to_pylist()
+    return titles
+
+
+def _histories(path: Path, name: pa.Scalar) -> pa.Array:
+    """What a user has taken; of the other users only their part of the file is read."""
+    with parquet.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            ids = file.read_row_group(group, ["id"], use_threads=False)["id"].cast(pa.large_string())
+            if (at := pc.index(ids, name).as_py()) >= 0:
+                items = file.read_row_group(group, ["items"], use_threads=False)["items"]
+                items.validate(full=True)
+                return items[at].values
+    return pa.array([], pa.int32())
+
+
+def _configuration(path: Path) -> Config:
+    """The sections of a run's configuration that its towers are made by."""
+    if not path.is_file():
+        raise DataError(f"{path} is missing: the run is not whole")
+    options = configuration.load(path)
+    sections: dict[str, Any] = {name: options.values[name] for name in ("tower", "objective") if name in options.values}
+    config = build(configuration.Options(sections, options.places))
+    if not isinstance(config.tower, Features):
+        raise DataError(f"{path} does not describe a recommender: tower.kind has to be features")
+    return config
+
+
+def _place(ids: pa.ChunkedArray, name: str) -> int | None:
+    """Where an id stands."""
+    at = pc.index(ids, pa.scalar(name, ids.type)).as_py() if name else -1
+    return None if at < 0 else int(at)
+
+
+def _unknown(user: Any, history: Sequence[Any] | None) -> str:
+    by = "no history" if history is None else "the history given"
+    return f"user {str(user)!r} is unknown; recommended by {by}"

@@ -1,0 +1,141 @@
+"""The page of a run: what it reached, how it got there, what it finds. One HTML file without scripts or links."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..ranking.compare import Difference
+from ..ranking.spread import Spread
+from .pictures import Records, Scores, label, number, pictures
+from .report_tables import Table
+
+_MAIN = "ndcg@10"
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A document that was found."""
+
+    name: str
+    place: str
+    score: float
+    relevant: bool
+
+
+@dataclass(frozen=True)
+class Example:
+    """A held-out query and what the trained system answers; a rank counts from 1 and is None below the first 100."""
+
+    query: str
+    answers: tuple[str, ...]  # names of what is right
+    hits: tuple[Hit, ...]  # the trained system's first ones
+    baseline_rank: int | None  # of the rival's first right answer
+    rank: int | None  # of the trained system's first right answer
+
+
+FACTS = {
+    "pairs": "pairs found",
+    "train": "pairs trained on",
+    "queries": "held-out queries",
+    "corpus": "documents ranked",
+}
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a page calls its subject."""
+
+    title: str = "Tempera run"
+    facts: Mapping[str, str] = field(default_factory=lambda: FACTS)  # names of the counts of the data
+    examples: str = "Held-out queries and what was found"
+    right: str = "Right"
+    random: str = "a query with a random document, blue with its own"
+    whole: str = ""  # what the systems' table is about, where there are others
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a page shows; what is empty or None is left out of it."""
+
+    facts: Mapping[str, str]
+    systems: Mapping[str, Scores]  # metrics of "trained" and of what it is compared with, in the order of display
+    difference: Difference | None  # trained - rival in nDCG@10
+    log: Records  # events "step" and "evaluation"
+    spreads: Mapping[str, Spread]
+    examples: Sequence[Example]
+    config: str  # YAML
+    rival: str | None = "bm25"  # the system that is compared with most, where it is one of the systems
+    words: Words = Words()
+    tables: Sequence[Table] = ()
+    alarms: Sequence[str] = ()
+
+    @property
+    def against(self) -> str | None:
+        """The rival, where there is one."""
+        return self.rival if self.rival in self.systems else None
+
+
+def render(report: Report) -> str:
+    """One self-contained HTML document; all that is shown is escaped, pictures are SVG inside it."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    folder = FileSystemLoader(Path(__file__).parent)
+    page = Environment(autoescape=True, loader=folder, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    page.filters |= {"label": label, "number": number}
+    spreads = {name: s for name, s in report.spreads.items() if len(s.pairs) and len(s.random)}
+    metrics = list(dict.fromkeys(name for scores in report.systems.values() for name in scores))
+    return page.get_template("report.html.j2").render(
+        report=report,
+        headline=headline(report),
+        main=_main(report),
+        metrics=metrics,
+        kinds={name.partition("@")[0] for name in metrics},
+        best={name: max(s[name] for s in report.systems.values() if name in s) for name in metrics},
+        tally=_tally(report.examples, report.against),
+        spreads=spreads,
+        pictures={
+            name: Markup(svg) for name, svg in pictures(report.systems, spreads, report.log, report.rival).items()
+        },
+    )
+
+
+def headline(report: Report) -> str:
+    """The main result in a sentence: nDCG@10, or else the first metric, against the rival and the untrained model."""
+    metric = _main(report)
+    scores = {name: values[metric] for name, values in report.systems.items() if metric in values}
+    ours, parts = scores["trained"], []
+    if report.rival in scores:
+        parts.append(_against(ours, scores[report.rival], label(report.rival)))
+        if metric == _MAIN and (d := report.difference) is not None:
+            doubt = "which may be chance: " if d.low <= 0 <= d.high else ""
+            share = f"{100 * d.confidence:g} %"
+            parts[0] += f" ({doubt}{share} interval of the difference {number(d.low)} to {number(d.high)})"
+    if "untrained" in scores:
+        parts.append(_against(ours, scores["untrained"], "the untrained model"))
+    return f"{label(metric)} {number(ours)}" + (f": {', '.join(parts)}" if parts else "")
+
+
+def _main(report: Report) -> str:
+    trained = report.systems["trained"]
+    return _MAIN if _MAIN in trained else next(iter(trained))
+
+
+def _against(ours: float, theirs: float, name: str) -> str:
+    if theirs <= 0:
+        return f"{name} {number(theirs)}"
+    if ours >= 2 * theirs:
+        return f"{ours / theirs:.1f}× {name}"
+    percent = 100 * abs(ours / theirs - 1)
+    written = f"{percent:.0f}" if percent >= 0.95 else f"{percent:.1f}"
+    return f"level with {name}" if written == "0.0" else f"{written} % {'above' if ours > theirs else 'below'} {name}"
+
+
+def _tally(examples: Sequence[Example], rival: str | None) -> str:
+    ranks = [(e.rank or math.inf, e.baseline_rank or math.inf) for e in examples]
+    higher, lower = sum(a < b for a, b in ranks), sum(a > b for a, b in ranks)
+    name = label(rival or "")
+    return f"The first right answer stands higher than with {name} in {higher} of {len(ranks)}, lower in {lower}."

@@ -1,0 +1,177 @@
+"""A finished run: its metrics, and its model as a search engine or a recommender."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DataError
+from ..io.untrusted import parsed, refuse_links_out
+from ..towers.saved import Encode, fingerprint, load
+from .calibrated import FILE as CALIBRATION
+from .calibrated import Calibration, read_calibration
+from .index import Found, Index
+from .onnx_model import OnnxModel
+
+if TYPE_CHECKING:  # it would load torch
+    from .recommender import Recommendations, Recommender
+
+HISTORIES = "histories.parquet"  # of a recommender's users
+
+
+class RunFolder:
+    """What every run has, of texts or of interactions.
+
+    Raises:
+        DataError: no such folder, where it has to be there, or one with a link that leads out of it.
+    """
+
+    def __init__(self, folder: str | Path, there: bool = True) -> None:
+        self.folder = Path(folder)
+        if there and not self.folder.is_dir():
+            raise DataError(f"no such run: {folder}")
+        refuse_links_out(self.folder)
+
+    @cached_property
+    def index(self) -> Index:
+        """What is searched in: documents or items, with their vectors."""
+        return Index(self.folder / "index")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Which model this is: the index says by which one it was made."""
+        return fingerprint(self.folder / "model")
+
+    @property
+    def recommends(self) -> bool:
+        """Whether it is a run on interactions."""
+        return (self.folder / HISTORIES).is_file()
+
+
+class Run(RunFolder):
+    """The folder that `tempera train` leaves.
+
+    Args:
+        folder: the `output` of the run.
+        there: whether the folder has to be there; processes on other machines than the one that wrote it may not see it.
+
+    Raises:
+        DataError: no such folder.
+
+    >>> run = Run("runs/first")
+    >>> run.metrics["trained"]["ndcg@10"] > run.metrics["untrained"]["ndcg@10"]
+    True
+    >>> hits = run.search("where is ada of bob", k=2)
+    >>> hits[0].preview
+    'bob keeps ada'
+    """
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """metrics.json: metrics, differences, seconds, memory."""
+        try:
+            document: Any = parsed((self.folder / "metrics.json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            raise DataError(f"{self.folder} is not a finished run: metrics.json is missing") from None
+        except (OSError, ValueError) as error:
+            raise DataError(f"{self.folder}/metrics.json is not JSON: {error}") from None
+        if not isinstance(document, dict) or not isinstance(document.get("metrics"), dict):
+            raise DataError(f"{self.folder}/metrics.json is not of a run: it has no metrics of systems")
+        return document
+
+    @property
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Metrics of each system: untrained, bm25, trained."""
+        metrics: dict[str, dict[str, float]] = self.document["metrics"]
+        return metrics
+
+    @cached_property
+    def encode(self) -> Encode:
+        """Texts to vectors, [n, D]."""
+        return load(self.folder / "model")
+
+    def search(
+        self,
+        query: str,
+        k: int = 10,
+        index: Path | None = None,
+        onnx: Path | None = None,
+        threshold: float | None = None,
+    ) -> list[Found]:
+        """The k documents nearest to a query, best first; with their probabilities, if the model is calibrated.
+
+        Args:
+            index: search this exported index instead of the run's own.
+            onnx: embed by this exported model instead of the run's own.
+            threshold: leave out what is an answer with a lower probability.
+
+        Raises:
+            DataError: an empty query, an index that another model has made, a run that recommends, or a threshold and no
+                calibration of this model.
+        """
+        if self.recommends:
+            raise DataError(
+                f"{self.folder} is a recommender and has no texts to search in: tempera recommend {self.folder} --user ID"
+            )
+        if not query.strip():
+            raise DataError("the query is empty; give words to search for")
+        if k < 1:
+            raise DataError(f"k is {k}, and at least 1 document is to be found")
+        text = query.encode("utf-8", "replace").decode("utf-8")  # a terminal may pass on bytes that are no text
+        place = self.index if index is None else Index(index)
+        if onnx is None:
+            found = place.search(self.encode([text])[0], k, self.fingerprint)
+            return self._told(found, self.fingerprint, threshold)
+        model = OnnxModel(onnx)
+        return self._told(place.search(model.encode([text])[0], k, model.fingerprint), model.fingerprint, threshold)
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """What `tempera calibrate` has found of the model.
+
+        Raises:
+            DataError: nothing, or what is not readable.
+        """
+        return read_calibration(self.folder / "model")
+
+    def _told(self, found: list[Found], model: str, threshold: float | None) -> list[Found]:
+        """With probabilities, and without what stands below the threshold."""
+        if threshold is None and not (self.folder / "model" / CALIBRATION).is_file():
+            return found
+        if threshold is not None and not 0 <= threshold <= 1:
+            raise DataError(f"the threshold is {threshold:g}, and a probability from 0 to 1 is expected")
+        if threshold is not None or self.calibration.model == model:
+            self.calibration.refuse_other(model, self.folder / "model")
+            p = self.calibration.probability([hit.score for hit in found]).tolist()
+            found = [replace(hit, probability=each) for hit, each in zip(found, p, strict=True)]
+        return [hit for hit in found if threshold is None or (hit.probability or 0.0) >= threshold]
+
+    @cached_property
+    def recommender(self) -> Recommender:
+        """The towers of a run on interactions."""
+        from .recommender import Recommender
+
+        return Recommender(self.folder)
+
+    def recommend(self, user: Any = None, history: Sequence[Any] | None = None, **options: Any) -> Recommendations:
+        """The items that suit a user, or who has taken what `history` names, best first; see `Recommender.recommend`."""
+        return self.recommender.recommend(user, history, **options)
+
+    def add_items(self, path: str | Path) -> Run:
+        """This run with the new items of a table, told by their features; see `tempera.artifacts.new_items.add_items`."""
+        from .new_items import add_items
+
+        add_items(self.folder, Path(path))
+        return Run(self.folder)
+
+    def export(self, to: str, output: Path | None = None, kind: str = "hnsw") -> dict[str, Any]:
+        """The model as ONNX, of a recommender the users' tower, or the corpus or items as an index or a table of vectors.
+
+        See `tempera.artifacts.export.export`.
+        """
+        from .export import export
+
+        return export(self.folder, to, output, kind, self.recommender.export_users if self.recommends else None)

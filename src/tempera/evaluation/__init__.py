@@ -1,1 +1,0 @@
-"""Is it better? Rankings, their metrics, and what a difference is worth."""

@@ -1,1 +1,0 @@
-"""What a run leaves behind: model, index, report; written atomically."""

@@ -1,0 +1,160 @@
+"""Columns of token ids, as sentence-transformers' trainer hands them to a loss, as a batch.
+
+Letters in shapes: n rows of a column, D width of the guide's vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..core.batch import Batch, Role, Side
+from ..core.ragged import Ragged
+from ..errors import ConfigError, DataError
+from ..io.ids import mixed
+from ..towers.modules import TextTower, constants_of, rows_of, tower_of
+from ..towers.pair import Tower
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+Columns = Sequence[Mapping[str, Any]]
+Labels = Literal["weight", "id", "ignore"]
+
+
+@dataclass(frozen=True)
+class Towers:
+    """The tower of each role of one batch."""
+
+    towers: Mapping[Role, TextTower]
+
+    def of(self, role: Role) -> TextTower:
+        """The tower that embeds a role."""
+        return self.towers[role]
+
+
+class Guide:
+    """Unit vectors of what another model reads, by another model; its own prompts stand before texts that it reads anew."""
+
+    def __init__(self, guide: SentenceTransformer, model: SentenceTransformer) -> None:
+        from transformers import PreTrainedTokenizerBase
+
+        self.tower: Tower = tower_of(guide)
+        self.tokenizer: Any = model.tokenizer
+        alike = guide.tokenizer.get_vocab() == model.tokenizer.get_vocab()
+        self.same_tokens = alike and (guide.max_seq_length or inf) >= (model.max_seq_length or inf)
+        if not self.same_tokens and not isinstance(self.tokenizer, PreTrainedTokenizerBase):
+            raise ConfigError(
+                "guide: it has other tokens than the model, whose tokenizer cannot make texts of them again: take a guide "
+                "with the model's tokenizer"
+            )
+
+    def __call__(self, tokens: Ragged, role: Role) -> Tensor:
+        """Vectors of a role's rows, [n, D], on the CPU."""
+        if not self.same_tokens:
+            values, ends = tokens.values.tolist(), tokens.offsets.tolist()
+            rows = [values[start:end] for start, end in pairwise(ends)]
+            tokens = self.tower.features(self.tokenizer.batch_decode(rows, skip_special_tokens=True), role=role)
+        return self.tower.encode(tokens, role)
+
+
+class Reader:
+    """How a model's columns become batches: the first is the query, the second its document, all others its negatives.
+
+    Args:
+        model: what the columns were tokenised for.
+        guide: gives the vectors for `Guided`.
+        labels: what a column of labels says, see `ContrastiveLoss`.
+    """
+
+    def __init__(
+        self, model: SentenceTransformer, guide: SentenceTransformer | None = None, labels: Labels | None = None
+    ) -> None:
+        self.model, self.labels = model, labels
+        self.guide = None if guide is None else Guide(guide, model)
+        self.towers: list[TextTower] = []  # one for each way in which columns are read: by prompt, by task
+
+    def read(self, columns: Columns, labels: Tensor | None) -> tuple[Batch[Ragged], Towers]:
+        """The batch, and the tower of each of its roles.
+
+        Raises:
+            DataError: fewer than two columns, or labels that nothing was said about.
+            ConfigError: negatives that are read in different ways.
+        """
+        if len(columns) < 2:
+            raise DataError(
+                f"a contrastive loss takes a query and a document, and the data has {len(columns)} of texts"
+            )
+        given = [_on_cpu(column) for column in columns]
+        query, doc = self._side(given[:1], "query"), self._side(given[1:2], "doc")
+        negatives = self._side(given[2:], "negatives") if given[2:] else None
+        towers: dict[Role, TextTower] = {"query": self._tower(given[0], "query"), "doc": self._tower(given[1], "doc")}
+        if given[2:]:
+            towers["negatives"] = self._tower(given[2], "doc")
+        batch = Batch(query, doc, negatives)
+        return self._labelled(batch, None if labels is None else labels.cpu()), Towers(towers)
+
+    def _side(self, columns: Columns, role: Role) -> Side[Ragged]:
+        if any(self._tower(column, "doc") is not self._tower(columns[0], "doc") for column in columns[1:]):
+            raise ConfigError(
+                "columns of negatives are read with different prompts or tasks: give all of them the same in the trainer's "
+                "prompts= and router_mapping="
+            )
+        rows = [rows_of(column) for column in columns]
+        tokens = Ragged.cat(rows)
+        guide = None if self.guide is None else self.guide(tokens, "query" if role == "query" else "doc")
+        owner = torch.arange(len(rows[0])).repeat(len(rows)) if role == "negatives" else None
+        return Side(tokens, ids=ids_of(tokens), guide=guide, owner=owner)
+
+    def _tower(self, column: Mapping[str, Any], role: Role) -> TextTower:
+        constants = constants_of(column, self.model)
+        found = [tower for tower in self.towers if tower.constants == constants]
+        if not found:
+            found = [TextTower(self.model, role)]
+            found[0].constants = constants
+            self.towers += found
+        return found[0]
+
+    def _labelled(self, batch: Batch[Ragged], labels: Tensor | None) -> Batch[Ragged]:
+        if self.labels == "ignore" or (labels is None and self.labels is None):
+            return batch
+        if labels is None or self.labels is None:
+            raise DataError(
+                f"labels={self.labels!r}, and the data has {'no' if labels is None else 'a'} column of labels: say what it "
+                "means, 'weight' (how much a row counts), 'id' (rows of one label have the same document) or 'ignore'"
+            )
+        if labels.ndim != 1 or (self.labels == "id" and labels.is_floating_point()):
+            raise DataError(
+                f"labels={self.labels!r} takes a number a row, a whole one if an id: not {labels.dtype} {labels[0]}"
+            )
+        if self.labels == "weight":
+            return Batch(batch.query, batch.doc, batch.negatives, weight=labels.double())
+        doc = Side(batch.doc.rows, ids=labels.long(), guide=batch.doc.guide)
+        return Batch(batch.query, doc, batch.negatives)
+
+
+def ids_of(tokens: Ragged) -> Tensor:
+    """64-bit hashes of rows of token ids, [n].
+
+    >>> ids = ids_of(Ragged.of([[5, 6], [6, 5], [5, 6]]))
+    >>> bool(ids[0] == ids[2]), bool(ids[0] == ids[1])
+    (True, False)
+    """
+    row = torch.arange(len(tokens)).repeat_interleave(tokens.lengths)
+    place = torch.arange(len(row)) - tokens.offsets[row]
+    mixture = torch.from_numpy(mixed(tokens.values.long().numpy(), place.numpy()))
+    return torch.zeros(len(tokens), dtype=torch.int64).index_add_(0, row, mixture)
+
+
+def _on_cpu(column: Mapping[str, Any]) -> dict[str, Any]:
+    """A column whose rows can be chosen; a prompt's length, which some data sets give once a row, as one number."""
+    here = {key: value.cpu() if isinstance(value, Tensor) else value for key, value in column.items()}
+    if isinstance(length := here.get("prompt_length"), Tensor):
+        here["prompt_length"] = int(length.flatten()[0])
+    return here

@@ -1,0 +1,1 @@
+"""Files written whole, locks, and what others wrote: tables, JSON, names."""

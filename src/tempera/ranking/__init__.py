@@ -1,0 +1,1 @@
+"""Exact search, metrics, intervals and calibration: what both worlds are judged by."""

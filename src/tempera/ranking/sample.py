@@ -1,0 +1,124 @@
+"""Evaluation that fits into training: a smaller corpus with a known bias, and a budget of time.
+
+Letters in shapes: q queries, c documents, s sampled documents, K depth of a ranking, D width.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConfigError
+from .metrics import Relevant
+from .ranking import Ranking
+
+Ints = NDArray[np.int64]
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Part of a corpus that holds every relevant document; scores on it are too high, `bias` says by how much."""
+
+    docs: Ints  # [s] positions in the corpus, rising
+    relevant: Relevant  # counts documents as in `docs`
+    positives: int  # distinct relevant documents among them
+    hardest: int  # documents that are there because a ranking put them high
+
+    def bias(self, queries: Vectors, docs: Vectors, metrics: Sequence[str], full: Relevant) -> dict[str, float]:
+        """Each metric on the sample less the same on the whole corpus, for one model's unit vectors, [q, D] and [c, D].
+
+        Measured on the untrained model it says how far the numbers of training stand above those of the whole corpus;
+        it shrinks as the model gets better, so it does not correct them.
+        """
+        small = Ranking.by_vectors(queries, docs[self.docs], self.relevant, metrics).metrics
+        whole = Ranking.by_vectors(queries, docs, full, metrics).metrics
+        return {name: small[name] - whole[name] for name in metrics}
+
+
+def sample_corpus(
+    relevant: Relevant, corpus: int, size: int, ranked: Ints | None = None, share: float = 0.5, seed: int = 0
+) -> Sample:
+    """Every relevant document, then the hardest ones of a ranking, then others at random, `size` in all.
+
+    Args:
+        corpus: number of documents.
+        size: documents to keep; the relevant ones are kept even if they are more.
+        ranked: a ranking of the whole corpus, [q, K] with -1 for none: rank by rank, of all queries, its documents fill
+            up to `share` of the places that relevant ones leave. With them a sample is less biased than at random.
+
+    Raises:
+        ConfigError: a size below 1, or a share outside 0 to 1.
+
+    >>> sample = sample_corpus(Relevant.of([[7]]), 10, 3, np.array([[2, 7, 5]]), share=1.0)
+    >>> sample.docs.tolist(), sample.relevant.doc.tolist()
+    ([2, 5, 7], [2])
+    """
+    if size < 1:
+        raise ConfigError(f"a sample of {size} documents is asked for, and at least 1 is expected")
+    if not 0 <= share <= 1:
+        raise ConfigError(f"a share of {share:g} hardest documents is asked for, and 0 to 1 is expected")
+    chosen = np.zeros(corpus, bool)
+    chosen[relevant.doc] = True
+    positives = int(chosen.sum())
+    hardest = 0
+    if ranked is not None:
+        by_rank = ranked.T.ravel()
+        hard, first = np.unique(by_rank[by_rank >= 0], return_index=True)
+        hard = hard[np.argsort(first)]
+        hard = hard[~chosen[hard]][: int(share * max(0, size - positives))]
+        chosen[hard] = True
+        hardest = len(hard)
+    rest = np.flatnonzero(~chosen)
+    missing = max(0, size - int(chosen.sum()))
+    chosen[np.random.default_rng(seed).permutation(rest)[:missing]] = True
+    docs = np.flatnonzero(chosen)
+    return Sample(docs, replace(relevant, doc=np.searchsorted(docs, relevant.doc)), positives, hardest)
+
+
+@dataclass
+class Budget:
+    """Evaluation for at most a share of the time: of evaluating and training together.
+
+    Args:
+        share: from 0 (never) to 1 (always).
+        spent: seconds of evaluation until now.
+        cost: seconds of the latest evaluation, which the next one is expected to take; 0 before the first.
+
+    >>> budget = Budget(0.1)
+    >>> budget.spend(10.0)
+    >>> budget.allows(100.0), budget.allows(200.0)
+    (False, True)
+    """
+
+    share: float = 0.1
+    spent: float = 0.0
+    cost: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ConfigError(f"an evaluation budget of {self.share:g} is given, and a share from 0 to 1 is expected")
+
+    def allows(self, training: float) -> bool:
+        """Whether one more evaluation, after `training` seconds of training, would stay within the share."""
+        after = self.spent + self.cost
+        return self.share > 0 and after <= self.share * (training + after)
+
+    def spend(self, seconds: float) -> None:
+        """Count an evaluation."""
+        self.spent += seconds
+        self.cost = seconds
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Count the seconds of a block as an evaluation."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spend(time.perf_counter() - start)

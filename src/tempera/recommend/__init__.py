@@ -1,0 +1,1 @@
+"""Recommending items to users: its data, towers, judge, and task."""

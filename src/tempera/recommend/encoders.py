@@ -1,0 +1,427 @@
+"""Features of users and items as vectors: each encoder looks up what it knows of an entity by the entity's code.
+
+Letters in shapes: u entities of one kind, n rows, D width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
+
+from ..core.ragged import Ragged, spread
+from ..core.table import Table
+from ..errors import ConfigError, DataError
+from ..towers.pair import Options, Tower
+from ..towers.static import Static
+
+Count = Annotated[int, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+_POWERS = 62  # of 2, that times are told apart by
+_ALIKE = 128  # texts that a padding tower reads together
+UNKNOWN = 0  # row of a table for what training has not seen
+TEXT = pa.large_string()
+_PARTS: Mapping[str, Callable[[pa.Array], pa.Array]] = {
+    "year": pc.year,
+    "month": pc.month,
+    "day": pc.day,
+    "weekday": pc.day_of_week,
+    "hour": pc.hour,
+}
+# What features expect, for messages.
+_ONE = "one value is expected; take categories for lists"
+_SEVERAL = "lists, or texts with separators, are expected; take category for one value"
+_NUMBER = "a number is expected, or none"
+
+
+@dataclass(frozen=True)
+class Entities:
+    """What is known of users or of items: a table with one row for each code, and how often each is trained on."""
+
+    table: pa.Table  # [u] with a column id
+    count: NDArray[np.int64]  # [u] training events
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """What training has seen, [u]."""
+        return self.count > 0
+
+    def column(self, name: str, feature: str, kind: pa.DataType, expected: str) -> pa.ChunkedArray:
+        """A feature's column, its values of a kind, which messages call what is `expected`; times are seconds since 1970.
+
+        Raises:
+            DataError: no such column, or one of another kind.
+        """
+        if name not in self.table.column_names:
+            raise DataError(
+                f"tower: the feature {feature} needs a column {name!r}, and there are {', '.join(self.table.column_names)}"
+            )
+        column = self.table[name]
+        try:
+            if pa.types.is_temporal(column.type):
+                column = column.cast(pa.timestamp("s"), safe=False).cast(pa.int64())
+            return column.cast(kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            what = str(column.type)
+            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+                row = next(row for row, text in enumerate(column) if not _is(kind, text))
+                what = f"{column[row].as_py()!r} for {self.table['id'][row].as_py()!r}"
+            self.refuse(name, feature, what, expected)
+
+    def refuse(self, name: str, feature: str, what: str, expected: str) -> NoReturn:
+        """Refuse a column that is not what a feature reads."""
+        raise DataError(f"tower: the feature {feature} cannot read the column {name!r}, which is {what}: {expected}")
+
+
+# Vectors by name, with the values that have one; features that name the same table share it.
+Tables = dict[str, tuple[Table, pa.Array]]
+
+
+class Lookup(nn.Module):
+    """One vector for each entity: that of its id or of its category; codes beyond those known have the unknown one.
+
+    In training a share `unknown` of the rows have the unknown vector too, so that it learns to stand for new entities.
+    """
+
+    row_of: Tensor
+
+    def __init__(self, row_of: Tensor, table: Table, unknown: float) -> None:
+        super().__init__()
+        self.table, self.unknown = table, unknown
+        self.register_buffer("row_of", row_of, persistent=False)  # [u]
+
+    def forward(self, codes: Tensor) -> Tensor:
+        rows = self.row_of[codes]
+        if self.training and self.unknown:
+            rows = rows.masked_fill(torch.rand(rows.shape, device=rows.device) < self.unknown, UNKNOWN)
+        vectors: Tensor = self.table(rows)
+        return vectors
+
+
+class Bag(nn.Module):
+    """The mean of several vectors for each entity: its categories; 0 for an empty bag."""
+
+    values: Tensor
+    offsets: Tensor
+
+    def __init__(self, values: Tensor, offsets: Tensor, table: Table) -> None:
+        super().__init__()
+        self.table = table
+        self.register_buffer("values", values, persistent=False)
+        self.register_buffer("offsets", offsets, persistent=False)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        starts, lengths = self.offsets[codes], self.offsets[codes + 1] - self.offsets[codes]
+        first = lengths.cumsum(0) - lengths
+        return self.table.mean_of(self.values[spread(starts, lengths)], first)
+
+
+class Linear(nn.Module):
+    """A vector times a number, plus one for rows without the number."""
+
+    values: Tensor
+
+    def __init__(self, values: Tensor, width: int, missing: bool) -> None:
+        super().__init__()
+        numbers = torch.stack([values.nan_to_num(), values.isnan().float()], 1)  # [u, 2]
+        self.register_buffer("values", numbers, persistent=False)
+        self.weight = nn.Parameter(_normal(2, width) * torch.tensor([[1.0], [float(missing)]]))
+
+    def forward(self, codes: Tensor) -> Tensor:
+        return self.values[codes].to(self.weight.dtype) @ self.weight
+
+
+@dataclass(frozen=True)
+class Id:
+    """A vector for each user or item.
+
+    Args:
+        table: name of the table; features with the same one share it. None is user or item.
+        buckets: ids share this many vectors, by hash, new ones too; None gives each its own.
+        unknown: share of the rows that train the vector for unknown ids instead of their own; at 0 that vector is 0.
+
+    Raises:
+        ConfigError: both; in buckets no id is unknown.
+    """
+
+    table: str | None = None
+    buckets: Count | None = None
+    unknown: Share = 0.0
+
+    def __post_init__(self) -> None:
+        if self.buckets is not None and self.unknown:
+            raise ConfigError(
+                f"id has buckets {self.buckets} and unknown {self.unknown:g}: unknown ids have the vector of their bucket, "
+                "which others train; keep one of the two"
+            )
+
+    def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
+        """For these entities; ids without a training event are unknown."""
+        values = entities.column("id", "id", TEXT, _ONE)
+        seen = values.filter(pa.array(entities.known))
+        if self.buckets is not None:
+            nobody = pc.equal(values, "").to_numpy(zero_copy_only=False)  # who is in no bucket
+            seen = pa.array([f"{i} of {self.buckets}" for i in range(self.buckets)], TEXT)
+            values = seen.take(pa.array(buckets_of(values, self.buckets), mask=nobody))
+        table, row_of = _table(tables, self.table or role, width, seen, values, self.unknown > 0)
+        return Lookup(row_of, table, self.unknown)
+
+
+@dataclass(frozen=True)
+class Category:
+    """A vector for each value of a column; missing values, and those that training has not seen, share one.
+
+    Tables of one name are shared by value: a user's favourite brand has the vector of that brand's items.
+
+    Args:
+        column: of the features of users or items.
+        table: name of the table; None is the column's.
+    """
+
+    column: str
+    table: str | None = None
+
+    def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
+        """For these entities."""
+        values = entities.column(self.column, "category", TEXT, _ONE)
+        seen = values.filter(pa.array(entities.known))
+        table, row_of = _table(tables, self.table or self.column, width, seen, values, seen.null_count > 0)
+        return Lookup(row_of, table, 0.0)
+
+
+@dataclass(frozen=True)
+class Categories:
+    """The mean of the vectors of several values of a column: a list, or a text with separators.
+
+    Args:
+        column: of the features of users or items.
+        separator: between the values of a text.
+        table: name of the table; None is the column's.
+    """
+
+    column: str
+    separator: str = "|"
+    table: str | None = None
+
+    def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
+        """For these entities."""
+        lists = self._lists(entities).combine_chunks()
+        values = lists.flatten()
+        lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        return _bag(tables, self.table or self.column, width, values, lengths, entities.known)
+
+    def _lists(self, entities: Entities) -> pa.ChunkedArray:
+        """A list of texts for each entity; an empty text has none."""
+        kind = entities.table.schema.field(self.column).type if self.column in entities.table.column_names else None
+        if kind is None or not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            return entities.column(self.column, "categories", pa.large_list(TEXT), _SEVERAL)
+        texts = entities.column(self.column, "categories", TEXT, _SEVERAL)
+        parts = pc.split_pattern(pc.if_else(pc.equal(texts, ""), None, texts), self.separator)
+        return parts.cast(pa.large_list(TEXT))
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number, normalised to mean 0 and deviation 1 of what is trained on, or in buckets of equal frequency.
+
+    Missing ones, and those that are not a number (nan), have a vector of their own where training has seen one, and none
+    where it has not. Infinite ones are refused.
+
+    Args:
+        column: of the features of users or items.
+        buckets: how many; None takes the number times a vector.
+        scale: "log" takes log(1 + |x|) with the sign of x first.
+    """
+
+    column: str
+    buckets: Count | None = None
+    scale: Literal["linear", "log"] = "linear"
+
+    def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
+        """For these entities."""
+        values = entities.column(self.column, "number", pa.float64(), _NUMBER).to_numpy().copy()
+        if np.isinf(values).any():
+            who = entities.table["id"][int(np.isinf(values).argmax())].as_py()
+            entities.refuse(self.column, "number", f"infinite for {who!r}", _NUMBER)
+        if self.scale == "log":
+            values = np.sign(values) * np.log1p(np.abs(values))
+        seen = values[entities.known & np.isfinite(values)]
+        missing = len(seen) < entities.known.sum()  # whether a vector for none is trained
+        if not len(seen):
+            raise DataError(f"tower: column {self.column!r} has no number that is trained on")
+        if self.buckets is None:
+            normal = (values - seen.mean()) / (seen.std() or 1.0)
+            return Linear(torch.from_numpy(np.where(np.isfinite(normal), normal, np.nan)).float(), width, missing)
+        edges = np.unique(np.quantile(seen, np.linspace(0, 1, self.buckets + 1)[1:-1]))
+        row_of = np.where(np.isfinite(values), 1 + np.searchsorted(edges, values, side="right"), UNKNOWN)
+        weight = _normal(len(edges) + 2, width)
+        weight[UNKNOWN] *= missing
+        return Lookup(torch.from_numpy(row_of), Table(len(weight), width, _weight=weight), 0.0)
+
+
+@dataclass(frozen=True)
+class Time:
+    """What comes back in a time: the mean of the vectors of its parts, such as its month and its weekday; 0 for a missing one.
+
+    How long ago it was is a number: `number: {column: ..., buckets: 10}` reads dates, too.
+
+    Args:
+        column: of the features of users or items: dates, texts of ISO dates, or seconds since 1970; in UTC.
+        parts: which of them.
+        table: name of the table; None is the column's.
+    """
+
+    column: str
+    parts: Annotated[tuple[Literal["year", "month", "day", "weekday", "hour"], ...], Field(min_length=1)]
+    table: str | None = None
+
+    def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
+        """For these entities; parts that training has not seen are all one."""
+        times = entities.column(self.column, "time", pa.timestamp("s"), "a date is expected").combine_chunks()
+        u, p = len(times), len(self.parts)
+        named = [
+            pc.binary_join_element_wise(part, _PARTS[part](times).cast(pa.string()), " ").cast(TEXT)
+            for part in self.parts
+        ]
+        there = times.is_valid().to_numpy(zero_copy_only=False)
+        at = (np.arange(u)[:, None] + u * np.arange(p))[there]  # those of one entity after the other
+        values = pa.concat_arrays(named).take(pa.array(at.ravel()))
+        return _bag(tables, self.table or self.column, width, values, there * p, entities.known)
+
+
+class Reader(nn.Module):
+    """A text tower's embedding of each entity's text."""
+
+    values: Tensor
+    offsets: Tensor
+
+    def __init__(self, tower: Tower, texts: Ragged, width: int) -> None:
+        super().__init__()
+        self.tower = tower
+        self.register_buffer("values", texts.values, persistent=False)
+        self.register_buffer("offsets", texts.offsets, persistent=False)
+        with torch.no_grad():
+            own = self.tower.of("doc")(texts[:1]).shape[1]
+        self.project = nn.Identity() if own == width else nn.Linear(own, width, bias=False)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        tower, texts = self.tower.of("doc"), Ragged(self.values, self.offsets)[codes]
+        if tower.padded and len(codes) > _ALIKE:  # of about one length at a time, lest all are padded to the longest
+            order = texts.lengths.argsort(stable=True)
+            read = torch.cat([tower(texts[rows]) for rows in torch.split(order, _ALIKE)])[order.argsort()]
+        else:
+            read = tower(texts)
+        vectors: Tensor = self.project(read)
+        return vectors
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text, through a text tower that is trained with the rest.
+
+    Args:
+        column: of the features of users or items.
+        tower: any tower of texts; the default is a bag of the words that occur twice.
+    """
+
+    column: str
+    tower: Options = field(default_factory=lambda: Static(64, 8_000, 64))
+
+    def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
+        """For these entities; a tokenizer is trained on the texts of those that training has seen."""
+        texts = entities.column(self.column, "text", TEXT, "one text is expected").fill_null("")
+        tower = self.tower.build(texts.filter(pa.array(entities.known)).to_pylist())
+        return Reader(tower, tower.features(texts.to_pylist(), "reading texts"), width)
+
+
+class Waiting(nn.Module):
+    """One vector for each power of 2 of the time that has passed, and one for rows without a time."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(2 + _POWERS, width, _weight=_normal(2 + _POWERS, width))
+
+    def forward(self, elapsed: Tensor) -> Tensor:
+        powers = elapsed.clamp_min(0).add(1).log2().nan_to_num(-1.0).long().clamp(-1, _POWERS)
+        vectors: Tensor = self.table(powers + 1)
+        return vectors
+
+
+@dataclass(frozen=True)
+class Elapsed:
+    """The time from a user's latest event to the moment that is asked about, by powers of 2 of the data's unit.
+
+    It tells who goes on from who comes back: the next item follows the latest ones only while a user is at it.
+    """
+
+
+def _bag(
+    tables: Tables, name: str, width: int, values: pa.Array, lengths: NDArray[np.int64], known: NDArray[np.bool_]
+) -> Bag:
+    """The mean of the vectors of some values of each entity, of so many, [u], that stand one entity after the other."""
+    seen = values.filter(pa.array(np.repeat(known, lengths)))
+    table, row_of = _table(tables, name, width, seen, values, seen.null_count > 0)
+    return Bag(row_of, torch.from_numpy(np.concatenate([[0], lengths.cumsum()])), table)
+
+
+def _is(kind: pa.DataType, text: pa.Scalar) -> bool:
+    """Whether a text says a value of a kind, or nothing."""
+    try:
+        text.cast(kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def buckets_of(ids: pa.ChunkedArray, buckets: int) -> NDArray[np.int64]:
+    """The bucket of each id, the same on every machine; 7 and "7" are one id."""
+    import xxhash
+
+    texts = ids.cast(TEXT).cast(pa.large_binary()).to_pylist()
+    return np.array([xxhash.xxh3_64_intdigest(text) % buckets for text in texts], np.int64)
+
+
+def _table(
+    tables: Tables, name: str, width: int, seen: pa.ChunkedArray, values: pa.ChunkedArray, trained: bool
+) -> tuple[Table, Tensor]:
+    """The table of a name, with a row for each value seen in training, and the row of each value: unknown for all others.
+
+    The unknown vector is 0 unless it is `trained`: a random one would be noise in the sum of an entity's features.
+    """
+    table, there = tables.get(name, (Table(0, width), pa.array([], TEXT)))
+    new = pc.unique(seen).drop_null()
+    there = pa.concat_arrays([there, new.filter(pc.invert(pc.is_in(new, there)))])
+    weight, old, own = _normal(1 + len(there), width), len(table.weight), int(trained)
+    weight[own:old] = table.weight[own:old].detach()
+    if not old and not trained:
+        weight[UNKNOWN] = 0
+    table.weight, table.num_embeddings = nn.Parameter(weight), len(weight)
+    tables[name] = table, there
+    at = pc.index_in(values, value_set=there).fill_null(-1)
+    return table, torch.from_numpy(at.to_numpy().astype(np.int64) + 1)
+
+
+def _normal(rows: int, width: int) -> Tensor:
+    """Vectors of about length 1, [rows, width]."""
+    return nn.init.normal_(torch.empty(rows, width), std=1 / math.sqrt(width))
+
+
+Feature = Id | Category | Categories | Number | Time | Text
+OfUser = Id | Category | Categories | Number | Time | Text | Elapsed
+FEATURES: Mapping[str, type] = {
+    "id": Id,
+    "category": Category,
+    "categories": Categories,
+    "number": Number,
+    "time": Time,
+    "text": Text,
+}

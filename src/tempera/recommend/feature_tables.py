@@ -1,0 +1,92 @@
+"""Tables of features, row by row beside the ids they are about."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import DataError
+from ..io.columns import plain, refuse_repeated
+from ..io.tables import Block
+from .events import id_values, missing
+
+KEY = "\0id"  # a column of ids as texts
+
+
+def aligned(
+    read: Iterable[Block], ids: pa.Array, role: str, column: str, usual: Sequence[str], dropped: Counter[str]
+) -> pa.Table:
+    """Features in the order of `ids`, texts as large_string, with nulls where there is no row; 7 and "7" are one id.
+
+    Args:
+        read: rows in any order, with a column of ids: `column`, or one of a usual name, or "id".
+        role: user or item, for messages and counts.
+        dropped: ids without a row, and rows without an id among these, are added to these counts.
+
+    Raises:
+        DataError: no column of ids, a row without an id, or an id with two rows.
+
+    >>> table = pa.table({"item": [3, 1], "title": ["c", "a"]})
+    >>> aligned([Block(table, "items")], pa.array([1, 2, 3]), "item", "item", (), Counter())["title"].to_pylist()
+    ['a', None, 'c']
+    """
+    table = by_id(read, role, column, usual)
+    keys = table[KEY].combine_chunks()
+    keys = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
+    at = pc.index_in(ids.cast(pa.large_string()), value_set=keys)
+    _count(dropped, f"{role}s without a row of features", at.null_count)
+    _count(dropped, f"rows of features of {role}s without an interaction", len(keys) - (len(at) - at.null_count))
+    return table.drop_columns([KEY]).take(at)
+
+
+def by_id(read: Iterable[Block], role: str, column: str, usual: Sequence[str]) -> pa.Table:
+    """All rows, with their ids as texts in the column `KEY`.
+
+    Raises:
+        DataError: no column of ids, a row without an id, or an id with two rows.
+    """
+    blocks = [block for block in read if len(block.table)]
+    where = f" ({blocks[0].file})" if blocks else ""
+    try:
+        table = pa.concat_tables([_keyed(block, role, column, usual) for block in blocks], promote_options="permissive")
+    except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
+        raise DataError(f"the {role}s' features{where} do not make one table: {str(error).splitlines()[0]}") from None
+    counts = pc.value_counts(table[KEY])
+    if len(counts) < len(table):
+        twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+        raise DataError(f"the {role}s' features{where} have two rows of {role} {twice[0].as_py()!r}: give each one row")
+    return table
+
+
+def _keyed(block: Block, role: str, column: str, usual: Sequence[str]) -> pa.Table:
+    """A block with its ids, as texts, in a column of their own."""
+    names = block.table.column_names
+    refuse_repeated(names, block.file)
+    name = next((name for name in names if name == column), None) or next(
+        (name for name in names if plain(name) in (*usual, "id")), None
+    )
+    if name is None:
+        raise DataError(
+            f"{block.file} has no column of the {role}s' ids: call it {column!r} as the interactions do; "
+            f"it has {', '.join(names)}"
+        )
+    keys = id_values(pa.concat_arrays(block.table[name].chunks), f"{block.file}: column {name!r}")
+    absent = missing(keys)
+    if absent.any():
+        row = block.first + int(np.argmax(absent))
+        raise DataError(f"{block.file}, row {row}: column {name!r} has no id")
+    features = block.table.drop_columns([name])
+    wide = [
+        field.with_type(pa.large_string()) if pa.types.is_string(field.type) else field for field in features.schema
+    ]
+    columns = {field.name: features[field.name].cast(field.type) for field in wide}
+    return pa.table({**columns, KEY: keys.cast(pa.large_string())})
+
+
+def _count(dropped: Counter[str], reason: str, number: int) -> None:
+    if number:
+        dropped[reason] += number

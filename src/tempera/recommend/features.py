@@ -1,0 +1,179 @@
+"""Two towers over features: users, with what they have taken before, and items."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from ..core.batch import Role
+from ..core.frame import Frame
+from ..errors import ConfigError
+from ..towers.pair import Embeds, Encoder, Options
+from .encoders import Count, Elapsed, Entities, Feature, Id, OfUser, Share, Tables, Text, Waiting
+from .history import Causal, History, Past
+
+_BLOCK = 4096  # rows that are encoded at once
+
+
+@dataclass(frozen=True)
+class Features:
+    """Users and items as vectors of the same width.
+
+    An item is the sum of its features' vectors, then a network; a user the pools of the items taken before and the sum of
+    the user's own features, side by side, then a network.
+
+    Args:
+        doc: features of the items.
+        query: features of the users themselves.
+        history: what users have taken before; None leaves it out.
+        dimensions: width of all vectors.
+        query_layers: widths of the hidden layers of the users' network.
+        doc_layers: the same of the items'; none leaves the sum as it is.
+        dropout: share of the numbers that a network's input loses in training.
+    """
+
+    doc: Sequence[Feature] = (Id(),)
+    query: Sequence[OfUser] = ()
+    history: History | None = field(default_factory=History)
+    dimensions: Count = 64
+    query_layers: tuple[Count, ...] = (256,)
+    doc_layers: tuple[Count, ...] = ()
+    dropout: Share = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.doc:
+            raise ConfigError("doc names the features of the items, and is empty; give at least one, such as id")
+        if not self.query and self.history is None:
+            raise ConfigError("users have neither features nor a history: give query or history")
+        for heads in [pool.heads for pool in (self.history.pools if self.history else ()) if isinstance(pool, Causal)]:
+            if self.dimensions % heads:
+                raise ConfigError(
+                    f"dimensions is {self.dimensions} and the transformer has {heads} heads, which do not divide it"
+                )
+        if any(isinstance(tower, Features) for tower in self.readers):
+            raise ConfigError("text.tower: features is no tower of texts: take static, transformer or pretrained")
+
+    @property
+    def readers(self) -> list[Options]:
+        """The text towers among the features."""
+        return [feature.tower for feature in (*self.doc, *self.query) if isinstance(feature, Text)]
+
+    @property
+    def learning_rate(self) -> float:
+        """2e-3, or less where a text tower needs less."""
+        return min([2e-3, *(tower.learning_rate for tower in self.readers)])
+
+    def build(self, users: Entities, items: Entities) -> FeatureTowers:
+        """Untrained towers for these users and items."""
+        return FeatureTowers(self, users, items)
+
+
+class FeatureTowers(Encoder):
+    """The tower of each role over frames with the columns user and history, or item."""
+
+    padded = False
+
+    def __init__(self, options: Features, users: Entities, items: Entities) -> None:
+        super().__init__()
+        width, tables = options.dimensions, Tables()
+        of_items = Sum([feature.encoder(items, "item", width, tables) for feature in options.doc])
+        past = None
+        if options.history is not None:
+            shared = options.history.items == "shared"
+            own = of_items if shared else Sum([Id().encoder(items, "history", width, Tables())])
+            past = Past(options.history, own, width)
+        own_features = [feature for feature in options.query if not isinstance(feature, Elapsed)]
+        of_users = Sum([feature.encoder(users, "user", width, tables) for feature in own_features])
+        self.doc = Items(of_items, layers([width, *options.doc_layers, width], options.dropout))
+        self.query = Users(past, of_users, width, options)
+        self.normalised, self.width = True, width
+
+    def of(self, role: Role) -> Embeds:
+        """The tower that embeds a role."""
+        return self.query if role == "query" else self.doc
+
+    @torch.no_grad()
+    def encode(self, features: Frame, role: Role = "doc") -> Tensor:
+        """Vectors of rows as they are compared, [n, D], on the CPU: of length 1 if `normalised`."""
+        tower, training = self.of(role), self.training
+        device = next(self.parameters()).device
+        self.eval()
+        parts = []
+        for start in range(0, len(features), _BLOCK):
+            vectors = tower(features[start : start + _BLOCK].to(device)).float()
+            parts.append((F.normalize(vectors, dim=-1) if self.normalised else vectors).cpu())
+        self.train(training)
+        return torch.cat(parts) if parts else torch.empty(0, self.width)
+
+    def save(self, folder: Path) -> None:
+        """Write the weights; what is known of users and items stands beside them."""
+        folder.mkdir(parents=True, exist_ok=True)
+        weights = {name: value.detach().cpu().clone().contiguous() for name, value in self.state_dict().items()}
+        (folder / "model.safetensors").write_bytes(save(weights))
+
+
+class Sum(nn.Module):
+    """The sum of several encoders' vectors of the same entities."""
+
+    def __init__(self, encoders: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.encoders = nn.ModuleList(encoders)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        total: Tensor = self.encoders[0](codes)
+        for encoder in list(self.encoders)[1:]:
+            total = total + encoder(codes)
+        return total
+
+
+class Items(nn.Module):
+    """Items to vectors, [n, D]."""
+
+    padded = False
+
+    def __init__(self, features: Sum, network: nn.Module) -> None:
+        super().__init__()
+        self.features, self.network = features, network
+
+    def forward(self, frame: Frame) -> Tensor:
+        vectors: Tensor = self.network(self.features(frame.columns["item"]))
+        return vectors
+
+
+class Users(nn.Module):
+    """Users to vectors, [n, D]."""
+
+    padded = False
+
+    def __init__(self, past: Past | None, features: Sum, width: int, options: Features) -> None:
+        super().__init__()
+        self.past, self.features = past, features
+        self.waiting = Waiting(width) if any(isinstance(feature, Elapsed) for feature in options.query) else None
+        inputs = (past.width if past else 0) + width * (bool(features.encoders) + (self.waiting is not None))
+        self.network = layers([inputs, *options.query_layers, width], options.dropout)
+
+    def forward(self, frame: Frame) -> Tensor:
+        parts = [] if self.past is None else [self.past(frame.columns["history"])]
+        if len(self.features.encoders):
+            parts.append(self.features(frame.columns["user"]))
+        if self.waiting is not None:
+            parts.append(self.waiting(frame.columns["elapsed"]))
+        vectors: Tensor = self.network(torch.cat(parts, 1))
+        return vectors
+
+
+def layers(widths: Sequence[int], dropout: float) -> nn.Module:
+    """Linear layers of these widths with ReLU between them; two widths that are equal are no layer at all."""
+    if len(widths) == 2 and widths[0] == widths[1]:
+        return nn.Identity()
+    parts: list[nn.Module] = [nn.Dropout(dropout)] if dropout else []
+    for i, (a, b) in enumerate(pairwise(widths)):
+        parts += [*([nn.ReLU()] if i else []), nn.Linear(a, b)]
+    return nn.Sequential(*parts)

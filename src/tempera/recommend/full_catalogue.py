@@ -1,0 +1,230 @@
+"""The rank of an item among all others: exact, in blocks, with the items that a user has seen left out and left in.
+
+Letters in shapes: q queries, r queries of a block, c items of the catalogue, D width, K depth of a list, v items of all
+histories together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DataError
+from ..ranking.metrics import parsed
+from ..ranking.nearest import top_of
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Scores = Callable[[slice], Floats]  # of some queries for every item, [r, c]; what is returned may be written over
+
+TIES = "rank = 1 + items with a higher score + items with an equal score and a smaller code"
+_CELLS = 1 << 22  # scores held at once: within the processor's cache
+_ROWS = (16, 1024)  # queries at once: with fewer than the first, a product costs twice as much a query
+
+
+@dataclass(frozen=True)
+class Histories:
+    """What stands before each query: row i holds `items[starts[i]:stops[i]]`, oldest first.
+
+    Rows may overlap, so that one user's events serve all the queries that come after them.
+
+    >>> events = Histories(np.array([4, 2, 9]), np.array([0, 0]), np.array([2, 3]))
+    >>> events.last(1).pairs()[1].tolist()
+    [2, 9]
+    """
+
+    items: NDArray[np.integer]  # [v] codes
+    starts: Ints  # [q]
+    stops: Ints  # [q]
+
+    @classmethod
+    def of(cls, items: NDArray[np.integer], offsets: Ints) -> Histories:
+        """Rows that follow each other: row i holds `items[offsets[i]:offsets[i + 1]]`."""
+        return cls(items, offsets[:-1], offsets[1:])
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, rows: slice) -> Histories:
+        return replace(self, starts=self.starts[rows], stops=self.stops[rows])
+
+    @property
+    def lengths(self) -> Ints:
+        """Items of each row, [q]."""
+        return self.stops - self.starts
+
+    def last(self, items: int) -> Histories:
+        """The latest items of each row."""
+        return replace(self, starts=np.maximum(self.starts, self.stops - items))
+
+    def pairs(self) -> tuple[Ints, Ints]:
+        """Rows and their items, one after the other."""
+        lengths = self.lengths
+        first = self.starts - (lengths.cumsum() - lengths)
+        at = np.arange(lengths.sum()) + np.repeat(first, lengths)
+        return np.repeat(np.arange(len(self)), lengths), self.items[at].astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Where the item that came next stands, from 1, and what stands above.
+
+    `excluded` leaves out the other items of the query's history, `included` ranks them with the rest; an item that comes
+    again is never left out for being its own history. Equal scores are ranked by code.
+    """
+
+    excluded: Ints  # [q]
+    included: Ints  # [q]
+    top: Ints  # [q, K] the best items, those of the history left out; -1 where there are no more
+    items: int
+
+
+def inner(queries: Floats, items: Floats) -> Scores:
+    """Inner products of vectors, [q, D] and [c, D], in scratch memory of one block.
+
+    Raises:
+        DataError: vectors with values that are not finite.
+    """
+    for side, vectors in (("queries", queries), ("items", items)):
+        if not np.isfinite(vectors).all():
+            row = int((~np.isfinite(vectors).all(1)).argmax())
+            raise DataError(f"vector {row} of the {side} holds a value that is not finite: the model has diverged")
+    across = np.ascontiguousarray(items, np.float32).T
+    scratch = np.empty((0, len(items)), np.float32)
+
+    def scores(rows: slice) -> Floats:
+        nonlocal scratch
+        block = np.ascontiguousarray(queries[rows], np.float32)
+        if len(scratch) < len(block):
+            scratch = np.empty((len(block), len(items)), np.float32)
+        return np.matmul(block, across, out=scratch[: len(block)])
+
+    return scores
+
+
+def rank(scores: Scores, items: int, target: Ints, seen: Histories, k: int = 0) -> Ranks:
+    """Rank each query's target among all items, with its history left out and left in, in one pass over the scores.
+
+    Rank = 1 + items with a higher score + items with an equal score and a smaller code, of the float32 scores as they
+    come. Memory holds a block of scores, whatever the numbers of queries and items.
+
+    Args:
+        scores: of a block of queries, such as `inner(queries, items)` or a baseline's.
+        items: c, how many the catalogue holds.
+        target: the code of the item that came next, [q].
+        seen: each query's history, q rows.
+        k: length of the lists in `Ranks.top`; 0 for none.
+
+    Raises:
+        DataError: a code outside the catalogue, another number of histories than of targets, scores that are no numbers.
+
+    >>> scores = np.array([[0.9, 0.5, 0.7]], np.float32)
+    >>> found = rank(lambda rows: scores[rows].copy(), 3, np.array([1]), Histories.of(np.array([0]), np.array([0, 1])), 2)
+    >>> found.excluded.tolist(), found.included.tolist(), found.top.tolist()
+    ([2], [3], [[2, 1]])
+    """
+    _check(items, target, seen)
+    included, excluded = np.empty(len(target), np.int64), np.empty(len(target), np.int64)
+    top = np.full((len(target), min(k, items)), -1)
+    for rows in _blocks(len(target), items):
+        block, mine = _numbers(scores(rows), rows), target[rows]
+        each = np.arange(len(mine))
+        own = block[each, mine]
+        of, codes = seen[rows].pairs()
+        above = _seen_above(block[of, codes], own[of], codes < mine[of], of * items + codes) // items
+        included[rows] = _count(block, mine)
+        excluded[rows] = included[rows] - np.bincount(above, minlength=len(mine))
+        if k:
+            block[of, codes] = -np.inf
+            block[each, mine] = own
+            top[rows] = _list(block, k)
+    return Ranks(excluded, included, top, items)
+
+
+def top_unseen(scores: Scores, items: int, seen: Histories, k: int) -> Ints:
+    """The k best items of each query that are not in its history, best first, [q, min(k, c)]; -1 where there are no more.
+
+    With several items to be found for each query, `evaluation.retrieval.Ranking.of` judges these lists.
+    """
+    _check(items, np.empty(0, np.int64), seen)
+    top = np.empty((len(seen), min(k, items)), np.int64)
+    for rows in _blocks(len(seen), items):
+        block = _numbers(scores(rows), rows)
+        block[seen[rows].pairs()] = -np.inf
+        top[rows] = _list(block, k)
+    return top
+
+
+def metrics_of(ranks: Ints, metrics: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+    """Each metric for each query that has one item to find, at this rank, [q].
+
+    With one item hit@k = recall@k = 1 where rank <= k, precision@k = 1/k, mrr@k = map@k = 1/rank and
+    ndcg@k = 1/log2(rank + 1), each 0 below k: what `evaluation.ranking.evaluate` says of the lists themselves. Any k is
+    exact, and mrr at the size of the catalogue is the mean reciprocal rank of the literature.
+
+    >>> {name: value.tolist() for name, value in metrics_of(np.array([1, 3, 4]), ["hit@3", "mrr@3"]).items()}
+    {'hit@3': [1.0, 1.0, 0.0], 'mrr@3': [1.0, 0.3333333333333333, 0.0]}
+    """
+    found = {}
+    for name in metrics:
+        kind, k = parsed(name)
+        found[name] = np.where(ranks <= k, _WORTH[kind](ranks.astype(np.float64), k), 0.0)
+    return found
+
+
+_Worth = Callable[[NDArray[np.float64], int], NDArray[np.float64]]
+_WORTH: dict[str, _Worth] = {
+    "hit": lambda rank, k: np.ones_like(rank),
+    "recall": lambda rank, k: np.ones_like(rank),
+    "precision": lambda rank, k: np.full_like(rank, 1 / k),
+    "mrr": lambda rank, k: 1 / rank,
+    "map": lambda rank, k: 1 / rank,
+    "ndcg": lambda rank, k: 1 / np.log2(rank + 1),
+}
+
+
+def _check(items: int, target: Ints, seen: Histories) -> None:
+    if len(target) and len(target) != len(seen):
+        raise DataError(
+            f"{len(target):,} targets and {len(seen):,} histories are given, and one history a target is expected"
+        )
+    for what, codes in (("target", target), ("history item", seen.items)):
+        wrong = (codes < 0) | (codes >= items)
+        if wrong.any():
+            at = int(wrong.argmax())
+            raise DataError(f"{what} {at} is item {int(codes[at])}, and the catalogue holds items 0 to {items - 1}")
+
+
+def _blocks(queries: int, items: int) -> Iterator[slice]:
+    size = min(max(_ROWS[0], _CELLS // items), _ROWS[1])
+    return (slice(start, min(start + size, queries)) for start in range(0, queries, size))
+
+
+def _numbers(block: Floats, rows: slice) -> Floats:
+    """The block, if it holds numbers: a NaN is above nothing, and would give its query the first rank."""
+    if np.isnan(block.max(initial=-np.inf)):
+        row = rows.start + int(np.isnan(block).any(1).argmax())
+        raise DataError(f"scores of query {row} are no numbers (NaN): the model has diverged")
+    return block
+
+
+def _count(block: Floats, target: Ints) -> Ints:
+    """Ranks of the targets among all items, [r]."""
+    found = np.empty(len(target), np.int64)
+    for i, (row, at) in enumerate(zip(block, target.tolist())):
+        found[i] = 1 + np.count_nonzero(row[:at] >= row[at]) + np.count_nonzero(row[at + 1 :] > row[at])
+    return found
+
+
+def _seen_above(scores: Floats, own: Floats, smaller: NDArray[np.bool_], keys: Ints) -> Ints:
+    """Keys of the seen items that stand above the target, each one once however often it was seen."""
+    above = np.sort(keys[(scores > own) | ((scores == own) & smaller)])  # in place of the slower `unique`
+    return above[np.diff(above, prepend=-1) > 0]
+
+
+def _list(block: Floats, k: int) -> Ints:
+    best, positions = top_of(block, k)
+    return np.where(np.isneginf(best), -1, positions)

@@ -1,0 +1,237 @@
+"""Who took what, when: the data of a recommender, from files and from objects in memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from ..errors import ConfigError, DataError, did_you_mean
+from ..io.columns import chosen, plain, refuse_absent, refuse_repeated, refuse_unknown
+from ..io.tables import Block, blocks, joined
+from ..text.pairs import mapped
+from ..text.sources import stream
+from .division import Divide, GlobalTime
+from .events import events_of
+from .feature_tables import aligned
+from .timeline import Timeline, timeline_of
+
+# Usual names of the columns, without case and signs. user and item every table has.
+USUAL: dict[str, tuple[str, ...]] = {
+    "user": ("user", "userid", "uid", "customer", "customerid", "visitorid", "reviewerid"),
+    "item": (
+        *("item", "itemid", "iid", "movie", "movieid", "product", "productid", "article", "articleid"),
+        *("asin", "parentasin", "book", "bookid", "track", "trackid", "song", "songid"),
+    ),
+    "time": ("time", "timestamp", "datetime", "date", "ts", "unixreviewtime"),
+    "position": ("position", "order"),
+    "weight": ("weight", "weights"),
+    "rating": ("rating", "ratings", "stars", "score", "overall"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interactions:
+    """Rows of a user and an item, with or without a time, from a file, a folder of files or an object in memory.
+
+    A role that is not given is found by its usual names; a column without role is an error. Rows of one user and one
+    time are in the order of `position`, if there is one, and then as they stand in the file, files by name.
+
+    Args:
+        path: a .parquet, .csv, .csv.gz, .jsonl, .jsonl.gz or .json file, or a folder of them.
+        user: column of the users' ids, texts or integers.
+        item: column of the items' ids.
+        time: column of the times, numbers or dates; dates become microseconds since 1970, UTC.
+        position: column of the order of a user's rows: among those of one time, or of all where there is no time.
+        weight: column of how much a row counts in the loss.
+        rating: column of grades; needs min_rating.
+        metadata: columns that are not read; ["*"] is all without a role.
+        users: a table of the users' features, with a column of their ids.
+        items: the same of the items.
+        min_rating: rows of a lower rating are left out, and counted.
+        missing_time: what to do with a row that has no time: drop counts them.
+        split: which events train, and which are asked.
+        strict_time: histories leave out the events of the target's own time; without, they hold whatever stands before
+            it, as published figures do.
+    """
+
+    path: str | None = None
+    user: str | None = None
+    item: str | None = None
+    time: str | None = None
+    position: str | None = None
+    weight: str | None = None
+    rating: str | None = None
+    metadata: tuple[str, ...] = ()
+    users: str | None = None
+    items: str | None = None
+    min_rating: float | None = None
+    missing_time: Literal["refuse", "drop"] = "refuse"
+    split: Divide = field(default_factory=GlobalTime)
+    strict_time: bool = False
+
+    @classmethod
+    def of(cls, data: Any, users: Any = None, items: Any = None, **options: Any) -> Handed:
+        """A source that reads objects: frames of pandas or polars, tables of pyarrow.
+
+        >>> table = pa.table({"user_id": [7, 7], "movieId": ["x", "y"], "timestamp": [2, 1]})
+        >>> timeline = Interactions.of(table).read()
+        >>> timeline.user_ids.to_pylist(), timeline.item.tolist()
+        ([7], [1, 0])
+        """
+        return cls(**options).hand(data, users, items)
+
+    def hand(self, data: Any, users: Any = None, items: Any = None) -> Handed:
+        """The same options for objects in place of paths.
+
+        Raises:
+            ConfigError: an object and a path for the same.
+        """
+        for name, given in (("path", data), ("users", users), ("items", items)):
+            if given is not None and getattr(self, name) is not None:
+                raise ConfigError(
+                    f"data.{name} is {getattr(self, name)}, and a {type(given).__name__} is handed over in its place: "
+                    "keep one of them"
+                )
+        return Handed(self, data, users, items)
+
+    def read(self, folder: Path | None = None) -> Timeline:
+        """The timeline; with a folder, its arrays are written there and mapped.
+
+        Raises:
+            ConfigError: no path.
+            DataError: what cannot be read or used, with file, row and column.
+        """
+        if self.path is None:
+            raise ConfigError("data.path is needed: the file or folder of interactions")
+        tables = [_features(path) for path in (self.users, self.items)]
+        return _timeline(blocks(Path(self.path)), self, folder, *tables)
+
+    def columns(self, names: list[str], where: str) -> dict[str, str]:
+        """The columns of every role that a table with these columns has.
+
+        Raises:
+            DataError: a column that is missing, ambiguous or without role.
+        """
+        refuse_repeated(names, where)
+        given = {role: None if (name := getattr(self, role)) is None else (name,) for role in USUAL}
+        taken = {name for columns in given.values() for name in columns or ()} | set(self.metadata)
+        free = [name for name in names if name not in taken]
+        columns = {
+            role: chosen(role, given[role], [name for name in free if plain(name) in USUAL[role]], names, where)
+            for role in USUAL
+        }
+        for role in ("user", "item"):
+            if not columns[role]:
+                others = {column[0]: other for other, column in given.items() if column}
+                refuse_absent(role, USUAL[role], names, where, others)
+        refuse_unknown(names, columns, self.metadata, USUAL, where)
+        found = {role: columns[role][0] for role in USUAL if columns[role]}
+        if "rating" in found and self.min_rating is None:
+            name = found["rating"]
+            raise DataError(
+                f"{where}: column {name!r} grades the items, and every row would train as a wish: give "
+                f"data.min_rating, the least that is one, data.weight={name} to count rows by it, or "
+                f"data.metadata=[{name}] to take all rows"
+            )
+        if self.min_rating is not None and "rating" not in found:
+            near = did_you_mean("rating", names)
+            raise DataError(f"{where} has no column for data.min_rating: name one with data.rating=COLUMN.{near}")
+        return found
+
+
+@dataclass(frozen=True)
+class Handed:
+    """Options of interactions, and the objects that they are about."""
+
+    options: Interactions
+    data: Any
+    users: Any = None
+    items: Any = None
+
+    def read(self, folder: Path | None = None) -> Timeline:
+        """The timeline of these objects."""
+        given = ((self.users, self.options.users), (self.items, self.options.items))
+        tables = [_features(path) if table is None else stream(table) for table, path in given]
+        return _timeline(stream(self.data), self.options, folder, *tables)
+
+
+def _features(path: str | None) -> list[Block] | None:
+    return None if path is None else list(blocks(Path(path)))
+
+
+def _timeline(
+    read: Iterator[Block],
+    options: Interactions,
+    folder: Path | None,
+    users: Iterable[Block] | None,
+    items: Iterable[Block] | None,
+) -> Timeline:
+    dropped: Counter[str] = Counter()
+    columns: dict[str, str] = {}
+
+    def tables() -> Iterator[pa.Table]:
+        names: list[str] = []
+        for block in read:
+            own = block.table.column_names
+            new = [name for name in own if name not in names or own.count(name) > 1]
+            if (new or not columns) and len(block.table):
+                names.extend(new)
+                columns.update(options.columns(names, block.file))
+            if len(block.table):
+                yield events_of(block, columns, dropped, options.min_rating, options.missing_time)
+
+    where = options.path or "data"
+    events = _gathered(tables(), folder, where)
+    if not len(events):
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
+        raise DataError(f"{where}: no interaction is left: {reasons or 'there are no rows'}")
+    if "weight" in columns and not events["weight"].to_numpy().any():
+        raise DataError(
+            f"{where}: column {columns['weight']!r} is 0 in every row, and no row counts: give other weights"
+        )
+    named: dict[str, Any] = dict(columns)
+    timeline = timeline_of(events, folder, source=replace(options, **named), strict_time=options.strict_time)
+    if folder is not None:
+        for path in folder.glob("events.*.arrow"):
+            path.unlink()
+    ids = {"user": timeline.user_ids, "item": timeline.item_ids}
+    features = {
+        f"{role}s": aligned(table, ids[role], role, columns[role], USUAL[role], dropped)
+        for role, table in (("user", users), ("item", items))
+        if table is not None
+    }
+    return replace(timeline, **features, dropped=dict(dropped))
+
+
+def _gathered(tables: Iterator[pa.Table], folder: Path | None, where: str) -> pa.Table:
+    """All rows, in a file for every change of columns if there is a folder."""
+    parts = list(tables) if folder is None else _written(tables, folder)
+    table = joined(parts, f"{where}: the files hold one column in several ways")
+    for name, column in zip(table.column_names, table.columns):
+        if column.null_count:
+            raise DataError(
+                f"{where}: some of the files have a column for data.{name} and some have none: give all of them one"
+            )
+    return table
+
+
+def _written(tables: Iterator[pa.Table], folder: Path) -> list[pa.Table]:
+    folder.mkdir(parents=True, exist_ok=True)
+    paths: list[Path] = []
+    writer, schema = None, None
+    for table in tables:
+        if writer is None or table.schema != schema:
+            if writer is not None:
+                writer.close()
+            schema = table.schema
+            paths.append(folder / f"events.{len(paths)}.arrow")
+            writer = pa.ipc.new_file(str(paths[-1]), schema)
+        writer.write_table(table)
+    if writer is not None:
+        writer.close()
+    return [mapped(path) for path in paths]

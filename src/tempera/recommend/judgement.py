@@ -1,0 +1,187 @@
+"""A recommender judged: how often it finds what came next, for whom, among which items, and what it shows.
+
+Letters in shapes: q queries, c items of the catalogue, K depth of a list, m metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DataError
+from ..ranking.compare import Comparison, Difference, bootstrap_columns, compare
+from .full_catalogue import TIES, Histories, Ranks, Scores, metrics_of, rank
+from .popularity import TIERS, Popularity, coverage, exposure, gini
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+METRICS = ("hit@10", "ndcg@10", "mrr@10", "hit@100")
+LENGTHS = (0, 1, 6, 21, 101)  # where the ranges of history lengths begin
+SEEN = ("excluded", "included")
+DEPTH = 10
+_DRAWS = 1000  # resamples
+
+
+@dataclass(frozen=True)
+class Row:
+    """Some of the queries, with the items of their histories left out or left in."""
+
+    seen: str  # one of SEEN
+    which: str  # all, a tier of the items that came next, or a range of history lengths
+    queries: int
+    metrics: dict[str, Difference]
+
+
+@dataclass(frozen=True)
+class Recommended:
+    """What one recommender reached, each query having one item to find.
+
+    `str` is a table of it: both ways to treat what a user has seen, by tier of the item to find and by length of the
+    history, with 95 % bootstrap intervals; then what the lists hold. Coverage and Gini are of all lists together and get
+    no interval: fewer different lists, as in a resample, always cover less.
+    """
+
+    ranks: Ranks
+    target: Ints  # [q] the item to find
+    lengths: Ints  # [q] items of the history
+    popularity: Popularity
+    names: tuple[str, ...] = METRICS  # of metrics
+    users: Ints | None = None  # [q] whose queries belong together and are drawn together; None: each stands alone
+
+    @classmethod
+    def of(
+        cls,
+        scores: Scores,
+        target: Ints,
+        seen: Histories,
+        popularity: Popularity,
+        metrics: Sequence[str] = METRICS,
+        users: Ints | None = None,
+        k: int = DEPTH,
+    ) -> Recommended:
+        """Rank the whole catalogue for each query, and list the k best of what its history does not hold.
+
+        Raises:
+            ConfigError: a metric that does not exist.
+            DataError: no queries, or what `rank` refuses.
+        """
+        metrics_of(np.ones(1, np.int64), metrics)  # a wrong name is told before a long run
+        if not len(target):
+            raise DataError("there is no query to judge a recommender by; give the split more of the data")
+        ranks = rank(scores, len(popularity.counts), target, seen, k)
+        return cls(ranks, target, seen.lengths, popularity, tuple(dict.fromkeys(metrics)), users)
+
+    @cached_property
+    def per_query(self) -> dict[str, Floats]:
+        """Each metric of each query; with seen items included it is called `hit@10, seen included`."""
+        included = {f"{name}, seen included": v for name, v in metrics_of(self.ranks.included, self.names).items()}
+        return {**metrics_of(self.ranks.excluded, self.names), **included}
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Every part of the queries, both ways; parts without a query are left out."""
+        values = np.stack(list(self.per_query.values()), 1)  # [q, 2 m]
+        found = [(name, mask, self._intervals(values, mask)) for name, mask in self.parts.items() if mask.any()]
+        m = len(self.names)
+        return [
+            Row(seen, name, int(mask.sum()), dict(zip(self.names, intervals[side * m : (side + 1) * m])))
+            for side, seen in enumerate(SEEN)
+            for name, mask, intervals in found
+        ]
+
+    @property
+    def parts(self) -> dict[str, NDArray[np.bool_]]:
+        """Which queries are of which part, [q] each."""
+        tier = self.popularity.tiers[self.target]
+        parts = {"all": np.ones(len(self.target), bool)}
+        parts |= {name: tier == place for place, name in enumerate(TIERS)}
+        for start, end in pairwise(LENGTHS):
+            name = f"history {start}" if end == start + 1 else f"history {start}-{end - 1}"
+            parts[name] = (start <= self.lengths) & (self.lengths < end)
+        return {**parts, f"history {LENGTHS[-1]}+": self.lengths >= LENGTHS[-1]}
+
+    @cached_property
+    def lists(self) -> dict[str, float | Difference]:
+        """What the lists hold: share of their places by tier, novelty in bits, and coverage and Gini of all of them."""
+        top, places = self.ranks.top, self.popularity.places(self.ranks.top)
+        if not top.shape[1]:
+            return {}
+        shares = places / places.sum(1, keepdims=True)  # no list is empty: it may hold the item to find
+        found = self._intervals(np.column_stack([shares, self.popularity.novelty(top)]), np.ones(len(top), bool))
+        shown = exposure(top, self.ranks.items)
+        return {**dict(zip((*TIERS, "novelty"), found)), "coverage": coverage(shown), "gini": gini(shown)}
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Means over all queries, named as in `per_query`."""
+        return {name: float(values.mean()) for name, values in self.per_query.items()}
+
+    def intervals(self) -> dict[str, Difference]:
+        """The same with the intervals that hold them."""
+        both = [row for row in self.rows if row.which == "all"]
+        return dict(zip(self.per_query, (found for row in both for found in row.metrics.values())))
+
+    def against(self, other: Recommended) -> dict[str, Comparison]:
+        """This system's scores less those of another one for the same queries; users are what is drawn and swapped."""
+        found = compare(_by_user(self.per_query, self.users), _by_user(other.per_query, self.users), _DRAWS)
+        return {name: replace(comparison, queries=len(self.target)) for name, comparison in found.items()}
+
+    def json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        lists = {name: asdict(v) if isinstance(v, Difference) else v for name, v in self.lists.items()}
+        facts = {"queries": len(self.target), "items": self.ranks.items, "ties": TIES, "depth": self.ranks.top.shape[1]}
+        return {**facts, "rows": [asdict(row) for row in self.rows], "lists": lists}
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.target):,} queries, {self.ranks.items:,} items; {TIES}"]
+        for seen in SEEN:
+            names = "".join(f"  {name:<20}" for name in self.names)
+            lines += ["", f"{'seen items ' + seen:<24}{'queries':>9}{names}"]
+            for row in self.rows:
+                if row.seen == seen:
+                    cells = "".join(f"  {_cell(found)}" for found in row.metrics.values())
+                    lines.append(f"  {row.which:<22}{row.queries:>9,}{cells}")
+        return "\n".join(line.rstrip() for line in [*lines, "", *self._lists()])
+
+    def _lists(self) -> list[str]:
+        cells = {name: _cell(v) if isinstance(v, Difference) else f"{v:.4f}" for name, v in self.lists.items()}
+        lines = [f"  {_LISTS[name]:<31}  {cell}" for name, cell in cells.items()]
+        return [f"lists of {self.ranks.top.shape[1]}", *lines] if lines else []
+
+    def _intervals(self, values: Floats, mask: NDArray[np.bool_]) -> list[Difference]:
+        users = None if self.users is None else self.users[mask]
+        return bootstrap_columns(values[mask], users, draws=_DRAWS)
+
+
+_LISTS = {
+    **{tier: f"places with items of the {tier}" for tier in TIERS},
+    "novelty": "novelty in bits",
+    "coverage": "coverage of the catalogue",
+    "gini": "Gini of the exposure",
+}
+
+
+def _by_user(per_query: dict[str, Floats], users: Ints | None) -> dict[str, Floats]:
+    """Sums of each user, scaled so that their mean is the mean over queries."""
+    if users is None:
+        return per_query
+    _, at = np.unique(users, return_inverse=True)
+    scale = (at.max(initial=0) + 1) / max(1, len(at))
+    return {name: np.bincount(at, values) * scale for name, values in per_query.items()}
+
+
+def _cell(found: Difference) -> str:
+    """A mean and its interval in 20 characters or a few more.
+
+    >>> _cell(Difference(0.27368, 0.262, 0.2849, 0.95))
+    '.2737 [.2620, .2849]'
+    """
+    mean, low, high = (f"{value:.4f}".removeprefix("0") for value in (found.mean, found.low, found.high))
+    return f"{mean} [{low}, {high}]"

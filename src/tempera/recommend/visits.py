@@ -1,0 +1,125 @@
+"""From a timeline to the batches of a training run: events as rows, and each item once.
+
+Letters in shapes: b events of a batch, u users, i items, m drawn items, d distinct items of a batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..core.batch import Batch, Side
+from ..core.corrections import expected_logq, inclusion_logq
+from ..core.frame import Column, Events, Frame
+from ..core.ragged import Ragged, Shared, from_lengths
+from ..engine.batches import Draws
+from .frequency import counted
+from .segments import Contexts
+from .timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Visits:
+    """Row k is event k: its user, with what stands before it, and its item.
+
+    A batch holds each item once, however many rows it answers, with the log of the chance that the batch holds it at
+    all. Items that are drawn besides stand apart, without those that the rows brought already. A user stands there once for
+    each row, with the log of how often that is expected.
+
+    Args:
+        train: events that are trained on, [e].
+        contexts: what each event is predicted from.
+        draws: items drawn besides each batch, from those that are trained on.
+        knowing: whether batches tell what else each user has taken, for masks and numerators that ask.
+    """
+
+    timeline: Timeline
+    train: NDArray[np.bool_]
+    contexts: Contexts
+    draws: Draws = field(default_factory=Draws)
+    knowing: bool = True
+
+    @cached_property
+    def item(self) -> Tensor:
+        """The item of each event, [e]."""
+        return torch.from_numpy(np.asarray(self.timeline.item))
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """Training events of each item, [i]."""
+        return counted(self.timeline.item, self.train, len(self.timeline.item_ids))
+
+    @cached_property
+    def frequency(self) -> Tensor:
+        """Share of each item among the training events, [i]."""
+        return torch.from_numpy(self.counts / self.counts.sum()).float()
+
+    @cached_property
+    def proposal(self) -> Tensor:
+        """Chance of each item in one draw, [i]."""
+        return self.draws.proposal(self.frequency)
+
+    @cached_property
+    def known(self) -> Ragged:
+        """The training items of each user, u rows."""
+        lengths = np.add.reduceat(self.train, self.timeline.offsets[:-1], dtype=np.int64)
+        return Ragged(self.item[torch.from_numpy(self.train)], from_lengths(torch.from_numpy(lengths)))
+
+    def frame(self, events: Tensor) -> Frame:
+        """Who asks, and what stands before these events, [b]."""
+        user = torch.from_numpy(self.timeline.user_of(events.numpy()))
+        start, stop = self.contexts(events)
+        columns: dict[str, Column] = {"user": user, "history": Events.of(self.item, start, stop)}
+        if self.timeline.time is not None:
+            columns["elapsed"] = self._elapsed(events.numpy(), stop.numpy(), start.numpy())
+        return Frame(columns)
+
+    def _elapsed(self, events: NDArray[np.int64], stop: NDArray[np.int64], start: NDArray[np.int64]) -> Tensor:
+        """Time since the latest event of each history, [b]; nan where there is none."""
+        assert self.timeline.time is not None
+        passed = (self.timeline.time[events] - self.timeline.time[np.maximum(stop - 1, 0)]).astype(np.float32)
+        return torch.from_numpy(np.where(stop > start, passed, np.float32(np.nan)))
+
+    def batch(self, events: Tensor, step: int = 0) -> Batch[Frame]:
+        """The chosen events, [b], and what step `step` draws besides."""
+        frame, answer = self.frame(events), self.item[events].long()
+        user = frame.columns["user"]
+        assert isinstance(user, Tensor)
+        distinct = torch.unique(answer)  # [d]
+        drawn = torch.empty(0, dtype=torch.int64)
+        if self.draws.count:
+            drawn = torch.unique(self.draws(self.proposal, step))
+            drawn = drawn[~torch.isin(drawn, distinct)]
+        weight = self.timeline.weight
+        return Batch(
+            query=Side(
+                frame, ids=user, logq=expected_logq(len(events), self.known.lengths[user] / len(self.known.values))
+            ),
+            doc=self._items(distinct, len(events)),
+            sampled=self._items(drawn, len(events)) if len(drawn) else None,
+            weight=None if weight is None else torch.from_numpy(weight[events.numpy()]),
+            known=self._known(user, torch.cat([distinct, drawn])) if self.knowing else None,
+            answer=answer,
+        )
+
+    def _items(self, items: Tensor, rows: int) -> Side[Frame]:
+        proposal = self.proposal[items] if self.draws.count else None
+        logq = inclusion_logq(rows, self.frequency[items], self.draws.count, proposal)
+        return Side(Frame({"item": items}), ids=items, logq=logq)
+
+    def _known(self, user: Tensor, present: Tensor) -> Shared:
+        """Of each row's user, the training items that the batch holds, each once: no others need a mask."""
+        here = torch.zeros(len(self.timeline.item_ids), dtype=torch.bool)
+        here[present] = True
+        users, of = torch.unique(user, return_inverse=True)
+        own = self.known[users]
+        inside = here[own.values].nonzero()[:, 0]
+        keys = torch.repeat_interleave(own.lengths)[inside] * len(here) + own.values[inside]
+        found = torch.unique_consecutive(torch.from_numpy(np.sort(keys.numpy())))  # once, however often it was taken
+        lengths = torch.bincount(found // len(here), minlength=len(users))
+        return Shared(Ragged(found % len(here), from_lengths(lengths)), of)

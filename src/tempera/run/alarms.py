@@ -1,0 +1,114 @@
+"""What a run is warned of although it goes on, and what a run that cannot go on says."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from ..engine.faults import Fault, NotFinite
+from ..engine.loop import Progress
+from ..errors import TemperaError
+from ..io.files import JsonLines
+from ..ranking.compare import bootstrap
+from ..ranking.spread import Spread
+from .resume import Checkpoints
+from .task import Judged, Task
+
+_NO_MEMORY = re.compile("an't allocate memory|annot allocate memory|bad_alloc|can't start new thread")
+MAIN = "ndcg@10"
+SHOWN = 3  # rows that a message names
+ALARM, LEFT_OUT = "alarm", "step left out"  # events of the log
+
+
+class Alarms:
+    """What the log of a run holds of faults; a run that goes on has those of before."""
+
+    def __init__(self, log: JsonLines) -> None:
+        self.log = log
+
+    def ring(self, step: int, text: str | None) -> None:
+        """Say it and write it down; nothing is said of nothing."""
+        if text is not None:
+            self.log.write(event=ALARM, step=step, text=text)
+            tqdm.write(f"alarm: {text}", file=sys.stderr)
+
+    def collapse(self, step: int, spread: Spread) -> None:
+        """After an evaluation, if all vectors have become alike."""
+        if spread.collapsed:
+            self.ring(step, f"after step {step:,} the embeddings have collapsed: {spread.collapsed}")
+
+    def regression(self, step: int, before: Judged, after: Judged) -> None:
+        """At the end, if training has made the model worse in nDCG@10, or else the first metric, and it is not chance."""
+        metric = MAIN if MAIN in after.per_query else next(iter(after.per_query))
+        found = bootstrap(after.per_query[metric], before.per_query[metric])
+        if found.high < 0:
+            self.ring(
+                step,
+                f"the trained model is worse than the untrained one: {metric} {found.mean:+.4f} "
+                f"({100 * found.confidence:g} % interval {found.low:+.4f} to {found.high:+.4f})",
+            )
+
+    def step(self, progress: Progress, task: Task, together: int) -> None:
+        """A step, or that it was left out: its fault and rows."""
+        values = asdict(progress)
+        fault = values.pop("fault")
+        if progress.fault is None:
+            self.log.write(event="step", **values)
+            return
+        rows = named(progress.fault, task, together)
+        self.log.write(event=LEFT_OUT, step=progress.step, what=fault["what"], cause=fault["cause"], rows=rows)
+        tqdm.write(f"left out: {NotFinite(progress.fault, rows)}", file=sys.stderr)
+
+    def told(self) -> dict[str, Any]:
+        """For metrics.json."""
+        records = self.log.records
+        return {
+            "alarms": [record["text"] for record in records if record["event"] == ALARM],
+            "steps_left_out": sum(record["event"] == LEFT_OUT for record in records),
+        }
+
+
+@contextmanager
+def explained(task: Task, together: int, kept: Checkpoints | None) -> Iterator[None]:
+    """Faults that end the block say which rows they come from, and which checkpoint is left."""
+    try:
+        yield
+    except NotFinite as error:
+        latest = None if kept is None else kept.latest
+        left = f"; {latest} is from before: train.skip_non_finite=1 goes on from it, and leaves such a step out"
+        raise NotFinite(error.fault, named(error.fault, task, together), left if latest else "") from None
+
+
+@contextmanager
+def within_memory(kept: Checkpoints) -> Iterator[None]:
+    """Memory that has run out ends the block in one line: what to lower, and which checkpoint is left."""
+    try:
+        yield
+    except (MemoryError, RuntimeError, OSError) as error:  # of Python, numpy and Arrow; of torch; of a mapped file
+        said = " ".join(str(error).split())
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not _NO_MEMORY.search(said):
+            raise
+        left = f"; {kept.latest} is left" if kept.latest else ""
+        raise TemperaError(
+            "out of memory: lower train.cache_memory and train.micro_batch_tokens (what the towers take), "
+            f"train.batch_size or evaluation.corpus{left} ({said[:120] or type(error).__name__})"
+        ) from None
+
+
+def named(fault: Fault, task: Task, together: int) -> str:
+    """The rows of a fault as a user knows them, the first ones; of `together` batches a step."""
+    places = []
+    for number, rows in enumerate(fault.rows, (fault.step - 1) * together):
+        (batch,) = task.sampler(number, number + 1)
+        if len(rows) == len(batch):
+            return f"all rows of batch {number}"
+        places += task.called(batch[torch.tensor(rows, dtype=torch.int64)])
+    more = f" and {len(places) - SHOWN:,} more rows" if len(places) > SHOWN else ""
+    return ", ".join(places[:SHOWN]) + more

@@ -1,0 +1,87 @@
+"""From similarity to probability, for one model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ..artifacts.calibrated import Calibration, picture, write_calibration
+from ..errors import ConfigError, DataError
+from ..ranking.calibration import fit, thresholds
+from ..text.embedder import Model
+from ..text.roles import Roles
+from ..towers.saved import fingerprint
+from .known_pairs import known
+
+DEPTH = 10
+
+
+def calibrate(
+    model: str | Path,
+    pairs: str | Path | None = None,
+    roles: Roles | None = None,
+    precision: Sequence[float] = (0.9,),
+    recall: Sequence[float] = (0.9,),
+    depth: int = DEPTH,
+    split: str = "test",
+) -> Calibration:
+    """Fit probabilities to a model's similarities, and write them beside it: calibration.json, calibration.svg, calibration.png.
+
+    The probability of a pair is that a pair like it is relevant, where it comes from the same source: base rates differ.
+
+    - Pairs with a column `score` (1 and 0, or grades and `data.min_score`): that a pair of this table with this similarity
+      is relevant.
+    - Pairs that are all relevant: that a document which a search shows within the first `depth` with this similarity is one of
+      the answers that are given for its query. Right documents that are not given as answers count as wrong, so that
+      it is rather too low. A run is searched in its own corpus; a model folder among the documents of the pairs.
+
+    Args:
+        model: a run folder or a model folder, of texts.
+        pairs: a table or a BEIR folder of queries that the model was not trained on; None asks the held-out queries of a run.
+        roles: of the columns of the table.
+        precision: for each of these, the lowest threshold that reaches it.
+        recall: for each of these, the highest threshold that reaches it.
+        depth: of the search.
+        split: of BEIR folders.
+
+    Raises:
+        DataError: a model or data that cannot be read, or too few pairs.
+        ConfigError: a precision or recall that is none.
+        OutputError: the files cannot be written.
+
+    >>> found = calibrate("runs/first")
+    >>> low, high = found.probability([0.2, 0.9]).tolist()
+    >>> 0 <= low < high <= 1
+    True
+    """
+    _check(precision, recall, depth)
+    judged = Model(str(model))
+    if not (judged.folder / "modules.json").is_file():
+        raise DataError(f"{model} is neither a saved model of texts nor a run with one: modules.json is missing")
+    given = known(judged, None if pairs is None else Path(pairs), roles, depth, split)
+    fitted = fit(given.pairs)
+    queries, relevant, _ = given.pairs.kinds
+    n = len(given.pairs)
+    counts = {"pairs": n, "queries": queries, "relevant": relevant, "base_rate": relevant / n}
+    found = Calibration(
+        fingerprint(judged.folder),
+        fitted.chosen,
+        fitted.maps[fitted.chosen],
+        {**counts, **given.about},
+        fitted.judged,
+        tuple(thresholds(given.pairs, fitted, precision, recall)),
+        datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    write_calibration(judged.folder, found, picture(given.pairs, fitted))
+    return found
+
+
+def _check(precision: Sequence[float], recall: Sequence[float], depth: int) -> None:
+    """Raise ConfigError for what is no share, or no depth."""
+    for name, targets in (("precision", precision), ("recall", recall)):
+        for target in targets:
+            if not 0 < target <= 1:
+                raise ConfigError(f"{name} is {target:g}, and a share above 0 and up to 1 is expected")
+    if depth < 1:
+        raise ConfigError(f"depth is {depth}, and at least 1 hit of each query is to be looked at")

@@ -1,0 +1,65 @@
+"""`tempera train --dry-run`: what a run would train on, and how long it would take, before it does."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from .. import config as configuration
+from ..build import build
+from ..engine.devices import start
+from ..io.files import JsonLines
+from .train import Job
+
+MEASURED = 4  # steps that are taken to tell the time; the first of them is not counted
+
+
+def rehearse(config: Path | None = None, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Read and tokenise all data, take a few steps, and leave nothing.
+
+    Returns:
+        Three rows with their roles, quantiles of lengths, shares of what is repeated and of what is longest, negatives
+        a row, what was left out, the number of steps, and the seconds that training (not evaluation) is expected to take.
+
+    Raises:
+        TemperaError: whatever would stop the run.
+    """
+    made = build(configuration.load(config, overrides))
+    devices = start(made.train.mixed_precision)
+    made.train.check(devices)
+    with TemporaryDirectory() as folder:
+        short = replace(made.train, max_steps=MEASURED, evaluations=0)
+        job = Job(replace(made, train=short), Path(folder), devices)
+        with JsonLines(Path(folder) / "log.jsonl") as job.log:
+            job.read()
+            found = job.task.summary()
+            job.train()
+            taken = [record["seconds"] for record in job.log.records if record["event"] == "step"]
+    steps = made.train.steps(job.task.sampler.batches_per_epoch)
+    seconds = statistics.median(taken[1:])
+    return {**found, "pairs": job.task.counts()["train"], "steps": steps, "expected_seconds": steps * seconds}
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """A rehearsal as lines of text."""
+    unit, shown = found["unit"], list[str]()
+    for row in found["rows"]:
+        shown.append(row["place"])
+        texts = [("query", row["query"]), ("doc", row["doc"]), *(("negative", text) for text in row["negatives"])]
+        shown += [f"  {role:<9} {text[unit]:>5} {unit}  {text['text']!r}" for role, text in texts]
+    for role, quantiles in found[unit].items():
+        spread = ", ".join(f"{share} {value:.0f}" for share, value in quantiles.items() if share != "at_limit")
+        shown.append(
+            f"{unit} of {role}: {spread}; {quantiles['at_limit']:.2%} have as many as the longest, or are cut there"
+        )
+    shown.append("repeated: " + ", ".join(f"{share:.2%} of {role}" for role, share in found["repeated"].items()))
+    shown.append("{what}: {least} to {most}, {mean:.2f} on average".format(**found["negatives"]))
+    shown += [f"left out: {count:,} {reason}" for reason, count in found["dropped"].items() if count]
+    shown.append(
+        f"{found['pairs']:,} pairs, {found['steps']:,} steps, about {found['expected_seconds']:,.0f} s of training"
+    )
+    return shown

@@ -1,0 +1,181 @@
+"""Pairs of which it is known whether they are relevant: labelled ones, or what a search shows where the answers are known.
+
+Letters in shapes: q queries, c documents, r answers, n pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from .. import config as configuration
+from ..artifacts.index import Index
+from ..artifacts.run_folder import Run
+from ..build import build
+from ..errors import DataError
+from ..io.ids import mixed
+from ..ranking.calibration import Scored
+from ..ranking.metrics import Relevant
+from ..text.beir import is_beir
+from ..text.embedder import Model, Vectors, encode_all
+from ..text.pairs import Pairs, Text, hold_out
+from ..text.roles import UNTRAINED, Roles, refuse_roles
+from ..text.sources import Given, PairsFile, read_table
+from ..text.tasks import Retrieval
+from ..towers.saved import Encode, fingerprint
+
+_ALL = float("-inf")  # as data.min_score: every pair is read
+
+
+@dataclass(frozen=True)
+class Known:
+    """Pairs with their similarity, and what there is to say of them."""
+
+    pairs: Scored
+    about: Mapping[str, Any]  # left_out; of hits of a search also depth, documents and found
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Queries, what is searched, and which documents answer which query."""
+
+    queries: pa.ChunkedArray  # [q] texts
+    docs: Vectors  # [c, D]
+    relevant: Relevant
+    left_out: Mapping[str, int]
+
+    def shown(self, model: Model, depth: int) -> Known:
+        """What a search shows to rank `depth`."""
+        vectors = encode_all(model.query, self.queries, "queries")
+        pairs = Scored.shown(vectors, self.docs, self.relevant, depth)
+        found = int(pairs.relevant.sum()) / len(self.relevant.doc)
+        about = {"depth": depth, "documents": len(self.docs), "found": found, "left_out": dict(self.left_out)}
+        return Known(pairs, about)
+
+
+def known(model: Model, path: Path | None, roles: Roles | None, depth: int, split: str) -> Known:
+    """Pairs of a table, hits of the queries of a table or a BEIR folder, or of those that a run has held out.
+
+    Raises:
+        DataError: what cannot be read, or does not fit the model's corpus.
+        ConfigError: roles for a BEIR folder.
+    """
+    run = Path(model.path)
+    if path is None:
+        return _in_index(model, held_out(run)).shown(model, depth)
+    if is_beir(path):
+        refuse_roles(path, roles)
+        return _of_task(model, Retrieval.beir(path, split)).shown(model, depth)
+    roles = roles or UNTRAINED
+    pairs, _ = PairsFile(**{**vars(roles), "path": str(path), "min_score": _ALL}).read()
+    assert isinstance(pairs.source, PairsFile)
+    if pairs.source.score is not None:
+        return _labelled(model, pairs, path, roles, pairs.source.score)
+    if (run / "index").is_dir():
+        return _in_index(model, pairs).shown(model, depth)
+    return _of_task(model, Retrieval.pairs(path, roles)).shown(model, depth)
+
+
+def held_out(folder: Path) -> Pairs:
+    """The pairs of the queries that a run has held out, from its data, read again.
+
+    Raises:
+        DataError: no run, data of an object of Python, or data that have changed since.
+    """
+    if not (folder / "config.yaml").is_file():
+        raise DataError(f"{folder} is no run and has held nothing out: give pairs, tempera calibrate {folder} PAIRS")
+    config = build(configuration.load(folder / "config.yaml"))
+    if isinstance(config.data, Given):
+        raise DataError(f"{folder} was trained on an object of Python, which is gone: give pairs that it has not seen")
+    pairs, candidates = config.data.read(None)
+    split = hold_out(pairs, candidates, config.evaluation.queries, config.train.seed)
+    queries = pairs.ids("query")
+    then = Run(folder).document["data"]
+    now = {"pairs": len(pairs), "train": len(split.train), "corpus": len(split.corpus)}
+    if any(then[what] != count for what, count in now.items()):
+        raise DataError(
+            f"the data of {folder} have changed since ({then['pairs']:,} pairs then, {len(pairs):,} now), and what was held out "
+            "is not known any more: give pairs that it has not seen"
+        )
+    asked = np.isin(queries, queries[split.asked])
+    return Pairs(pairs.table.filter(pa.array(asked)))
+
+
+def _in_index(model: Model, pairs: Pairs) -> Asked:
+    """Queries of pairs in the corpus of a run."""
+    run = Path(model.path)
+    index = Index(run / "index")
+    if index.stamp is not None:
+        index.stamp.refuse_other(fingerprint(model.folder), index.folder)
+    ids = pa.array(pairs.ids("doc")).cast(pa.string())
+    place = pc.fill_null(pc.index_in(ids, value_set=index.documents["id"].combine_chunks()), -1)
+    doc = place.to_numpy(zero_copy_only=False).astype(np.int64)
+    there = doc >= 0
+    first, query = Pairs(pairs.table.filter(pa.array(there))).distinct("query")
+    if not len(first):
+        raise DataError(
+            f"none of the {len(pairs):,} documents that answer is in the corpus of {run}: to search among the documents of the "
+            f"pairs instead, give the model alone, {run / 'model'}"
+        )
+    lost = len(pairs.distinct("query")[0]) - len(first)
+    left_out = {
+        **pairs.dropped,
+        "answers that are not in the corpus": int((~there).sum()),
+        "queries without an answer in the corpus": lost,
+        "negatives: what a search shows is judged": len(pairs.negatives[0]),
+    }
+    queries = pairs.table["query"].filter(pa.array(there)).take(pa.array(first))
+    found = np.unique(np.stack([query, doc[there]]), axis=1)
+    relevant = Relevant(len(first), found[0], found[1], np.ones(found.shape[1]))
+    return Asked(queries, index.vectors, relevant, _counted(left_out))
+
+
+def _of_task(model: Model, task: Retrieval) -> Asked:
+    """Queries in a corpus of their own."""
+    docs = encode_all(model.doc, task.corpus["text"], "documents")
+    besides = ("queries", "documents", "judgements", "queries that are a document")
+    return Asked(
+        task.queries["text"], docs, task.relevant, _counted({k: v for k, v in task.counts.items() if k not in besides})
+    )
+
+
+def _labelled(model: Model, pairs: Pairs, path: Path, roles: Roles, column: str) -> Known:
+    """Pairs with labels, or with grades of which `roles.min_score` is the least that is relevant."""
+    least = 1.0 if roles.min_score is None else roles.min_score
+    if roles.min_score is None:
+        grades = _grades(path, column)
+        if not set(grades.tolist()) <= {0.0, 1.0}:
+            raise DataError(
+                f"{path}: column {column!r} holds grades from {grades.min():g} to {grades.max():g}: "
+                "give data.min_score, the least of a relevant pair"
+            )
+    relevant, _ = PairsFile(**{**vars(roles), "path": str(path), "min_score": least}).read()
+    keys = mixed(pairs.ids("doc"), pairs.ids("query"))
+    queries, docs = _vectors(model.query, pairs, "query"), _vectors(model.doc, pairs, "doc")
+    scores: NDArray[np.float64] = np.einsum("nd,nd->n", queries, docs, dtype=np.float64)
+    right = np.isin(keys, mixed(relevant.ids("doc"), relevant.ids("query")))
+    return Known(Scored(scores, right, pairs.distinct("query")[1]), {"left_out": _counted(dict(pairs.dropped))})
+
+
+def _vectors(encode: Encode, pairs: Pairs, role: Text) -> Vectors:
+    """Of the text of each pair, or of the first one with its id, [n, D]."""
+    first, which = pairs.distinct(role)
+    return encode_all(encode, pairs.table[role].take(pa.array(first)), f"{role}s")[which]
+
+
+def _grades(path: Path, column: str) -> NDArray[np.float64]:
+    """The distinct grades of a table; that they are numbers is known."""
+    grades: NDArray[np.float64] = pc.unique(read_table(path)[column].cast(pa.float64())).to_numpy()
+    return grades
+
+
+def _counted(reasons: Mapping[str, int]) -> dict[str, int]:
+    """Without what did not happen."""
+    return {reason: count for reason, count in reasons.items() if count}

@@ -1,0 +1,208 @@
+"""The checkpoints of a run, in OUTPUT.checkpoints/ beside the folder that it will leave.
+
+The same command again goes on from the latest one, and ends with the same bits as a run that was never stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import yaml
+from tqdm import tqdm
+
+from ..engine.checkpoint import State
+from ..engine.devices import is_main
+from ..errors import DataError, OutputError
+from ..io.untrusted import parsed, refuse_links_out
+
+EVERY = 600.0  # seconds from one checkpoint to the next, where no number of steps is given
+_POSITION, _LOG = "run.json", "log.jsonl"
+
+
+@dataclass
+class Position:
+    """Where a run stands, besides its state."""
+
+    data: str  # digest of what is trained on, and of the towers before their training
+    training: float = 0.0  # seconds
+    evaluating: float = 0.0  # seconds of them
+    left_out: int = 0  # evaluations
+
+
+class Checkpoints:
+    """The folder of a run's checkpoints: step-000000120/ and so on, each whole or not there.
+
+    Args:
+        folder: holds nothing else; made with the first checkpoint.
+        config: every option of the run; a run goes on with these only.
+        keep: how many of the latest stay.
+        steps: from one to the next; None is by time.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], keep: int = 1, steps: int | None = None) -> None:
+        self.folder, self.config, self.keep, self.steps = folder, _lasting(config), keep, steps
+        self.saved = time.monotonic()  # the latest, or the beginning
+
+    @property
+    def latest(self) -> Path | None:
+        """The checkpoint to go on from."""
+        return max(self.folder.glob("step-?????????"), default=None)
+
+    def begin(self, anew: bool) -> None:
+        """Make ready to go on, or to start.
+
+        Args:
+            anew: forget what there is.
+
+        Raises:
+            OutputError: the checkpoints are of another configuration.
+            DataError: the latest is damaged, or a link leads out of the folder.
+        """
+        latest = self.latest
+        if anew or latest is None:  # without a checkpoint, what lies there is of no use
+            self.forget()
+            return
+        refuse_links_out(self.folder)
+        config = self._about(latest).get("config")
+        if config != self.config:
+            raise OutputError(
+                f"{self.folder} holds an interrupted run of another configuration ({_difference(config, self.config)}); "
+                "give another --output, or --overwrite to forget it"
+            )
+
+    def due(self, step: int) -> bool:
+        """Whether the state after `step` steps is to be kept."""
+        return time.monotonic() - self.saved >= EVERY if self.steps is None else step % self.steps == 0
+
+    def save(self, state: State, position: Position, log: Sequence[Mapping[str, Any]]) -> None:
+        """Keep a state, and the log up to it; older checkpoints go when this one is on disk. All processes call.
+
+        Raises:
+            OutputError: a folder that cannot be written, or a full disk; earlier checkpoints stay.
+        """
+        about = {"config": self.config, **asdict(position)}
+        lines = "".join(json.dumps(record) + "\n" for record in log)
+        try:
+            state.save(
+                self.folder / f"step-{state.step:09d}",
+                {_POSITION: json.dumps(about, indent=2).encode(), _LOG: lines.encode()},
+            )
+            for old in sorted(self.folder.glob("step-?????????"))[: -self.keep] if is_main() else []:
+                shutil.rmtree(old)
+        except OSError as error:
+            left = "from the beginning" if self.latest is None else f"from {self.latest}"
+            raise OutputError(
+                f"cannot write the checkpoint of step {state.step} in {self.folder}: {error.strerror or error}; "
+                f"the same command again goes on {left}"
+            ) from None
+        self.saved = time.monotonic()
+
+    def load(self, state: State, data: str) -> tuple[Position, list[dict[str, Any]]]:
+        """Take the latest state up again: where the run stood, and its log; the beginning without a checkpoint.
+
+        Raises:
+            DataError: it is of other data, or damaged.
+        """
+        if (folder := self.latest) is None:
+            return Position(data), []
+        about = self._about(folder)
+        try:
+            position = Position(**{name: about[name] for name in Position.__dataclass_fields__})
+            log = [parsed(line) for line in (folder / _LOG).read_text(encoding="utf-8").splitlines()]
+        except (OSError, ValueError, LookupError) as error:
+            raise _damaged(folder, error) from None
+        if position.data != data:
+            raise DataError(
+                f"{folder} was trained on other data than there are now, although the options are the same; "
+                "--overwrite starts anew"
+            )
+        state.load(folder)
+        return position, log
+
+    def forget(self) -> None:
+        """Remove them all."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _about(self, folder: Path) -> dict[str, Any]:
+        try:
+            about: dict[str, Any] = dict(parsed((folder / _POSITION).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise _damaged(folder, error) from None
+        return about
+
+
+def _damaged(folder: Path, error: Exception) -> DataError:
+    return DataError(f"{folder} is a damaged checkpoint: {error}; remove it, or start anew by --overwrite")
+
+
+def _lasting(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as JSON has them, without those that may change from one start to the next."""
+    known: dict[str, Any] = json.loads(json.dumps(config, default=str))
+    told = ("save_steps", "save_total_limit", "skip_non_finite", "report_to")
+    fitted = ("cache", "cache_memory", "micro_batch_tokens", "fsdp")  # to what memory there is: equal up to rounding
+    for name in (*told, *fitted):
+        known.get("train", {}).pop(name, None)
+    return known
+
+
+def _difference(before: Any, now: Any, path: str = "") -> str:
+    """The first option that is not the same."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in [*now, *before]:
+            if before.get(key) != now.get(key):
+                return _difference(before.get(key), now.get(key), f"{path}.{key}" if path else key)
+    was, is_now = (
+        yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip() for value in (before, now)
+    )
+    return f"{path} was {was}, and is {is_now}"
+
+
+@dataclass
+class Interruption:
+    """A signal that has asked the run to end."""
+
+    number: int = 0
+
+
+@contextmanager
+def interruptible() -> Iterator[Interruption]:
+    """Ctrl-C, SIGTERM and SIGHUP are noted, once, and answered as before when the block has ended; a second one at once.
+
+    Other threads than the main one are not asked by signals.
+    """
+    asked = Interruption()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, before[number])
+        if asked.number:
+            signal.raise_signal(number)
+        asked.number = number
+        tqdm.write(f"{signal.Signals(number).name}: ends with this step; again to end at once", file=sys.stderr)
+
+    numbers = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) != signal.SIG_IGN
+    ]
+    before = {int(number): signal.signal(number, note) for number in numbers}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if asked.number:
+        signal.raise_signal(asked.number)

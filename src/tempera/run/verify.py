@@ -1,0 +1,253 @@
+"""Proofs on the user's own configuration, data and machine: does this set-up compute what it says?"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from .. import config as configuration
+from ..build import build
+from ..core.batch import Batch, divide
+from ..core.definition import defined_losses
+from ..core.ragged import Ragged
+from ..engine import loop
+from ..engine.cache import Cache
+from ..engine.devices import Devices
+from ..engine.distributed import Group
+from ..engine.loop import Training
+from ..engine.optim import thin
+from ..engine.step import step
+from ..io.files import JsonLines
+from .train import Job
+
+PAIRS = 12  # of the user's data; the definition takes time that grows with their square
+PROCESSES = 2
+Found = tuple[float, dict[str, Tensor]]  # loss and gradients
+
+
+@dataclass(frozen=True)
+class Proof:
+    """One thing that was tried.
+
+    Args:
+        name: what ought to equal what.
+        found: the largest relative difference, or "bitwise equal".
+        bound: what it may be.
+        passed: whether it is.
+
+    >>> Proof("cached = whole, rows one by one", "1.6e-16", "<= 1e-09", True).passed
+    True
+    """
+
+    name: str
+    found: str
+    bound: str
+    passed: bool
+
+
+def verify(config: Mapping[str, Any] | str | Path | None = None, overrides: Sequence[str] = ()) -> list[Proof]:
+    """Try the configuration on a small batch of its own data.
+
+    Raises:
+        TemperaError: wrong options, or no data.
+
+    >>> proofs = verify("pairs.yaml")
+    >>> [proof.name for proof in proofs if not proof.passed]
+    []
+    """
+    options = configuration.of(config, overrides)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "run"
+        folder.mkdir()
+        job = Job(build(options), folder, Devices())
+        with JsonLines(folder / "log.jsonl") as job.log:
+            job.read()
+            job.settle()
+            job.task.refresh(0)
+        case = Case.of(job)
+        return [proof for prove in PROOFS for proof in prove(case)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """The towers and the objective of a configuration, and some of its data."""
+
+    tower: Any
+    objective: Any
+    batches: list[Batch[Ragged]]
+    options: Training
+    reopened: Callable[[Path], float]  # how far vectors are off when the tower is saved and opened again
+    folder: Path
+
+    @classmethod
+    def of(cls, job: Job) -> Case:
+        # From all over each batch: neighbours may be one user's, whose rows are masked for one another, and prove nothing.
+        rows = [rows[:: max(1, len(rows) // PAIRS)][:PAIRS] for rows in job.task.sampler(0, 4)]
+        batches = [job.task.batch(chosen, number) for number, chosen in enumerate(rows)]
+        options = replace(job.config.train, gradient_accumulation_steps=1, cache_memory=None)
+        return cls(job.task.tower, job.config.objective, batches, options, job.task.reopened, job.folder)
+
+    def fresh(self, dtype: torch.dtype = torch.float32, dropout: bool = False) -> tuple[Any, Any]:
+        """Copies of the towers and the objective, without gradients."""
+        tower, objective = copy.deepcopy(self.tower).to(dtype), copy.deepcopy(self.objective)
+        tower.train(dropout)
+        thin(tower, self.options.table_optimizer == "rowwise_adagrad")
+        return tower, objective
+
+
+def _objective(case: Case) -> Iterator[Proof]:
+    tower, objective = case.fresh(torch.float64)
+    with torch.no_grad():
+        batch = case.batches[0].of({role: tower.of(role)(side.rows) for role, side in case.batches[0].sides().items()})
+    batch = batch.map(lambda rows: rows.requires_grad_())
+    losses = objective.propagate(batch, batch.shares())
+    defined = torch.tensor(defined_losses(objective, batch), dtype=torch.float64)
+    yield _small("objective = its definition in loops: losses", float((losses - defined).abs().max()), 1e-9)
+    ways = {role: torch.randn_like(side.rows) for role, side in batch.sides().items()}
+    moved = []
+    for sign in (1, -1):
+        shifted = batch.of(
+            {role: side.rows.detach() + sign * 1e-5 * ways[role] for role, side in batch.sides().items()}
+        )
+        moved.append(float(batch.shares() @ torch.tensor(defined_losses(objective, shifted), dtype=torch.float64)))
+    slope = sum(
+        float((side.rows.grad * ways[role]).sum()) for role, side in batch.sides().items() if side.rows.grad is not None
+    )
+    yield _small(
+        "objective = its definition: gradient", abs(slope - (moved[0] - moved[1]) / 2e-5) / max(1, abs(slope)), 1e-5
+    )
+
+
+def _cached(case: Case) -> Iterator[Proof]:
+    whole = _whole(case, torch.float64)
+    for name, cache in {
+        "rows one by one": Cache("always", tokens=1),
+        "kept and replayed": Cache(memory=2e5, tokens=256),
+    }.items():
+        yield _small(f"cached = whole, {name}", _off(_stepped(case, torch.float64, cache), whole), 1e-9)
+
+
+def _replayed(case: Case) -> Iterator[Proof]:
+    kept, again = (_stepped(case, torch.float32, Cache(mode, tokens=256), dropout=True) for mode in ("never", "always"))
+    other = _stepped(case, torch.float32, Cache("never", tokens=256), dropout=True, seed=8)
+    same = kept[0] == again[0] and all(torch.equal(kept[1][name], again[1][name]) for name in kept[1])
+    drawn = "dropout on" if other[0] != kept[0] else "the towers draw nothing"
+    yield Proof(f"replayed = kept, {drawn}", "bitwise equal" if same else f"{_off(again, kept):.1e}", "bitwise", same)
+
+
+def _processes(case: Case) -> Iterator[Proof]:
+    from torch.multiprocessing.spawn import spawn
+
+    tower, objective = case.fresh(torch.float64)
+    whole = _stepped(case, torch.float64, Cache())
+    store, place = case.folder / "store", str(case.folder)
+    spawn(_one_process, (place, f"file://{store}", tower, objective, case.batches[0]), nprocs=PROCESSES)  # type: ignore[no-untyped-call]
+    for rank in range(PROCESSES):
+        saved = load_file(case.folder / f"{rank}.safetensors")
+        found = float(saved.pop("loss")), saved
+        yield _small(f"{PROCESSES} processes = one, rank {rank}", _off(found, whole), 1e-9)
+
+
+def _one_process(rank: int, folder: str, store: str, tower: Any, objective: Any, batch: Batch[Ragged]) -> None:
+    torch.set_num_threads(1)
+    wait = timedelta(seconds=120)
+    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=PROCESSES, timeout=wait)
+    group = Group(rank, PROCESSES)
+    loss = step(tower, objective, divide(batch, rank, PROCESSES), Cache(), group)
+    group.add_up([*tower.parameters(), *objective.parameters()])
+    save_file(
+        {"loss": torch.tensor(loss, dtype=torch.float64), **_gradients(tower, objective)},
+        Path(folder) / f"{rank}.safetensors",
+    )
+    torch.distributed.destroy_process_group()
+
+
+def _precision(case: Case) -> Iterator[Proof]:
+    exact = _whole(case, torch.float64)
+    yield _small("float32 against float64", _off(_stepped(case, torch.float32, Cache()), exact), 1e-3)
+    if (precision := case.options.mixed_precision) != "no":
+        lower = Cache(autocast=Devices(mixed_precision=precision).autocast)
+        yield _small(f"{precision} against float64", _off(_stepped(case, torch.float32, lower), exact), 0.1)
+
+
+def _saved(case: Case) -> Iterator[Proof]:
+    yield _small("saved and loaded = in training", case.reopened(case.folder / "saved"), 1e-4)
+
+
+def _resumed(case: Case) -> Iterator[Proof]:
+    count = len(case.batches)
+    through = _trained(case, range(count), None)
+    _trained(case, range(count // 2), case.folder / "checkpoint")
+    resumed = _trained(case, range(count // 2, count), case.folder / "checkpoint")
+    same = all(torch.equal(through[name], resumed[name]) for name in through)
+    off = max(float((through[name].double() - resumed[name].double()).abs().max()) for name in through)
+    yield Proof("resumed = uninterrupted", "bitwise equal" if same else f"{off:.1e}", "bitwise", same)
+
+
+def _trained(case: Case, steps: range, folder: Path | None) -> dict[str, Tensor]:
+    """The weights after some steps; they begin from `folder` if they do not begin at 0, and end in it otherwise."""
+    state = loop.begin(*case.fresh(), case.options)
+    if folder is not None and steps.start:
+        state.load(folder)
+    rows = case.batches[steps.start :]
+    for progress in loop.train(state, rows, len(case.batches), case.options):
+        if progress.step == steps.stop:
+            break
+    if folder is not None and not steps.start:
+        state.save(folder)
+    return {name: value.clone() for name, value in state.modules.state_dict().items()}
+
+
+PROOFS: tuple[Callable[[Case], Iterator[Proof]], ...] = (
+    _objective,
+    _cached,
+    _replayed,
+    _processes,
+    _precision,
+    _saved,
+    _resumed,
+)
+
+
+def _whole(case: Case, dtype: torch.dtype) -> Found:
+    """Autograd through everything at once, with dense gradients."""
+    tower, objective = case.fresh(dtype)
+    thin(tower, False)
+    batch = case.batches[0]
+    embedded = batch.of({role: tower.of(role)(side.rows) for role, side in batch.sides().items()})
+    loss = (embedded.shares().to(dtype) * objective(embedded)).sum()
+    loss.backward()
+    return float(loss.detach()), _gradients(tower, objective)
+
+
+def _stepped(case: Case, dtype: torch.dtype, cache: Cache, dropout: bool = False, seed: int = 7) -> Found:
+    tower, objective = case.fresh(dtype, dropout)
+    torch.manual_seed(seed)
+    return step(tower, objective, case.batches[0], cache), _gradients(tower, objective)
+
+
+def _gradients(*modules: nn.Module) -> dict[str, Tensor]:
+    named = [pair for module in modules for pair in module.named_parameters()]
+    return {name: p.grad.to_dense().clone() for name, p in named if p.grad is not None}
+
+
+def _off(found: Found, want: Found) -> float:
+    """The larger of the differences of loss and gradients, each relative to the wanted one's size."""
+    if found[1].keys() != want[1].keys():
+        return float("inf")
+    gap = sum(float((found[1][name].double() - w.double()).square().sum()) for name, w in want[1].items()) ** 0.5
+    size = sum(float(w.double().square().sum()) for w in want[1].values()) ** 0.5
+    return float(max(abs(found[0] - want[0]) / max(1e-9, abs(want[0])), gap / max(1e-30, size)))
+
+
+def _small(name: str, found: float, bound: float) -> Proof:
+    return Proof(name, f"{found:.1e}", f"<= {bound:.0e}", found <= bound)

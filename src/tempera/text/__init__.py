@@ -1,0 +1,1 @@
+"""Retrieval of texts: its data, its judge, and its task."""

@@ -1,0 +1,126 @@
+"""Every distinct text of the pairs once: what a tower reads, what an index holds, and where each row finds its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from ..core.ragged import Ragged
+from ..engine.batches import Draws, Examples
+from ..io.ids import Ids
+from ..io.texts import Texts
+from .pairs import Pairs, Rows, distinct
+from .samplers import keys_of
+
+_BLOCK = 100_000  # texts whose features are in memory at once
+_TOKENIZER_TEXTS = 500_000  # texts in memory for a tokenizer, which samples them further
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The distinct queries, [p], and documents, [u]: first those that answer, then those that are only negatives."""
+
+    pairs: Pairs
+    query_rows: Rows  # [p] a pair of each query
+    query_of: Rows  # [n] the query of each pair
+    doc_first: Rows  # [u] where each document first stands among the documents of all pairs, then all negatives
+    doc_of: Rows  # [n]
+    negatives: Ragged  # n rows: documents
+
+    @classmethod
+    def of(cls, pairs: Pairs) -> Catalogue:
+        """Find equal ids.
+
+        >>> catalogue = Catalogue.of(Pairs.of(["a", "b", "a"], ["x", "x", "y"]))
+        >>> catalogue.queries[:], catalogue.docs[:], catalogue.doc_of.tolist()
+        (['a', 'b'], ['x', 'y'], [0, 0, 1])
+        """
+        ids, offsets = pairs.negatives
+        first, which = distinct(np.concatenate([pairs.ids("doc"), ids]) if len(ids) else pairs.ids("doc"))
+        negatives = Ragged(torch.from_numpy(which[len(pairs) :]), torch.from_numpy(offsets))
+        return cls(pairs, *pairs.distinct("query"), first, which[: len(pairs)], negatives)
+
+    @property
+    def queries(self) -> Texts:
+        """Texts of the queries."""
+        return self.pairs.view("query", self.query_rows)
+
+    @property
+    def docs(self) -> Texts:
+        """Texts of the documents."""
+        texts = self.pairs.table["doc"].chunks + self.pairs.negative_texts.chunks
+        return Texts(pa.chunked_array(texts, pa.large_string()), self.doc_first)
+
+    @cached_property
+    def doc_ids(self) -> Ids:
+        """Ids of the documents, [u]."""
+        ids: Ids = np.concatenate([self.pairs.ids("doc"), self.pairs.negatives[0]])[self.doc_first]
+        return ids
+
+    def trained(self, rows: Rows) -> list[str]:
+        """The distinct texts of the training rows, at most so many: a tokenizer sees nothing that is held out."""
+        docs = np.concatenate([self.doc_of[rows], self.negatives[torch.from_numpy(rows)].values.numpy()])
+        found = [(self.queries, np.unique(self.query_of[rows])), (self.docs, np.unique(docs))]
+        step = max(1, sum(len(which) for _, which in found) // _TOKENIZER_TEXTS)
+        return [text for texts, which in found for text in texts.take(which[::step])]
+
+    def keys(self, rows: Rows) -> Ragged:
+        """The ids of every text of each of these pairs: query, document, negatives."""
+        at, ids = torch.from_numpy(rows), [torch.from_numpy(self.pairs.ids(role)[rows]) for role in ("query", "doc")]
+        return keys_of(ids[0], ids[1], self.negatives[at], torch.from_numpy(self.doc_ids))
+
+    def examples(self, rows: Rows, queries: Ragged, docs: Ragged, draws: Draws) -> Examples:
+        """The chosen pairs as features of the distinct queries, [p], and documents, [u]."""
+        pairs, at = self.pairs, torch.from_numpy(rows)
+        weight = None
+        if "weight" in pairs.table.column_names:  # sources of a mixture may have none: such a row counts 1
+            weight = torch.from_numpy(pc.fill_null(pairs.table["weight"], 1.0).to_numpy()[rows])
+        return Examples(
+            queries,
+            docs,
+            query=torch.from_numpy(self.query_of[rows]),
+            doc=torch.from_numpy(self.doc_of[rows]),
+            query_ids=torch.from_numpy(pairs.ids("query")[rows]),
+            doc_ids=torch.from_numpy(pairs.ids("doc")[rows]),
+            draws=draws,
+            negatives=self.negatives[at] if len(self.negatives.values) else None,
+            all_ids=torch.from_numpy(self.doc_ids) if len(self.negatives.values) else None,
+            weight=weight,
+        )
+
+    def table(self) -> pa.Table:
+        """The documents as an index describes them: doc_id, name, place, doc; a negative's place is its row's."""
+        count = int(np.searchsorted(self.doc_first, len(self.pairs)))
+        row = np.searchsorted(self.pairs.negatives[1], self.doc_first[count:] - len(self.pairs), side="right") - 1
+        places = self.pairs.texts("place", np.concatenate([self.doc_first[:count], row]))
+        names = self.pairs.texts("name", self.doc_first[:count]) + [""] * len(row)
+        columns = {"name": names, "place": places, "doc": self.docs[:]}
+        table = pa.table({name: pa.array(column, pa.large_string()) for name, column in columns.items()})
+        return table.append_column("doc_id", pa.array(self.doc_ids))
+
+
+def stored(features: Callable[[Sequence[str]], Ragged], texts: Sequence[str], path: Path) -> Ragged:
+    """Features of texts, computed once, written as int32 and mapped: memory is what is used of them.
+
+    Args:
+        features: token ids of some texts.
+        path: the file to write; the ends of the rows stay in memory.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lengths = [torch.zeros(1, dtype=torch.int64)]
+    with path.open("wb") as file:
+        for start in range(0, len(texts), _BLOCK):
+            part = features(texts[start : start + _BLOCK])
+            lengths.append(part.lengths)
+            file.write(part.values.numpy().astype(np.int32, copy=False).tobytes())
+    offsets = torch.cat(lengths).cumsum(0)
+    if not int(offsets[-1]):
+        return Ragged(torch.empty(0, dtype=torch.int32), offsets)
+    return Ragged(torch.from_file(str(path), shared=False, size=int(offsets[-1]), dtype=torch.int32), offsets)

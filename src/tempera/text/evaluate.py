@@ -1,0 +1,153 @@
+"""One or two models, and BM25, on any number of tasks; and whether a difference is real."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ..errors import ConfigError, DataError, OutputError
+from ..ranking.compare import Comparison
+from ..ranking.metrics import DEFAULT_METRICS, KINDS
+from ..ranking.ranking import Evaluation
+from .embedder import Model
+from .roles import Roles
+from .tasks import Graded, Judged, Retrieval, read_task
+
+BM25 = "bm25"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What each system reached on a task, the judged model first."""
+
+    task: Retrieval | Graded
+    systems: dict[str, Judged]
+
+    @property
+    def comparisons(self) -> dict[str, dict[str, Comparison]]:
+        """The first system against each other one, by metric."""
+        (_, first), *others = self.systems.items()
+        return {name: first.against(other) for name, other in others}
+
+    def json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {
+            "task": self.task.name,
+            "kind": "sts" if isinstance(self.task, Graded) else "retrieval",
+            "counts": self.task.counts,
+            "systems": {
+                name: {metric: asdict(found) for metric, found in system.intervals().items()}
+                for name, system in self.systems.items()
+            },
+            "comparisons": {
+                other: {metric: found.json() for metric, found in metrics.items()}
+                for other, metrics in self.comparisons.items()
+            },
+            "verdicts": self.verdicts(),
+        }
+
+    def verdicts(self) -> list[str]:
+        """Every comparison in plain words."""
+        first = next(iter(self.systems))
+        return [
+            found.sentence(first, other, metric)
+            for other, metrics in self.comparisons.items()
+            for metric, found in metrics.items()
+        ]
+
+    def per_query(self) -> pa.Table:
+        """Columns task, query, system, metric, value; for graded pairs, query is the row and the metric its cosine."""
+        tables = []
+        for name, system in self.systems.items():
+            for metric, values in system.per_query.items():
+                said = {"task": self.task.name, "query": self.task.ids, "system": name, "metric": metric}
+                columns = {key: [v] * len(values) if isinstance(v, str) else v for key, v in said.items()}
+                tables.append(pa.table({**columns, "value": pa.array(values, pa.float64())}))
+        return pa.concat_tables(tables)
+
+
+def evaluate(
+    model: str | Path,
+    *data: str | Path | Retrieval | Graded,
+    against: str | Path | None = None,
+    bm25: bool = False,
+    split: str = "test",
+    metrics: Sequence[str] = (),
+    k: Sequence[int] = (),
+    exclude_self: bool = False,
+    roles: Roles | None = None,
+) -> list[Finding]:
+    """Judge a model on tasks.
+
+    Args:
+        model: a model folder or a run folder.
+        data: BEIR folders, tables of pairs, tables with sentence1, sentence2 and score; or tasks.
+        against: another model, compared query by query.
+        bm25: rank retrieval tasks by BM25 as well.
+        split: of BEIR folders.
+        metrics: names with a depth, such as ndcg@10, or without one, to be taken at every `k`.
+        k: depths; without metrics, every metric at each of them.
+        exclude_self: leave out a document with the query's own text unless it is judged relevant.
+        roles: of the columns of the tables, all of which are then tables of pairs.
+
+    Raises:
+        ConfigError: an unknown metric, or a model against itself.
+        DataError: a model or data that cannot be read.
+
+    >>> (finding,) = evaluate("runs/first", "pairs.jsonl", bm25=True, metrics=["ndcg@10"])
+    >>> list(finding.systems), list(finding.comparisons["bm25"])
+    (['runs/first', 'bm25'], ['ndcg@10'])
+    """
+    names = resolved(metrics, k)
+    if against is not None and Path(against).resolve() == Path(model).resolve():
+        raise ConfigError(f"{model} is to be compared with itself; give another model")
+    models = [Model(str(path)) for path in (model, against) if path is not None]
+    for each in models:
+        if not (each.folder / "modules.json").is_file():
+            raise DataError(f"{each.path} is neither a saved model nor a run: modules.json is missing")
+    tasks = [read_task(given, split, roles) if isinstance(given, str | Path) else given for given in data]
+    findings = []
+    for task in tasks:
+        if isinstance(task, Graded):
+            findings.append(Finding(task, {each.path: task.judge(each) for each in models}))
+            continue
+        systems: dict[str, Judged] = {}
+        ranked = replace(task, exclude_self=exclude_self)
+        systems |= {each.path: ranked.judge(each, names) for each in models}
+        findings.append(Finding(ranked, systems | ({BM25: ranked.bm25(names)} if bm25 else {})))
+    return findings
+
+
+def resolved(metrics: Sequence[str], k: Sequence[int]) -> tuple[str, ...]:
+    """Names of metrics with their depths.
+
+    >>> resolved(["ndcg", "mrr@5"], [1, 10])
+    ('ndcg@1', 'ndcg@10', 'mrr@5')
+    """
+    if not metrics and not k:
+        return DEFAULT_METRICS
+    parts = [[name] if "@" in name else [f"{name}@{depth}" for depth in k or (10,)] for name in metrics or KINDS]
+    return Evaluation(metrics=tuple(dict.fromkeys(name for part in parts for name in part))).metrics
+
+
+def write_per_query(path: Path, findings: Sequence[Finding]) -> None:
+    """Every score of every query as .parquet or .csv, whole or not at all."""
+    import pyarrow.csv as csv
+    import pyarrow.parquet as parquet
+
+    writers = {".parquet": parquet.write_table, ".csv": csv.write_csv}
+    if path.suffix not in writers:
+        raise OutputError(f"cannot write scores to {path}; give a name that ends in {' or '.join(writers)}")
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        writers[path.suffix](pa.concat_tables([finding.per_query() for finding in findings]), str(partial))
+        os.replace(partial, path)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,181 @@
+"""From pairs in a file to a file of queries with hard negatives, block by block, to be taken up again after a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import xxhash
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from ..errors import DataError, OutputError
+from ..io.tables import parquet_table
+from ..mining.embed import embed_by
+from ..mining.guide import CrossEncoder
+from ..mining.hard_negatives import BLOCK, Cross, Mined, Mining, mine_blocks
+from ..mining.search import Ints, Pairs, by_faiss
+from ..mining.shortfall import Report
+from ..towers.saved import fingerprint
+from .mining_task import Task
+
+SCHEMA = pa.schema(
+    [
+        ("query_id", pa.int64()),
+        ("query", pa.large_string()),
+        ("positive_ids", pa.list_(pa.int64())),
+        ("positives", pa.list_(pa.large_string())),
+        ("positive_scores", pa.list_(pa.float32())),
+        ("negative_ids", pa.list_(pa.int64())),
+        ("negatives", pa.list_(pa.large_string())),
+        ("negative_scores", pa.list_(pa.float32())),
+        ("negative_ranks", pa.list_(pa.int32())),
+    ]
+)
+
+
+def mine_file(
+    model: Path,
+    task: Task,
+    output: Path,
+    options: Mining,
+    *,
+    cross_encoder: Path | None = None,
+    faiss: str | None = None,
+    cache: Path | None = None,
+    overwrite: bool = False,
+) -> Report:
+    """Mine hard negatives and write a Parquet file in the layout that training reads: a row a query, with lists.
+
+    A run that was killed goes on where it was: vectors and scores of the cross-encoder are in the cache, finished blocks
+    beside the output.
+
+    Args:
+        model: a folder that sentence-transformers opens.
+        task: queries, documents and answers.
+        output: the file to write.
+        options: how many, from which ranks, with which margins.
+        cross_encoder: a folder of one that checks what the model has found.
+        faiss: an index factory such as HNSW32; None searches exactly.
+        cache: a folder of vectors; None is `vectors` beside the output.
+        overwrite: replace the output.
+
+    Raises:
+        OutputError: the output is there, or cannot be written.
+    """
+    if output.exists() and not overwrite:
+        raise OutputError(f"--output {output} exists; give another file, or --overwrite to replace it")
+    if not len(task.answers[0]):
+        raise DataError("there are no pairs to mine negatives for")
+    plan = [fingerprint(model), task.key(), asdict(options), faiss, BLOCK]
+    plan.append(None if cross_encoder is None else fingerprint(cross_encoder))
+    parts = output.parent / f".{output.name}.{xxhash.xxh3_64_hexdigest(json.dumps(plan).encode())}"
+    try:
+        parts.mkdir(parents=True, exist_ok=True)
+        for number, block in _blocks(
+            model, task, options, cross_encoder, faiss, cache or output.parent / "vectors", parts
+        ):
+            table = _table(task, block, number * BLOCK)
+            about = {"report": json.dumps(asdict(block.report))}
+            _write_whole(table.replace_schema_metadata(about), _part(parts, number))
+        report = _joined(parts, output, -(-len(task.queries.ids) // BLOCK))
+        shutil.rmtree(parts)
+    except OSError as error:
+        raise OutputError(f"cannot write {output}: {error.strerror or error}") from error
+    return report
+
+
+def _blocks(
+    model: Path, task: Task, options: Mining, cross_encoder: Path | None, faiss: str | None, cache: Path, parts: Path
+) -> Iterator[tuple[int, Mined]]:
+    """The blocks that are not there yet, with their numbers."""
+    total = -(-len(task.queries.ids) // BLOCK)
+    first = next((number for number in range(total) if not _part(parts, number).exists()), total)
+    if first == total:
+        return
+    queries = embed_by(model, "query", task.queries.texts, cache, progress="reading queries")
+    docs = embed_by(model, "doc", task.docs.texts, cache, progress="reading documents")
+    # Rows of a store may lie in any order; documents are read again for every block of queries.
+    in_order = np.array_equal(docs.rows, np.arange(len(docs)))
+    vectors = docs.vectors[: len(docs)] if in_order else docs.vectors[docs.rows]
+    search = None if faiss is None else by_faiss(np.asarray(vectors, np.float32), faiss)
+    cross = None if cross_encoder is None else _cross(CrossEncoder.of(cross_encoder, cache), task)
+    found = mine_blocks(queries, vectors, task.answers, options, task.itself, cross, search, first)
+    yield from enumerate(tqdm(found, "mining", total, initial=first, unit="block", disable=None), first)
+
+
+def _cross(encoder: CrossEncoder, task: Task) -> Cross:
+    def score(pairs: Pairs) -> NDArray[np.float32]:
+        texts = [(task.queries.texts[q], task.docs.texts[d]) for q, d in zip(*(side.tolist() for side in pairs))]
+        return encoder(texts)
+
+    return score
+
+
+def _table(task: Task, block: Mined, start: int) -> pa.Table:
+    """One block of queries, the first of which is query `start`."""
+    count = len(block.positions)
+    of_block = slice(*np.searchsorted(task.answers[0], (start, start + count)))
+    rows, answers = task.answers[0][of_block] - start, task.answers[1][of_block]
+    there = block.positions >= 0
+    positive = _offsets(np.bincount(rows, minlength=count))
+    negative = _offsets(there.sum(1))
+    chosen = block.positions[there]
+    lists = [
+        (positive, task.docs.ids[answers]),
+        (positive, [task.docs.texts[d] for d in answers]),
+        (positive, block.answer_scores),
+        (negative, task.docs.ids[chosen]),
+        (negative, [task.docs.texts[d] for d in chosen]),
+        (negative, block.scores[there]),
+        (negative, block.ranks[there]),
+    ]
+    columns = [
+        pa.ListArray.from_arrays(offsets, pa.array(values, field.type.value_type))
+        for (offsets, values), field in zip(lists, list(SCHEMA)[2:], strict=True)
+    ]
+    queries = slice(start, start + count)
+    return pa.table(
+        [pa.array(task.queries.ids[queries]), pa.array(task.queries.texts[queries], pa.large_string()), *columns],
+        SCHEMA,
+    )
+
+
+def _offsets(counts: Ints) -> pa.Array:
+    return pa.array(np.concatenate([[0], counts.cumsum()]), pa.int32())
+
+
+def _joined(parts: Path, output: Path, total: int) -> Report:
+    """All parts as one file, written whole, and the sum of their reports."""
+    report, whole = Report(), output.with_name(f"{output.name}.partial")
+    with parquet.ParquetWriter(whole, SCHEMA) as writer:
+        for number in range(total):
+            part = parquet_table(_part(parts, number))
+            report += Report(**json.loads(part.schema.metadata[b"report"]))
+            writer.write_table(part.replace_schema_metadata(None))
+    _sync(whole)
+    whole.replace(output)
+    return report
+
+
+def _write_whole(table: pa.Table, path: Path) -> None:
+    partial = path.with_suffix(".partial")
+    parquet.write_table(table, partial)
+    _sync(partial)
+    partial.replace(path)
+
+
+def _part(parts: Path, number: int) -> Path:
+    return parts / f"{number:06d}.parquet"
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

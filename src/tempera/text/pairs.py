@@ -1,0 +1,240 @@
+"""Pairs of a query and a document that answers it, as an Arrow table with ids and provenance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..errors import DataError
+from ..io.ids import Ids, content_id, content_ids, mixed
+from ..io.texts import Texts
+
+__all__ = ["Ids", "Pairs", "Rows", "Source", "Split", "content_id", "hold_out"]
+
+Rows = NDArray[np.int64]
+Text = Literal["query", "doc"]
+REPEATED = "repeated pairs"
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Row i pairs `query[i]` with `doc[i]`; equal ids are the same content, or the same given id.
+
+    Columns of the table: query, doc, query_id, doc_id, name (what to call the document), place (where it stands); where
+    the source has them also weight, negatives and negative_ids (lists), and source (its position in a mixture).
+    """
+
+    table: pa.Table
+    dropped: Mapping[str, int] = field(default_factory=dict)  # what was left out on the way, by reason
+    source: Source | None = None  # where it is from, with what its options left open decided
+
+    @classmethod
+    def of(
+        cls,
+        query: Sequence[str] | pa.Array,
+        doc: Sequence[str] | pa.Array,
+        name: Sequence[str] | pa.Array | None = None,
+        place: Sequence[str] | pa.Array | None = None,
+    ) -> Pairs:
+        """Give texts their content ids and keep the first of every repeated pair.
+
+        >>> len(Pairs.of(["a", "a", "b"], ["x", "x ", "x"]))
+        2
+        """
+        given = {"query": query, "doc": doc, "name": name, "place": place}
+        columns = {key: [""] * len(query) if value is None else value for key, value in given.items()}
+        table = pa.table(columns, schema=pa.schema([(key, pa.large_string()) for key in columns]))
+        for role in ("query", "doc"):
+            table = table.append_column(f"{role}_id", pa.array(content_ids(table[role])))
+        return cls.distinct_of([table])
+
+    @classmethod
+    def distinct_of(
+        cls,
+        tables: Iterable[pa.Table],
+        folder: Path | None = None,
+        dropped: Mapping[str, int] | None = None,
+        source: Source | None = None,
+    ) -> Pairs:
+        """Keep the first of every repeated row: same query, document and set of negatives.
+
+        Args:
+            tables: rows with their ids, some at a time; a column that only some have is empty in the others.
+            folder: where the rows are written, to be memory-mapped from then on; None keeps them in memory.
+            dropped: counts to which the repeated rows are added.
+        """
+        if folder is None:
+            table = pa.concat_tables(list(tables), promote_options="default")
+        else:
+            table = _written(tables, folder / "rows.arrow")
+        keys = row_keys(table)
+        first = np.sort(np.unique(keys, return_index=True)[1])
+        counts = Counter(dropped or {})
+        if len(first) < len(table):
+            counts[REPEATED] += len(table) - len(first)
+            keep = np.zeros(len(table), bool)
+            keep[first] = True
+            table = _filtered(table, keep, folder)
+        return cls(table, dict(counts), source)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def ids(self, role: Text) -> Ids:
+        """Ids of the queries or documents, [n]."""
+        ids: Ids = self.table[f"{role}_id"].to_numpy()
+        return ids
+
+    def texts(self, role: str, rows: Rows | None = None) -> list[str]:
+        """A column of texts, of all rows or of some."""
+        return self.view(role, rows)[:]
+
+    def view(self, role: str, rows: Rows | None = None) -> Texts:
+        """The same, read where they lie when they are asked for."""
+        return Texts(self.table[role], rows)
+
+    def distinct(self, role: Text) -> tuple[Rows, Rows]:
+        """The first row of each distinct text, [u], and which of them each row has, [n]."""
+        return distinct(self.ids(role))
+
+    @property
+    def negatives(self) -> tuple[Ids, Rows]:
+        """Ids of all negatives, row after row, [m], and where each row's begin and end, [n + 1]."""
+        if "negatives" not in self.table.column_names:
+            return np.empty(0, np.int64), np.zeros(len(self) + 1, np.int64)
+        lists = self.table["negative_ids"]
+        ids = [chunk.flatten().to_numpy() for chunk in lists.chunks]
+        lengths = [np.diff(chunk.offsets.to_numpy()) for chunk in lists.chunks]
+        return np.concatenate(ids), np.concatenate([[0], *lengths]).cumsum()
+
+    @property
+    def negative_texts(self) -> pa.ChunkedArray:
+        """Texts of all negatives, row after row, [m]."""
+        if "negatives" not in self.table.column_names:
+            return pa.chunked_array([], pa.large_string())
+        return pa.chunked_array([chunk.flatten() for chunk in self.table["negatives"].chunks], pa.large_string())
+
+
+def distinct(ids: Ids) -> tuple[Rows, Rows]:
+    """The first position of each distinct id, [u], in the order of these positions, and which of them each has, [n].
+
+    >>> distinct(np.array([7, 5, 7, 9]))
+    (array([0, 1, 3]), array([0, 1, 0, 2]))
+    """
+    _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return first[order], place[inverse]
+
+
+def row_keys(table: pa.Table) -> Ids:
+    """One key for each row: of its query, its document and the set of its negatives, [n]."""
+    keys = mixed(table["doc_id"].to_numpy(), table["query_id"].to_numpy())
+    negatives, offsets = Pairs(table).negatives
+    if len(negatives):
+        sums = np.concatenate([[0], mixed(negatives, 1).cumsum()])  # wraps around, which a difference undoes
+        keys = mixed(keys, sums[offsets[1:]] - sums[offsets[:-1]])
+    return keys
+
+
+def _written(tables: Iterable[pa.Table], path: Path) -> pa.Table:
+    """Write tables one after the other, and map them. All have the columns of the first that has the most."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parts: list[Path] = []
+    schema: pa.Schema | None = None
+    writer, count = None, 0
+    for table in tables:
+        if schema is None or not set(table.column_names) <= set(schema.names):
+            if writer is not None:
+                writer.close()
+            schema = table.schema if schema is None else pa.unify_schemas([schema, table.schema])
+            parts.append(path.with_suffix(f".{len(parts)}.arrow"))
+            writer = pa.ipc.new_file(str(parts[-1]), schema)
+        assert writer is not None
+        missing = [name for name in schema.names if name not in table.column_names]
+        for name in missing:
+            table = table.append_column(name, pa.nulls(len(table), schema.field(name).type))
+        writer.write_table(table.select(schema.names))
+        count += len(table)
+    if writer is None:
+        raise DataError("the source has no rows: an empty data set cannot be trained on")
+    writer.close()
+    return pa.concat_tables([mapped(part) for part in parts], promote_options="default")
+
+
+def mapped(path: Path) -> pa.Table:
+    """An Arrow file, memory-mapped."""
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+
+
+def _filtered(table: pa.Table, keep: NDArray[np.bool_], folder: Path | None) -> pa.Table:
+    if folder is None:
+        return table.filter(pa.array(keep))
+
+    def parts() -> Iterator[pa.Table]:
+        start = 0
+        for batch in table.to_batches():
+            kept = batch.filter(pa.array(keep[start : start + len(batch)]))
+            start += len(batch)
+            yield pa.Table.from_batches([kept])
+
+    written = _written(parts(), folder / "pairs.arrow")
+    for path in folder.glob("rows.*.arrow"):
+        path.unlink()
+    return written
+
+
+class Source(Protocol):
+    """Where pairs come from."""
+
+    def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
+        """All pairs, and for each whether evaluation may ask its query and rank its document.
+
+        Large sources write their rows into `folder`, if given, and map them.
+        """
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows to train on, and what evaluation asks and ranks.
+
+    No row of `train` has the query or the document of a row of `asked`.
+    """
+
+    pairs: Pairs
+    train: Rows
+    asked: Rows  # held-out pairs, at least one a query
+    corpus: Rows  # one row for every distinct document that evaluation ranks
+
+
+def hold_out(pairs: Pairs, candidates: NDArray[np.bool_], queries: int, seed: int) -> Split:
+    """Hold out `queries` distinct queries of the candidate rows, half of them at most.
+
+    Every pair that shares a query or a document with a held-out pair is left out of training. The corpus to rank is
+    every distinct document of the candidate rows.
+
+    Raises:
+        DataError: nothing is left to train on or to ask.
+    """
+    query_ids, doc_ids = pairs.ids("query"), pairs.ids("doc")
+    distinct = np.unique(query_ids[candidates])
+    chosen = np.random.default_rng(seed).permutation(distinct)[: min(queries, len(distinct) // 2)]
+    is_chosen = np.isin(query_ids, chosen)
+    asked = candidates & is_chosen
+    closed = is_chosen | np.isin(doc_ids, doc_ids[asked])
+    ranked = np.flatnonzero(candidates)
+    corpus = ranked[np.sort(np.unique(doc_ids[ranked], return_index=True)[1])]
+    if not asked.any() or closed.all():
+        raise DataError(
+            f"{len(pairs)} pairs with {len(distinct)} distinct queries cannot be divided into training and evaluation: "
+            "give more data"
+        )
+    return Split(pairs, np.flatnonzero(~closed), np.flatnonzero(asked), corpus)

@@ -1,0 +1,177 @@
+"""What follows the model in training: hard negatives that it mines, and a guide that it is itself, anew every k steps.
+
+Letters in shapes: n training pairs, p distinct queries and u distinct documents of all pairs, q and c those of them that are
+trained on, e pairs of a query and an answer, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+
+from ..core.batch import Role
+from ..core.ragged import Ragged, from_lengths
+from ..engine.batches import Examples
+from ..io.ids import content_id
+from ..io.texts import Texts
+from ..mining.embed import Embedded
+from ..mining.guide import CrossEncoder, Guide, SelfGuide, check_negatives
+from ..mining.hard_negatives import Mining, mine
+from ..mining.search import Ints, Pairs, by_faiss
+from ..mining.shortfall import Report
+from .catalogue import Catalogue
+
+_BLOCK = 1 << 16  # texts in memory at once
+
+Read = Callable[[Role, Ints], NDArray[np.float32]]  # positions of queries or documents to unit vectors, [.., D]
+
+
+@dataclass(frozen=True)
+class Anew(Mining):
+    """Hard negatives in training: which of them a cross-encoder lets pass, and how often new ones are mined.
+
+    Args:
+        every: the model in training mines among the training documents before every so many steps, in place of the negatives
+            that there were. Before the first step only if the data has none. None keeps those of the data.
+        cross_encoder: folder of one that judges all negatives, by `cross_margin`; its scores are kept by pair, in vectors/
+            beside the run.
+        faiss: search by an index, such as HNSW32; None searches exactly.
+    """
+
+    every: Annotated[int, Field(gt=0)] | None = None
+    cross_encoder: str | None = None
+    faiss: str | None = None
+
+
+class Renewal:
+    """Training pairs whose guide and negatives are those of the model at the last step that begins with computing them.
+
+    What a step sees depends on its number and on the vectors in `folder`, so a run that is taken up again goes on alike.
+
+    Args:
+        catalogue: all texts.
+        rows: [n] the pairs that are trained on.
+        options: of mining.
+        guide_every: steps from one guide to the next; None has none.
+        folder: where the vectors of the latest models are kept.
+        cross: judges what is mined.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        rows: Ints,
+        options: Anew,
+        guide_every: int | None,
+        folder: Path,
+        cross: CrossEncoder | None,
+    ) -> None:
+        self.catalogue, self.options, self.guide_every = catalogue, options, guide_every
+        self.folder, self.cross = folder, cross
+        own = catalogue.negatives[torch.from_numpy(rows)].values.numpy()
+        self.queries, self.query = np.unique(catalogue.query_of[rows], return_inverse=True)  # [q], [n]
+        self.docs = np.unique(np.concatenate([catalogue.doc_of[rows], own]))  # [c]
+        doc = np.searchsorted(self.docs, catalogue.doc_of[rows])  # [n]
+        self.answers: Pairs = np.divmod(np.unique(self.query * len(self.docs) + doc), len(self.docs))  # [e] each
+        self.made: dict[str, int] = {}  # the step of what the pairs have now
+
+    def __call__(self, step: int, examples: Examples, read: Read) -> tuple[Examples, Report | None]:
+        """The pairs as step `step`, counted from 0, takes them; and what mining did, if it was its turn.
+
+        Args:
+            read: the model as it is before the step.
+        """
+        if self._new("guide", self.guide_every, step):
+            examples = replace(examples, guide=self.guide(step, read))
+        kept = examples.negatives is not None and "negatives" not in self.made
+        if kept and self.options.every is not None and step < self.options.every:
+            return examples, None
+        if not self._new("negatives", self.options.every, step):
+            return examples, None
+        negatives, report = self.mine(step, read)
+        ids = torch.from_numpy(self.catalogue.doc_ids)
+        return replace(examples, negatives=negatives, all_ids=ids), report
+
+    def guide(self, step: int, read: Read) -> Guide:
+        """The model before the step as a guide of all texts that are trained on."""
+        assert self.guide_every is not None
+        found = self._vectors(self.guide_every, step, read)
+        counts = len(self.catalogue.query_rows), len(self.catalogue.doc_first)
+        tables = []
+        for table, chosen, count in zip((found.query, found.doc), (self.queries, self.docs), counts, strict=True):
+            place = np.zeros(count, np.int64)
+            place[chosen] = np.arange(len(chosen))
+            tables.append(Embedded(table.vectors, place))
+        return Guide(*tables)
+
+    def mine(self, step: int, read: Read) -> tuple[Ragged, Report]:
+        """The negatives of every pair, n rows."""
+        assert self.options.every is not None
+        vectors = self._vectors(self.options.every, step, read)
+        docs, factory = vectors.doc.vectors, self.options.faiss
+        cross = None if self.cross is None else self._judge
+        search = None if factory is None else by_faiss(np.asarray(docs, np.float32), factory)
+        found = mine(vectors.query, docs, self.answers, self.options, self.itself, cross, search)
+        there = found.positions >= 0  # [q, negatives]
+        lengths, chosen = torch.from_numpy(there.sum(1)), torch.from_numpy(self.docs[found.positions[there]])
+        return Ragged(chosen, from_lengths(lengths))[torch.from_numpy(self.query)], found.report
+
+    @cached_property
+    def itself(self) -> Ints:
+        """The document that each query is, or -1, [q]."""
+        asked, docs = _contents(self.catalogue.queries, self.queries), _contents(self.catalogue.docs, self.docs)
+        order = np.argsort(docs)
+        at = order[np.searchsorted(docs, asked, sorter=order).clip(max=len(docs) - 1)]
+        return np.where(docs[at] == asked, at, -1)
+
+    def _new(self, what: str, every: int | None, step: int) -> bool:
+        """Whether the step has another version than the pairs have now."""
+        if every is None or self.made.get(what) == step - step % every:
+            return False
+        self.made[what] = step - step % every
+        return True
+
+    def _vectors(self, every: int, step: int, read: Read) -> Guide:
+        kept = SelfGuide(self.folder / f"every-{every}", every, "float32")
+        if not kept.due(step):
+            return kept.at(step)
+        return kept.refresh(step, self.queries, self.docs, partial(read, "query"), partial(read, "doc"))
+
+    def _judge(self, pairs: Pairs) -> NDArray[np.float32]:
+        assert self.cross is not None
+        queries, docs = self.catalogue.queries, self.catalogue.docs
+        return self.cross(list(zip(queries.take(self.queries[pairs[0]]), docs.take(self.docs[pairs[1]]), strict=True)))
+
+
+def _contents(texts: Texts, rows: Ints) -> Ints:
+    """Content ids of some texts, of which few are in memory at once."""
+    blocks = (rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK))
+    return np.fromiter((content_id(text) for block in blocks for text in texts.take(block)), np.int64, len(rows))
+
+
+def checked(examples: Examples, catalogue: Catalogue, cross: CrossEncoder, margin: float) -> tuple[Examples, int]:
+    """The pairs without the negatives that a cross-encoder scores above their answer less a relative margin; how many."""
+    assert examples.negatives is not None
+    own, docs = examples.negatives, catalogue.docs
+    texts = docs.take(own.values.numpy())
+    ends = own.offsets.tolist()
+    found = check_negatives(
+        catalogue.queries.take(examples.query.numpy()),
+        [[text] for text in docs.take(examples.doc.numpy())],
+        [texts[start:end] for start, end in pairwise(ends)],
+        lambda pairs: cross(pairs, "the cross-encoder reads pairs"),
+        margin,
+        "relative",
+    )
+    kept = torch.tensor([good for row in found.kept for good in row], dtype=torch.bool)
+    lengths = torch.tensor([sum(row) for row in found.kept])
+    return replace(examples, negatives=Ragged(own.values[kept], from_lengths(lengths))), found.dropped

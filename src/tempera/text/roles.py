@@ -1,0 +1,136 @@
+"""Which column is what: roles by name, never by position."""
+
+# Annotations are evaluated here: options are read from the signatures of subclasses in other modules.
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ..errors import ConfigError, DataError
+from ..io.columns import chosen, refuse_absent, refuse_repeated, refuse_unknown
+
+# Usual names of the two roles that every table has.
+QUERY_NAMES = ("query", "anchor", "question", "premise", "sentence1", "text1")
+DOC_NAMES = (
+    *("doc", "document", "positive", "positives", "pos", "answer", "passage", "context", "hypothesis"),
+    *("sentence2", "text2", "positive_passages"),
+)
+# And of those that a table may have. A negatives column may be one of several, negative_1 ... negative_n.
+USUAL: dict[str, tuple[str, ...]] = {
+    "query": QUERY_NAMES,
+    "doc": DOC_NAMES,
+    "negatives": ("negatives", "negative", "neg", "hard_negatives", "negative_passages"),
+    "query_id": ("query_id", "query-id", "qid"),
+    "doc_id": ("doc_id", "document_id", "docid", "corpus-id", "positive_id", "positive_ids", "pos_id"),
+    "negative_ids": ("negative_ids", "neg_id", "neg_ids"),
+    "weight": ("weight", "weights"),
+    "score": ("score", "scores", "label", "labels"),
+    "positive_scores": ("positive_scores", "pos_scores"),
+    "negative_scores": ("negative_scores", "neg_scores"),
+    "prompt": ("prompt",),
+}
+_UNREAD = ("negative_ranks",)  # of mined negatives
+_NUMBERED = re.compile(r"(negative|neg)_\d+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roles:
+    """The role of every column; one that is not given is found by its usual names, and a column without role is an error.
+
+    A document or negatives column holds a text or a list of texts (also of Tevatron's objects docid, title, text) in
+    each row: every positive trains, as a pair of its own with all negatives of its row.
+
+    Args:
+        query: column of the queries.
+        doc: column of the documents that answer.
+        negatives: columns of documents that do not; their number may differ from row to row, and an empty cell is none.
+        query_id: column of ids, text or integer, to tell queries apart in place of their content.
+        doc_id: likewise of the documents, a list where doc holds lists.
+        negative_ids: likewise of the negatives, in their order.
+        weight: column of how much a row counts in the loss.
+        score: column of how well the document answers; needs min_score.
+        positive_scores: column of scores of the documents; checked, and used by negative_margin.
+        negative_scores: likewise of the negatives.
+        prompt: column of instructions to put before the row's query.
+        metadata: columns that are not read; ["*"] is all without a role.
+        min_score: rows of a lower score are left out, and counted.
+        negative_margin: negatives that score above the row's best positive less this are left out, and counted.
+        identical: what to do with a row whose query is its own document.
+        query_prompt: put before every query of this source.
+        doc_prompt: put before every document of this source.
+    """
+
+    query: str | None = None
+    doc: str | None = None
+    negatives: tuple[str, ...] | None = None
+    query_id: str | None = None
+    doc_id: str | None = None
+    negative_ids: str | None = None
+    weight: str | None = None
+    score: str | None = None
+    positive_scores: str | None = None
+    negative_scores: str | None = None
+    prompt: str | None = None
+    metadata: tuple[str, ...] = ()
+    min_score: float | None = None
+    negative_margin: Annotated[float, Field(ge=0)] | None = None
+    identical: Literal["refuse", "drop", "keep"] = "refuse"
+    query_prompt: str = ""
+    doc_prompt: str = ""
+
+    def columns(self, names: Sequence[str], where: str) -> dict[str, tuple[str, ...]]:
+        """The columns of every role that a table with these columns has.
+
+        Raises:
+            DataError: a column that is missing, ambiguous, without role or there twice; says what there is to choose.
+
+        >>> Roles(metadata=("title",)).columns(["anchor", "title", "negative_1", "negative_2"], "a.csv")
+        Traceback (most recent call last):
+            ...
+        tempera.errors.DataError: a.csv has no column that is usual for a doc (doc, document, positive, positives, \
+pos, answer, passage, context, hypothesis, sentence2, text2, positive_passages); it has anchor, title, negative_1, \
+negative_2: name one with data.doc=COLUMN
+        """
+        refuse_repeated(names, where)
+        given = {name for role in USUAL for name in self._given(role)} | set(self.metadata)
+        free = [name for name in names if name not in given]
+        found = {role: self._find(role, names, free, where) for role in USUAL}
+        for role in ("query", "doc"):
+            if not found[role]:
+                refuse_absent(role, USUAL[role], names, where)
+        refuse_unknown([name for name in names if name not in _UNREAD], found, self.metadata, USUAL, where)
+        if found["score"] and self.min_score is None:
+            name = found["score"][0]
+            raise DataError(
+                f"{where}: column {name!r} grades the pairs, and every row would train as an answer: give "
+                f"data.min_score, the least that is one, or data.metadata=[{name}] to take all rows"
+            )
+        return {role: columns for role, columns in found.items() if columns}
+
+    def found(self, columns: dict[str, tuple[str, ...]]) -> dict[str, Any]:
+        """Options that name the columns that were found."""
+        return {role: names if role == "negatives" else names[0] for role, names in columns.items()}
+
+    def _given(self, role: str) -> tuple[str, ...]:
+        value: str | tuple[str, ...] | None = getattr(self, role)
+        return (value,) if isinstance(value, str) else value or ()
+
+    def _find(self, role: str, names: Sequence[str], free: Sequence[str], where: str) -> tuple[str, ...]:
+        many = role == "negatives"
+        usual = [name for name in free if name in USUAL[role]]
+        numbered = [name for name in free if many and _NUMBERED.fullmatch(name)]
+        given = None if getattr(self, role) is None else self._given(role)
+        return chosen(role, given, usual + numbered, names, where, many)
+
+
+# Of tables that nothing is trained on: there, a query that is its own document is no fault.
+UNTRAINED = Roles(identical="keep")
+
+
+def refuse_roles(path: object, roles: Roles | None) -> None:
+    """Refuse options that would not be read."""
+    if roles is not None:
+        raise ConfigError(f"{path} is a BEIR folder, which says what is what: leave out the options data.ROLE")

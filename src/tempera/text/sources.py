@@ -1,0 +1,193 @@
+"""Pairs from files, from objects in memory, and from BEIR folders."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..errors import DataError
+from ..io.columns import chosen, refuse_absent
+from ..io.ids import given_ids
+from ..io.tables import Block, blocks, read_table, valid
+from .beir import read_beir
+from .pairs import Pairs, Source
+from .roles import DOC_NAMES, QUERY_NAMES, Roles
+from .rows import docs_of, rows_of
+
+__all__ = ["DOC_NAMES", "QUERY_NAMES", "BeirFolder", "Given", "PairsFile", "read_table"]
+
+_ROWS = 1 << 16
+
+
+@dataclass(frozen=True)
+class PairsFile(Roles):
+    """Rows of a query and documents that answer it, with or without negatives, from a file or a folder of files.
+
+    Args:
+        path: a .parquet, .jsonl, .jsonl.gz, .json, .csv or .csv.gz file, or a folder of them.
+    """
+
+    path: str
+
+    def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
+        """All pairs; evaluation may ask every one of them."""
+        return _pairs(blocks(Path(self.path)), self, folder)
+
+
+@dataclass(frozen=True)
+class Given(Roles):
+    """Rows of an object that was handed over in Python: `tempera.train(data=...)`.
+
+    A datasets.Dataset, a pandas or polars frame, a pyarrow table: whatever has `__arrow_c_stream__`. Roles are as in files.
+
+    >>> pairs, _ = Given.of(pa.table({"anchor": ["a"], "positive": [["x", "y"]], "negative_1": ["z"]})).read()
+    >>> pairs.texts("doc"), pairs.table["negatives"].to_pylist()
+    (['x', 'y'], [['z'], ['z']])
+    """
+
+    @classmethod
+    def of(cls, data: Any, **roles: Any) -> Source:
+        """A source that reads an object, with options of `Roles`."""
+        return cls(**roles).hand(data)
+
+    def hand(self, data: Any) -> Source:
+        """The same options for an object; for None they stay without one."""
+        return self if data is None else _Handed(self, data)
+
+    def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
+        """Refuse: there is no object."""
+        raise DataError("data.source: given reads an object of Python: hand it over, tempera.train(data=...)")
+
+
+@dataclass(frozen=True)
+class _Handed:
+    roles: Given
+    data: Any
+
+    def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
+        return _pairs(stream(self.data), self.roles, folder)
+
+
+@dataclass(frozen=True)
+class BeirFolder:
+    """Queries with every document that is relevant to them, from a BEIR folder.
+
+    Args:
+        path: the folder of corpus.jsonl, queries.jsonl and qrels/, each plain or with .gz.
+        split: the file of qrels.
+    """
+
+    path: str
+    split: str = "train"
+
+    def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
+        """A pair for every judgement above 0; documents without one are left out of training, and counted."""
+        beir = read_beir(self.path, self.split)
+        good = np.flatnonzero(beir.grade > 0)
+        query, doc = (pa.array(side[good]) for side in (beir.query, beir.doc))
+        columns = {
+            **{role: part["text"].take(at) for role, part, at in self._sides(beir, query, doc)},
+            "name": beir.corpus["id"].take(doc),
+            "place": pa.array([f"{self.path}:{name.as_py()}" for name in beir.corpus["id"].take(doc)]),
+        }
+        table = pa.table({name: column.cast(pa.large_string()) for name, column in columns.items()})
+        for role, part, at in self._sides(beir, query, doc):
+            table = table.append_column(f"{role}_id", pa.array(given_ids(part["id"].take(at))))
+        unused = {"documents that answer no query": len(beir.corpus) - len(np.unique(beir.doc[good]))}
+        return _asked(Pairs.distinct_of([table], folder, {k: v for k, v in unused.items() if v}))
+
+    def _sides(self, beir: Any, query: pa.Array, doc: pa.Array) -> tuple[tuple[str, pa.Table, pa.Array], ...]:
+        return (("query", beir.queries, query), ("doc", beir.corpus, doc))
+
+
+def stream(data: Any) -> Iterator[Block]:
+    """An object's rows, some at a time.
+
+    Raises:
+        DataError: what is no table, or has no rows.
+    """
+    first = 1
+    for table in _tables(data):
+        for start in range(0, len(table), _ROWS):
+            part = table.slice(start, _ROWS)
+            valid(part, "data", first)
+            yield Block(part, "data", first)
+            first += len(part)
+    if first == 1:
+        raise DataError("data holds no rows: an empty data set cannot be trained on")
+
+
+def _tables(data: Any) -> Iterator[pa.Table]:
+    library = sys.modules.get("datasets")  # an object of it cannot be there unless it has been imported
+    if library is not None and isinstance(data, library.Dataset | library.IterableDataset):
+        yield from data.with_format("arrow").iter(_ROWS)
+        return
+    if isinstance(data, dict):
+        raise DataError(f"data holds several data sets ({', '.join(map(str, data))}): hand over one of them")
+    try:
+        reader = pa.RecordBatchReader.from_stream(data)
+    except (pa.ArrowException, ValueError) as error:
+        reason = "; ".join(str(part).splitlines()[0] for part in error.args)
+        raise DataError(f"data is {type(data).__name__}, and no table can be made of it: {reason}") from None
+    except TypeError:
+        raise DataError(
+            f"data is {type(data).__name__}, which gives no Arrow stream (__arrow_c_stream__): "
+            "hand over a datasets.Dataset, a frame of pandas or polars, or a table of pyarrow"
+        ) from None
+    yield from (pa.Table.from_batches([batch]) for batch in reader)
+
+
+def documents(path: Path) -> list[str]:
+    """The documents of a table, with or without queries: its column of a usual name, or `text`.
+
+    Raises:
+        DataError: what is not there or cannot be read, by file, row and column.
+    """
+    usual = (*DOC_NAMES, "text")
+    found: list[str] = []
+    for block in blocks(path):
+        names = block.table.column_names
+        columns = chosen("doc", None, [name for name in names if name in usual], names, block.file)
+        found += docs_of(block, *(columns or refuse_absent("doc", usual, names, block.file)))
+    return found
+
+
+def _pairs(read: Iterator[Block], roles: PairsFile | Given, folder: Path | None) -> tuple[Pairs, NDArray[np.bool_]]:
+    dropped: Counter[str] = Counter()
+    names: list[str] = []
+    columns: dict[str, tuple[str, ...]] = {}
+
+    def tables() -> Iterator[pa.Table]:
+        nonlocal columns
+        for block in read:
+            if not len(block.table):
+                continue
+            new = [
+                name
+                for name in block.table.column_names
+                if name not in names or block.table.column_names.count(name) > 1
+            ]
+            if new or not columns:
+                names.extend(new)
+                columns = roles.columns(names, block.file)
+            yield rows_of(block, roles, columns, dropped)
+
+    parts = list(tables()) if folder is None else tables()
+    pairs = Pairs.distinct_of(parts, folder)
+    if not len(pairs):
+        where = roles.path if isinstance(roles, PairsFile) else "data"
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
+        raise DataError(f"{where}: no row is left: {reasons}")
+    return _asked(replace(pairs, dropped={**dropped, **pairs.dropped}, source=replace(roles, **roles.found(columns))))
+
+
+def _asked(pairs: Pairs) -> tuple[Pairs, NDArray[np.bool_]]:
+    return pairs, np.ones(len(pairs), dtype=bool)

@@ -1,0 +1,104 @@
+"""Semantic textual similarity: do cosines rise with the grades that people gave?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ranking.compare import Comparison, Difference, interval
+
+Floats = NDArray[np.float64]
+METRICS = ("spearman", "pearson")
+
+
+def ranks(values: Floats) -> Floats:
+    """Ranks from 1, equal values sharing the mean of theirs, [n].
+
+    >>> ranks(np.array([0.5, 0.1, 0.5])).tolist()
+    [2.5, 1.0, 2.5]
+    """
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    shared: Floats = (counts.cumsum() - (counts - 1) / 2)[inverse]
+    return shared
+
+
+def pearson(a: Floats, b: Floats) -> float:
+    """Pearson's correlation; 0 where one side does not vary."""
+    x, y = a - a.mean(), b - b.mean()
+    size = float(np.sqrt((x * x).sum() * (y * y).sum()))
+    return float((x * y).sum()) / size if size > 0 else 0.0
+
+
+def spearman(a: Floats, b: Floats) -> float:
+    """Spearman's correlation: Pearson's of the ranks.
+
+    >>> spearman(np.array([1.0, 2.0, 9.0]), np.array([0.1, 0.2, 0.3]))
+    1.0
+    """
+    return pearson(ranks(a), ranks(b))
+
+
+_MEASURES: dict[str, Callable[[Floats, Floats], float]] = {"spearman": spearman, "pearson": pearson}
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Cosines of pairs, [n], and the grades that people gave them, [n]."""
+
+    cosines: Floats
+    grades: Floats
+
+    @property
+    def per_query(self) -> dict[str, Floats]:
+        """The cosine of each pair."""
+        return {"cosine": self.cosines}
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Spearman's and Pearson's correlation."""
+        return {name: measure(self.cosines, self.grades) for name, measure in _MEASURES.items()}
+
+    def intervals(self, confidence: float = 0.95, draws: int = 1000, seed: int = 0) -> dict[str, Difference]:
+        """Percentile bootstrap over pairs."""
+        return {
+            name: interval(measure(self.cosines, self.grades), self._draws(measure, draws, seed), confidence)
+            for name, measure in _MEASURES.items()
+        }
+
+    def against(
+        self, other: Agreement, confidence: float = 0.95, draws: int = 1000, seed: int = 0
+    ) -> dict[str, Comparison]:
+        """The correlations less those of another system on the same pairs."""
+        found = {}
+        for name, measure in _MEASURES.items():
+            mean = measure(self.cosines, self.grades) - measure(other.cosines, other.grades)
+            deltas = self._draws(measure, draws, seed) - other._draws(measure, draws, seed)  # of the same resamples
+            p = _swapped(*self._scaled(name), other._scaled(name)[0], draws, seed)
+            found[name] = Comparison(interval(mean, deltas, confidence), p, len(self.grades))
+        return found
+
+    def _draws(self, measure: Callable[[Floats, Floats], float], draws: int, seed: int) -> Floats:
+        generator, n = np.random.default_rng(seed), len(self.grades)
+        rows = (generator.integers(0, n, n) for _ in range(draws))
+        return np.array([measure(self.cosines[row], self.grades[row]) for row in rows])
+
+    def _scaled(self, name: str) -> tuple[Floats, Floats]:
+        """Cosines and grades, or their ranks, with mean 0 and deviation 1: what two systems may exchange."""
+        sides = (ranks(side) if name == "spearman" else side for side in (self.cosines, self.grades))
+        cosines, grades = ((side - side.mean()) / (side.std() or 1.0) for side in sides)
+        return cosines, grades
+
+
+def _swapped(a: Floats, grades: Floats, b: Floats, draws: int, seed: int) -> float:
+    """Two-sided p-value of the difference in correlation when the systems change places, pair by pair, at random."""
+    generator = np.random.default_rng(seed)
+    least = abs(pearson(a, grades) - pearson(b, grades)) * (1 - 1e-9)
+    extreme = 0
+    for _ in range(draws):
+        swap = generator.integers(0, 2, len(a)).astype(bool)
+        x, y = np.where(swap, b, a), np.where(swap, a, b)
+        extreme += abs(pearson(x, grades) - pearson(y, grades)) >= least
+    return (1 + extreme) / (1 + draws)

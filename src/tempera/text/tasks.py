@@ -1,0 +1,196 @@
+"""What a model is judged on: a retrieval set, a table of pairs, or pairs that people graded.
+
+Letters in shapes: q queries, c documents, r judgements, n graded pairs, D width.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from ..errors import DataError
+from ..ranking.compare import Comparison, Difference
+from ..ranking.metrics import Relevant
+from ..ranking.nearest import top
+from ..ranking.ranking import Ranking, depth_of
+from .beir import is_beir, read_beir
+from .embedder import Model, encode_all
+from .lexical import Lexical
+from .pairs import content_id
+from .roles import UNTRAINED, Roles, refuse_roles
+from .sources import PairsFile, read_table
+from .sts import METRICS, Agreement
+
+Ints = NDArray[np.int64]
+
+_GRADED = ("sentence1", "sentence2", "score")
+
+
+class Judged(Protocol):
+    """What one system reached on one task."""
+
+    @property
+    def per_query(self) -> dict[str, NDArray[np.float64]]:
+        """Scores of every query or pair, by what they are."""
+
+    def intervals(self) -> dict[str, Difference]:
+        """Each metric with its interval."""
+
+    def against(self, other: Any) -> dict[str, Comparison]:
+        """What it is better or worse by than another system on the same task."""
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """Queries, a corpus, and which documents answer which query.
+
+    Documents stand in falling order of their ids, so that equal scores are ranked as trec_eval ranks them.
+    """
+
+    name: str
+    queries: pa.Table  # id, text
+    corpus: pa.Table  # id, text
+    relevant: Relevant
+    counts: dict[str, int]
+    exclude_self: bool = False  # whether a document with the query's own text is left out unless it is judged relevant
+
+    @classmethod
+    def of(
+        cls, name: str, queries: pa.Table, corpus: pa.Table, relevant: Relevant, unused: dict[str, int]
+    ) -> Retrieval:
+        """Put the corpus in order; `relevant` counts documents as they are given."""
+        order = pc.sort_indices(corpus["id"], sort_keys=[("", "descending")]).to_numpy().astype(np.int64)
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        counts = {"queries": len(queries), "documents": len(corpus), "judgements": len(relevant.doc), **unused}
+        task = cls(name, queries, corpus.take(pa.array(order)), replace(relevant, doc=place[relevant.doc]), counts)
+        return replace(task, counts={**counts, "queries that are a document": int((task.own >= 0).sum())})
+
+    @classmethod
+    def beir(cls, folder: str | Path, split: str = "test") -> Retrieval:
+        """A BEIR folder; grades of 0 are not relevant."""
+        found = read_beir(folder, split)
+        right = found.grade > 0
+        relevant = Relevant(len(found.queries), found.query[right], found.doc[right], found.grade[right])
+        return cls.of(f"{Path(folder).name}/{split}", found.queries, found.corpus, relevant, found.unused)
+
+    @classmethod
+    def pairs(cls, path: str | Path, roles: Roles = UNTRAINED) -> Retrieval:
+        """A table of pairs: each distinct query is asked once, of every distinct document; ids are rows, from 1."""
+        pairs, _ = PairsFile(**{**vars(roles), "path": str(path)}).read()
+        sides, at = {}, {}
+        for role in ("query", "doc"):
+            first, at[role] = pairs.distinct(role)
+            sides[role] = pa.table({"id": [str(row + 1) for row in first], "text": pairs.texts(role, first)})
+        relevant = Relevant(len(sides["query"]), at["query"], at["doc"], np.ones(len(pairs)))
+        return cls.of(Path(path).name, sides["query"], sides["doc"], relevant, dict(pairs.dropped))
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of the queries."""
+        ids: list[str] = self.queries["id"].to_pylist()
+        return ids
+
+    @cached_property
+    def own(self) -> Ints:
+        """The document with each query's own text, [q]; -1 where there is none or it is judged relevant."""
+        row = {content_id(text): i for i, text in enumerate(self.corpus["text"].to_pylist())}
+        own = np.array([row.get(content_id(text), -1) for text in self.queries["text"].to_pylist()], np.int64)
+        own[self.relevant.gains(own[:, None])[:, 0] > 0] = -1
+        return own
+
+    def judge(self, model: Model, metrics: tuple[str, ...]) -> Ranking:
+        """Rank the whole corpus by the cosines of a model's vectors."""
+        depth = depth_of(metrics) + self.exclude_self
+        queries = encode_all(model.query, self.queries["text"], "queries")
+        return self._judged(top(queries, encode_all(model.doc, self.corpus["text"], "documents"), depth)[1], metrics)
+
+    def bm25(self, metrics: tuple[str, ...]) -> Ranking:
+        """Rank by BM25 with the usual settings: there is nothing apart from the judged queries to tune them on."""
+        lexical = Lexical(self.corpus["text"].to_pylist())
+        return self._judged(lexical.rank(self.queries["text"].to_pylist(), depth_of(metrics) + 1), metrics)
+
+    def _judged(self, ranked: Ints, metrics: tuple[str, ...]) -> Ranking:
+        if self.exclude_self:
+            is_own = (ranked == self.own[:, None]) & (ranked >= 0)
+            last = np.argsort(is_own, axis=1, kind="stable")
+            ranked = np.take_along_axis(np.where(is_own, -1, ranked), last, 1)
+        return Ranking.of(ranked[:, : depth_of(metrics)], self.relevant, metrics)
+
+
+@dataclass(frozen=True)
+class Graded:
+    """Pairs of texts and the grades that people gave them."""
+
+    name: str
+    first: pa.ChunkedArray  # [n]
+    second: pa.ChunkedArray  # [n]
+    grades: NDArray[np.float64]  # [n]
+
+    @classmethod
+    def table(cls, path: str | Path) -> Graded:
+        """A table with the columns sentence1, sentence2 and score."""
+        table = read_table(Path(path))
+        if len(table) < 2:
+            raise DataError(f"{path} holds {len(table)} graded pairs, and a correlation needs at least 2")
+        for name in _GRADED[:2]:
+            if not pa.types.is_string(table[name].type) and not pa.types.is_large_string(table[name].type):
+                raise DataError(f"{path}: column {name} holds {table[name].type}, and texts are expected")
+            blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(table[name]), ""), True).to_numpy()
+            _refuse(blank, f"{name} has no text", path)
+        grades = np.array([_number(value) for value in table["score"].to_pylist()])
+        _refuse(~np.isfinite(grades), "score is no number", path)
+        return cls(Path(path).name, table["sentence1"], table["sentence2"], grades)
+
+    @property
+    def ids(self) -> list[str]:
+        """Rows, from 1."""
+        return [str(row) for row in range(1, len(self.grades) + 1)]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many pairs there are."""
+        return {"pairs": len(self.grades)}
+
+    def judge(self, model: Model, metrics: tuple[str, ...] = METRICS) -> Agreement:
+        """Cosines of both sentences, read as documents, against the grades."""
+        first, second = (encode_all(model.doc, column, "sentences") for column in (self.first, self.second))
+        return Agreement(np.einsum("nd,nd->n", first, second, dtype=np.float64), self.grades)
+
+
+def read_task(path: str | Path, split: str = "test", roles: Roles | None = None) -> Retrieval | Graded:
+    """A BEIR folder; a table with sentence1, sentence2 and score; or a table of pairs, which it is with roles.
+
+    Raises:
+        DataError: none of these, or a fault in it, by row.
+        ConfigError: roles for a BEIR folder.
+    """
+    if Path(path).is_dir():
+        if not is_beir(path):
+            raise DataError(f"{path} is no BEIR folder: corpus.jsonl is missing")
+        refuse_roles(path, roles)
+        return Retrieval.beir(path, split)
+    if roles is None and set(_GRADED) <= set(read_table(Path(path)).column_names):
+        return Graded.table(path)
+    return Retrieval.pairs(path, roles or UNTRAINED)
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _refuse(wrong: NDArray[np.bool_], what: str, path: str | Path) -> None:
+    """Raise DataError with the first row that is wrong, if there is one."""
+    if wrong.any():
+        raise DataError(f"{path}, row {int(wrong.argmax()) + 1}: {what} ({int(wrong.sum())} such rows)")

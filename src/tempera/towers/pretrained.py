@@ -1,0 +1,131 @@
+"""Any sentence-transformers model, to be trained further: transformer, pooling, dense, static, prompts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from ..errors import ConfigError
+from ..io.untrusted import without_panics
+from .lora import Lora, transformers_of
+from .modules import tower_of
+from .pair import Tower
+from .saved import quietly, said
+from .sides import Sides, divided
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+Attention = Literal["eager", "sdpa", "flash_attention_2"]
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A sentence-transformers model, by folder or by its name on the Hugging Face hub.
+
+    Args:
+        model: a local folder, or a name such as sentence-transformers/all-MiniLM-L6-v2.
+        max_length: longer texts are cut to this many tokens, special ones included; None is the model's own limit.
+        query_prompt: what every query begins with; None is the model's own prompt for queries, if it has one.
+        doc_prompt: what every document begins with; None is the model's own.
+        sides: one tower for queries and documents, two heads on a shared one, or two towers.
+        lora: train low-rank adapters and leave the model's own weights; None trains all of them.
+        attn_implementation: flash_attention_2 (on a GPU, in half precision) reads texts without padding; None is the model's own.
+        torch_compile: compile the transformer; pays on long runs, for the first steps take minutes.
+        trust_remote_code: run the code that comes with the model.
+    """
+
+    model: str
+    max_length: Annotated[int, Field(gt=0)] | None = None
+    query_prompt: str | None = None
+    doc_prompt: str | None = None
+    sides: Sides = "one"
+    lora: Lora | None = None
+    attn_implementation: Attention | None = None
+    torch_compile: bool = False
+    trust_remote_code: bool = False
+
+    @property
+    def learning_rate(self) -> float:
+        """Sentence-BERT's 2e-5 (Reimers and Gurevych 2019); adapters want ten times as much."""
+        return 2e-5 if self.lora is None else 2e-4
+
+    def build(self, texts: Sequence[str]) -> Tower:
+        """The model as it was saved; no text teaches it anything yet.
+
+        Raises:
+            ConfigError: no such model, or one that cannot do what is asked of it.
+        """
+        attention = {} if self.attn_implementation is None else {"attn_implementation": self.attn_implementation}
+        model = open_model(self.model, self.trust_remote_code, attention)
+        if self.max_length is not None:
+            _limit(model, self.max_length)
+        given = {"query": self.query_prompt, "document": self.doc_prompt}
+        model.prompts |= {name: prompt for name, prompt in given.items() if prompt is not None}
+        model = divided(model, self.sides)
+        if self.lora is not None:
+            self.lora.add_to(model)
+        tower = tower_of(model, nullcontext if self.lora is None else self.lora.saving)
+        if self.torch_compile:
+            compile_model(model)
+        return tower
+
+    def again(self, tower: Tower) -> Tower:
+        """The model as it was saved, once more."""
+        return self.build([])
+
+
+def open_model(
+    name: str, trust_remote_code: bool = False, model_options: dict[str, Any] | None = None
+) -> SentenceTransformer:
+    """A model in single precision on the CPU.
+
+    Raises:
+        ConfigError: no sentence-transformers, or no such model.
+    """
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError:
+        raise ConfigError("a text tower needs sentence-transformers: pip install 'tempera[text]'") from None
+    folder = Path(name).expanduser()
+    if not folder.is_dir() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
+        raise ConfigError(f"tower.model: there is no folder {name}")
+    source = str(folder) if folder.is_dir() else name
+    try:
+        with quietly(), without_panics():
+            model = SentenceTransformer(
+                source, device="cpu", trust_remote_code=trust_remote_code, model_kwargs=model_options or None
+            )
+    except Exception as error:  # whatever its modules, the hub or the tokenizer raise
+        raise ConfigError(f"tower.model: sentence-transformers does not open {name}: {said(error)}") from None
+    return model.float()
+
+
+def compile_model(model: SentenceTransformer) -> None:
+    """Have torch compile a model when it is first called; lengths may vary.
+
+    Raises:
+        ConfigError: no transformer, or no C++ compiler.
+    """
+    if not transformers_of(model):
+        raise ConfigError("tower.torch_compile is for transformers, and this model has none: drop it")
+    if not any(shutil.which(name) for name in (os.environ.get("CXX", "c++"), "g++", "clang++")):
+        raise ConfigError("tower.torch_compile needs a C++ compiler, and there is none: install g++ or drop it")
+    model.compile(dynamic=True)
+
+
+def _limit(model: SentenceTransformer, max_length: int) -> None:
+    known = {} if model.config is None else model.config.to_dict()
+    most = known.get("max_position_embeddings")
+    if most is not None and max_length > most > 0:
+        raise ConfigError(f"tower.max_length is {max_length} and the model has {most} positions: give at most {most}")
+    if not transformers_of(model):
+        raise ConfigError("tower.max_length is for transformers, and this model has none: drop it")
+    model.max_seq_length = max_length

@@ -1,1 +1,0 @@
-"""Many runs of one configuration: what an option does to the result."""

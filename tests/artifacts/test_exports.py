@@ -1,0 +1,184 @@
+"""What is exported finds what the run finds, and refuses a model that did not make it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+import torch
+
+from tempera.artifacts import approximate
+from tempera.artifacts.export import export
+from tempera.artifacts.index import Index, write_index
+from tempera.artifacts.run_folder import Run
+from tempera.artifacts.stamp import Stamp
+from tempera.errors import ConfigError, DataError, OutputError
+from tempera.towers.saved import fingerprint, load
+from tempera.towers.static import StaticTower
+from tempera.towers.tokenizer import train_tokenizer
+
+WORDS = [a + b for a in ("ka", "lo", "mi", "nu", "ra", "to", "vi") for b in ("ban", "cel", "dor", "fin", "gar")]
+COUNT, WIDTH = 600, 16
+
+
+def texts_of(count: int, seed: int) -> list[str]:
+    generator = np.random.default_rng(seed)
+    return [" ".join(generator.choice(WORDS, 3)) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder: a static model and its index of 600 documents."""
+    run = tmp_path_factory.mktemp("runs") / "run"
+    tower = StaticTower(train_tokenizer([" ".join(WORDS)] * 3, 200, 16), WIDTH)
+    tower.embedding.weight.data = torch.from_numpy(
+        np.random.default_rng(0).normal(size=tower.embedding.weight.shape)
+    ).float()
+    tower.save(run / "model")
+    docs = texts_of(COUNT, 0)
+    table = pa.table({"doc_id": np.arange(COUNT), "name": docs, "place": [f"f:{i}" for i in range(COUNT)], "doc": docs})
+    vectors = load(run / "model", "doc")(docs)
+    write_index(run / "index", vectors, table, Stamp(fingerprint(run / "model"), WIDTH))
+    (run / "metrics.json").write_text("{}")
+    return run
+
+
+@pytest.fixture
+def run(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+def other_model(run: Path) -> None:
+    """Change one weight of a run's model."""
+    path = run / "model" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def test_the_model_of_an_index_is_known(run: Path) -> None:
+    assert Run(run).search("kaban locel")
+    (run / "model" / "README.md").write_text("a card does not change vectors")
+    (run / "model" / ".gitattributes").write_text("x")
+    assert Run(run).search("kaban locel")
+    other_model(run)
+    with pytest.raises(
+        DataError, match=rf"^{run}/index holds vectors of another model \(\w+, and this one is \w+\): make"
+    ):
+        Run(run).search("kaban locel")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "modules.json", "1_Normalize/config.json", "model.safetensors"])
+def test_every_file_that_decides_vectors_is_in_the_fingerprint(run: Path, name: str) -> None:
+    path = run / "model" / name
+    seen = [fingerprint(run / "model")]
+    path.write_bytes(path.read_bytes() + b" ")
+    seen.append(fingerprint(run / "model"))
+    path.rename(path.with_name(f"{path.name}x"))
+    seen.append(fingerprint(run / "model"))
+    assert len(set(seen)) == 3 and {len(digest) for digest in seen} == {32}
+
+
+def test_an_index_without_a_stamp_is_searched(run: Path) -> None:
+    index = Index(run / "index")
+    bare = run / "bare"
+    bare.mkdir()
+    np.save(bare / "vectors.npy", index.vectors)
+    table = index.documents.replace_schema_metadata(None)
+    with pa.OSFile(str(bare / "documents.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    assert Index(bare).stamp is None and Run(run).search("kaban", index=bare) == Run(run).search("kaban")
+
+
+def test_parquet_holds_ids_and_vectors_and_finds_the_same(run: Path) -> None:
+    facts = export(run, "parquet")
+    place = run / "export" / "parquet"
+    assert facts == {"to": "parquet", "output": str(place), "documents": COUNT, "dimensions": WIDTH}
+    table = parquet.read_table(place / "vectors.parquet")
+    assert table.column_names == ["id", "name", "place", "preview", "vector"]
+    assert table["vector"].type == pa.list_(pa.float32(), WIDTH)
+    assert np.array_equal(np.array(table["vector"].to_pylist(), np.float32), Index(run / "index").vectors)
+    stamp = json.loads(table.schema.metadata[b"tempera"])
+    assert stamp == {"model": fingerprint(run / "model"), "dimensions": WIDTH, "metric": "cosine", "normalised": True}
+    for query in texts_of(5, 1):
+        assert Run(run).search(query, 7, index=place) == Run(run).search(query, 7)
+    other_model(run)
+    with pytest.raises(DataError, match="another model"):
+        Run(run).search("kaban", index=place)
+
+
+@pytest.mark.parametrize(("kind", "least"), [("hnsw", 0.99), ("ivf_pq", 0.3)])
+def test_faiss_finds_nearly_the_same(run: Path, kind: str, least: float) -> None:
+    pytest.importorskip("faiss")
+    facts = export(run, "faiss", run / "out", kind)
+    assert facts["overlap@10"] >= least and facts["kind"] == kind and facts["documents"] == COUNT
+    assert sorted(p.name for p in (run / "out").iterdir()) == ["documents.arrow", "index.faiss", "metrics.json"]
+    same = total = 0
+    opened = Run(run)
+    for query in texts_of(20, 1):
+        exact, near = opened.search(query), opened.search(query, index=run / "out")
+        assert [hit.rank for hit in near] == list(range(1, len(near) + 1))
+        assert [hit.score for hit in near] == sorted((hit.score for hit in near), reverse=True)
+        same += len({hit.id for hit in exact} & {hit.id for hit in near})
+        total += 10
+        if kind == "hnsw":  # its vectors are whole, so that scores are cosines
+            scores = {hit.id: hit.score for hit in opened.search(query, COUNT)}
+            assert all(hit.score == pytest.approx(scores[hit.id], abs=1e-5) for hit in near)
+    assert same / total >= least - 0.1
+    other_model(run)
+    with pytest.raises(DataError, match="another model"):
+        Run(run).search("kaban", index=run / "out")
+
+
+def test_how_much_is_found_is_measured(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against an index that knows half the corpus, half is found."""
+    faiss = pytest.importorskip("faiss")
+    vectors = np.asarray(Index(run / "index").vectors)
+    half = vectors.copy()
+    half[::2] = 0  # never near
+    approximate.write(run / "half", half, "hnsw")
+    assert 0.35 < approximate.overlap(run / "half", vectors) < 0.65
+    assert faiss.read_index(str(run / "half")).metric_type == faiss.METRIC_INNER_PRODUCT
+
+
+def test_what_cannot_be_exported(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        ConfigError, match=r"cannot export to 'onxx'; there is onnx, faiss, parquet. Did you mean onnx\?"
+    ):
+        export(run, "onxx")
+    with pytest.raises(DataError, match="no such run"):
+        export(run / "none", "parquet")
+    with pytest.raises(DataError, match="is not an index"):
+        export(run / "model", "parquet", run / "out")
+    export(run, "parquet")
+    with pytest.raises(OutputError, match="another run"):
+        export(run, "parquet")
+    if pytest.importorskip("faiss"):
+        with pytest.raises(ConfigError, match="no approximate index 'flat'; there is hnsw, ivf_pq"):
+            export(run, "faiss", kind="flat")
+        with pytest.raises(DataError, match="at least 256 documents, and there are 9; give --kind hnsw"):
+            approximate.write(run / "x", np.eye(9, dtype=np.float32), "ivf_pq")
+        (run / "bad").mkdir()
+        (run / "bad" / "index.faiss").write_bytes(b"no index")
+        with pytest.raises(DataError, match="is not a readable FAISS index"):
+            Index(run / "bad")
+        monkeypatch.setitem(__import__("sys").modules, "faiss", None)
+        with pytest.raises(DataError, match=r"pip install 'tempera\[faiss\]'"):
+            export(run, "faiss")
+    assert not (run / "export" / "faiss").exists() and not (run / "out").exists()
+
+
+def test_the_commands(run: Path, cold: Callable[..., Any]) -> None:
+    done = cold("export", run, "--to", "parquet", "--json")
+    assert done.code == 0 and done.document["documents"] == COUNT
+    found = cold("search", run, "kaban locel", "--index", run / "export" / "parquet", "--json")
+    assert found.document == cold("search", run, "kaban locel", "--json").document and len(found.document["hits"]) == 10
+    wrong = cold("export", run, "--to", "tar")
+    assert wrong.code == 2 and wrong.err == "tempera: cannot export to 'tar'; there is onnx, faiss, parquet.\n"

@@ -1,0 +1,444 @@
+"""A recommender opened from its run: it answers as the weights say, leaves out what was seen, and takes what comes later."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from tempera import config as configuration
+from tempera.artifacts.index import Index
+from tempera.artifacts.recommender import Recommender
+from tempera.artifacts.run_folder import Run
+from tempera.build import build
+from tempera.core.frame import Events, Frame
+from tempera.errors import ConfigError, DataError
+from tempera.recommend import baselines
+from tempera.recommend.recommendation import Recommendation
+from tempera.run.train import train
+
+ITEMS, USERS, WIDTH = 30, 40, 8
+KINDS = ("red", "green", "blue")
+WORDS = {"red": "ruby rose", "green": "leaf moss", "blue": "sea sky"}
+
+
+def kind(item: int) -> str:
+    return KINDS[item % 3]
+
+
+def title(item: int) -> str:
+    return f"{WORDS[kind(item)]} n{item}"
+
+
+def interactions() -> pa.Table:
+    """Each user has taken 8 items of one colour, in an order of their own."""
+    draw = np.random.default_rng(5)
+    rows = []
+    for user in range(USERS):
+        own = [item for item in range(ITEMS) if item % 3 == user % 3]
+        rows += [(f"u{user}", f"i{item:02}", when) for when, item in enumerate(draw.permutation(own)[:8].tolist())]
+    return pa.table({name: list(column) for name, column in zip(("user", "item", "time"), zip(*rows))})
+
+
+def written(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    parquet.write_table(interactions(), folder / "events.parquet")
+    items = {"item": [f"i{item:02}" for item in range(ITEMS)], "title": [title(item) for item in range(ITEMS)]}
+    parquet.write_table(pa.table({**items, "kind": [kind(item) for item in range(ITEMS)]}), folder / "items.parquet")
+    return folder
+
+
+def options(folder: Path, **tower: Any) -> dict[str, Any]:
+    """A run of a second."""
+    data = {"source": "interactions", "path": str(folder / "events.parquet"), "items": str(folder / "items.parquet")}
+    return {
+        "data": {**data, "split": "leave_last_out"},
+        "tower": {"kind": "features", "dimensions": WIDTH, "query_layers": [16], **tower},
+        "objective": {"temperature": 0.1, "masks": ["same_id", "known_positives"]},
+        "train": {"batch_size": 40, "max_steps": 80, "evaluations": 0, "learning_rate": 0.01},
+        "evaluation": {"metrics": ["hit@3", "ndcg@3"]},
+    }
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """By ids alone, with two means of the history; look, do not touch."""
+    pools = [{"mean": {"last": 2}}, {"mean": {"last": 5, "decay": 0.5}}]
+    return train(options(data, history={"pools": pools}), tmp_path_factory.mktemp("runs") / "ids").folder
+
+
+@pytest.fixture(scope="module")
+def titled(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """By titles and kinds, with an id that is mostly unknown; compared by inner products."""
+    text = {"static": {"dimensions": WIDTH, "vocabulary": 200, "max_length": 8}}
+    doc = [{"id": {"unknown": 0.9}}, {"text": {"column": "title", "tower": text}}, {"category": {"column": "kind"}}]
+    given = options(data, doc=doc, history={"pools": [{"mean": {"last": 4}}, {"max": {"last": 3}}]})
+    given["objective"] = {"temperature": 1.0, "similarity": "dot"}
+    return train(given, tmp_path_factory.mktemp("runs") / "titled").folder
+
+
+def by_hand(run: Path, history: list[str]) -> dict[str, float]:
+    """Scores of all items for a history, oldest first, in numpy and loops, in float64."""
+    weights = {name: value.astype(np.float64) for name, value in load_file(run / "model" / "model.safetensors").items()}
+    items = parquet.read_table(run / "model" / "items.parquet").to_pydict()
+    table = next(value for name, value in weights.items() if name.startswith("doc.") and value.shape[1] == WIDTH)
+    known = [name for name, count in zip(items["id"], items["count"]) if count]
+    vector = {name: table[1 + known.index(name)] for name in known}
+    pools = []
+    for last, decay in ((2, 1.0), (5, 0.5)):
+        latest = history[-last:][::-1]
+        mass = sum(decay**age for age in range(len(latest))) or 1
+        pools.append(sum((decay**age * vector[name] for age, name in enumerate(latest)), np.zeros(WIDTH)) / mass)
+    layer = [weights[f"query.network.{i}.{part}"] for i in (0, 2) for part in ("weight", "bias")]
+    user = layer[2] @ np.maximum(layer[0] @ np.concatenate(pools) + layer[1], 0) + layer[3]
+    return {name: float(user @ v / np.linalg.norm(user) / np.linalg.norm(v)) for name, v in vector.items()}
+
+
+@pytest.mark.parametrize("history", [["i03"], ["i00", "i03", "i06", "i09", "i12", "i15"], []])
+def test_an_answer_is_what_the_weights_say(run: Path, history: list[str]) -> None:
+    scores = by_hand(run, history)
+    best = sorted((name for name in scores if name not in history), key=lambda name: -scores[name])[:4]
+    found = Run(run).recommend(history=history, k=4)
+    assert [hit.id for hit in found.found] == best
+    assert [hit.rank for hit in found.found] == [1, 2, 3, 4]
+    np.testing.assert_allclose([hit.score for hit in found.found], [scores[name] for name in best], atol=1e-5)
+    assert found.history == len(history) and not found.notes
+
+
+def test_a_user_is_answered_by_all_that_the_user_has_taken(run: Path) -> None:
+    events = interactions().to_pydict()
+    own = [item for user, item in zip(events["user"], events["item"]) if user == "u7"]  # in the order of their times
+    opened = Run(run)
+    assert opened.recommend("u7", k=5).found == opened.recommend(history=own, k=5).found
+    assert not {hit.id for hit in opened.recommend("u7", k=99).found} & set(own)
+    everything = opened.recommend("u7", k=99, exclude_seen=False).found
+    assert len(everything) == ITEMS and {hit.id for hit in everything} >= set(own)
+    assert {hit.name for hit in everything} == {title(item) for item in range(ITEMS)}
+
+
+def test_what_is_planted_is_found(run: Path) -> None:
+    opened = Run(run)
+    right = [
+        int(hit.id[1:]) % 3 == user % 3 for user in range(USERS) for hit in opened.recommend(f"u{user}", k=2).found
+    ]
+    assert len(right) == 2 * USERS and np.mean(right) > 0.35  # by chance .09
+
+
+def test_an_unknown_user_is_told_and_answered(run: Path) -> None:
+    opened = Run(run)
+    found = opened.recommend("nobody", k=3)
+    assert found.notes == ("user 'nobody' is unknown; recommended by no history",)
+    assert found.found == opened.recommend(history=[], k=3).found
+    assert str(found).startswith("note: user 'nobody' is unknown")
+    assert opened.recommend("nobody", ["i03"], k=3).found == opened.recommend(history=["i03"], k=3).found
+
+
+def test_what_cannot_be_answered_is_one_line(run: Path, tiny_run: Path, tmp_path: Path) -> None:
+    opened = Run(run)
+    for given, says in (
+        ({}, "nobody is asked for"),
+        ({"user": "u1", "k": 0}, "k is 0"),
+        ({"history": ["i03", "i033", "j"]}, r"no such item in .*: i033, j\. Did you mean i03"),
+        ({"history": ["leaf moss n1"]}, r"Did you mean i01 \(leaf moss n1\)\?"),
+    ):
+        with pytest.raises(DataError, match=says):
+            opened.recommend(**given)
+    with pytest.raises(DataError, match="is a recommender and has no texts to search in: tempera recommend"):
+        opened.search("ruby")
+    with pytest.raises(DataError, match="is a run of texts and recommends nothing: tempera search"):
+        Run(tiny_run).recommend("u1")
+    with pytest.raises(DataError, match=r"histories\.parquet is missing"):
+        Run(tmp_path).recommend("u1")
+
+
+def test_parts_of_several_runs_are_refused(run: Path, titled: Path, tmp_path: Path) -> None:
+    for part, says in (
+        ("config.yaml", r"model\.safetensors does not fit the run's config\.yaml"),
+        ("model/model.safetensors", r"model\.safetensors does not fit"),
+        ("index", "holds vectors of another model"),
+    ):
+        folder = tmp_path / part.replace("/", "-")
+        shutil.copytree(run, folder)
+        if (folder / part).is_dir():
+            shutil.rmtree(folder / part)
+            shutil.copytree(titled / part, folder / part)
+        else:
+            shutil.copy(titled / part, folder / part)
+        with pytest.raises(DataError, match=says):
+            Run(folder).recommend("u1")
+    for part in ("config.yaml", "model/users.parquet", "model/model.safetensors"):
+        folder = tmp_path / f"without-{part.replace('/', '-')}"
+        shutil.copytree(run, folder)
+        (folder / part).unlink()
+        with pytest.raises(DataError, match=r"is missing: the run is not whole"):
+            Run(folder).recommend("u1")
+
+
+def test_who_has_no_history_has_no_time_since_it(data: Path, tmp_path: Path) -> None:
+    """As in training, where that time is unknown, and not 0."""
+    given = options(data, query=["elapsed"], history={"pools": [{"mean": {"last": 2}}]})
+    folder = train(given, tmp_path / "run", ["train.max_steps=20"]).folder
+    recommender = Recommender(folder)
+    nothing, one = np.empty(0, np.int64), np.zeros(1, np.int64)
+    found = recommender.vectors([None, 0], [nothing, one], elapsed=0.0)
+    events = Events(torch.zeros(1, dtype=torch.int64), torch.tensor([0, 0]), torch.tensor([0, 1]))
+    users = torch.tensor([len(recommender.users.table) - 1, 0])
+    frame = Frame({"user": users, "history": events, "elapsed": torch.tensor([math.nan, 0.0])})
+    assert np.allclose(found, recommender.tower.encode(frame, "query").numpy(), atol=1e-6)
+    frame.columns["elapsed"] = torch.tensor([0.0, 0.0])
+    assert not np.allclose(found[0], recommender.tower.encode(frame, "query").numpy()[0], atol=1e-4)
+
+
+def test_baselines_that_cannot_be_made_are_refused_before_training(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(baselines, "_LIMIT", 29)
+    with pytest.raises(ConfigError, match=r"evaluation.baselines needs a table of items .* 30 items are more than 29"):
+        Recommendation(build(configuration.of(options(data), ["evaluation.baselines=true"])), tmp_path)
+    named = tmp_path / "named"
+    table = parquet.read_table(written(named) / "items.parquet")
+    lists = pa.array([[text] for text in table["title"].to_pylist()])
+    parquet.write_table(table.set_column(1, "title", lists), named / "items.parquet")
+    with pytest.raises(DataError, match=r"items are called by their column title, which is list<.*>: rename it"):
+        Recommendation(build(configuration.of(options(named))), tmp_path / "cache")
+
+
+def test_tables_of_a_run_that_its_towers_cannot_read_are_named(titled: Path, tmp_path: Path) -> None:
+    whole = parquet.read_table(titled / "model" / "items.parquet")
+    for i, (change, says) in enumerate(
+        (
+            (
+                lambda names: [name.upper() if name == "title" else name for name in names],
+                r"model do not fit .*'title'",
+            ),
+            (lambda names: ["number" if name == "id" else name for name in names], r"items\.parquet .* no column id"),
+            (lambda names: [b"\x9f" if name == "title" else name for name in names], r"items\.parquet is not readable"),
+        )
+    ):
+        folder = tmp_path / str(i)
+        shutil.copytree(titled, folder)
+        parquet.write_table(whole.rename_columns(change(whole.column_names)), folder / "model" / "items.parquet")
+        with pytest.raises(DataError, match=says):
+            Run(folder).recommend("u1")
+    bytes_ = pa.array([b"\xbc"] * len(whole)).view(pa.string())
+    place = whole.column_names.index("title")
+    parquet.write_table(whole.set_column(place, "title", bytes_), folder / "model" / "items.parquet")
+    with pytest.raises(DataError, match=r"items\.parquet, row 1: column 'title' is not UTF-8"):
+        Run(folder).recommend("u1")
+
+
+def test_the_command_answers_as_the_function(tempera: Any, run: Path) -> None:
+    found = Run(run).recommend("u3", k=3)
+    answer = tempera("recommend", run, "--user", "u3", "-k", 3)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.splitlines() == str(found).splitlines()
+    assert answer.out.splitlines()[0].split()[:1] == ["1"] and found.found[0].name in answer.out
+    document = tempera("recommend", run, "--history", "i03, i06", "-k", 2, "--json").document
+    assert [hit["id"] for hit in document["hits"]] == [
+        hit.id for hit in Run(run).recommend(history=["i03", "i06"], k=2).found
+    ]
+    assert document["history"] == 2 and document["notes"] == []
+    assert len(tempera("recommend", run, "--user", "u3", "--include-seen", "-k", 99, "--json").document["hits"]) == 30
+    refused = tempera("recommend", run, "--history", "nothing", "--json")
+    assert refused.code == 2 and "no such item" in json.loads(refused.out)["error"]
+
+
+def test_items_that_are_withheld_are_asked_for(data: Path, tmp_path: Path) -> None:
+    """Titles tell colours, so items that were never trained on are found by them."""
+    doc = [{"text": {"column": "title", "tower": {"static": {"dimensions": 8, "vocabulary": 200}}}}]
+    given = options(data, doc=doc)
+    given["evaluation"] |= {"cold_items": 0.4}
+    document = train(given, tmp_path / "run").document
+    cold = document["cold"]
+    assert cold["items"] == 12 and cold["queries"] > 5
+    assert cold["withheld"] == document["data"]["dropped"]["interactions with items that are withheld"] > 50
+    assert document["data"]["train"] == USERS * 6 - cold["withheld"]
+    assert set(cold["systems"]) == {"untrained", "trained", "random", "popularity as if known"}
+    means = {system: found["hit@3"]["mean"] for system, found in cold["systems"].items()}
+    assert means["trained"] > 2 * means["random"]
+    items = parquet.read_table(tmp_path / "run" / "model" / "items.parquet").to_pydict()
+    unseen = [name for name, count in zip(items["id"], items["count"]) if not count]
+    assert len(unseen) >= 12
+    hits = Run(tmp_path / "run").recommend(history=["i00", "i03", "i06"], k=8).found
+    assert set(unseen) & {hit.id for hit in hits}
+
+
+def arrived(folder: Path, **columns: Any) -> Path:
+    """Three new items: two red ones that are told by title and kind, a green one by a kind alone."""
+    table = {"title": ["rose ruby x", "ruby", None], "kind": ["red", "red", "green"], **columns}
+    parquet.write_table(
+        pa.table({"item": ["i01", "j1", "j2", "j3"], **{k: [None, *v] for k, v in table.items()}}), folder
+    )
+    return folder
+
+
+def test_new_items_are_recommended_by_their_features(titled: Path, tmp_path: Path, tempera: Any) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(titled, run)
+    before = Run(run).recommend("u3", k=99, exclude_seen=False).found
+    facts = tempera("add-items", run, arrived(tmp_path / "new.parquet", year=[1, 2, 3]), "--json").document
+    assert (facts["added"], facts["items"]) == (3, ITEMS + 3)
+    assert facts["left_out"] == {"that the run has already": 1} and facts["columns_left_out"] == ["year"]
+    opened = Run(run)
+    after = opened.recommend("u3", k=99, exclude_seen=False).found
+    scores = {hit.id: hit.score for hit in after}
+    assert {hit.id: hit.score for hit in before} == {k: v for k, v in scores.items() if not k.startswith("j")}
+    assert set(scores) - {hit.id for hit in before} == {"j1", "j2", "j3"}
+    assert {hit.id: hit.name for hit in after}["j3"] == "j3"  # by its id: it has no title
+    assert opened.recommend(history=["j1", "i03"], k=3).history == 2  # and they may stand in histories
+    reds, others = ([np.mean([scores[f"i{i:02}"] for i in range(ITEMS) if i % 3 == colour])] for colour in (0, 1))
+    assert min(scores["j1"], scores["j2"]) > others[0] and reds[0] > others[0]
+    counts = parquet.read_table(run / "model" / "items.parquet")["count"].to_pylist()
+    assert counts[-3:] == [0, 0, 0] and sum(counts) == USERS * 6
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("run")] == ["run"]
+
+
+def test_new_vectors_are_the_sum_of_what_is_known(titled: Path, tmp_path: Path) -> None:
+    """The unknown id, the mean of the title's tokens, the kind: by the saved weights, in float64."""
+    run = tmp_path / "run"
+    shutil.copytree(titled, run)
+    Run(run).add_items(arrived(tmp_path / "new.parquet"))
+    weights = {k: v.astype(np.float64) for k, v in load_file(run / "model" / "model.safetensors").items()}
+    ids, tokens, kinds = (weights[name] for name in sorted(n for n in weights if n.startswith("doc.features")))
+    assert len(ids) == ITEMS + 1 and len(kinds) == 4
+    vectors = np.load(run / "index" / "vectors.npy").astype(np.float64)
+    kind_row = {kind: 1 + ["red", "green", "blue"].index(kind) for kind in KINDS}
+    np.testing.assert_allclose(vectors[-1], ids[0] + kinds[kind_row["green"]], atol=1e-5)
+    rest = vectors[-3] - ids[0] - kinds[kind_row["red"]]
+    solution = np.linalg.lstsq(tokens.T, rest, rcond=None)[1]
+    assert np.abs(rest).max() > 0.01 and (solution.size == 0 or solution[0] < 1e-9)
+    assert not np.allclose(vectors[-3], vectors[-2])
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"item": ["j1", "j1"], "title": ["a", "b"], "kind": ["red", "red"]}, "two rows of item 'j1'"),
+        ({"item": ["j1"], "kind": ["red"]}, "has no column 'title', which the towers read; it has kind"),
+        ({"name": ["j1"], "title": ["a"], "kind": ["red"]}, "has no column of the items' ids"),
+        ({"item": ["i01"], "title": ["a"], "kind": ["red"]}, "has no item that .* does not have already"),
+        ({"item": ["j1", None], "title": ["a", "b"], "kind": ["red", "red"]}, "row 2: column 'item' has no id"),
+        ({"item": ["j1"], "title": [["a"]], "kind": ["red"]}, "column 'title' is list.*the run's is large_string"),
+    ],
+)
+def test_tables_of_new_items_that_do_not_fit(titled: Path, tmp_path: Path, columns: Any, says: str) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(titled, run)
+    parquet.write_table(pa.table(columns), tmp_path / "new.parquet")
+    with pytest.raises(DataError, match=says):
+        Run(run).add_items(tmp_path / "new.parquet")
+    assert (run / "index" / "vectors.npy").read_bytes() == (titled / "index" / "vectors.npy").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.parquet", "run"]
+
+
+def test_a_run_of_ids_takes_no_new_items(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="knows items by their ids alone"):
+        Run(run).add_items(arrived(tmp_path / "new.parquet"))
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "parquet"])
+def test_exported_indexes_answer_as_the_run_until_it_has_new_items(titled: Path, tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("faiss")
+    run = tmp_path / "run"
+    shutil.copytree(titled, run)
+    facts = Run(run).export("faiss" if kind == "hnsw" else kind, tmp_path / "index")
+    assert facts["documents"] == ITEMS
+    own, other = (Run(run).recommend("u4", k=5, index=index).found for index in (None, tmp_path / "index"))
+    assert [hit.id for hit in own] == [hit.id for hit in other]
+    np.testing.assert_allclose([hit.score for hit in own], [hit.score for hit in other], atol=1e-4)  # inner products
+    assert own[0].score != pytest.approx(1, abs=0.2) or own[1].score != pytest.approx(1, abs=0.2)
+    Run(run).add_items(arrived(tmp_path / "new.parquet"))
+    with pytest.raises(DataError, match="holds vectors of another model"):
+        Run(run).recommend("u4", index=tmp_path / "index")
+    Run(run).export("faiss" if kind == "hnsw" else kind, run / "export" / "again")
+    found = Run(run).recommend("u4", k=33, index=run / "export" / "again", exclude_seen=False).found
+    assert "j1" in {hit.id for hit in found}
+
+
+def test_titles_read_by_a_pretrained_tower(data: Path, tmp_path: Path) -> None:
+    """Any text tower inside the items' tower: trained with the rest, opened again, and it reads the titles of new items."""
+    pytest.importorskip("sentence_transformers")
+    from tempera.towers.transformer import Transformer
+
+    texts = [title(item) for item in range(ITEMS)] * 3
+    Transformer(layers=1, width=16, heads=2, vocabulary=200, max_length=16, dropout=0.0).build(texts).save(
+        tmp_path / "tiny"
+    )
+    doc = [{"text": {"column": "title", "tower": {"pretrained": {"model": str(tmp_path / "tiny")}}}}]
+    given = options(data, doc=doc, history={"pools": [{"mean": {"last": 4}}]})
+    given["evaluation"] |= {"cold_items": 0.3}
+    given["train"] |= {"max_steps": 40}
+    trained = train(given, tmp_path / "run")
+    before = load_file(tmp_path / "tiny" / "model.safetensors")
+    after = load_file(trained.folder / "model" / "model.safetensors")
+    name = next(name for name in before if name.endswith("word_embeddings.weight"))
+    other = next(value for key, value in after.items() if key.endswith(name))
+    assert other.shape == before[name].shape and np.abs(other - before[name]).max() > 1e-3
+    items = Index(trained.folder / "index")
+    found = trained.recommender.tower.encode(Frame({"item": torch.arange(ITEMS)})).numpy()
+    np.testing.assert_allclose(found, items.vectors, atol=1e-5)
+    more = trained.add_items(arrived(tmp_path / "new.parquet"))
+    hits = {hit.id: hit for hit in more.recommend("u3", k=99, exclude_seen=False).found}
+    assert len(hits) == ITEMS + 3
+    first = [hits[name].score for name in ("j1", "j2", "j3")]
+    assert len({round(score, 6) for score in first}) == 3
+
+
+def test_the_page_and_the_card_speak_of_a_recommender(run: Path, titled: Path) -> None:
+    card = (run / "model" / "README.md").read_text(encoding="utf-8")
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "# A recommender" in card and 'library_name: "tempera"' in card and "run.recommend(" in card
+    assert "sentence" not in card.split("## Training data")[0]
+    for text in ("Tempera run: a recommender", "Taken next", "seen items ranked too", "interactions", "items ranked"):
+        assert text in page
+    for text in ("BM25", "document", "pairs trained on"):
+        assert text not in page, text
+
+
+def test_the_best_baseline_is_the_rival(data: Path, tmp_path: Path) -> None:
+    given = options(data)
+    given["evaluation"] = {"metrics": ["hit@3", "ndcg@10"], "baselines": True}
+    given["train"] |= {"max_steps": 4}
+    found = train(given, tmp_path / "run")
+    systems = {name: values["ndcg@10"] for name, values in found.metrics.items()}
+    best = max(("popularity", "item-kNN", "EASE", "transitions"), key=lambda name: systems[name])
+    page = (found.folder / "report.html").read_text(encoding="utf-8")
+    assert f"over {best}" in page and f"higher than with {best} in" in page and "BM25" not in page
+    assert "hit@3, seen included" not in page and "hit@3, seen included" in found.metrics["trained"]
+
+
+def test_training_ends_with_tables_that_fit_and_the_next_command(tempera: Any, data: Path, tmp_path: Path) -> None:
+    given = [f"data.{key}={value}" for key, value in options(data)["data"].items()]
+    small = ["tower.kind=features", "train.batch_size=40", "train.max_steps=3", "train.evaluations=0"]
+    answer = tempera("train", *given, *small, "evaluation.metrics=[hit@3,ndcg@3]", "--output", tmp_path / "run")
+    assert answer.code == 0
+    for text in (
+        "last: 40 queries, 30 items",
+        "seen items left out",
+        "seen items ranked too",
+        "head",
+        "tail",
+        "coverage",
+    ):
+        assert text in answer.out
+    assert f"\nreport: {tmp_path}/run/report.html\nrecommend: tempera recommend {tmp_path}/run --user " in answer.out
+    assert "seen included" not in answer.out and "tempera search" not in answer.out
+    assert max(len(line) for line in answer.out.splitlines() if not line.startswith(("report", "recommend"))) <= 100
+    refused = tempera("search", tmp_path / "run", "words")
+    assert refused.code == 2 and "tempera recommend" in refused.err and refused.err.count("\n") == 1
+    exported = tempera("export", tmp_path / "run", "--to", "parquet", "--json").document
+    assert exported["documents"] == ITEMS

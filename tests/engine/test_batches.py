@@ -1,0 +1,114 @@
+"""Every row once an epoch, in an order that the seed alone decides."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tempera.core.ragged import Ragged
+from tempera.engine.batches import Draws, Examples, Shuffled
+from tempera.errors import ConfigError
+
+ROWS, SIZE = 23, 4  # 5 batches an epoch, 3 rows left over
+
+
+def rows_of(batches: list[torch.Tensor]) -> list[int]:
+    assert all(batch.shape == (SIZE,) and batch.dtype == torch.int64 for batch in batches)
+    return torch.cat(batches).tolist()
+
+
+@pytest.mark.parametrize(("rows", "size"), [(23, 4), (24, 4), (4, 4), (2, 2), (1000, 3)])
+def test_no_row_comes_twice_in_an_epoch(rows: int, size: int) -> None:
+    shuffled = Shuffled(rows, size, seed=0)
+    count = shuffled.batches_per_epoch
+    assert count == rows // size
+    for epoch in range(3):
+        batches = list(shuffled(epoch * count, (epoch + 1) * count))
+        seen = torch.cat(batches).tolist()
+        assert [len(batch) for batch in batches] == [size] * count
+        assert len(set(seen)) == len(seen) and set(seen) <= set(range(rows))
+
+
+def test_rows_that_are_left_over_get_their_turn() -> None:
+    seen = rows_of(list(Shuffled(ROWS, SIZE, 0)(0, 100)))
+    assert set(seen) == set(range(ROWS))
+    assert all(10 <= seen.count(row) <= 20 for row in range(ROWS))
+
+
+@pytest.mark.parametrize("first", range(12))
+def test_a_resumed_run_sees_the_tail_of_the_whole(first: int) -> None:
+    shuffled = Shuffled(ROWS, SIZE, seed=7)
+    whole = rows_of(list(shuffled(0, 12)))
+    assert len(whole) == 12 * SIZE
+    assert [row for batch in shuffled(first, 12) for row in batch.tolist()] == whole[first * SIZE :]
+
+
+def test_epochs_and_seeds_differ_and_runs_do_not() -> None:
+    def order(seed: int, epoch: int) -> tuple[int, ...]:
+        return tuple(rows_of(list(Shuffled(ROWS, SIZE, seed)(5 * epoch, 5 * epoch + 5))))
+
+    orders = {(seed, epoch): order(seed, epoch) for seed in range(4) for epoch in range(4)}
+    assert len(set(orders.values())) == 16
+    assert tuple(range(20)) not in orders.values()
+    assert all(order(*key) == value for key, value in orders.items())
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "message"),
+    [
+        (10, 11, "train.batch_size is 11 and the data has 10 pairs to train on: give a batch_size of at most 10"),
+        (0, 2, "train.batch_size is 2 and the data has 0 pairs to train on"),
+        (10, 1, "train.batch_size is 1; the negatives of a row are the others, so at least 2"),
+        (10, 0, "train.batch_size is 0; the negatives of a row are the others, so at least 2"),
+    ],
+)
+def test_batches_that_cannot_be(rows: int, size: int, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        Shuffled(rows, size, 0)
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
+
+
+def test_a_batch_holds_the_features_and_ids_of_its_rows() -> None:
+    queries, docs = [[1, 2], [], [3]], [[4], [5, 6]]
+    pairs = [(0, 0), (1, 1), (2, 1), (0, 1)]
+    query, doc = (torch.tensor(side) for side in zip(*pairs))
+    examples = Examples(Ragged.of(queries), Ragged.of(docs), query, doc, 100 + query, 200 + doc)
+    assert len(examples) == 4
+    batch = examples.batch(torch.tensor([3, 0, 2]))
+    assert len(batch) == 3
+    lists = {role: [side.rows[i : i + 1].values.tolist() for i in range(3)] for role, side in batch.sides().items()}
+    assert lists == {"query": [[1, 2], [1, 2], [3]], "doc": [[5, 6], [4], [5, 6]]}
+    assert batch.query.ids.tolist() == [100, 100, 102] and batch.doc.ids.tolist() == [201, 200, 201]
+    assert batch.known is not None
+    known = [sorted(batch.known[i : i + 1].values.tolist()) for i in range(3)]
+    assert known == [[200, 201], [200, 201], [201]]  # every document that a query is paired with, in the batch or not
+    for side, counts in ((batch.query, [2, 2, 1]), (batch.doc, [3, 1, 3])):  # of the four pairs, in batches of three
+        assert side.logq.tolist() == pytest.approx([math.log(3 * count / 4) for count in counts])
+
+
+def test_a_guide_is_looked_up_for_every_side() -> None:
+    """By the distinct query or document that stands in each row, of whatever role."""
+    tables = {"query": torch.rand(3, 2), "doc": torch.rand(4, 2)}
+    examples = Examples(
+        Ragged.of([[1], [2], [3]]),
+        Ragged.of([[4], [5], [6], [7]]),
+        query=torch.tensor([2, 0, 1]),
+        doc=torch.tensor([1, 1, 0]),
+        query_ids=torch.tensor([12, 10, 11]),
+        doc_ids=torch.tensor([21, 21, 20]),
+        draws=Draws(2),
+        negatives=Ragged.of([[3], [0, 2], []]),
+        all_ids=torch.arange(20, 24),
+        guide=lambda role, rows: tables["query" if role == "query" else "doc"][rows],
+    )
+    batch = examples.batch(torch.tensor([1, 0]))
+    assert batch.negatives is not None and batch.sampled is not None
+    torch.testing.assert_close(batch.query.guide, tables["query"][[0, 2]])
+    torch.testing.assert_close(batch.doc.guide, tables["doc"][[1, 1]])
+    torch.testing.assert_close(batch.negatives.guide, tables["doc"][[0, 2, 3]])
+    assert batch.sampled.ids is not None
+    torch.testing.assert_close(batch.sampled.guide, tables["doc"][batch.sampled.ids - 20])
+    assert replace(examples, guide=None).batch(torch.tensor([1, 0])).doc.guide is None

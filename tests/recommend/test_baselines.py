@@ -1,0 +1,143 @@
+"""Baselines against their definitions in plain loops, over toy histories with repeats, gaps and empty users."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from tempera.errors import ConfigError, DataError
+from tempera.recommend import baselines
+from tempera.recommend.baselines import BASELINES, Ease, ItemKNN, Observed, Popular, Transitions, by_history
+from tempera.recommend.full_catalogue import Histories, rank
+
+USERS = [[0, 1, 2, 1], [2, 3], [], [4, 0, 1, 5, 2], [1, 1, 3], [5], [0, 2, 4, 5, 3]]
+ITEMS = 7  # nobody had item 6
+ASKED = [[0, 2], [], [1, 1, 4], [6], [3, 0, 5, 2, 1]]
+
+
+def events(seed: int | None = None) -> tuple[Observed, list[list[int]]]:
+    """All events, or those that are drawn; and what is left of each user for training."""
+    lengths = [len(row) for row in USERS]
+    item = np.array([i for row in USERS for i in row], np.int32)
+    train = np.ones(len(item), bool) if seed is None else np.random.default_rng(seed).random(len(item)) < 0.7
+    offsets = np.cumsum([0, *lengths])
+    kept = [item[a:b][train[a:b]].tolist() for a, b in pairwise(offsets)]
+    return Observed(item, offsets, ITEMS, train), kept
+
+
+def histories(rows: list[list[int]]) -> Histories:
+    return Histories.of(np.array([i for row in rows for i in row], np.int32), np.cumsum([0, *map(len, rows)]))
+
+
+def counted(kept: list[list[int]]) -> np.ndarray:
+    """How often each user had each item, [u, c]."""
+    return np.array([[row.count(i) for i in range(ITEMS)] for row in kept], np.float64)
+
+
+def close(ours: np.ndarray, expected: list[list[float]]) -> None:
+    assert ours.dtype == np.float32 and ours.shape == (len(ASKED), ITEMS)
+    np.testing.assert_allclose(ours, expected, rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1, 2])
+def test_popularity(seed: int | None) -> None:
+    given, kept = events(seed)
+    expected = [sum(row.count(i) for row in kept) for i in range(ITEMS)]
+    close(Popular().fit(given).scores(histories(ASKED)), [[float(n) for n in expected]] * len(ASKED))
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1, 2])
+@pytest.mark.parametrize("neighbours", [1, 2, 3, 50])
+@pytest.mark.parametrize("last", [None, 1, 2, 10])
+def test_item_knn(seed: int | None, neighbours: int, last: int | None) -> None:
+    given, kept = events(seed)
+    x = counted(kept)
+
+    def cosine(i: int, j: int) -> float:
+        across = float((x[:, i] * x[:, j]).sum())
+        return across / np.sqrt((x[:, i] ** 2).sum() * (x[:, j] ** 2).sum()) if across and i != j else 0.0
+
+    near = [sorted(range(ITEMS), key=lambda i, j=j: (-cosine(i, j), i))[:neighbours] for j in range(ITEMS)]  # type: ignore[misc]
+    expected = [
+        [sum(cosine(i, j) for i in row[-(last or 99) :] if i in near[j]) for j in range(ITEMS)] for row in ASKED
+    ]
+    close(ItemKNN(neighbours, last).fit(given).scores(histories(ASKED)), expected)
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1])
+@pytest.mark.parametrize("regularisation", [0.5, 10.0])
+@pytest.mark.parametrize("last", [None, 2])
+def test_ease_is_a_ridge_regression_of_each_item_on_the_others(
+    seed: int | None, regularisation: float, last: int | None
+) -> None:
+    given, kept = events(seed)
+    x = counted(kept)
+    weights = np.zeros((ITEMS, ITEMS))
+    for j in range(ITEMS):
+        others = [i for i in range(ITEMS) if i != j]
+        a = x[:, others]
+        weights[others, j] = np.linalg.solve(a.T @ a + regularisation * np.eye(ITEMS - 1), a.T @ x[:, j])
+    expected = [[sum(weights[i, j] for i in row[-(last or 99) :]) for j in range(ITEMS)] for row in ASKED]
+    close(Ease(regularisation, last).fit(given).scores(histories(ASKED)), expected)
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1, 2])
+@pytest.mark.parametrize("window", [1, 2, 30])
+@pytest.mark.parametrize(("decay", "discount"), [(1.0, 0.0), (0.8, 0.3), (0.5, 1.0)])
+def test_transitions(seed: int | None, window: int, decay: float, discount: float) -> None:
+    given, kept = events(seed)
+    table = [[0.0] * ITEMS for _ in range(ITEMS)]
+    for row in kept:
+        for b in range(len(row)):
+            for gap in range(1, min(window, b) + 1):
+                table[row[b - gap]][row[b]] += decay ** (gap - 1)
+    count = [max(1, sum(row.count(j) for row in kept)) for j in range(ITEMS)]
+
+    def score(row: list[int], j: int) -> float:
+        found = 0.0
+        for gap in range(1, min(window, len(row)) + 1):
+            of = table[row[-gap]]
+            found += decay ** (gap - 1) * of[j] / sum(of) if sum(of) else 0.0
+        return found / count[j] ** discount
+
+    expected = [[score(row, j) for j in range(ITEMS)] for row in ASKED]
+    close(Transitions(window, decay, discount).fit(given).scores(histories(ASKED)), expected)
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_what_is_not_for_training_changes_nothing(name: str) -> None:
+    """Baselines are ranked as a model is; scores may be written over, and what is held out is not learned from."""
+    given, kept = events(1)
+    alone = Observed(*_flat(kept))
+    asked, target = histories(ASKED), np.array([3, 0, 2, 5, 4])
+    one, other = (BASELINES[name].fit(each) for each in (given, alone))
+    first = one.scores(asked)
+    ranks = [rank(by_history(fitted, asked), ITEMS, target, asked, 3) for fitted in (one, other)]
+    assert ranks[0].excluded.tolist() == ranks[1].excluded.tolist() and ranks[0].top.tolist() == ranks[1].top.tolist()
+    assert np.array_equal(first, one.scores(asked))
+    assert np.array_equal(first[1:3], one.scores(asked[1:3]))
+
+
+def _flat(rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray, int, np.ndarray]:
+    item = np.array([i for row in rows for i in row], np.int32)
+    return item, np.cumsum([0, *map(len, rows)]), ITEMS, np.ones(len(item), bool)
+
+
+def test_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, _ = events()
+    nothing = Observed(given.item, given.offsets, ITEMS, np.zeros(len(given.item), bool))
+    for name, baseline in BASELINES.items():
+        if name == "popularity":
+            continue
+        with pytest.raises(
+            DataError, match=r"^(item-kNN|EASE|transition counts) has no training events to learn from$"
+        ):
+            baseline.fit(nothing)
+    monkeypatch.setattr(baselines, "_LIMIT", 6)
+    for baseline in (ItemKNN(), Ease(), Transitions()):
+        with pytest.raises(
+            ConfigError, match="needs a table of items by items, and 7 items are more than 6: leave it out"
+        ):
+            baseline.fit(given)

@@ -1,0 +1,349 @@
+"""Runs that are interrupted, anywhere: the same call goes on, and ends with the bits of a run that was not."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+import torch
+
+from tempera.artifacts.run_folder import resume as checkpoints
+from tempera.errors import DataError, OutputError
+from tempera.run.train import train
+
+TIMES = {"seconds", "replaying", "peak_memory_bytes"}  # of metrics.json
+PLAN = {"expected_bytes", "text", "replayed"}
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempera.run.publish.render", lambda report: "<!doctype html>")
+
+
+def left(folder: Path) -> dict[str, Any]:
+    """All that a run has left but what clocks and memory say."""
+    metrics = json.loads((folder / "metrics.json").read_text())
+    log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    files = {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.suffix in (".safetensors", ".npy", ".arrow", ".parquet", ".yaml")
+    }
+    return {
+        "metrics": {name: value for name, value in metrics.items() if name not in TIMES},
+        "log": [{n: v for n, v in record.items() if n not in {"seconds", *PLAN}} for record in log],
+        "files": files,
+    }
+
+
+def text_options(pairs: Path, **train_options: Any) -> dict[str, Any]:
+    return {
+        "data": {"source": "pairs", "path": str(pairs)},
+        "tower": {"dimensions": 16, "vocabulary": 300},
+        "objective": {"temperature": {"value": 0.1, "learnable": True}},
+        "train": {
+            **{"batch_size": 32, "num_train_epochs": 3, "evaluations": 2, "save_steps": 5, "seed": 3},
+            **train_options,
+        },
+        "evaluation": {"queries": 40},
+    }
+
+
+def kinds(pairs: Path, folder: Path) -> dict[str, dict[str, Any]]:
+    """A run of every kind of tower, and of everything that a state can hold."""
+    generator = np.random.default_rng(0)
+    events = {
+        "user": [f"u{i}" for i in range(30) for _ in range(8)],
+        "item": generator.integers(0, 20, 240).tolist(),
+        "time": list(range(240)),
+    }
+    path = folder / "events.parquet"
+    parquet.write_table(pa.table(events), path)
+    texts = text_options(pairs)
+    transformer = {"kind": "transformer", "layers": 1, "width": 16, "heads": 2, "vocabulary": 300, "max_length": 16}
+    return {
+        "static": texts,
+        "transformer": {**text_options(pairs, num_train_epochs=2), "tower": {**transformer, "dropout": 0.2}},
+        "memory": {**texts, "objective": {"pools": ["docs", "memory"], "memory": 48, "temperature": 0.1}},
+        "mining": {
+            **text_options(pairs, save_steps=100),  # kept before they are mined anew
+            "objective": {"pools": ["docs", "negatives"], "temperature": 0.1},
+            "mining": {"every": 3, "negatives": 2},
+        },
+        "guided": {
+            **text_options(pairs, guide="self", guide_every=6),
+            "objective": {"masks": ["same_id", {"guided": {"by": "guide", "margin": 0.05}}], "temperature": 0.1},
+        },
+        "features": {
+            "data": {"source": "interactions", "path": str(path), "split": "leave_last_out"},
+            "tower": {"kind": "features", "dimensions": 8, "dropout": 0.2, "doc": ["id"], "history": {}},
+            "objective": {"temperature": {"value": 0.1, "learnable": True}, "masks": ["same_id", "known_positives"]},
+            "train": {"batch_size": 32, "num_train_epochs": 4, "evaluations": 1, "save_steps": 4},
+            "evaluation": {"queries": 20},
+        },
+    }
+
+
+KINDS = ("static", "transformer", "memory", "mining", "guided", "features")
+
+
+@pytest.fixture(scope="module")
+def options_of(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    return kinds(pairs_file, tmp_path_factory.mktemp("kinds"))
+
+
+class Stopped(BaseException):
+    """What a kill is to the code: nothing of it runs on."""
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """Break a run off in the middle of its next step."""
+    from tempera.engine import loop
+
+    step, counted = loop.step, iter(range(10**9))
+
+    def counting(*arguments: Any) -> Any:
+        if next(counted) == steps:
+            raise Stopped
+        return step(*arguments)
+
+    monkeypatch.setattr(loop, "step", counting)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_goes_on_is_the_run_that_was_never_stopped(
+    kind: str, options_of: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = options_of[kind]
+    whole = left(train(options, tmp_path / "whole").folder)
+    for steps in (7, 9):  # the second start goes on from a checkpoint and is broken off too
+        with monkeypatch.context() as patch:
+            stop_after(patch, steps)
+            with pytest.raises(Stopped):
+                train(options, tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+    assert checkpoints.Checkpoints(tmp_path / "run.checkpoints", {}).latest is not None
+    assert left(train(options, tmp_path / "run").folder) == whole
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "vectors") == ["run", "whole"]
+
+
+def test_data_that_have_changed_and_other_options_are_refused(
+    options_of: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = Path(options_of["static"]["data"]["path"]).read_text().splitlines(keepends=True)
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("".join(rows))
+    options = text_options(pairs)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 7)
+        with pytest.raises(Stopped):
+            train(options, tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run.checkpoints").rglob("*") if path.is_file()}
+    with pytest.raises(
+        OutputError, match=r"another configuration \(train.seed was 3, and is 4\); give another --output"
+    ):
+        train(text_options(pairs, seed=4), tmp_path / "run")
+    pairs.write_text("".join([*rows[1:], rows[0]]))
+    with pytest.raises(DataError, match="other data than there are now, although the options are the same"):
+        train(options, tmp_path / "run")
+    assert before == {path: path.read_bytes() for path in before}
+    (before_run,) = (path for path in before if path.name == "run.json")
+    before_run.write_text("{")
+    with pytest.raises(DataError, match=r"damaged checkpoint: .*; remove it, or start anew by --overwrite"):
+        train(options, tmp_path / "run")
+    train(options, tmp_path / "run", overwrite=True)
+    assert not (tmp_path / "run.checkpoints").exists()
+
+
+def test_a_run_goes_on_with_less_memory(
+    options_of: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut and replayed as the memory wants it from there on: equal up to rounding."""
+    whole = train(options_of["transformer"], tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        stop_after(patch, 7)
+        with pytest.raises(Stopped):
+            train(options_of["transformer"], tmp_path / "run")
+    less = ["train.cache=always", "train.micro_batch_tokens=40", "train.cache_memory=1000000"]
+    found = train(options_of["transformer"], tmp_path / "run", less)
+    logs = [(run.folder / "log.jsonl").read_text().splitlines() for run in (found, whole)]
+    losses = [[r["loss"] for r in map(json.loads, log) if r["event"] == "step"] for log in logs]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4) and losses[0][:5] == losses[1][:5]
+
+
+def test_only_the_latest_checkpoints_stay(
+    options_of: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_after(monkeypatch, 18)
+    with pytest.raises(Stopped):
+        train(options_of["static"], tmp_path / "run", ["train.save_total_limit=2"])
+    assert [path.name for path in sorted((tmp_path / "run.checkpoints").iterdir())] == [
+        "step-000000010",
+        "step-000000015",
+    ]
+    files = {path.suffix for path in (tmp_path / "run.checkpoints").rglob("*") if path.is_file()}
+    assert files == {".safetensors", ".json", ".jsonl"}
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(
+    options_of: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tempera.engine.checkpoint import State
+
+    whole = left(train(options_of["static"], tmp_path / "whole").folder)
+    with monkeypatch.context() as patch:
+        save = State.save
+
+        def failing(state: State, folder: Path, beside: Any = None) -> None:
+            if state.step == 15:
+                raise OSError(28, "No space left on device", str(folder))
+            save(state, folder, beside)
+
+        patch.setattr(State, "save", failing)
+        with pytest.raises(
+            OutputError, match=r"step 15 in .*: No space left on device; .* goes on from .*step-000000010"
+        ):
+            train(options_of["static"], tmp_path / "run")
+    assert left(train(options_of["static"], tmp_path / "run").folder) == whole
+
+
+def attempt(options: dict[str, Any], output: Path, after: float, number: int) -> int:
+    """Train in a process of its own, which gets a signal after some seconds; its exit status as `os.wait` has it."""
+    asking = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, asking)  # until the child hears them in its own way, and not in pytest's
+    process = os.fork()
+    if not process:
+        quiet = os.open(output.with_name("messages"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(quiet, 2)
+        torch.set_num_threads(1)  # the threads of the process that forked are not there
+        code, heard = 1, []
+
+        def stop(number: int, _: object) -> None:  # as the command line does
+            heard.append(128 + number)
+            sys.exit(heard[0])
+
+        try:
+            for each in asking:
+                signal.signal(each, stop)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, asking)
+            train(options, output)
+            code = 0
+        except BaseException:
+            code = heard[0] if heard else 1
+            if not heard:
+                traceback.print_exc(file=os.fdopen(2, "w"))
+        finally:
+            os._exit(code)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, asking)
+    deadline = time.monotonic() + after
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if ended:
+            return status
+        time.sleep(0.005)
+    os.kill(process, number)
+    return os.waitpid(process, 0)[1]
+
+
+def campaign(options: dict[str, Any], folder: Path, kills: int, seed: int, number: int = signal.SIGKILL) -> int:
+    """Kill a run at random moments until it has been killed so often; go on each time; how often it was."""
+    start = time.monotonic()
+    assert attempt(options, folder / "whole", 1e9, number) == 0, (folder / "messages").read_text()
+    lasts, generator, done = time.monotonic() - start, random.Random(seed), 0
+    whole = left(folder / "whole")
+    while done < kills:
+        status = attempt(options, folder / "run", generator.uniform(0, lasts), number)
+        told = (folder / "messages").read_text()
+        assert os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) in (0, 128 + number), told
+        done += status != 0
+        if (folder / "run").exists():  # it has ended, or was killed behind its last act
+            assert left(folder / "run") == whole
+            assert status or not (folder / "run.checkpoints").exists()
+            shutil.rmtree(folder / "run")
+            shutil.rmtree(folder / "run.checkpoints", ignore_errors=True)
+    status = attempt(options, folder / "run", 1e9, number)
+    assert status == 0, (folder / "messages").read_text()
+    assert left(folder / "run") == whole
+    return done
+
+
+@pytest.mark.parametrize(("kind", "number"), [("static", signal.SIGKILL), ("features", signal.SIGTERM)])
+def test_killed_anywhere(kind: str, number: int, options_of: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    assert campaign(options_of[kind], tmp_path, 3, 0, number) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_anywhere_many_times(
+    kind: str, number: int, options_of: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    assert campaign(options_of[kind], tmp_path, 25, 1, number) == 25
+
+
+@pytest.mark.parametrize(("kind", "steps"), [("static", 8), ("mining", 24)])  # 24 are all
+def test_a_signal_saves_and_ends_with_the_handler_that_was_there(
+    kind: str,
+    steps: int,
+    options_of: dict[str, dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+) -> None:
+    from tempera.engine import loop
+
+    step, counted = loop.step, iter(range(10**9))
+
+    def asking(*arguments: Any) -> Any:
+        if next(counted) == steps - 1:
+            signal.raise_signal(signal.SIGINT)
+        return step(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "step", asking)
+        with pytest.raises(KeyboardInterrupt):  # as Python has it without a command line
+            train(options_of[kind], tmp_path / "run", ["train.save_steps=100"])
+    assert [path.name for path in (tmp_path / "run.checkpoints").glob("step-*")] == [f"step-{steps:09}"]
+    assert "the same command goes on from it" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    whole = left(train(options_of[kind], tmp_path / "whole").folder)
+    found = left(train(options_of[kind], tmp_path / "run").folder)
+    whole["files"].pop("config.yaml"), found["files"].pop("config.yaml")
+    assert found == whole
+
+
+def test_a_second_signal_ends_at_once() -> None:
+    def twice() -> None:
+        with checkpoints.interruptible() as asked:
+            signal.raise_signal(signal.SIGINT)
+            assert asked.number == signal.SIGINT
+            signal.raise_signal(signal.SIGINT)
+            pytest.fail("went on")
+
+    with pytest.raises(KeyboardInterrupt):
+        twice()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_folder_that_somebody_writes_is_not_taken_from_him(
+    options_of: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    from tempera.io.files import staged
+
+    with staged(tmp_path / "run") as folder:
+        (folder / "here").write_text("")
+        with pytest.raises(OutputError, match="another process is writing"):
+            train(options_of["static"], tmp_path / "run")
+        assert (folder / "here").exists()

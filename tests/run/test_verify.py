@@ -1,0 +1,171 @@
+"""The proofs pass where all is well, and each fails where its subject is broken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+from tempera.artifacts.run_folder import verify as verification
+from tempera.cli import app
+from tempera.core.objective import Objective
+from tempera.engine import cache, checkpoint
+from tempera.engine.devices import Devices
+from tempera.io.files import JsonLines
+from tempera.run.train import Job
+from tempera.run.verify import Case, verify
+from tempera.towers.static import StaticTower
+
+
+def config(folder: Path) -> dict[str, Any]:
+    words = ["red", "green", "blue", "round", "square", "small", "large", "old", "new", "fast", "slow", "loud"]
+    rows = [
+        {"query": f"{a} {b}", "doc": f"a thing that is {b} and {a} or {c}"}
+        for a in words
+        for b in words
+        for c in words[:2]
+    ]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {
+        "data": {"source": "pairs", "path": str(folder / "pairs.jsonl")},
+        "tower": {"dimensions": 16, "vocabulary": 200},
+        "objective": {"preset": "gte", "temperature": {"value": 0.1, "learnable": True}},
+        "train": {"batch_size": 32, "max_steps": 4},
+        "evaluation": {"queries": 10},
+    }
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    from tempera import config as configuration
+    from tempera.build import build
+
+    folder = tmp_path_factory.mktemp("case")
+    job = Job(build(configuration.of(config(folder))), folder, Devices())
+    with JsonLines(folder / "log.jsonl") as job.log:
+        job.read()
+        job.settle()
+    return Case.of(job)
+
+
+class Dropping(nn.Module):
+    """A static tower with dropout, so that replays have something to get wrong."""
+
+    padded = False
+
+    def __init__(self, tower: StaticTower) -> None:
+        super().__init__()
+        self.tower = tower
+
+    def of(self, role: str) -> Dropping:
+        return self
+
+    def forward(self, features: Any) -> Tensor:
+        return nn.functional.dropout(self.tower(features), 0.5, self.training)
+
+
+def failed(proofs: Iterator[verification.Proof]) -> list[str]:
+    return [proof.name for proof in proofs if not proof.passed]
+
+
+@pytest.mark.parametrize("tables", ["adamw", "rowwise_adagrad"])
+def test_everything_holds(tmp_path: Path, tables: str) -> None:
+    proofs = verify(config(tmp_path), [f"train.table_optimizer={tables}"])
+    assert [proof for proof in proofs if not proof.passed] == []
+    assert len(proofs) >= 10 and len({proof.name for proof in proofs}) == len(proofs)
+
+
+def test_the_command_prints_a_table_and_tells_by_its_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import yaml
+
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config(tmp_path)))
+    monkeypatch.setattr(verification, "PROOFS", (verification._objective,))
+    found = CliRunner().invoke(app, ["verify", str(tmp_path / "c.yaml"), "--json"])
+    assert found.exit_code == 0 and all(proof["passed"] for proof in json.loads(found.stdout.splitlines()[-1]))
+    monkeypatch.setattr(verification, "PROOFS", (lambda case: [verification.Proof("x", "1", "0", False)],))
+    found = CliRunner().invoke(app, ["verify", str(tmp_path / "c.yaml")])
+    assert found.exit_code == 1 and "FAIL" in found.stdout
+
+
+def test_a_wrong_loss_is_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Objective.propagate
+    monkeypatch.setattr(Objective, "propagate", lambda self, batch, shares: right(self, batch, shares) * 1.0001)
+    assert failed(verification._objective(case)) == ["objective = its definition in loops: losses"]
+
+
+def test_a_wrong_gradient_is_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Objective.propagate
+    monkeypatch.setattr(Objective, "propagate", lambda self, batch, shares: right(self, batch, 1.001 * shares))
+    assert failed(verification._objective(case)) == ["objective = its definition: gradient"]
+    assert len(failed(verification._cached(case))) == 2
+
+
+def test_rows_that_come_back_in_another_order_are_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = cache._put
+    monkeypatch.setattr(cache, "_put", lambda micro, rows: right(micro, rows.flip(0)))
+    assert "cached = whole, kept and replayed" in failed(verification._cached(case))
+
+
+def test_dropout_that_is_not_replayed_is_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    dropping = Case(Dropping(case.tower), *list(vars(case).values())[1:])
+    (proof,) = verification._replayed(dropping)
+    assert proof.passed and "dropout on" in proof.name
+    monkeypatch.setattr(cache, "_seeded", lambda seed, device: nullcontext())
+    assert failed(verification._replayed(dropping)) != []
+
+
+def test_a_model_that_is_saved_otherwise_is_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert failed(verification._saved(case)) == []
+    right = StaticTower.save
+
+    def save(self: StaticTower, folder: Path) -> None:
+        with torch.no_grad():
+            self.embedding.weight[5:] += 0.01
+        right(self, folder)
+        with torch.no_grad():
+            self.embedding.weight[5:] -= 0.01
+
+    monkeypatch.setattr(StaticTower, "save", save)
+    assert failed(verification._saved(case)) != []
+
+
+def test_a_resume_that_forgets_is_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = checkpoint.State.load
+
+    def load(self: checkpoint.State, folder: Path) -> None:
+        right(self, folder)
+        self.optimizer.state.clear()
+
+    monkeypatch.setattr(checkpoint.State, "load", load)
+    assert failed(verification._resumed(case)) == ["resumed = uninterrupted"]
+
+
+def test_lost_precision_is_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StaticTower, "forward", _coarse(StaticTower.forward))
+    assert failed(verification._precision(case)) == ["float32 against float64"]
+
+
+def _coarse(forward: Any) -> Any:
+    """A tower that loses digits unless it computes in double precision."""
+
+    def coarser(self: StaticTower, features: Any) -> Tensor:
+        rows: Tensor = forward(self, features)
+        return rows if rows.dtype == torch.float64 else rows.bfloat16().to(rows.dtype)
+
+    return coarser
+
+
+def test_a_group_that_adds_up_wrongly_is_found(case: Case) -> None:
+    """In this process: the gradient of a part is not the gradient of the whole."""
+    from tempera.core.batch import divide
+
+    part = Case(case.tower, case.objective, [divide(case.batches[0], 0, 2)], case.options, case.reopened, case.folder)
+    found = verification._stepped(part, torch.float64, cache.Cache())
+    assert verification._off(found, verification._stepped(case, torch.float64, cache.Cache())) > 1e-3

@@ -1,0 +1,197 @@
+"""BEIR folders: what is read, and one line with file and row for whatever is wrong with them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tempera.errors import DataError
+from tempera.text.beir import is_beir, read_beir
+
+CORPUS: list[dict[str, Any]] = [
+    {"_id": "d1", "title": "A title", "text": "and text", "metadata": {"url": [1]}},
+    {"_id": "d2", "title": "", "text": " 漢字 \n"},
+    {"_id": "10", "text": "without a title"},
+    {"_id": "d4", "title": "only a title", "text": ""},
+]
+QUERIES: list[dict[str, Any]] = [{"_id": f"q{i}", "text": f"query {i}"} for i in range(5)]
+JUDGED = [("q3", "d1", "2"), ("q1", "10", "1"), ("q1", "d2", "0"), ("q2", "d4", "0"), ("q3", "d4", "0.5")]
+HEADER = "query-id\tcorpus-id\tscore\n"
+
+
+def jsonl(rows: list[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+
+
+def tsv(rows: list[tuple[str, ...]], header: str = HEADER) -> bytes:
+    return (header + "".join("\t".join(row) + "\n" for row in rows)).encode()
+
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """A folder; some of its files with another content."""
+
+    def write(**changed: bytes) -> Path:
+        (tmp_path / "qrels").mkdir(exist_ok=True)
+        files = {"corpus": jsonl(CORPUS), "queries": jsonl(QUERIES), "test": tsv(JUDGED)} | changed
+        for name, content in files.items():
+            path = tmp_path / ("qrels/test.tsv" if name == "test" else f"{name}.jsonl")
+            path.write_bytes(content)
+        return tmp_path
+
+    return write
+
+
+def answers(folder: Path) -> dict[str, dict[str, float]]:
+    """The judgements that were read, by ids."""
+    found = read_beir(folder)
+    query, doc = found.queries["id"].to_pylist(), found.corpus["id"].to_pylist()
+    judged: dict[str, dict[str, float]] = {}
+    for q, d, grade in zip(found.query, found.doc, found.grade, strict=True):
+        judged.setdefault(query[q], {})[doc[d]] = float(grade)
+    return judged
+
+
+def test_what_is_there_is_read(write: Write) -> None:
+    folder = write()
+    found = read_beir(folder)
+    assert found.corpus.to_pydict() == {
+        "id": ["d1", "d2", "10", "d4"],
+        "text": ["A title and text", "漢字", "without a title", "only a title"],
+    }
+    assert found.queries.to_pydict() == {"id": ["q1", "q3"], "text": ["query 1", "query 3"]}
+    assert answers(folder) == {"q3": {"d1": 2, "d4": 0.5}, "q1": {"10": 1, "d2": 0}}
+    assert found.unused == {
+        "queries without a relevant document": 3,
+        "judgements of queries without a relevant document": 1,
+        "repeated judgements": 0,
+    }
+    assert is_beir(folder) and not is_beir(folder / "qrels")
+
+
+def test_gzip_blank_lines_marks_and_no_header_change_nothing(write: Write) -> None:
+    folder = write()
+    before = answers(folder)
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
+        content = (folder / name).read_bytes().removeprefix(HEADER.encode()).replace(b"\n", b"\r\n\r\n")
+        (folder / name).unlink()
+        (folder / f"{name}.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf" + content))
+    assert is_beir(folder) and answers(folder) == before
+
+
+def test_an_exact_repeat_is_counted(write: Write) -> None:
+    found = read_beir(write(test=tsv([*JUDGED, JUDGED[0], JUDGED[0]])))
+    assert found.unused["repeated judgements"] == 2 and len(found.query) == 4
+
+
+FAULTS: list[tuple[dict[str, bytes], str]] = [
+    (
+        {"test": tsv([*JUDGED, ("q1", "gone", "1"), ("q1", "away", "1")])},
+        "qrels/test.tsv, row 7: no document has the id 'gone' (2 such rows)",
+    ),
+    ({"test": tsv([("", "d1", "1"), *JUDGED])}, "qrels/test.tsv, row 2: no query has the id '' (1 such rows)"),
+    ({"test": tsv([*JUDGED, ("q9", "d1", "1")])}, "qrels/test.tsv, row 7: no query has the id 'q9' (1 such rows)"),
+    (
+        {"test": tsv([*JUDGED, ("q1", "d1", "nan")])},
+        "qrels/test.tsv, row 7: the score is nan, and a grade of at least 0 is expected",
+    ),
+    (
+        {"test": tsv([("q1", "d1", "-1")])},
+        "qrels/test.tsv, row 2: the score is -1, and a grade of at least 0 is expected",
+    ),
+    (
+        {"test": tsv([("q1", "d1", "inf")])},
+        "qrels/test.tsv, row 2: the score is inf, and a grade of at least 0 is expected",
+    ),
+    ({"test": tsv([("q1", "d1", "yes")])}, "qrels/test.tsv, row 2: the score is 'yes', and a number is expected"),
+    (
+        {"test": tsv([("q1", "d1")])},
+        "qrels/test.tsv, row 2: 2 fields, and query-id, corpus-id, score, divided by tabs, are expected",
+    ),
+    ({"test": tsv([*JUDGED, ("q3", "d1", "1")])}, "qrels/test.tsv, row 7: grade 1 for what row 2 gives 2"),
+    (
+        {"test": tsv([("q1", "d1", "0")])},
+        "qrels/test.tsv names no relevant document: give judgements with grades above 0",
+    ),
+    ({"test": b""}, "qrels/test.tsv names no relevant document: give judgements with grades above 0"),
+    ({"test": HEADER.encode() + b"q1\td\xff\t1\n"}, "qrels/test.tsv, row 2: not UTF-8 (byte 5: invalid start byte)"),
+    (
+        {"corpus": jsonl([*CORPUS, CORPUS[1]])},
+        "corpus.jsonl, row 5: the id 'd2' is that of row 2 too; give each its own",
+    ),
+    (
+        {"corpus": jsonl(CORPUS) + b"\n" + jsonl([{"_id": "d9", "title": " ", "text": "\t"}])},
+        "corpus.jsonl, row 6: the id 'd9' has no text; leave it out, also of the judgements",
+    ),
+    ({"corpus": jsonl([*CORPUS, {"_id": "d9"}])}, "corpus.jsonl, row 5: text is missing, and a text is expected"),
+    (
+        {"corpus": jsonl([*CORPUS, {"_id": "d9", "text": None}])},
+        "corpus.jsonl, row 5: text holds NoneType, and a text is expected",
+    ),
+    (
+        {"corpus": jsonl([*CORPUS, {"_id": "d9", "text": "a", "title": 7}])},
+        "corpus.jsonl, row 5: title holds int, and a text is expected",
+    ),
+    (
+        {"queries": jsonl([*QUERIES, {"_id": 7, "text": "a"}])},
+        "queries.jsonl, row 6: _id holds int, and a text is expected",
+    ),
+    ({"queries": jsonl([*QUERIES, {"_id": "", "text": "a"}])}, "queries.jsonl, row 6: _id is empty"),
+    ({"queries": jsonl([*QUERIES, {"text": "a"}])}, "queries.jsonl, row 6: _id is missing, and a text is expected"),
+    ({"queries": b"[1]\n"}, "queries.jsonl, row 1: list, and an object with _id, title and text is expected"),
+    (
+        {"queries": jsonl(QUERIES) + b'{"_id": "q'},
+        "queries.jsonl, row 6: not JSON: Unterminated string starting at: line 1 column 9 (char 8)",
+    ),
+    (
+        {"queries": b'{"_id": "a", "text": "\xe4"}\n'},
+        "queries.jsonl, row 1: not UTF-8 (byte 23: invalid continuation byte)",
+    ),
+    ({"queries": b""}, "queries.jsonl is empty"),
+]
+
+
+@pytest.mark.parametrize(("changed", "message"), FAULTS, ids=[message[:60] for _, message in FAULTS])
+def test_faults_are_told_by_file_and_row(write: Write, changed: dict[str, bytes], message: str) -> None:
+    folder = write(**changed)
+    with pytest.raises(DataError) as error:
+        read_beir(folder)
+    assert str(error.value) == f"{folder}/{message}"
+
+
+def test_an_escape_that_is_no_character(write: Write) -> None:
+    folder = write(queries=b'{"_id": "a", "text": "\\ud800"}\n')
+    with pytest.raises(DataError, match=r"queries.jsonl, row 1: not JSON: .*surrogates not allowed"):
+        read_beir(folder)
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"])
+def test_a_truncated_gzip(write: Write, name: str) -> None:
+    folder = write(corpus=jsonl([{"_id": f"d{i}", "text": os.urandom(9).hex()} for i in range(2000)]))
+    content = gzip.compress((folder / name).read_bytes())
+    (folder / name).unlink()
+    (folder / f"{name}.gz").write_bytes(content[: len(content) // 2])
+    with pytest.raises(DataError, match=rf"{name}.gz cannot be read after row \d+: Compressed file ended before"):
+        read_beir(folder)
+
+
+def test_what_is_not_there(write: Write, tmp_path: Path) -> None:
+    folder = write()
+    with pytest.raises(DataError) as error:
+        read_beir(folder, "dev")
+    assert str(error.value) == f"no such file: {folder}/qrels/dev.tsv; there is test"
+    (folder / "corpus.jsonl").unlink()
+    with pytest.raises(DataError) as error:
+        read_beir(folder)
+    assert str(error.value) == f"no such file: {folder}/corpus.jsonl; there is queries"
+    with pytest.raises(DataError, match="no such folder"):
+        read_beir(tmp_path / "none")

@@ -1,0 +1,298 @@
+"""Models on tasks: scores against pytrec_eval with many ties, comparisons against enumeration, faults in one line."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as parquet
+import pytest
+import pytrec_eval
+import torch
+from scipy import stats
+
+from tempera.errors import ConfigError, DataError, OutputError
+from tempera.ranking.compare import Comparison, Difference, compare, sign_flip
+from tempera.ranking.metrics import Relevant
+from tempera.text.embedder import Model
+from tempera.text.evaluate import evaluate, resolved, write_per_query
+from tempera.text.roles import Roles
+from tempera.text.sts import Agreement, pearson, ranks, spearman
+from tempera.text.tasks import Graded, Retrieval, read_task
+from tempera.towers.static import StaticTower
+from tempera.towers.tokenizer import train_tokenizer
+
+WORDS = ["apple", "berry", "cherry", "damson", "elder", "fig"]
+METRICS = ("ndcg@3", "ndcg@10", "map@5", "map@100", "recall@2", "precision@4", "hit@1", "hit@3", "mrr@100")
+
+
+def model_folder(folder: Path, seed: int) -> Path:
+    """A static embedding of six words; equal bags of words have equal vectors."""
+    tower = StaticTower(train_tokenizer([" ".join(WORDS)] * 3, 60, 16), 4)
+    generator = np.random.default_rng(seed)
+    tower.embedding.weight.data = torch.from_numpy(generator.normal(size=tower.embedding.weight.shape)).float()
+    tower.save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    return model_folder(folder / "a", 0), model_folder(folder / "b", 1)
+
+
+@pytest.fixture(scope="module")
+def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 documents of at most two words, so that most scores are ties; grades from 0 to 3; ids of several lengths."""
+    folder = tmp_path_factory.mktemp("beir")
+    generator = np.random.default_rng(3)
+    docs = [f"{i if i % 3 else 'ä' + str(i)}" for i in generator.permutation(60)]
+    rows = [
+        {"_id": doc, "title": "", "text": " ".join(generator.choice(WORDS, 1 + i % 2))} for i, doc in enumerate(docs)
+    ]
+    queries = [{"_id": f"q{i}", "text": " ".join(generator.choice(WORDS, 2))} for i in range(12)]
+    for name, content in (("corpus", rows), ("queries", queries)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in content))
+    (folder / "qrels").mkdir()
+    judged = "".join(
+        f"q{i}\t{doc}\t{grade}\n"
+        for i in range(10)
+        for doc, grade in zip(generator.choice(docs, 9, replace=False), [0, 1, 2, 3, 1, 1, 0, 2, 1])
+    )
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
+    return folder
+
+
+def by_trec_eval(task: Retrieval, model: Model, folder: Path) -> dict[str, list[float]]:
+    """The same scores from the files themselves, ties being left to trec_eval."""
+    ids = task.corpus["id"].to_pylist()
+    scores = model.query(task.queries["text"].to_pylist()) @ model.doc(task.corpus["text"].to_pylist()).T
+    tied = [len(set(row.tolist())) for row in scores]
+    assert max(tied) < len(ids) / 2
+    qrels: dict[str, dict[str, int]] = {}
+    for line in (folder / "qrels" / "test.tsv").read_text().splitlines()[1:]:
+        query, doc, grade = line.split("\t")
+        qrels.setdefault(query, {})[doc] = int(grade)
+    run = {q: dict(zip(ids, map(float, row))) for q, row in zip(task.ids, scores)}
+    names = {
+        "ndcg_cut_3": "ndcg@3", "ndcg_cut_10": "ndcg@10", "map_cut_5": "map@5", "map_cut_100": "map@100",
+        "recall_2": "recall@2", "P_4": "precision@4", "success_1": "hit@1", "success_3": "hit@3", "recip_rank": "mrr@100",
+    }  # fmt: skip
+    found = pytrec_eval.RelevanceEvaluator(
+        qrels, {"ndcg_cut.3,10", "map_cut.5,100", "recall.2", "P.4", "success.1,3", "recip_rank"}
+    ).evaluate(run)
+    assert set(found) == set(task.ids)
+    return {ours: [found[query][theirs] for query in task.ids] for theirs, ours in names.items()}
+
+
+def test_scores_are_those_of_trec_eval_with_many_ties(models: tuple[Path, Path], beir: Path) -> None:
+    (finding,) = evaluate(models[0], beir, metrics=METRICS)
+    assert isinstance(finding.task, Retrieval)
+    system = finding.systems[str(models[0])]
+    expected = by_trec_eval(finding.task, Model(str(models[0])), beir)
+    assert set(system.per_query) == set(METRICS) == set(expected)
+    for name, values in system.per_query.items():
+        np.testing.assert_allclose(values, expected[name], atol=1e-12, err_msg=name)
+    assert finding.task.counts["queries without a relevant document"] == 2
+
+
+def test_pairs_are_a_task(models: tuple[Path, Path], tmp_path: Path) -> None:
+    rows = [("apple", "fig"), ("berry", "fig"), ("apple", "elder"), ("apple", "fig"), ("fig", "fig")]
+    table = pa.table({"question": [row[0] for row in rows], "answer": [row[1] for row in rows]})
+    parquet.write_table(table, tmp_path / "pairs.parquet")
+    task = read_task(tmp_path / "pairs.parquet")
+    assert isinstance(task, Retrieval)
+    texts, docs = task.queries["text"].to_pylist(), task.corpus["text"].to_pylist()
+    assert sorted(texts) == ["apple", "berry", "fig"] and sorted(docs) == ["elder", "fig"]
+    judged = {(texts[q], docs[d]) for q, d in zip(task.relevant.query, task.relevant.doc)}
+    assert judged == set(rows)
+    (finding,) = evaluate(models[0], tmp_path / "pairs.parquet", metrics=["recall@2"])
+    assert finding.systems[str(models[0])].per_query["recall@2"].tolist() == [1, 1, 1]
+
+
+def test_roles_of_columns(models: tuple[Path, Path], beir: Path, tmp_path: Path, cold: Callable[..., Any]) -> None:
+    rows = {"sentence1": ["apple", "apple"], "sentence2": ["fig", "fig"], "score": [4.0, 1.0], "year": [1, 2]}
+    given = tmp_path / "pairs.parquet"
+    parquet.write_table(pa.table(rows), given)
+    assert isinstance(read_task(given), Graded)
+    task = read_task(given, roles=Roles(query="sentence2", doc="sentence1", min_score=2, metadata=("year",)))
+    assert isinstance(task, Retrieval) and task.queries["text"].to_pylist() == ["fig"]
+    assert task.counts["rows below min_score"] == 1 and task.counts["judgements"] == 1
+    with pytest.raises(ConfigError, match=r"leave out the options data\.ROLE"):
+        read_task(beir, roles=Roles())
+    command = ["eval", models[0], given, "data.min_score=2", "--metrics", "hit", "-k", "1", "--json"]
+    unknown = cold(*command)
+    assert unknown.code == 2 and "column 'year' has no usual name" in unknown.err
+    answer = cold(*command, "data.metadata=[year]")
+    assert answer.code == 0, answer.err
+    assert answer.document["tasks"][0]["kind"] == "retrieval"
+
+
+def test_a_query_is_left_out_of_its_own_ranking_unless_it_is_right(models: tuple[Path, Path]) -> None:
+    queries = pa.table({"id": ["1", "2"], "text": ["apple", "berry"]})
+    corpus = pa.table({"id": ["b", "a", "c"], "text": ["apple", "fig", "berry"]})
+    task = Retrieval.of("t", queries, corpus, Relevant.of([[1], [2]]), {})
+    assert task.corpus["id"].to_pylist() == ["c", "b", "a"] and task.own.tolist() == [1, -1]
+    assert task.counts["queries that are a document"] == 1
+    for excluded in (False, True):
+        (finding,) = evaluate(models[0], task, metrics=["hit@1"], bm25=True, exclude_self=excluded)
+        ranked = finding.systems[str(models[0])].ranked  # type: ignore[attr-defined]
+        assert (ranked[0, 0] == 1) == (not excluded) and 1 in ranked[1] and ranked[1, 0] == 0
+        assert sorted(ranked[0].tolist()) == ([0, 1, 2] if not excluded else [-1, 0, 2])
+        assert (1 in finding.systems["bm25"].ranked[0]) == (not excluded)  # type: ignore[attr-defined]
+
+
+def test_graded_pairs(models: tuple[Path, Path], tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    first, second = ([" ".join(generator.choice(WORDS, 2)) for _ in range(40)] for _ in "ab")
+    grades = generator.integers(0, 6, 40)
+    csv.write_csv(pa.table({"sentence1": first, "sentence2": second, "score": grades}), tmp_path / "sts.csv")
+    (finding,) = evaluate(models[0], tmp_path / "sts.csv", against=models[1], bm25=True)
+    assert isinstance(finding.task, Graded) and list(finding.systems) == [str(m) for m in models]
+    for model in models:
+        encode = Model(str(model)).doc
+        cosines = (encode(first).astype(np.float64) * encode(second)).sum(1)
+        found = finding.systems[str(model)].intervals()
+        assert found["spearman"].mean == pytest.approx(stats.spearmanr(cosines, grades).statistic, abs=1e-12)
+        assert found["pearson"].mean == pytest.approx(stats.pearsonr(cosines, grades).statistic, abs=1e-12)
+        assert all(f.low < f.mean < f.high for f in found.values())
+    gap = finding.comparisons[str(models[1])]["spearman"].difference
+    values = [system.intervals()["spearman"].mean for system in finding.systems.values()]
+    assert gap.mean == pytest.approx(values[0] - values[1])
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("score", "nan", "row 2: score is no number (1 such rows)"),
+        ("score", "", "row 2: score is no number (1 such rows)"),
+        ("score", "high", "row 2: score is no number (1 such rows)"),
+        ("sentence2", " ", "row 2: sentence2 has no text (1 such rows)"),
+    ],
+)
+def test_faults_in_graded_pairs(tmp_path: Path, column: str, value: str, message: str) -> None:
+    rows = [{"sentence1": "a", "sentence2": "b", "score": "1"} for _ in range(3)]
+    rows[1][column] = value
+    path = tmp_path / "sts.csv"
+    path.write_text("sentence1,sentence2,score\n" + "".join(",".join(row.values()) + "\n" for row in rows))
+    with pytest.raises(DataError) as error:
+        read_task(path)
+    assert str(error.value) == f"{path}, {message}"
+
+
+def test_graded_pairs_that_are_no_pairs(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"sentence1": ["a"], "sentence2": ["b"], "score": [1.0]}), tmp_path / "one.parquet")
+    with pytest.raises(DataError, match=r"one.parquet holds 1 graded pairs, and a correlation needs at least 2"):
+        read_task(tmp_path / "one.parquet")
+    parquet.write_table(
+        pa.table({"sentence1": [1, 2], "sentence2": ["b"] * 2, "score": [1, 2]}), tmp_path / "n.parquet"
+    )
+    with pytest.raises(DataError, match=r"n.parquet: column sentence1 holds int64, and texts are expected"):
+        read_task(tmp_path / "n.parquet")
+
+
+def test_correlations_with_ties() -> None:
+    generator = np.random.default_rng(0)
+    for values in (2, 5, 1000):
+        a, b = (generator.integers(0, values, 60).astype(float) for _ in "ab")
+        assert ranks(a).tolist() == stats.rankdata(a).tolist()
+        assert spearman(a, b) == pytest.approx(stats.spearmanr(a, b).statistic, abs=1e-12)
+        assert pearson(a, b) == pytest.approx(stats.pearsonr(a, b).statistic, abs=1e-12)
+    assert pearson(np.ones(5), np.arange(5.0)) == 0
+
+
+def enumerated(deltas: Sequence[float]) -> float:
+    """The share of all sign patterns with a sum as large."""
+    sums = [abs(sum(s * d for s, d in zip(signs, deltas))) for signs in itertools.product((-1, 1), repeat=len(deltas))]
+    return sum(total >= abs(sum(deltas)) - 1e-9 for total in sums) / len(sums)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.3, 1.0])
+def test_the_randomisation_test_is_that_of_all_sign_patterns(shift: float) -> None:
+    deltas = np.random.default_rng(4).normal(shift, 1, 10)
+    expected = enumerated(deltas.tolist())
+    # Four standard errors of 10,000 draws.
+    margin = 4 * math.sqrt(expected * (1 - expected) / 10_000) + 2e-4
+    assert sign_flip(deltas, np.zeros(10)) == pytest.approx(expected, abs=margin)
+    padded = np.concatenate([deltas, np.zeros(30)])  # queries on which both are equal say nothing
+    assert sign_flip(padded, np.zeros(40)) == pytest.approx(expected, abs=margin)
+
+
+def test_the_randomisation_test_rejects_chance_as_often_as_it_says() -> None:
+    generator = np.random.default_rng(0)
+    rejected = [sign_flip(generator.normal(size=40), generator.normal(size=40), 500) < 0.1 for _ in range(300)]
+    assert 0.06 < np.mean(rejected) < 0.14
+
+
+def test_swapping_graded_systems_rejects_chance_as_often_as_it_says() -> None:
+    generator, rejected = np.random.default_rng(1), []
+    for _ in range(60):
+        grades = generator.normal(size=50)
+        a, b = (Agreement(grades + generator.normal(size=50), grades) for _ in "ab")
+        rejected.append(a.against(b, draws=100)["pearson"].p < 0.1)
+    assert 0.02 <= np.mean(rejected) <= 0.19
+    good, bad = Agreement(grades, grades), Agreement(generator.normal(size=50), grades)
+    assert good.against(bad)["spearman"].real and not good.against(good)["spearman"].real
+
+
+def test_verdicts() -> None:
+    generator = np.random.default_rng(0)
+    hard = generator.uniform(0.2, 0.7, 200)
+    better = compare({"m": hard + generator.uniform(0, 0.1, 200)}, {"m": hard})["m"]
+    assert better.real and better.p < 0.001
+    assert better.sentence("A", "B", "m").startswith("A is better than B in m by 0.05")
+    assert (
+        compare({"m": hard}, {"m": hard + 0.1})["m"].sentence("A", "B", "m").startswith("A is worse than B in m by 0.1")
+    )
+    same = compare({"m": hard}, {"m": generator.permutation(hard)})["m"]
+    assert not same.real and "are not shown to differ in m" in same.sentence("A", "B", "m")
+    assert not Comparison(Difference(1, 0.1, 2, 0.95), 0.06, 9).real
+    assert not Comparison(Difference(1, -0.1, 2, 0.95), 0.01, 9).real
+
+
+def test_the_command(models: tuple[Path, Path], beir: Path, tmp_path: Path, cold: Callable[..., Any]) -> None:
+    scores = tmp_path / "scores.parquet"
+    answer = cold(
+        "eval", models[0], beir, "--against", models[1], "--bm25", "--metrics", "ndcg,mrr@5", "-k", "1,10",
+        "--per-query", scores, "--json",
+    )  # fmt: skip
+    assert answer.code == 0, answer.err
+    (task,) = answer.document["tasks"]
+    a, b = (str(model) for model in models)
+    assert list(task["systems"]) == [a, b, "bm25"] and list(task["systems"][a]) == ["ndcg@1", "ndcg@10", "mrr@5"]
+    assert list(task["comparisons"]) == [b, "bm25"] and len(task["verdicts"]) == 6
+    table = parquet.read_table(scores).to_pydict()
+    assert len(table["value"]) == 3 * 3 * 10 and list(table) == ["task", "query", "system", "metric", "value"]
+    for system, metrics in task["systems"].items():
+        for metric, found in metrics.items():
+            rows = [
+                v for v, s, m in zip(table["value"], table["system"], table["metric"]) if (s, m) == (system, metric)
+            ]
+            assert np.mean(rows) == pytest.approx(found["mean"]) and found["low"] <= found["mean"] <= found["high"]
+    run = tmp_path / "run"  # a run is judged by the model it holds
+    shutil.copytree(models[0], run / "model")
+    shown = cold("eval", run, beir, "--metrics", "hit", "-k", "1")
+    assert shown.code == 0 and "hit@1" in shown.out
+
+
+def test_what_is_wrong_is_one_line(models: tuple[Path, Path], beir: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="compared with itself"):
+        evaluate(models[0], beir, against=models[0] / ".." / "a")
+    with pytest.raises(ConfigError, match="no metric 'ndgc@10'"):
+        evaluate(models[0], beir, metrics=["ndgc"])
+    with pytest.raises(DataError, match="neither a saved model nor a run"):
+        evaluate(tmp_path, beir)
+    with pytest.raises(DataError, match=r"is no BEIR folder: corpus.jsonl is missing"):
+        evaluate(models[0], tmp_path)
+    with pytest.raises(OutputError, match="ends in"):
+        write_per_query(tmp_path / "scores.xls", [])
+    assert not list(tmp_path.iterdir())
+    assert resolved([], [5]) == ("ndcg@5", "mrr@5", "recall@5", "precision@5", "hit@5", "map@5")

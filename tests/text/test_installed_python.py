@@ -1,0 +1,374 @@
+"""Pairs from Python files: what is found, what is left out, and that nothing is ever run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tempera.errors import DataError
+from tempera.text import installed_python
+from tempera.text.installed_python import InstalledPython, definitions, installed_roots, python_files
+from tempera.text.pairs import Pairs
+
+
+def found(source: str) -> list[tuple[str, str, str, int]]:
+    return list(definitions(textwrap.dedent(source)))
+
+
+def one(source: str) -> tuple[str, str, str, int]:
+    """The only definition of a source."""
+    definitions = found(source)
+    assert len(definitions) == 1
+    return definitions[0]
+
+
+def tree(root: Path, files: dict[str, str | bytes]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        assert path.stat().st_size == len(path.read_bytes())
+    return root
+
+
+def read(*roots: Path, workers: int = 1, max_characters: int = 4000) -> tuple[Pairs, list[bool]]:
+    pairs, asked = InstalledPython(tuple(map(str, roots)), workers, max_characters).read()
+    assert len(pairs) == len(asked)
+    return pairs, asked.tolist()
+
+
+def names(pairs: Pairs) -> list[str]:
+    return pairs.texts("name")
+
+
+# What is found in one source.
+
+
+def test_nested_definitions_stand_alone_and_lose_their_docstrings_in_the_outer_ones() -> None:
+    source = '''
+    class Date:
+        """A day.
+
+        Counted from 1.
+        """
+
+        zone = "UTC"
+
+        def parse(self):
+            "Read a day."
+            def digits():
+                """Only digits."""
+                return 1
+            return digits
+
+        async def wait(self):
+            \'\'\'Wait for it.\'\'\'
+            class Clock:
+                r"""Ticks."""
+                rate = 1
+    '''
+    assert found(source) == [
+        (
+            "Date",
+            "A day.",
+            'class Date:\n\n    zone = "UTC"\n\n    def parse(self):\n        def digits():\n            return 1\n'
+            "        return digits\n\n    async def wait(self):\n        class Clock:\n            rate = 1",
+            2,
+        ),
+        ("Date.parse", "Read a day.", "def parse(self):\n    def digits():\n        return 1\n    return digits", 10),
+        ("Date.parse.digits", "Only digits.", "def digits():\n    return 1", 12),
+        ("Date.wait", "Wait for it.", "async def wait(self):\n    class Clock:\n        rate = 1", 17),
+        ("Date.wait.Clock", "Ticks.", "class Clock:\n    rate = 1", 19),
+    ]
+
+
+def test_decorators_are_no_part_of_the_code() -> None:
+    source = '''
+    @first(1)
+    @second
+    def f(x):
+        """Decorated."""
+        return x
+    '''
+    assert one(source) == ("f", "Decorated.", "def f(x):\n    return x", 4)
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "if x:\n    {}",
+        "if x:\n    pass\nelif y:\n    {}",
+        "if x:\n    pass\nelse:\n    {}",
+        "for i in x:\n    {}",
+        "for i in x:\n    pass\nelse:\n    {}",
+        "while x:\n    {}",
+        "with x:\n    {}",
+        "try:\n    {}\nfinally:\n    pass",
+        "try:\n    pass\nexcept E:\n    {}",
+        "try:\n    pass\nexcept* E:\n    {}",
+        "try:\n    pass\nexcept E:\n    pass\nelse:\n    {}",
+        "try:\n    pass\nfinally:\n    {}",
+        "match x:\n  case 1:\n    {}",
+        "async def g():\n  async with x:\n    {}",
+    ],
+)
+def test_definitions_under_any_statement_are_found(around: str) -> None:
+    source = around.format('def f():\n        """Inside."""\n        return 1')
+    assert [(query, code) for _, query, code, _ in definitions(source)] == [("Inside.", "def f():\n    return 1")]
+
+
+@pytest.mark.parametrize(
+    ("literal", "query"),
+    [
+        ('"Plain."', "Plain."),
+        ("'Plain.'", "Plain."),
+        ('r"""Raw \\d."""', "Raw \\d."),
+        ('R"Raw \\d."', "Raw \\d."),
+        ('u"Größe."', "Größe."),
+        ('"Esc\\x61ped."', "Escaped."),
+        ('("In " "parts.")', "In parts."),
+        ('"""\n\n    First line\n      and   second.\n\n    Another paragraph.\n    """', "First line and second."),
+        ('"""First.\n    \t\n    Second."""', "First."),
+    ],
+)
+def test_the_query_is_the_first_paragraph(literal: str, query: str) -> None:
+    assert one(f"def f():\n    {literal}\n    return 1\n") == ("f", query, "def f():\n    return 1", 1)
+
+
+@pytest.mark.parametrize("literal", ['""', '"""   \n  """', 'b"Bytes."', 'f"Format {1}."', "1", "...", "x = 'no'"])
+def test_what_is_no_docstring_gives_no_pair(literal: str) -> None:
+    assert found(f"def f():\n    {literal}\n    return 1\n") == []
+
+
+def test_tabs_and_relative_indentation_stay() -> None:
+    source = 'class A:\n\tdef f(self):\n\t\t"""Tabs."""\n\t\tif self:\n\t\t\treturn 1\n'
+    assert one(source)[2] == "def f(self):\n\tif self:\n\t\treturn 1"
+    source = "    def f(a,\n          b):\n        '''Aligned.'''\n        return (a +\n                b)\n"
+    assert one(f"class A:\n{source}")[2] == "def f(a,\n      b):\n    return (a +\n            b)"
+
+
+def test_a_docstring_goes_from_the_line_of_its_definition() -> None:
+    source = '''
+    class A:
+        """Outer."""
+        def f(self, größe="ß"): "One line."
+        def g(
+            self,
+        ): """Two
+        lines."""
+        def h(self):
+            return 1
+    class B: "Only this."
+    '''
+    f, g, h = 'def f(self, größe="ß"):', "def g(\n    self,\n):", "def h(self):\n    return 1"
+    inside = textwrap.indent(f"{f}\n{g}\n{h}", "    ")
+    assert [code for _, _, code, _ in found(source)] == [f"class A:\n{inside}", f, g, "class B:"]
+
+
+@pytest.mark.parametrize("space", ["\f", "\v", "\x1c", "\x85", "\u2028"])
+def test_only_newlines_end_a_line(space: str) -> None:
+    before = f"\f\nx = 1\nname = 'a{space}b'\n" if space != "\f" else "x = 1\n\f\nname = 1\n"
+    code = f"def f():\n    return '{space if space != chr(12) else ''}'"
+    source = f'{before}{code[:8]}\n    """Text."""{code[8:]}\n'
+    assert [(query, code) for _, query, code, _ in definitions(source)] == [("Text.", code)]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+def test_every_kind_of_newline(newline: str) -> None:
+    source = 'x = 1\ndef f():\n    """Text."""\n    return 1\n'.replace("\n", newline)
+    assert list(definitions(source)) == [("f", "Text.", "def f():\n    return 1", 2)]
+
+
+# What is found in folders.
+
+F = 'def f(x):\n    """Double it."""\n    return 2 * x\n'
+
+
+def test_columns_of_a_pair(tmp_path: Path) -> None:
+    tree(tmp_path, {"a/__init__.py": F, "a/b.py": "\n\nclass C:\n    'A class.'\n    x = 1\n", "a/c.txt": F})
+    pairs, asked = read(tmp_path)
+    assert pairs.table.select(["query", "doc", "name", "place"]).to_pylist() == [
+        {
+            "query": "Double it.",
+            "doc": "def f(x):\n    return 2 * x",
+            "name": "a.f",
+            "place": f"{tmp_path}/a/__init__.py:1",
+        },
+        {"query": "A class.", "doc": "class C:\n    x = 1", "name": "a.b.C", "place": f"{tmp_path}/a/b.py:3"},
+    ]
+    assert asked == [True, False]  # evaluation asks functions only
+
+
+def test_files_that_cannot_be_parsed_are_left_out(tmp_path: Path) -> None:
+    bad: dict[str, str | bytes] = {
+        "syntax.py": F + "def (:\n",
+        "python2.py": F + "print 'x'\n",
+        "null.py": F + "x = '\0'\n",
+        "not_utf8.py": F.encode() + b"x = '\xff'\n",
+        "cookie.py": "# coding: nonsense\n" + F,
+        "no_text_codec.py": "# coding: hex\n" + F,
+        "wrong_cookie.py": "# coding: ascii\n" + F + "x = 'é'\n",
+        "deep.py": F + "x = " + "-" * 20_000 + "1\n",
+        "long.py": F + "x" + ".a" * 20_000 + "\n",
+        "empty.py": "",
+        "good.py": F,
+    }
+    pairs, _ = read(tree(tmp_path, bad))
+    assert names(pairs) == ["good.f"]
+
+
+def test_encodings_are_those_that_files_declare(tmp_path: Path) -> None:
+    text = F.replace("Double it.", "Größe.")
+    files = {
+        "latin.py": b"# -*- coding: latin-1 -*-\n" + text.encode("latin-1"),
+        "bom.py": b"\xef\xbb\xbf" + F.encode(),
+    }
+    pairs, _ = read(tree(tmp_path, {**files, "crlf.py": F.replace("Double", "Triple").replace("\n", "\r\n")}))
+    assert pairs.texts("query") == ["Double it.", "Triple it.", "Größe."]
+    assert set(pairs.texts("doc")) == {"def f(x):\n    return 2 * x"}
+
+
+def test_names_that_are_no_text_and_what_is_no_file(tmp_path: Path) -> None:
+    tree(tmp_path, {"good.py": F, "new\nline\t.py": F.replace("Double", "Triple")})
+    (tmp_path / "lone.py").write_text('def f():\n    "A lone \\ud800."\n    return 1\n')
+    with open(os.fsencode(tmp_path) + b"/\xff.py", "w") as file:
+        file.write(F.replace("Double", "Quadruple"))
+    (tmp_path / "dangling.py").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "folder.py").mkdir()
+    os.mkfifo(tmp_path / "pipe.py")
+    assert stat.S_ISFIFO((tmp_path / "pipe.py").stat().st_mode)
+    pairs, _ = read(tmp_path)
+    assert set(pairs.texts("query")) == {"Double it.", "Triple it.", "Quadruple it.", "A lone ?."}
+
+
+def test_nothing_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the files that are read nor those that lie in the current folder under the names of modules."""
+    marker = tmp_path / "marker"
+    run = f"open({str(marker)!r}, 'w').close()\n"
+    exec(run)  # it would leave a trace
+    assert marker.exists()
+    marker.unlink()
+    posing = dict.fromkeys(("ast.py", "numpy.py", "tqdm/__init__.py", "tempera/__init__.py", "sitecustomize.py"), run)
+    root = tree(tmp_path / "root", {"effect.py": F + run, "conftest.py": run, "pkg/__init__.py": run, **posing})
+    monkeypatch.chdir(root)
+    pairs, _ = read(root)
+    assert names(pairs) == ["effect.f"]
+    assert not marker.exists()
+    assert not list(root.rglob("__pycache__"))
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """320 files of a function each, some of them alike."""
+    text = 'def f{0}(x):\n    """Add {0}."""\n    return x + {0}\n'
+    return tree(tmp_path, {f"{i % 7}/m{i:03}.py": text.format(i % 300) + "#" * (i * 37 % 101) for i in range(320)})
+
+
+def test_the_same_pairs_with_any_number_of_workers_in_a_fixed_order(many: Path) -> None:
+    # 320 files are shared out to 3 processes at most.
+    runs = [read(many, workers=workers) for workers in (1, 3, 3)]
+    tables = [pairs.table for pairs, _ in runs]
+    assert tables[0].equals(tables[1]) and tables[0].equals(tables[2])
+    assert [asked for _, asked in runs] == [[True] * 300] * 3
+    places = runs[0][0].texts("place")
+    assert places == sorted(places)
+
+
+def test_repeated_pairs_are_dropped(many: Path) -> None:
+    pairs, _ = read(many)
+    places = set(pairs.texts("place"))
+    by_place = sorted(f"{many}/{i % 7}/m{i:03}.py:1" for i in range(320))
+    number = {place: int(place[-8:-5]) % 300 for place in by_place}
+    first = {number[place]: place for place in reversed(by_place)}
+    assert places == set(first.values()) and len(places) == 300
+
+
+def test_roots_come_in_the_given_order_and_do_not_share_files(tmp_path: Path) -> None:
+    tree(tmp_path, {"x.py": F, "z/x.py": F.replace("Double", "Triple"), "a/x.py": F.replace("Double", "Halve")})
+    pairs, asked = read(tmp_path / "z", tmp_path)
+    assert names(pairs) == ["x.f", "a.x.f", "x.f"]
+    assert pairs.texts("query") == ["Triple it.", "Halve it.", "Double it."]
+    assert asked == [True, True, True]
+
+
+def test_other_peoples_packages_are_no_part_of_the_standard_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {
+        "std/a.py": F,
+        "std/site-packages/p.py": F.replace("Double", "Triple"),
+        "std/venv/dist-packages/q.py": F.replace("Double", "Halve"),
+        "std/__pycache__/r.py": F.replace("Double", "Square"),
+    }
+    std, site = tree(tmp_path, files) / "std", tmp_path / "std/site-packages"
+    monkeypatch.setattr(installed_python, "installed_roots", lambda: [std, site])
+    assert [path.name for path in python_files(std, others=[std, site])] == ["a.py"]
+    pairs, asked = read()
+    assert dict(zip(names(pairs), asked)) == {"a.f": True, "p.f": False}  # read, and not asked
+
+
+def test_the_installed_roots_are_there() -> None:
+    roots = installed_roots()
+    assert (roots[0] / "ast.py").is_file() and all((root / "torch").is_dir() for root in roots[1:2])
+    assert len(set(roots)) == len(roots) >= 2
+    assert Path(os.__file__) in set(python_files(roots[0], roots))
+
+
+def test_long_documents_are_cut(tmp_path: Path) -> None:
+    pairs, _ = read(tree(tmp_path, {"a.py": F.replace("2 * x", "'ä' * 2")}), max_characters=23)
+    assert pairs.texts("doc") == ["def f(x):\n    return 'ä"]
+
+
+# What cannot be read.
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "no Python files under {0}: an empty data set cannot be trained on"),
+        ({"a.txt": F}, "no Python files under {0}: an empty data set cannot be trained on"),
+        ({"a.py": "x = 1\n"}, "no function or class with a docstring in the 1 files under {0}"),
+    ],
+)
+def test_folders_without_pairs(tmp_path: Path, files: dict[str, str | bytes], message: str) -> None:
+    with pytest.raises(DataError) as error:
+        read(tree(tmp_path, files))
+    assert str(error.value) == message.format(tmp_path)
+
+
+def test_a_folder_that_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as error:
+        read(tmp_path, tmp_path / "nowhere")
+    assert str(error.value) == f"data.roots: no such folder: {tmp_path}/nowhere"
+
+
+@pytest.mark.parametrize(
+    ("worker", "code"),
+    [
+        ("kill -KILL $$", -signal.SIGKILL),
+        ("exit 3", 3),
+        ("cat >/dev/null; kill -TERM $$", -signal.SIGTERM),
+        ("cat >/dev/null", 0),
+        ("cat >/dev/null; echo 'a line that some start-up file printed'", 0),
+        (r"cat >/dev/null; printf '\377\377\377\377\001\000\000\000'; exec yes", -signal.SIGPIPE),
+        ('"{python}" "$@"; kill -KILL $$', -signal.SIGKILL),
+        ('"{python}" "$@" 2>/dev/null | head -c 2000; kill -KILL $$', -signal.SIGKILL),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_a_worker_that_breaks_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worker: str, code: int) -> None:
+    program = tmp_path / "worker"
+    program.write_text("#!/bin/sh\n" + worker.format(python=sys.executable) + "\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    # More names of files than a pipe holds, so that some are still to be written when the worker ends.
+    root = tree(tmp_path / ("long" * 50), {f"{i}.py": F for i in range(300)})
+    with pytest.raises(DataError) as error:
+        read(root, workers=3 if "python" not in worker else 1)
+    assert str(error.value) == f"a worker that parses Python files broke off and ended with code {code}"

@@ -1,0 +1,136 @@
+"""BM25 against its formula, and the settings that are chosen for it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from tempera.ranking.metrics import Relevant, evaluate
+from tempera.text.lexical import _GRID, BM25, Lexical, Settings, words
+
+CORPUS = [
+    "parse the date of a mail",
+    "parse parse parse a header",
+    "the quick date of the the the season with many more words than the others have of it",
+    "mail server and mail client and mail box",
+    "nothing in common",
+    "date",
+]
+QUERIES = ["parse date", "mail", "the date the mail", "unknown words here", "zzz", "", "date parse nothing date"]
+
+
+def lucene(docs: list[list[str]], query: list[str], k1: float, b: float) -> list[float]:
+    """BM25 as Lucene computes it, a word of the query at a time (Kamphuis et al. 2020, table 1)."""
+    mean = sum(map(len, docs)) / len(docs)
+    scores = [0.0] * len(docs)
+    for word in query:
+        holding = sum(word in doc for doc in docs)
+        idf = math.log(1 + (len(docs) - holding + 0.5) / (holding + 0.5))
+        for i, doc in enumerate(docs):
+            count = doc.count(word)
+            scores[i] += idf * count / (count + k1 * (1 - b + b * len(doc) / mean))
+    return scores
+
+
+@pytest.mark.parametrize(("k1", "b"), [(1.5, 0.75), (0.9, 0.4), (4.0, 1.0), (2.5, 0.0)])
+def test_ranks_are_those_of_the_formula(k1: float, b: float) -> None:
+    docs = [doc.split() for doc in CORPUS]
+    ranked = BM25(docs, Settings(k1, b)).rank([query.split() for query in QUERIES], 10)
+    assert ranked.shape == (len(QUERIES), 6) and ranked.dtype == np.int64
+    for query, row in zip(QUERIES, ranked.tolist()):
+        scores = lucene(docs, query.split(), k1, b)
+        expected = sorted((i for i in range(6) if scores[i] > 0), key=lambda i: (-scores[i], i))
+        assert row == expected + [-1] * (6 - len(expected)), query
+
+
+def test_settings_matter_to_the_formula_and_to_the_ranking() -> None:
+    docs = [doc.split() for doc in CORPUS]
+    queries = [list(pair) for pair in itertools.combinations(sorted({word for doc in docs for word in doc}), 2)]
+    rankings = {}
+    for k1, b in itertools.product((0.9, 4.0), (0.0, 1.0)):
+        ranked = BM25(docs, Settings(k1, b)).rank(queries, 6)
+        for query, row in zip(queries, ranked.tolist()):
+            scores = lucene(docs, query, k1, b)
+            assert all(
+                scores[x] > scores[y] or math.isclose(scores[x], scores[y], rel_tol=1e-6)
+                for x, y in itertools.pairwise(i for i in row if i >= 0)
+            )
+            assert set(row) - {-1} == {i for i in range(6) if scores[i] > 0}
+        rankings[k1, b] = ranked.tobytes()
+    assert len(set(rankings.values())) == 4
+
+
+def test_the_k_best_and_no_documents_without_a_common_word() -> None:
+    lexical = Lexical(CORPUS)
+    assert lexical.rank(["mail"], 1).tolist() == [[3]]
+    assert lexical.rank(["mail"], 4).tolist() == [[3, 0, -1, -1]]
+    assert lexical.rank(["", "zzz", "??"], 2).tolist() == [[-1, -1]] * 3
+    assert lexical.rank([], 2).shape == (0, 2)
+
+
+def test_documents_without_words_are_never_found() -> None:
+    lexical = Lexical(["", "?!", "date", " "])
+    assert lexical.rank(["date", ""], 4).tolist() == [[2, -1, -1, -1], [-1] * 4]
+
+
+def test_equal_documents_come_in_their_order() -> None:
+    assert Lexical(["b", "a", "b", "a", "b"]).rank(["b"], 2).tolist() == [[0, 2]]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("parseHTTPDate(raw_text2)", "parse http date raw text 2"),
+        ("__init__ XMLHttpRequest", "init xml http request"),
+        ("utf8Decode IPAddress6", "utf 8 decode ip address 6"),
+        ("Größe naïveCafé 漢字 ΣΊΣΥΦΟΣ", "größe naïve café 漢字 σίσυφοσ"),
+        ("don't stop-me.now\n\tx1y22", "don t stop me now x 1 y 22"),
+        ("ABC aBC AbC", "abc a bc ab c"),
+        (" ?!_ ", ""),
+        ("", ""),
+    ],
+)
+def test_words(text: str, expected: str) -> None:
+    assert [word.replace("ς", "σ") for word in words(text)] == expected.split()
+
+
+def test_stemming_finds_other_forms() -> None:
+    lexical = Lexical(["parsing dates", "a mail"])
+    assert lexical.rank(["parse date"], 1).tolist() == [[-1]]
+    assert lexical.rank(["parse date"], 1, Settings(stem=True)).tolist() == [[0]]
+
+
+def planted(option: str) -> tuple[list[str], list[str], list[list[int]]]:
+    """A corpus that one setting ranks better than all others of its option, given what is chosen before it."""
+    if option == "stem":
+        return ["parsing dates", "sending mails"], ["parsed date", "sends mail"], [[0], [1]]
+    generator = np.random.default_rng(4)
+    vocabulary = [a + b for a in "bcdfg" for b in "aeiou"]
+    docs = [" ".join(generator.choice(vocabulary, int(generator.integers(2, 40)))) for _ in range(60)]
+    queries = [" ".join(generator.choice(vocabulary, 3)) for _ in range(40)]
+    best = Settings(**{"b": {"b": 0.4}, "k1": {"b": 0.4, "k1": 4.0}}[option])
+    return docs, queries, [[int(row[0])] for row in Lexical(docs).rank(queries, 1, best)]
+
+
+@pytest.mark.parametrize(("option", "expected"), [("b", 0.4), ("k1", 4.0), ("stem", True)])
+def test_tuning_finds_the_planted_best(option: str, expected: float) -> None:
+    docs, queries, answers = planted(option)
+    lexical, relevant = Lexical(docs), Relevant.of(answers)
+    assert lexical.settings == Settings()
+    lexical.tune(queries, relevant)
+    assert getattr(lexical.settings, option) == expected
+
+    def score(settings: Settings) -> float:
+        return float(evaluate(Lexical(docs).rank(queries, 10, settings), relevant, ["ndcg@10"])["ndcg@10"].mean())
+
+    # One option after the other, each time the first of the best.
+    chosen = Settings()
+    for name, values in _GRID.items():
+        tried = [Settings(**{**vars(chosen), name: value}) for value in values]
+        chosen = tried[int(np.argmax([score(settings) for settings in tried]))]
+    assert lexical.settings == chosen
+    assert score(chosen) >= score(Settings())
+    assert np.array_equal(lexical.rank(queries, 10), lexical.rank(queries, 10, chosen))

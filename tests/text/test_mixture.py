@@ -1,0 +1,108 @@
+"""A mixture from its files to its batches: each source's prompt, and the temperature of its batches, against the definition."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tempera import config as configuration
+from tempera.build import build
+from tempera.core.definition import defined_losses
+from tempera.core.presets import mnr
+from tempera.errors import ConfigError
+from tempera.run.train import train
+from tempera.text.retrieval import Retrieval
+
+TEMPERATURES = (0.02, None, 0.3)
+
+
+def mixture(folder: Path, **more: Any) -> dict[str, Any]:
+    """Three sources of 60 pairs."""
+    files = [folder / f"{i}.jsonl" for i in range(3)]
+    for file in files:
+        rows = [
+            {"query": f"{file.stem}{a}{b} of it", "doc": f"{file.stem}{a}{b} and {a}"}
+            for a in "abcdef"
+            for b in "uvwxyzklmn"
+        ]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sources = [{"pairs": {"path": str(file), "query_prompt": f"{i}: "}} for i, file in enumerate(files)]
+    return {
+        "data": {"source": "mixture", "sources": sources, "batches": "single", "temperatures": TEMPERATURES, **more},
+        "tower": {"dimensions": 8, "vocabulary": 300},
+        "objective": {"temperature": {"value": 0.1, "learnable": True}},
+        "train": {"batch_size": 8, "max_steps": 8, "evaluations": 0},
+        "evaluation": {"queries": 20, "bm25": False},
+    }
+
+
+def test_every_batch_has_its_source_s_prompt_and_temperature(tmp_path: Path) -> None:
+    made = build(configuration.of(mixture(tmp_path)))
+    task = Retrieval(made, tmp_path / "cache", tmp_path / "vectors")
+    tower, seen = task.tower.double(), set()
+    origin = task.split.pairs.table["source"].to_numpy()[task.split.train]
+    for number, rows in enumerate(task.sampler(0, 12)):
+        (source,) = set(origin[rows.numpy()].tolist())
+        seen.add(source)
+        texts = [task.split.pairs.texts("query", task.split.train[[row]])[0] for row in rows.tolist()]
+        assert all(text.startswith(f"{source}: ") for text in texts)
+        batch = task.batch(rows, number)
+        assert batch.temperature == TEMPERATURES[source]
+        with torch.no_grad():
+            batch = batch.of({role: tower.of(role)(side.rows) for role, side in batch.sides().items()})
+            losses = made.objective(batch)
+        plain = mnr(TEMPERATURES[source] or 0.1, masks=made.objective.masks)  # as a run of this source alone has it
+        assert losses.tolist() == pytest.approx(defined_losses(plain, replace(batch, temperature=None)), rel=1e-9)
+    assert seen == {0, 1, 2}
+
+
+def test_a_dial_learns_from_the_batches_without_a_temperature_only(tmp_path: Path) -> None:
+    options = mixture(tmp_path)
+    run = train(options, tmp_path / "run")
+    task = Retrieval(build(configuration.of(options)), tmp_path / "cache", tmp_path / "vectors")
+    origin = task.split.pairs.table["source"].to_numpy()[task.split.train]
+    log = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
+    dials = [0.1, *(record["temperature"] for record in log if record["event"] == "step")]
+    moved = [abs(after - before) > 1e-9 for before, after in pairwise(dials)]
+    assert moved == [origin[int(rows[0])] == 1 for rows in task.sampler(0, 8)] and 0 < sum(moved) < 8
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"temperatures": [0.1]}, "temperatures are 1 and sources 3"),
+        ({"batches": "mixed"}, "add batches: single"),
+        ({"temperatures": [0.1, 0, None]}, "above 0 and is 0"),
+    ],
+)
+def test_temperatures_that_are_refused(options: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=says):
+        build(configuration.of(mixture(tmp_path, **options)))
+
+
+def test_rows_of_sources_without_weights_count_1(tmp_path: Path) -> None:
+    options = mixture(tmp_path)
+    first = tmp_path / "0.jsonl"
+    rows = [{**json.loads(line), "weight": 2.5} for line in first.read_text().splitlines()]
+    first.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = Retrieval(build(configuration.of(options)), tmp_path / "cache", tmp_path / "vectors")
+    origin = task.split.pairs.table["source"].to_numpy()[task.split.train]
+    for number, rows in enumerate(task.sampler(0, 12)):
+        (source,) = set(origin[rows.numpy()].tolist())
+        weight = task.batch(rows, number).weight
+        assert weight is not None and weight.tolist() == [2.5 if source == 0 else 1.0] * len(rows)
+
+
+def test_bm25_is_ranked_as_deep_as_the_metrics_look(tmp_path: Path) -> None:
+    options = mixture(tmp_path)
+    more = ["evaluation.bm25=true", "evaluation.metrics=[recall@100,recall@170]"]
+    task = Retrieval(build(configuration.of(options, more)), tmp_path / "cache", tmp_path / "vectors")
+    found = task.baselines()["bm25"].metrics
+    assert len(task.split.corpus) > 170 and found["recall@170"] >= found["recall@100"]
+    assert task.baselines()["bm25"].ranked.shape[1] == 170

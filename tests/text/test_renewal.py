@@ -1,0 +1,238 @@
+"""What follows the model in training, against loops: negatives mined anew, a guide of its own, a cross-encoder on both."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tempera import config as configuration
+from tempera.build import build
+from tempera.errors import ConfigError
+from tempera.mining.guide import CrossEncoder
+from tempera.mining.vectors import Store
+from tempera.run.train import train
+from tempera.text.retrieval import Retrieval
+
+WORDS = ["ka", "ban", "zu", "mori", "tel", "fin", "gar", "hos", "lup", "dem"]
+
+
+def options(folder: Path, negatives: bool = False, **sections: Any) -> dict[str, Any]:
+    """80 pairs of two to three words; some queries have two answers, some are a document."""
+    draw = np.random.default_rng(0)
+    rows = []
+    for i in range(80):
+        query = f"{' '.join(draw.choice(WORDS, 2))} {i}" if i < 65 else rows[i - 60]["query"]
+        row: dict[str, Any] = {"query": query, "doc": f"{' '.join(draw.choice(WORDS, 3))} {i}"}
+        if negatives:
+            row["negatives"] = [f"{word} {i}" for word in draw.choice(WORDS, i % 3)]
+        rows.append(row)
+    for i in range(3, 60, 9):
+        rows[i]["doc"] = rows[i + 1]["query"]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = {
+        "data": {"source": "pairs", "path": str(folder / "pairs.jsonl")},
+        "tower": {"dimensions": 8, "vocabulary": 120},
+        "train": {"batch_size": 10, "max_steps": 9, "evaluations": 0},
+        "evaluation": {"queries": 10, "bm25": False},
+    }
+    return {name: {**given.get(name, {}), **sections.get(name, {})} for name in {**given, **sections}}
+
+
+def task_of(given: dict[str, Any], folder: Path) -> Retrieval:
+    torch.manual_seed(3)
+    return Retrieval(build(configuration.of(given)), folder / "cache", folder / "vectors")
+
+
+def move(task: Retrieval) -> None:
+    """As training would."""
+    with torch.no_grad():
+        for parameter in task.tower.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+
+
+def mined(task: Retrieval) -> list[list[str]]:
+    """The negatives of every training pair."""
+    own = task.rows.negatives
+    assert own is not None
+    return [[task.catalogue.docs[int(doc)] for doc in own[[i]].values] for i in range(len(own))]
+
+
+def by_loops(task: Retrieval, count: int, skip: int, depth: int, margin: float) -> list[list[str]]:
+    """Documents of training rows by float64 cosines, without answers and the query itself, skipped and filtered."""
+    pairs, rows = task.split.pairs, task.split.train
+    asked, docs = pairs.texts("query", rows), pairs.texts("doc", rows)
+    distinct = list(dict.fromkeys(docs))
+    vectors = {
+        text: task.tower.encode(task.tower.features([text], None, role), role)[0].numpy().astype(np.float64)
+        for role, texts in (("query", asked), ("doc", distinct))
+        for text in texts
+    }
+    found = []
+    for query in asked:
+        answers = {d for q, d in zip(asked, docs) if q == query}
+        score = {doc: float(vectors[query] @ vectors[doc]) for doc in distinct}
+        ranked = sorted((d for d in distinct if d not in answers and d != query), key=lambda d: -score[d])
+        least = min(score[doc] for doc in answers)
+        good = [d for d in ranked[skip:depth] if score[d] <= least - margin * abs(least)]
+        found.append(good[:count])
+    return found
+
+
+def test_negatives_are_mined_by_the_model_as_it_is(tmp_path: Path) -> None:
+    mining = {"every": 4, "negatives": 3, "skip": 1, "depth": 12, "relative_margin": 0.02}
+    task = task_of(options(tmp_path, mining=mining), tmp_path)
+    texts = [set(task.split.pairs.texts(role, task.split.train)) for role in ("query", "doc")]
+    itself, expected = texts[0] & texts[1], {}
+    for step in range(9):
+        report = task.refresh(step)
+        assert bool(report) == (step in (0, 4, 8))
+        if report:
+            expected[step] = by_loops(task, 3, 1, 12, 0.02)
+            assert report["mined"]["itself"] == len(itself) > 2
+        assert mined(task) == expected[step - step % 4]
+        move(task)
+    assert expected[0] != expected[4] != expected[8] and any(len(row) == 3 for row in expected[8])
+    batch = task.batch(torch.arange(10), 8)
+    assert batch.negatives is not None and batch.negatives.ids is not None and batch.negatives.owner is not None
+    chosen = [text for row in expected[8][:10] for text in row]
+    ids = [int(task.catalogue.doc_ids[list(task.catalogue.docs).index(text)]) for text in chosen]
+    assert batch.negatives.ids.tolist() == ids
+    assert batch.negatives.owner.tolist() == [i for i, row in enumerate(expected[8][:10]) for _ in row]
+
+
+def test_an_exact_index_finds_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    mining = {"every": 4, "negatives": 3, "depth": 40}
+    tasks = [task_of(options(tmp_path, mining=mining | more), tmp_path / str(more)) for more in ({}, {"faiss": "Flat"})]
+    for task in tasks:
+        task.refresh(0)
+    assert mined(tasks[0]) == mined(tasks[1]) and any(mined(tasks[0]))
+
+
+def test_the_data_s_own_negatives_are_replaced_after_the_first_steps(tmp_path: Path) -> None:
+    task = task_of(options(tmp_path, True, mining={"every": 3, "negatives": 2}), tmp_path)
+    own = mined(task)
+    for step in range(3):
+        assert task.refresh(step) == {} and mined(task) == own
+    assert task.refresh(3)["mined"]["kept"] > 0 and mined(task) != own
+    everything = {text for row in mined(task) for text in row}
+    assert everything & {text for row in own for text in row}  # what has been a negative is a candidate
+    held_out = {*task.split.pairs.texts("doc", task.split.asked)}
+    assert not everything & held_out
+
+
+def test_a_run_that_is_taken_up_again_sees_the_same(tmp_path: Path) -> None:
+    given = options(tmp_path, train={"guide": "self", "guide_every": 2}, mining={"every": 3, "negatives": 2})
+    first = task_of(given, tmp_path / "a")
+    for step in range(8):
+        first.refresh(step)
+        move(first)
+    again = task_of(given, tmp_path / "b")
+    shutil.copytree(tmp_path / "a" / "cache" / "anew", tmp_path / "b" / "cache" / "anew")
+    again.refresh(7)
+    assert mined(again) == mined(first)
+    rows = torch.arange(12)
+    for mine, theirs in zip(again.batch(rows, 7).sides().values(), first.batch(rows, 7).sides().values(), strict=True):
+        assert torch.equal(mine.guide, theirs.guide)
+
+
+def test_the_guide_is_the_model_of_the_last_turn(tmp_path: Path) -> None:
+    task = task_of(options(tmp_path, train={"guide": "self", "guide_every": 3}), tmp_path)
+    rows = torch.arange(15)
+    for step in range(7):
+        task.refresh(step)
+        if step % 3 == 0:
+            texts = (
+                task.split.pairs.texts("query", task.split.train[:15]),
+                task.split.pairs.texts("doc", task.split.train[:15]),
+            )
+            want = [task.tower.encode(task.tower.features(part)) for part in texts]
+        batch = task.batch(rows, step)
+        for side, vectors in zip((batch.query, batch.doc), want, strict=True):
+            torch.testing.assert_close(side.guide, vectors)
+        move(task)
+
+
+def lengths(seen: list[tuple[str, str]]) -> Callable[[list[tuple[str, str]]], np.ndarray]:
+    """A cross-encoder that prefers short documents."""
+
+    def judge(pairs: list[tuple[str, str]]) -> np.ndarray:
+        seen.extend(pairs)
+        return np.array([-len(doc) for _, doc in pairs], np.float32)
+
+    return judge
+
+
+def test_a_cross_encoder_judges_all_negatives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, str]] = []
+    store = Store(tmp_path / "scores", "pairs")
+    monkeypatch.setattr(CrossEncoder, "of", lambda model, folder: CrossEncoder(store, lambda: lengths(seen)))
+    every = options(tmp_path, True, mining={"every": 2, "negatives": 4, "cross_encoder": "x", "relative_margin": None})
+    plain = mined(task_of(options(tmp_path, True), tmp_path / "plain"))
+    task = task_of(every, tmp_path / "judged")
+    docs = task.split.pairs.texts("doc", task.split.train)
+    kept = [[text for text in row if -len(text) <= -len(doc) + 1e-3] for row, doc in zip(plain, docs)]
+    assert mined(task) == kept != plain
+    reason = "negatives that the cross-encoder scores like answers"
+    assert task.counts()["dropped"][reason] == sum(map(len, plain)) - sum(map(len, kept)) > 0
+    task.refresh(2)
+    queries = task.split.pairs.texts("query", task.split.train)
+    for row, query in zip(mined(task), queries):
+        shortest = max(len(doc) for q, doc in zip(queries, docs) if q == query)
+        assert all(len(text) >= shortest for text in row)
+    count = len(seen)
+    assert count == len(set(seen))
+    move(task)
+    again = task_of(every, tmp_path / "again")
+    again.refresh(2)
+    assert len(seen) == count  # scores are kept by pair
+    with pytest.raises(ConfigError, match=r"mining\.cross_encoder judges negatives, and the data has none"):
+        task_of(options(tmp_path, mining={"cross_encoder": "x"}), tmp_path / "none")
+
+
+def test_negatives_that_no_pool_takes_are_not_mined(tmp_path: Path) -> None:
+    for pools, refused in ((["docs"], True), (["docs", "back_docs"], False)):
+        given = options(tmp_path, mining={"every": 2}, objective={"pools": pools})
+        with pytest.raises(ConfigError, match="no pool of the objective takes them") if refused else nullcontext():
+            task_of(given, tmp_path / str(refused))
+
+
+def test_a_run_mines_guides_and_keeps_to_its_budget(tmp_path: Path) -> None:
+    masks = ["same_id", {"guided": {"margin": 0.05, "kind": "relative"}}]
+    given = options(
+        tmp_path,
+        objective={"preset": "mnr", "masks": masks},
+        train={"guide": "self", "guide_every": 3, "evaluations": 3},
+        mining={"every": 3, "negatives": 2},
+        evaluation={"budget": 0.0, "corpus": 20},
+    )
+    runs = [train(given, tmp_path / name) for name in "ab"]
+    logs = [[json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()] for run in runs]
+    assert [record["step"] for record in logs[0] if record["event"] == "refresh"] == [0, 3, 6]
+    assert all(record["mined"]["kept"] > 0 for record in logs[0] if record["event"] == "refresh")
+    losses = [[record["loss"] for record in log if record["event"] == "step"] for log in logs]
+    assert losses[0] == losses[1] and len(losses[0]) == 9
+    assert sum(record["event"] == "evaluation left out" for record in logs[0]) == 3
+    assert runs[0].document["evaluations_left_out"] == 3
+    assert runs[0].document["sample"]["corpus"] == 20 and set(runs[0].document["sample"]["bias"]) == set(
+        runs[0].metrics["trained"]
+    )
+    assert not list(runs[0].folder.rglob("*.npy"))[1:]  # vectors of the index, and none of the way
+
+
+def test_evaluation_on_the_way_ranks_the_sample(tmp_path: Path) -> None:
+    task = task_of(options(tmp_path, evaluation={"corpus": 25}), tmp_path)
+    before = task.judge().ranking
+    assert before.ranked.max() >= 25 and task.sample is not None and len(task.sample.docs) == 25
+    part = task.judge(whole=False).ranking
+    assert part.ranked.max() < 25
+    for metric, value in part.metrics.items():
+        assert value - before.metrics[metric] == pytest.approx(task.bias[metric]) and value >= before.metrics[metric]

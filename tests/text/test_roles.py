@@ -1,0 +1,165 @@
+"""Columns by role: lists of positives and negatives, ids, scores, prompts, other libraries' layouts, objects, folders."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from tempera.errors import ConfigError, DataError
+from tempera.io.ids import content_id
+from tempera.text.pairs import Pairs
+from tempera.text.sources import BeirFolder, Given, PairsFile
+
+
+def given(rows: list[dict[str, Any]], **roles: Any) -> Pairs:
+    return Given.of(pa.Table.from_pylist(rows), **roles).read()[0]
+
+
+def shown(pairs: Pairs) -> list[tuple[str, str, list[str]]]:
+    negatives = pairs.table["negatives"].to_pylist() if "negatives" in pairs.table.column_names else [[]] * len(pairs)
+    return list(zip(pairs.texts("query"), pairs.texts("doc"), negatives))
+
+
+def test_flag_embedding(tmp_path: Path) -> None:
+    rows = [
+        {
+            "query": "a",
+            "pos": ["x", "y"],
+            "neg": ["u", "v", "w"],
+            "pos_scores": [0.9, 0.5],
+            "neg_scores": [0.1, 0.88, 0.7],
+        },
+        {"query": "b", "pos": ["z"], "neg": [], "pos_scores": [0.5], "neg_scores": [], "prompt": "ask: "},
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    pairs, _ = PairsFile(str(tmp_path / "a.jsonl")).read()
+    assert shown(pairs) == [("a", "x", ["u", "v", "w"]), ("a", "y", ["u", "v", "w"]), ("ask: b", "z", [])]
+    close, _ = PairsFile(str(tmp_path / "a.jsonl"), negative_margin=0.05).read()
+    assert shown(close)[0] == ("a", "x", ["u", "w"])
+    assert close.dropped == {"negatives within negative_margin": 1}
+
+
+def test_tevatron(tmp_path: Path) -> None:
+    def passage(name: str) -> dict[str, str]:
+        return {"docid": name, "title": f"t{name}", "text": f"of {name}"}
+
+    row = {
+        "query_id": "q1",
+        "query": "a",
+        "positive_passages": [passage("1")],
+        "negative_passages": [passage("2"), passage("3")],
+    }
+    with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
+        file.write(json.dumps(row))
+    pairs, _ = PairsFile(str(tmp_path / "a.jsonl.gz")).read()
+    assert shown(pairs) == [("a", "t1 of 1", ["t2 of 2", "t3 of 3"])]
+    other = given(
+        [{"query": "c", "query_id": "q1", "doc": "t", "doc_id": 1, "negatives": ["u", "v"], "negative_ids": [2, 3]}]
+    )
+    assert pairs.ids("doc") == other.ids("doc") and pairs.ids("query") == other.ids("query")  # 1 is "1"
+    assert pairs.negatives[0].tolist() == other.negatives[0].tolist()
+    assert pairs.ids("doc")[0] != content_id("t1 of 1")
+
+
+def test_numbered_negatives_may_be_missing_and_those_that_answer_are_left_out() -> None:
+    rows = [
+        {"anchor": "a", "positive": "x", "negative_1": "u", "negative_2": None},
+        {"anchor": "b", "positive": "y", "negative_1": " y", "negative_2": "v"},
+        {"anchor": "c", "positive": "z", "negative_1": "c", "negative_2": None},
+    ]
+    pairs = given(rows)
+    assert shown(pairs) == [("a", "x", ["u"]), ("b", "y", ["v"]), ("c", "z", [])]
+    assert pairs.dropped == {"negatives that are their row's query or answer": 2}
+    assert pairs.negatives[1].tolist() == [0, 1, 2, 2]
+
+
+def test_mined_negatives() -> None:
+    row = {"query_id": 5, "query": "a", "positive_ids": [7], "positives": ["x"], "positive_scores": [0.9]}
+    mined = {"negative_ids": [8, 7], "negatives": ["u", "x "], "negative_scores": [0.8, 0.7], "negative_ranks": [3, 4]}
+    pairs = given([{**row, **mined}])
+    assert shown(pairs) == [("a", "x", ["u"])] and sum(pairs.dropped.values()) == 1
+
+
+def test_repeats_are_counted_and_other_negatives_make_no_repeat() -> None:
+    rows = [("a", "x", ["u", "v"]), ("a", "x", ["v", "u"]), ("a ", "x", ["v"]), ("a", "x", []), ("a", "x", [])]
+    pairs = given([dict(zip(("query", "doc", "negatives"), row)) for row in rows])
+    assert [n for _, _, n in shown(pairs)] == [["u", "v"], ["v"], []]
+    assert pairs.dropped == {"repeated pairs": 2}
+
+
+def test_scores_weights_and_identical_texts() -> None:
+    rows = [
+        {"sentence1": "a", "sentence2": b, "score": s, "weight": w}
+        for b, s, w in [("x", 1, 1), ("y", 0.2, 2), ("a", 0.9, 3)]
+    ]
+    with pytest.raises(DataError, match=r"row 3: column 'sentence2' is its own query"):
+        given(rows, min_score=0.5)
+    pairs = given(rows, min_score=0.5, identical="drop")
+    assert pairs.texts("doc") == ["x"] and pairs.table["weight"].to_pylist() == [1]
+    assert pairs.dropped == {"rows below min_score": 1, "queries that are their own document": 1}
+    assert given(rows, metadata=("score",), identical="keep").texts("doc") == ["x", "y", "a"]
+
+
+def test_prompts_stand_before_texts_and_make_other_ids() -> None:
+    rows = [{"query": "a", "doc": "x", "negatives": ["y"]}]
+    plain, behind = given(rows), given(rows, query_prompt="q: ", doc_prompt="d: ")
+    assert shown(behind) == [("q: a", "d: x", ["d: y"])]
+    assert not {*plain.ids("query"), *plain.ids("doc")} & {*behind.ids("query"), *behind.ids("doc")}
+
+
+def test_columns_without_a_role_are_refused_and_the_roles_found_are_written_down() -> None:
+    rows = [{"question": "a", "answer": "x", "negativ": "u", "topic": 1}]
+    with pytest.raises(DataError, match=r"column 'negativ' has no usual name.* Did you mean negative\?$"):
+        given(rows)
+    pairs = given(rows, negatives=("negativ",), metadata=("topic",))
+    found = asdict(pairs.source)  # type: ignore[call-overload]
+    assert (found["query"], found["doc"], found["negatives"]) == ("question", "answer", ("negativ",))
+    with pytest.raises(ConfigError, match="column 'answer' is given as doc and as negatives"):
+        given(rows, doc="answer", negatives=("answer",), metadata=("*",))
+
+
+def test_a_folder_of_shards_equals_one_file_and_is_mapped(tmp_path: Path) -> None:
+    rows = [{"query": f"q{i}", "doc": f"d{i % 7}", "negatives": [f"n{j}" for j in range(i % 3)]} for i in range(50)] * 2
+    (tmp_path / "shards").mkdir()
+    for i in range(5):
+        parquet.write_table(pa.Table.from_pylist(rows[20 * i : 20 * i + 20]), tmp_path / "shards" / f"{i}.parquet")
+    pairs, _ = PairsFile(str(tmp_path / "shards")).read(tmp_path / "cache")
+    assert shown(pairs) == shown(given(rows)) and len(pairs) == 50 and pairs.dropped == {"repeated pairs": 50}
+    assert pairs.texts("place")[20] == f"{tmp_path}/shards/1.parquet:1"
+    assert pa.total_allocated_bytes() < 1 << 20
+    assert pairs.texts("query", np.array([33, 2, 33])) == ["q33", "q2", "q33"]
+
+
+def test_objects_of_other_libraries() -> None:
+    datasets, pandas = pytest.importorskip("datasets"), pytest.importorskip("pandas")
+    rows = [{"anchor": f"a{i}", "positive": f"x{i}"} for i in range(5)]
+    data = datasets.Dataset.from_list(rows)
+    expected = shown(given(rows))
+    for one in (data, data.to_iterable_dataset(), pandas.DataFrame(rows), pa.Table.from_pylist(rows)):
+        assert shown(Given.of(one).read()[0]) == expected
+    chosen = Given.of(data.select([3, 1])).read()[0]
+    assert chosen.texts("query") == ["a3", "a1"]
+    with pytest.raises(DataError, match=r"holds several data sets \(train\)"):
+        Given.of(datasets.DatasetDict(train=data)).read()
+    with pytest.raises(DataError, match="data is list, which gives no Arrow stream"):
+        Given.of(rows).read()
+
+
+def test_a_beir_folder(tmp_path: Path) -> None:
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "corpus.jsonl").write_text(
+        "".join(json.dumps({"_id": f"d{i}", "title": f"t{i}", "text": f"x{i}"}) + "\n" for i in range(3))
+    )
+    (tmp_path / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "a"}) + "\n")
+    (tmp_path / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq\td0\t1\nq\td2\t2\nq\td1\t0\n")
+    pairs, _ = BeirFolder(str(tmp_path)).read()
+    assert shown(pairs) == [("a", "t0 x0", []), ("a", "t2 x2", [])] and pairs.texts("name") == ["d0", "d2"]
+    assert pairs.dropped == {"documents that answer no query": 1}

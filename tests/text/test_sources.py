@@ -1,0 +1,311 @@
+"""Pairs from files: what is read, and one line for whatever is wrong with them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from tempera.errors import DataError
+from tempera.io import tables as readers
+from tempera.text.pairs import Pairs
+from tempera.text.sources import DOC_NAMES, QUERY_NAMES, PairsFile
+
+ROWS = [("how, far", "as far as\nyou go"), ('a "b" c', "Größe 漢字"), (" padded ", "x")]
+KINDS = [".parquet", ".jsonl", ".jsonl.gz", ".json", ".csv", ".csv.gz"]
+
+
+def encode(rows: list[tuple[str, str]], kind: str, names: tuple[str, str] = ("query", "doc")) -> bytes:
+    """Rows in a format, written by other means than those that read it where there are some."""
+    if kind == ".parquet":
+        sink = pa.BufferOutputStream()
+        parquet.write_table(pa.table({name: list(column) for name, column in zip(names, zip(*rows))}), sink)
+        return sink.getvalue().to_pybytes()
+    if "json" in kind:
+        text = "".join(json.dumps(dict(zip(names, row))) + "\n" for row in rows)
+    else:
+        quoted = [['"' + cell.replace('"', '""') + '"' for cell in row] for row in [names, *rows]]
+        text = "".join(",".join(row) + "\r\n" for row in quoted)
+    return gzip.compress(text.encode(), mtime=0) if kind.endswith(".gz") else text.encode()
+
+
+@pytest.fixture
+def put(tmp_path: Path) -> Callable[[str, bytes], str]:
+    def write(name: str, content: bytes) -> str:
+        (tmp_path / name).write_bytes(content)
+        return str(tmp_path / name)
+
+    return write
+
+
+def read(path: str, **options: Any) -> Pairs:
+    pairs, asked = PairsFile(path, **options).read()
+    assert asked.tolist() == [True] * len(pairs)
+    return pairs
+
+
+def refused(path: str, **options: Any) -> str:
+    """The message, a line that says which file it is about, without the folder."""
+    with pytest.raises(DataError) as error:
+        PairsFile(path, **options).read()
+    message = str(error.value)
+    assert "\n" not in message and path in message
+    return message.replace(path, Path(path).name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_format(put, kind: str) -> None:
+    path = put("pairs.of.two" + kind, encode(ROWS, kind))
+    pairs = read(path)
+    assert list(zip(pairs.texts("query"), pairs.texts("doc"))) == ROWS
+    assert pairs.texts("place") == [f"{path}:{row}" for row in (1, 2, 3)]
+
+
+def test_upper_case_extensions_byte_order_marks_and_repeated_rows(put) -> None:
+    pairs = read(put("A.CSV", b"\xef\xbb\xbf" + encode([ROWS[0], ROWS[1], ROWS[0]], ".csv")))
+    assert list(zip(pairs.texts("query"), pairs.texts("doc"))) == ROWS[:2]
+
+
+def test_large_strings_and_more_columns_than_two(put, tmp_path: Path) -> None:
+    columns = {"n": [1, 2], "doc": pa.array(["x", "y"], pa.large_string()), "query": ["a", "b"]}
+    parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
+    assert read(str(tmp_path / "a.parquet"), metadata=("n",)).texts("doc") == ["x", "y"]
+    rows = b'{"query": "a", "doc": "x"}\n\n{"more": 1, "doc": "y", "query": "b"}\n'
+    late = read(put("a.jsonl", rows), metadata=("*",))
+    assert late.texts("query") == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", [".jsonl", ".csv"])
+def test_texts_of_megabytes(put, kind: str) -> None:
+    long = [("a" * 3_000_000, "b"), ("c", "d" * 3_000_000)]
+    pairs = read(put("long" + kind, encode(long, kind)))
+    assert list(zip(pairs.texts("query"), pairs.texts("doc"))) == long
+
+
+@pytest.mark.parametrize("kind", [".jsonl", ".csv"])
+@pytest.mark.parametrize("block", [100, 101, 127, 1000])
+def test_a_block_may_end_anywhere(put, monkeypatch: pytest.MonkeyPatch, kind: str, block: int) -> None:
+    monkeypatch.setattr(readers, "_BLOCK", block)
+    rows = [(f"query,\n\n{i}", f'"doc"\n{i}\n') for i in range(50)]
+    pairs = read(put("a" + kind, encode(rows, kind)))
+    assert list(zip(pairs.texts("query"), pairs.texts("doc"))) == rows
+
+
+@pytest.mark.parametrize("kind", ["s", "ls", "li", "ln", "lls", "lln", "los", "ols", "oln", "lon"])
+def test_json_lines_are_what_python_reads(put, kind: str) -> None:
+    """Texts, numbers and nulls in lists and objects: Arrow alone loses the nulls that a first list begins with."""
+    draw = random.Random(kind)
+
+    def value(kind: str) -> Any:
+        if kind == "n" or draw.random() < 0.35:
+            return None
+        if kind == "s":
+            return draw.choice(["", "a", "null", "\u6f22"])
+        if kind == "i":
+            return draw.randint(-5, 5)
+        if kind[0] == "l":
+            return [value(kind[1:]) for _ in range(draw.randint(0, 3))]
+        return {"x": value(kind[1:]), "y": value("s")}
+
+    for _ in range(40):
+        rows = [{"a": value(kind), "b": value("ls")} for _ in range(draw.randint(1, 4))]
+        path = put("rows.jsonl", "\n".join(map(json.dumps, rows)).encode())
+        assert [row for block in readers.blocks(Path(path)) for row in block.table.to_pylist()] == rows
+
+
+def test_a_table_whose_columns_change_their_type_is_refused(put) -> None:
+    path = put("rows.jsonl", b'{"a": [1]}\n{"a": [2]}\n{"a": ["x"]}')
+    with pytest.raises(DataError, match=r"rows\.jsonl: a column changes its type on the way: "):
+        readers.read_table(Path(path))
+
+
+def test_texts_that_look_like_something_else_stay_texts(put) -> None:
+    rows = [("1", "2020-01-01"), ("word", "NA"), ("null", "word")]
+    pairs = read(put("a.csv", encode(rows, ".csv")))
+    assert list(zip(pairs.texts("query"), pairs.texts("doc"))) == rows
+
+
+@pytest.mark.parametrize("query", ["query", "anchor", "question", "premise", "sentence1", "text1"])
+@pytest.mark.parametrize(
+    "doc", ["doc", "document", "positive", "answer", "passage", "context", "hypothesis", "sentence2", "text2"]
+)
+def test_usual_names_of_columns(put, query: str, doc: str) -> None:
+    path = put("a.jsonl", json.dumps({"other": "z", doc: "x", query: "a"}).encode())
+    pairs = read(path, metadata=("other",))
+    assert (pairs.texts("query"), pairs.texts("doc")) == (["a"], ["x"])
+
+
+def test_of_two_usual_names_one_has_to_be_chosen(put) -> None:
+    path = put("a.csv", b"answer,question,anchor\n1a,2a,3a\n")
+    assert refused(path) == (
+        "a.csv has 2 columns that are usual for a query: question, anchor; "
+        "choose with data.query=question data.metadata=[anchor]"
+    )
+    assert read(path, query="anchor", metadata=("question",)).texts("query") == ["3a"]
+    chosen = read(path, query="answer", doc="question", metadata=("anchor",))
+    assert [chosen.texts(role) for role in ("query", "doc")] == [["1a"], ["2a"]]
+
+
+NAMES = "a.csv has no column that is usual for a {} ({}); it has {}: name one with data.{}=COLUMN"
+
+
+@pytest.mark.parametrize(
+    ("header", "options", "message"),
+    [
+        ("qery,doc", {}, NAMES.format("query", ", ".join(QUERY_NAMES), "qery, doc", "query")),
+        ("query,reply", {}, NAMES.format("doc", ", ".join(DOC_NAMES), "query, reply", "doc")),
+        (
+            "Query;Doc",
+            {},
+            "a.csv: its columns are divided by ';', and commas are expected: write it with commas, or hand it over, "
+            "tempera.train(..., data=pandas.read_csv('a.csv', sep=';'))",
+        ),
+        (
+            "title,body",
+            {"query": "titel"},
+            "a.csv has no column 'titel' for data.query; it has title, body. Did you mean title?",
+        ),
+        ("query,body", {"doc": "xyz"}, "a.csv has no column 'xyz' for data.doc; it has query, body."),
+        ("query,doc", {"doc": ""}, "a.csv has no column '' for data.doc; it has query, doc."),
+        ("query,doc,query", {}, "a.csv has 2 columns named 'query'; give each column a name of its own"),
+        ("query,doc,doc", {"doc": "doc"}, "a.csv has 2 columns named 'doc'; give each column a name of its own"),
+    ],
+)
+def test_columns_that_are_not_there(put, header: str, options: dict[str, str], message: str) -> None:
+    row = ("," if "," in header else ";").join("x" * (1 + header.count(",") + header.count(";")))
+    assert refused(put("a.csv", f"{header}\n{row}\n".encode()), **options) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "rows"),
+    [
+        ("a.csv", b'query,doc\na,b\n" ",c\nx,\n', ", row 2: column 'query' has no text (1 such rows)"),
+        ("a.csv", b'query,doc\na,b\nc,"\t\n"\nx,\n', ", row 2: column 'doc' has no text (2 such rows)"),
+        ("a.jsonl", b'{"query":"a","doc":"b"}\n{"query":null,"doc":"c"}\n', ", row 2: column 'query' has no text"),
+        ("a.jsonl", b'{"query":"a","doc":"b"}\n{"query":"c"}\n', ", row 2: column 'doc' has no text"),
+        ("a.jsonl", '{"query":"a","doc":"\u00a0\u2028"}\n'.encode(), ", row 1: column 'doc' has no text"),
+        ("a.json", b'{"query":null,"doc":"b"}\n', ", row 1: column 'query' has no text"),
+        ("a.json", b'{"query":1,"doc":"b"}\n', ": column 'query' holds int64, and texts are expected"),
+        ("a.csv", "query,doc\nx,y\né,b\n".encode("latin-1"), ", row 2: column 'query' is not UTF-8"),
+        ("a.jsonl", b'{"query":["a","b"],"doc":"b"}\n', ", row 1: column 'query' has several texts"),
+        ("a.jsonl", b'{"query":"a","doc":{"body":"b"}}\n', ": column 'doc' holds struct<body: string>, and texts"),
+        ("a.jsonl", b'{"query":"e","doc":"b"}\n' + '{"query":"é","doc":"b"}'.encode("latin-1"), ", row 2: not UTF-8"),
+        (
+            "a.jsonl",
+            b'{"query":"a","doc":"b"}\n{"query":1,"doc":"b"}\n',
+            ", row 2: column(/query) changed from string to",
+        ),
+        ("a.jsonl", b'{"query":"\\ud800","doc":"b"}\n', ", row 1: "),
+        ("a.jsonl", b'{"query":"a","doc":"b"}\n\noops\n', ", row 2: not JSON: "),
+        ("a.jsonl", b'{"query":"a","doc":', ", row 1: not JSON: "),
+        ("a.json", b'[{"query":"a","doc":"b"}]', ", row 1: an object of columns is expected: "),
+        ("a.jsonl", b'{"query":"a","doc":["b",""]}', ", row 1: column 'doc' has no text (1 such rows)"),
+        ("a.jsonl", b'{"query":"a","doc":[]}', ", row 1: column 'doc' has no text (1 such rows)"),
+        (
+            "a.csv",
+            b"query,doc\na,b\nc, c\n",
+            ", row 2: column 'doc' is its own query (1 such rows): take data.identical",
+        ),
+        ("a.jsonl", b'{"query":"a","doc":"b","neg":["c",""]}', ", row 1: column 'neg' has no text (1 such rows)"),
+        ("a.csv", b"query,doc,weight\na,b,1\nc,d,nan\n", ", row 2: column 'weight' is nan, and a finite number"),
+        ("a.csv", b"query,doc,weight\na,b,1\nc,d,-1\n", ", row 2: column 'weight' is -1, and a weight is at least 0"),
+        ("a.csv", b"query,doc,weight\na,b,much\n", ": column 'weight' holds string, and numbers are expected"),
+        ("a.csv", b"query,doc,score\na,b,1\n", ": column 'score' grades the pairs, and every row would train"),
+        ("a.csv", b"query,doc,doc_id\na,b,1\nc,d,\n", ", row 2: column 'doc_id' has no value (1 such rows)"),
+        (
+            "a.jsonl",
+            b'{"query":"a","pos":["b","c"],"pos_scores":[1],"neg":["d"]}',
+            ", row 1: column 'pos_scores' has 1 values for 2 texts",
+        ),
+        ("a.csv", b"query,doc\na,b\nx,y,z\n", ": not a readable csv file: "),
+        ("a.csv", b"\n\n", ": not a readable csv file: "),
+        ("a.csv", gzip.compress(b"query,doc\na,b\n", mtime=0), ": not a readable csv file: "),
+        ("a.csv.gz", b"query,doc\na,b\n", ": not a readable csv.gz file: "),
+        ("a.jsonl.gz", b'{"query":"a","doc":"b"}', ": not a readable jsonl.gz file: "),
+        ("a.csv.gz", gzip.compress(b"", mtime=0), ": not a readable csv.gz file: "),
+        ("a.jsonl.gz", gzip.compress(b"", mtime=0), " holds no rows: "),
+        ("a.parquet", b"query,doc\na,b\n", ": not a readable parquet file: "),
+    ],
+)
+def test_content_that_cannot_be_used(put, name: str, content: bytes, rows: str) -> None:
+    assert refused(put(name, content)).startswith(f"{name}{rows}")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"", "a.csv is empty: an empty data set cannot be trained on"),
+        ("a.csv.gz", b"", "a.csv.gz is empty: an empty data set cannot be trained on"),
+        ("a.parquet", b"", "a.parquet is empty: an empty data set cannot be trained on"),
+        ("a.csv", b"query,doc\n", "a.csv holds no rows: an empty data set cannot be trained on"),
+        ("a.csv", b"any,names\r\n", "a.csv holds no rows: an empty data set cannot be trained on"),
+        ("a.jsonl", b"\n\n", "a.jsonl holds no rows: an empty data set cannot be trained on"),
+    ],
+)
+def test_files_without_rows(put, name: str, content: bytes, message: str) -> None:
+    assert refused(put(name, content)) == message
+
+
+def test_a_parquet_file_without_rows(put) -> None:
+    path = put("a.parquet", b"")
+    parquet.write_table(pa.table({"query": pa.array([], pa.string()), "doc": pa.array([], pa.string())}), path)
+    assert refused(path) == "a.parquet holds no rows: an empty data set cannot be trained on"
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a", "a.gz", "a.parquet.gz", "a.tar.gz", "csv", "a.csv.zip"])
+def test_extensions_that_are_not_known(put, name: str) -> None:
+    kind = {"a.txt": ".txt", "a.gz": ".gz", "a.csv.zip": ".zip"}.get(name, name[1:] or "")
+    kind = "a file without extension" if name in ("a", "csv") else kind
+    assert refused(put(name, b"query,doc\na,b\n")) == f"{name}: cannot read {kind}; give one of {', '.join(KINDS)}"
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "link.csv").symlink_to(tmp_path / "nowhere.csv")
+    for name in ("nowhere.csv", "nowhere", "link.csv", "folder.csv/a.csv"):
+        assert refused(str(tmp_path / name)) == f"no such file: {Path(name).name}"
+
+
+def test_a_folder_may_be_called_as_a_file(tmp_path: Path) -> None:
+    """As those that Spark and Dask write."""
+    folder = tmp_path / "pairs.parquet"
+    folder.mkdir()
+    assert "holds no file to read" in refused(str(folder))
+    for i in range(2):
+        parquet.write_table(pa.table({"query": [f"q{i}"], "doc": [f"d{i}"]}), folder / f"part-{i}.parquet")
+    assert list(read(str(folder)).texts("doc")) == ["d0", "d1"]
+
+
+@pytest.mark.parametrize("kind", [".csv.gz", ".jsonl.gz", ".parquet"])
+def test_damaged_files(put, kind: str) -> None:
+    """Cut short anywhere, or with any eighth byte and its neighbours overwritten: read as before, or refused in a line."""
+    content = encode(ROWS * 40, kind)
+    every = [content[:end] for end in range(1, len(content), 1 + len(content) // 40)]
+    flipped = [content[:at] + b"\xff" * 4 + content[at + 4 :] for at in range(0, len(content), 1 + len(content) // 80)]
+    refusals: list[str] = []
+    for damaged in [*every, *flipped]:
+        path = put("a" + kind, damaged)
+        try:
+            PairsFile(path).read()
+        except DataError as error:
+            refusals.append(str(error))
+    assert len(refusals) > 90 and all("\n" not in message and path in message for message in refusals)
+    assert len(every) > 30 and refused(put("b" + kind, content[:-9])).startswith(
+        f"b{kind}: not a readable {kind[1:]} file: "
+    )
+
+
+def test_the_module_needs_no_other_to_be_imported_first(put) -> None:
+    path = put("a.jsonl", encode(ROWS, ".jsonl"))
+    code = f"from tempera.text.sources import PairsFile; print(len(PairsFile({path!r}).read()[0]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "3\n"

