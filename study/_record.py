@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tempera.experiments.outcome import Outcome, read_outcomes
 
 from tempera.experiments.grid import axes_of
 from tempera.experiments.noise import best_region
-from tempera.experiments.outcome import Outcome, read_outcomes
 from tempera.experiments.result import CONFIDENCE, Point, Sweep
 
 METRIC = "ndcg@10"

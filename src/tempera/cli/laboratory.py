@@ -10,6 +10,15 @@ import typer
 from ..errors import TemperaError
 from .shared import Arguments, Json, answer, one_with_roles, say, split
 
+Output = Annotated[
+    Path,
+    typer.Option("--output", "-o", metavar="DIR", help="Output folder; an interrupted run of this command is resumed."),
+]
+Jobs = Annotated[
+    int, typer.Option("--jobs", "-j", min=1, help="Runs at once, each in a process of its own; they share the cores.")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Forget earlier results in the output folder.")]
+
 
 def sweep(
     arguments: Arguments = None,
@@ -18,25 +27,25 @@ def sweep(
         typer.Option(
             "--over",
             metavar="FIELD=VALUES",
-            help="low:high:log:count, low:high:linear:count or a,b,c; twice for a grid.",
+            help="An option and its values: low:high:log:count, low:high:linear:count or a,b,c. Give it twice for a grid.",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs of each point.")] = 3,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Goes on with what it holds.")] = Path(
-        "runs/sweep"
-    ),
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of runs of each point.")] = 3,
+    output: Output = Path("runs/sweep"),
     learned: Annotated[
-        str, typer.Option("--learned", metavar="T,T,...", help="Starting values of temperatures that are learned.")
+        str, typer.Option("--learned", metavar="T,T,...", help="First values of temperatures that are learned.")
     ] = "",
     scheduled: Annotated[
         str,
-        typer.Option("--scheduled", metavar="A:B,...", help="First and last values of temperatures on a schedule."),
+        typer.Option("--scheduled", metavar="A:B,...", help="First and last values of scheduled temperatures."),
     ] = "",
     metric: Annotated[
-        str | None, typer.Option("--metric", help="By which points are compared; default ndcg@10, or else the first.")
+        str | None,
+        typer.Option("--metric", help="Metric to compare points by (default: ndcg@10, else the first one measured)."),
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at once, on CPUs, one thread each.")] = 1,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Forget what --output holds.")] = False,
+    jobs: Jobs = 1,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Make more than 1,000 runs.")] = False,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Train at every value of an option, with several seeds: a table, a picture, and the best region."""
@@ -44,66 +53,58 @@ def sweep(
 
     file, overrides = split(arguments or [])
     if not over:
-        raise TemperaError(
-            "--over is needed: which option takes which values, objective.temperature=0.01:0.5:log:8 or so"
-        )
+        raise TemperaError("--over is required, e.g. --over objective.temperature=0.01:0.5:log:8")
     try:
         starts = [float(part) for part in learned.split(",") if part.strip()]
     except ValueError:
-        raise TemperaError(f"--learned has {learned!r}, and temperatures such as 0.02,0.1,0.5 are expected") from None
+        raise TemperaError(f"--learned has {learned!r}; give temperatures, such as 0.02,0.1,0.5") from None
     schedules = [_schedule(part) for part in scheduled.split(",") if part.strip()]
-    found = run_sweep(file, over, seeds, output, overrides, starts, schedules, metric, overwrite, jobs)
-    answer(found.json(), as_json, lambda: say(f"{found}\npicture: {found.folder}/sweep.svg"))
+    result = run_sweep(file, over, seeds, output, overrides, starts, schedules, metric, overwrite, jobs, yes)
+    answer(result.json(), as_json, lambda: say(f"{result}\npicture: {result.folder}/sweep.svg"))
 
 
 def tune(
     arguments: Arguments = None,
     space: Annotated[
-        Path | None, typer.Option("--space", metavar="SPACE.yaml", help="Of each field a range or choices.")
+        Path | None,
+        typer.Option("--space", metavar="SPACE.yaml", help="File with a range or a list of choices for each option."),
     ] = None,
-    trials: Annotated[int, typer.Option("--trials", min=1, help="How many are to end, of all workers.")] = 25,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Goes on with what it holds.")] = Path(
-        "runs/tune"
-    ),
+    trials: Annotated[
+        int, typer.Option("--trials", min=1, help="Total number of completed trials, over all workers.")
+    ] = 25,
+    output: Output = Path("runs/tune"),
     metric: Annotated[
-        str | None, typer.Option("--metric", help="What is to be high; default ndcg@10, or else the first.")
+        str | None, typer.Option("--metric", help="Metric to maximise (default: ndcg@10, else the first one measured).")
     ] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Trials at once.")] = 1,
-    keep: Annotated[int, typer.Option("--keep", min=0, help="The best so many keep their run folder.")] = 1,
+    jobs: Jobs = 1,
+    keep: Annotated[int, typer.Option("--keep", min=0, help="Number of best trials whose run folder is kept.")] = 1,
     storage: Annotated[
-        str | None, typer.Option("--storage", metavar="URL", help="Shared by workers on several machines.")
+        str | None, typer.Option("--storage", metavar="URL", help="Database that workers on several machines share.")
     ] = None,
-    study: Annotated[str, typer.Option("--study", metavar="NAME", help="Its name in the storage.")] = "tempera",
-    prune: Annotated[bool, typer.Option("--prune/--no-prune", help="Give up bad trials on the way.")] = True,
+    study: Annotated[
+        str, typer.Option("--study", metavar="NAME", help="Name of the study in the database.")
+    ] = "tempera",
+    prune: Annotated[bool, typer.Option("--prune/--no-prune", help="Stop bad trials on the way.")] = True,
     lost_after: Annotated[
-        float, typer.Option("--lost-after", min=1, metavar="SECONDS", help="When a silent worker counts as gone.")
+        float,
+        typer.Option(
+            "--lost-after", min=1, metavar="SECONDS", help="Silence after which another worker counts as lost."
+        ),
     ] = 60.0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Forget what --output holds.")] = False,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Look for the best configuration by Bayesian search, every trial in a process of its own."""
+    """Search the best configuration by Bayesian optimisation (Optuna's TPE)."""
     from ..experiments.tune import tune as run_tuning
 
     file, overrides = split(arguments or [])
     if space is None:
-        raise TemperaError("--space is needed: a YAML file of fields, such as objective.temperature: 0.01:0.5:log")
-    found = run_tuning(
-        file,
-        space,
-        trials,
-        output,
-        overrides,
-        metric=metric,
-        workers=workers,
-        keep=keep,
-        storage=storage,
-        study=study,
-        prune=prune,
-        lost_after=lost_after,
-        overwrite=overwrite,
+        raise TemperaError("--space is required: a YAML file of options, such as objective.temperature: 0.01:0.5:log")
+    result = run_tuning(
+        file, space, trials, output, overrides, metric, jobs, keep, storage, study, prune, lost_after, overwrite
     )
-    end = f"picture: {found.folder}/tune.svg\ntrain it: tempera train {found.folder}/best.yaml"
-    answer(found.json(), as_json, lambda: say(f"{found}\n{end}"))
+    end = f"picture: {result.folder}/tune.svg\ntrain it: tempera train {result.folder}/best.yaml"
+    answer(result.json(), as_json, lambda: say(f"{result}\n{end}"))
 
 
 def calibrate(
@@ -143,4 +144,4 @@ def _schedule(text: str) -> tuple[float, float]:
     try:
         return float(first), float(last)
     except ValueError:
-        raise TemperaError(f"--scheduled has {text!r}, and two temperatures such as 0.2:0.02 are expected") from None
+        raise TemperaError(f"--scheduled has {text!r}; give two temperatures, such as 0.2:0.02") from None

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import OutputError
-from .outcome import write_whole
+from .record import write_file
 
 _LOCK = "lock"
 _PATIENCE = 3.0  # seconds for what a killed process has started to end
@@ -47,7 +47,7 @@ def claimed(folder: Path, name: str, about: str, what: str, overwrite: bool) -> 
             raise OutputError(
                 f"--output {folder} holds a {what} of another configuration ({known}); give another folder, or --overwrite"
             )
-        write_whole(known, about.encode())
+        write_file(known, about.encode())
         yield
 
 

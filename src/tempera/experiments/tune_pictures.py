@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..artifacts.pictures import canvas, label, number, svg_of
+from .record import Record
 from .space import Choices, Field
-from .trials import Trial, Tuning, ranked, shown
+from .tables import shown
+from .trials import Tuning, ranked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -111,7 +113,7 @@ def _scale(axes: Axes, i: int, field: Field) -> None:
         )
 
 
-def _height(field: Field, trial: Trial) -> float:
+def _height(field: Field, trial: Record) -> float:
     if field.name not in trial.params:
         return _ABSENT
     value, domain = trial.params[field.name], field.domain
