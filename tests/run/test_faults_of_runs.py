@@ -25,7 +25,7 @@ from tempera.artifacts.run_folder import train as training
 from tempera.engine import loop
 from tempera.engine.faults import NotFinite
 from tempera.errors import OutputError, TemperaError
-from tempera.io.files import write_json
+from tempera.io.documents import write_json
 from tempera.ranking.spread import effective_rank, spread
 from tempera.recommend.timeline import reserved
 from tempera.run.alarms import Alarms
