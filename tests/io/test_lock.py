@@ -30,7 +30,7 @@ def holder(path: Path, seconds: float) -> subprocess.Popen[str]:
 def test_another_process_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     process = holder(path, 60)
-    with pytest.raises(OutputError, match="^somebody is there$"), alone(path, "somebody is there"):
+    with pytest.raises(OutputError, match=r"^somebody is there$"), alone(path, "somebody is there"):
         pytest.fail("two hold it")
     process.kill()
     process.communicate()
