@@ -88,12 +88,13 @@ def staged(output: Path, overwrite: bool = False) -> Iterator[Path]:
         OutputError: `output` holds something and may not be replaced, another process writes there, or it cannot be written.
     """
     output, partial = _places(output)
-    _refuse(output, overwrite)
     busy = f"{partial}: another process is writing there; wait for it, or give another --output"
-    with as_output_error(output, partial), alone(output.with_name(f"{output.name}.lock"), busy):
-        _refuse(output, overwrite)  # another process may have finished in between
-        with new_folder(output) as folder:
-            yield folder
+    with as_output_error(output, partial):
+        _refuse(output, overwrite)
+        with alone(output.with_name(f"{output.name}.lock"), busy):
+            _refuse(output, overwrite)  # another process may have finished in between
+            with new_folder(output) as folder:
+                yield folder
 
 
 def append(path: Path, content: bytes) -> None:

@@ -32,7 +32,7 @@ def require(library: str, purpose: str, *modules: str) -> None:
     >>> require("tune", "tempera tune", "no_such_module")
     Traceback (most recent call last):
         ...
-    tempera.errors.MissingLibrary: tempera tune needs no_such_module: pip install 'tempera[tune]'
+    tempera.errors.MissingLibrary: tempera tune needs no-such-module: pip install 'tempera[tune]'
     """
     for module in modules or EXTRAS.get(library, (library,)):
         if find_spec(module) is None:
