@@ -35,6 +35,8 @@ def alone(path: Path, busy: str, seconds: float = 0.0, patient: bool = False) ->
         ...
     tempera.errors.OutputError: another process is writing
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()  # where no file can be made, this is an OSError; the lock would take it for another process
     lock = FileLock(path)
     try:
         lock.acquire(timeout=seconds, poll_interval=0.1)
