@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,9 +17,9 @@ from typing import Any, Literal
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from ..errors import DataError, OutputError
+from ..io.console import logger, progress_bar
 from ..io.untrusted import parsed
 
 Keys = NDArray[np.bytes_]
@@ -115,7 +114,7 @@ class Store:
                 missing = np.flatnonzero(self.find(keys) < 0)
                 missing = np.sort(missing[np.unique(keys[missing], return_index=True)[1]])
                 self._cut()
-                with tqdm(total=len(missing), desc=progress, unit="row", disable=None if progress else True) as bar:
+                with progress_bar(progress, len(missing), "row") as bar:
                     for start in range(0, len(missing), SHARD):
                         chosen = missing[start : start + SHARD]
                         self._append(keys[chosen], compute(chosen))
@@ -184,7 +183,7 @@ class Store:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                tqdm.write(f"waiting for another process that fills {self.folder}", file=sys.stderr)
+                logger.info(f"waiting for another process that fills {self.folder}")
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 

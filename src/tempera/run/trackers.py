@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -17,9 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
 from ..errors import ConfigError, OutputError, TemperaError
+from ..io.console import logger
 
 if TYPE_CHECKING:  # importing it takes 2 s
     from accelerate.tracking import GeneralTracker
@@ -148,10 +146,7 @@ class _Trackers:
                 tracker.log(values, step=step)
             except Exception as error:
                 del self.running[name]
-                tqdm.write(
-                    f"train.report_to: {name} gets no more of this run: {_line(error)}; log.jsonl has all",
-                    file=sys.stderr,
-                )
+                logger.warning(f"train.report_to: {name} gets no more of this run: {_line(error)}; log.jsonl has all")
         self.told.last[event] = step
         self.write()
 
@@ -161,7 +156,7 @@ class _Trackers:
             try:
                 tracker.finish()
             except Exception as error:
-                tqdm.write(f"train.report_to: {name} does not end well: {_line(error)}", file=sys.stderr)
+                logger.warning(f"train.report_to: {name} does not end well: {_line(error)}")
 
     def write(self) -> None:
         """Note how far they were told."""
