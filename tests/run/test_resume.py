@@ -19,8 +19,8 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 
-from tempera.artifacts.run_folder import resume as checkpoints
 from tempera.errors import DataError, OutputError
+from tempera.run import resume as checkpoints
 from tempera.run.train import train
 
 TIMES = {"seconds", "replaying", "peak_memory_bytes"}  # of metrics.json
@@ -340,7 +340,7 @@ def test_a_second_signal_ends_at_once() -> None:
 def test_a_folder_that_somebody_writes_is_not_taken_from_him(
     options_of: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
-    from tempera.io.files import staged
+    from tempera.io.atomic import staged
 
     with staged(tmp_path / "run") as folder:
         (folder / "here").write_text("")

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from ..engine.faults import Fault, NotFinite
 from ..engine.loop import Progress
 from ..errors import TemperaError
-from ..io.files import JsonLines
+from ..io.documents import JsonLines
 from ..ranking.compare import bootstrap
 from ..ranking.spread import Spread
 from .resume import Checkpoints

@@ -31,7 +31,8 @@ from ..engine.devices import Devices, one_voice, start
 from ..engine.faults import broken
 from ..engine.shards import gather, refuse_compiled, shard
 from ..errors import DataError, TemperaError
-from ..io.files import JsonLines, staged
+from ..io.atomic import staged
+from ..io.documents import JsonLines
 from ..ranking.sample import Budget
 from ..recommend.interactions import Handed, Interactions
 from ..recommend.recommendation import Recommendation

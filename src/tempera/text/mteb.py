@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from ..io.require import require
 from .embedder import Model
 
 Vectors = NDArray[np.float32]
@@ -61,10 +62,9 @@ class MtebModel:
     @cached_property
     def mteb_model_meta(self) -> Any:
         """What MTEB writes beside the scores."""
-        try:
-            from mteb.models import ModelMeta
-        except ImportError:
-            raise DataError("MTEB's tasks need mteb: pip install 'tempera[mteb]'") from None
+        require("mteb", "MTEB")
+        from mteb.models import ModelMeta
+
         place = self.model.folder.resolve()
         name = place.parent.name if place.name == "model" else place.name
         about = {"name": f"tempera/{name}", "revision": self.revision, "similarity_fn_name": "cosine"}
