@@ -155,7 +155,7 @@ def test_pruned_is_what_is_below_the_median(url: str) -> None:
     asked = found.ask(SPACE)
     assert asked is not None
     assert not found.report(asked[0], 0.0, 1)  # too early
-    assert found.report(asked[0], 0.59, 2)  # the median is 2 * .3
+    assert found.report(asked[0], 0.59, 2)  # the median is 2 * 0.3
     assert found.finish(asked[0], {}) and found.trials[-1].state.name == "PRUNED"
     assert found.trials[-1].value == 0.59
     asked = found.ask(SPACE)

@@ -19,8 +19,8 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 
-from tempera.artifacts.run_folder import resume as checkpoints
 from tempera.errors import DataError, OutputError
+from tempera.run import resume as checkpoints
 from tempera.run.train import train
 
 TIMES = {"seconds", "replaying", "peak_memory_bytes"}  # of metrics.json

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tempera.artifacts.run_folder import trackers
 from tempera.errors import ConfigError, OutputError, TemperaError
+from tempera.run import trackers
 from tempera.run.trackers import tracked
 from tempera.run.train import train
 

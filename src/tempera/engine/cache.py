@@ -180,7 +180,7 @@ class Cache:
 
     Args:
         mode: "auto" keeps the graphs that fit `memory`; "never" keeps all, so no row is embedded twice; "always" keeps none.
-        memory: bytes for kept graphs, or, up to 1, a share of the free memory; None is 4 GiB on a CPU and .8 of what is
+        memory: bytes for kept graphs, or, up to 1, a share of the free memory; None is 4 GiB on a CPU and 0.8 of what is
             free on a GPU.
         tokens: most tokens of a micro-batch, padding counted; None is what 256 MiB hold on a CPU, 1/8 of `memory` on a GPU.
         autocast: a context in which the towers run.

@@ -71,7 +71,7 @@ class ContrastiveLoss(nn.Module):
         gather_across_devices: take negatives from all processes, and return the loss of all their rows. In one step all
             processes have the same loss: give several data sets one.
         cache: "auto" keeps what fits `cache_memory`, and embeds the rest again; "never" keeps all, "always" nothing.
-        cache_memory: bytes for kept graphs, or up to 1 a share of what is free; None is 4 GiB on a CPU, .8 on a GPU.
+        cache_memory: bytes for kept graphs, or up to 1 a share of what is free; None is 4 GiB on a CPU, 0.8 on a GPU.
         micro_batch_tokens: most tokens that are embedded together, padding counted; None is chosen by the memory.
 
     Raises:
