@@ -14,8 +14,8 @@ from tqdm import tqdm
 
 from ..artifacts.pictures import label, number
 from ..engine.devices import start
+from ..engine.digest import digest
 from ..errors import ConfigError, OutputError, TemperaError
-from ..run.train import digest
 from . import parallel
 from .claim import claimed
 from .grid import axes_of
