@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ def recommender(tmp_path: Path) -> dict[str, Any]:
         "data": {"source": "interactions", "path": str(tmp_path / "taken.parquet"), "split": "leave_last_out"},
         "tower": {"kind": "features", "dimensions": 8, "query_layers": [16], "dropout": 0.1},
         "train": {"batch_size": 40, "max_steps": 6, "sampled": 5},
-        "evaluation": {"metrics": ["hit@3"], "queries": 12},
+        "evaluation": {"metrics": ["hit@3"], "validation": 12},
     }
 
 
@@ -38,7 +38,7 @@ def small(pairs_file: Path) -> dict[str, Any]:
         "data": {"source": "pairs", "path": str(pairs_file)},
         "tower": {"dimensions": 16, "vocabulary": 300},
         "train": {"batch_size": 32, "seed": 5},
-        "evaluation": {"queries": 40, "bm25": False},
+        "evaluation": {"queries": 40, "validation": 60, "bm25": False},
     }
 
 
@@ -67,3 +67,14 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures take longer than the runs."""
     for module in (sweep, tune):
         monkeypatch.setattr(module, "picture", lambda _: {})
+
+
+@pytest.fixture
+def validated() -> Callable[[Any], dict[str, float]]:
+    """The metrics of a run's validation queries after its last step."""
+
+    def metrics(run: Any) -> dict[str, float]:
+        records = map(json.loads, (run.folder / "log.jsonl").read_text().splitlines())
+        return [record["metrics"] for record in records if record["event"] == "evaluation"][-1]
+
+    return metrics

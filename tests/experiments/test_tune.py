@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import json
 import signal
 import subprocess
@@ -26,6 +25,7 @@ from tempera.experiments.record import Record
 from tempera.experiments.sweep import sweep
 from tempera.experiments.trials import Tuning, ranked
 from tempera.experiments.tune import tune
+from tempera.io.lock import alone
 from tempera.run.train import train
 
 optuna = pytest.importorskip("optuna")
@@ -57,28 +57,28 @@ def until(what: Callable[[], bool]) -> None:
 # ---- the trials
 
 
-def test_a_trial_is_the_run_alone(finished: Tuning, small: dict[str, Any], tmp_path: Path) -> None:
+def test_a_trial_is_the_run_alone(finished: Tuning, small: dict[str, Any], tmp_path: Path, validated: Any) -> None:
     trial = next(trial for trial in finished.trials if trial.done and trial is not finished.best)
     chosen = [f"{name}={value}" for name, value in trial.params.items()]
     alone = train(small, tmp_path / "run", [*SHORT, *chosen])
-    assert trial.metrics == alone.metrics["trained"] and trial.value == trial.metrics["ndcg@10"]
+    assert trial.metrics == validated(alone) != alone.metrics["trained"] and trial.value == trial.metrics["ndcg@10"]
     log = [json.loads(line) for line in (alone.folder / "log.jsonl").read_text().splitlines()]
     on_the_way = [record["metrics"]["ndcg@10"] for record in log if record["event"] == "evaluation"][1:-1]
     assert list(trial.on_the_way) == on_the_way
 
 
-def test_the_best_configuration_gives_the_same_again(finished: Tuning, tmp_path: Path) -> None:
+def test_the_best_configuration_gives_the_same_again(finished: Tuning, tmp_path: Path, validated: Any) -> None:
     again = train(finished.folder / "best.yaml", tmp_path / "run")
-    assert again.metrics["trained"] == finished.best.metrics
+    assert validated(again) == finished.best.metrics
     assert max(trial.value or 0 for trial in finished.trials if trial.done) == finished.best.value
     assert yaml.safe_load((finished.folder / "best.yaml").read_text()) == finished.config
 
 
-def test_the_best_run_stays_and_no_other(finished: Tuning, tmp_path: Path) -> None:
+def test_the_best_run_stays_and_no_other(finished: Tuning, tmp_path: Path, validated: Any) -> None:
     (folder,) = (finished.folder / "trials").iterdir()
     assert int(folder.name) == finished.best.number
     run = Run(folder)
-    assert run.metrics["trained"] == finished.best.metrics and run.search("kaban lodor", 3)
+    assert validated(run) == finished.best.metrics and run.search("kaban lodor", 3)
     assert yaml.safe_load((folder / "config.yaml").read_text())["objective"] == finished.config["objective"]
 
 
@@ -205,15 +205,13 @@ def test_a_killed_tuning_goes_on(small: dict[str, Any], tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_failures_are_told_and_counted(
-    small: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failures_are_told_and_counted(small: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     space = {"train.learning_rate": [0.03, 1e38]}
     result = tune(small, space, 6, tmp_path / "out", SHORT)
     failed = [trial for trial in result.trials if trial.state == "failed"]
     assert failed and len(result.trials) == 6
     assert all("lower train.learning_rate" in (trial.error or "") for trial in failed)
-    assert capsys.readouterr().err.count(" failed: the ") == len(failed)
+    assert caplog.text.count(" failed: the ") == len(failed)
     assert f"{len(failed)} failed: the " in str(result)
     with pytest.raises(TemperaError, match=r"none of 2 trials has succeeded; the first error is: the \w+"):
         tune(small, {"train.learning_rate": [1e38, 2e38]}, 2, tmp_path / "none", SHORT)
@@ -309,8 +307,7 @@ def test_an_output_of_something_else_is_left_alone(
         tune(small, {"objective.temperature": [0.1, 0.2]}, 1, out, ["train.max_steps=1"])
     monkeypatch.setattr(claim, "_PATIENCE", 0.0)
     before = sorted(out.rglob("*"))
-    with (out / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone(out / "lock", "busy"):
         for overwrite in (False, True):
             with pytest.raises(OutputError, match="is in use by another process; every tuning"):
                 tune(small, SPACE, 1, out, ["train.max_steps=1"], overwrite=overwrite)

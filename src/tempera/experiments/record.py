@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import OutputError
+from ..io.atomic import write_file
+from ..io.documents import read_json_lines
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def read_records(path: Path) -> list[Record]:
     if not path.is_file():
         return []
     try:
-        return [Record(**line) for line in map(json.loads, path.read_text(encoding="utf-8").splitlines())]
+        return [Record(**line) for line in read_json_lines(path)]
     except (ValueError, TypeError):
         raise OutputError(f"{path} was not written by a sweep; give another folder, or --overwrite") from None
 
@@ -135,16 +136,3 @@ def read_records(path: Path) -> list[Record]:
 def write_records(path: Path, records: Iterable[Record]) -> None:
     """Write one JSON object a line; a kill leaves the old file or the new one."""
     write_file(path, "".join(f"{record.json()}\n" for record in records).encode())
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Replace a file by another content, or leave it as it is."""
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from None

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, OutputError
+from ..io.documents import parsed
 from .record import Record
 from .template import PlannedRun
 from .training import Report
@@ -77,7 +78,7 @@ class Worker:
             line = process.stdout.readline()
             if not line:
                 raise EOFError
-            answer = json.loads(line)
+            answer = parsed(line)
             if "evaluation" not in answer:
                 return Record(**answer)
             order = report(answer["evaluation"])

@@ -7,7 +7,6 @@ Optuna's heartbeat has been silent for too long.
 
 from __future__ import annotations
 
-import json
 import socket
 import time
 import warnings
@@ -18,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ConfigError, OutputError, TemperaError
+from ..errors import ConfigError, MissingLibrary, OutputError, TemperaError
+from ..io.documents import parsed
+from ..io.require import require
 from .record import Record
 from .runner import Stopped
 from .space import Space
@@ -45,12 +46,11 @@ def load_optuna() -> Any:
     """Return Optuna, which then keeps quiet.
 
     Raises:
-        ConfigError: it is not installed.
+        MissingLibrary: it is not installed.
     """
-    try:
-        import optuna
-    except ModuleNotFoundError:
-        raise ConfigError("tuning needs optuna: pip install 'tempera[tune]'") from None
+    require("tune", "tuning")
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     return optuna
@@ -120,8 +120,8 @@ class Tpe:
                     storage=storage, study_name=name, direction="maximize", load_if_exists=True
                 )
             except ModuleNotFoundError as error:
-                driver = "'psycopg[binary]'" if (error.name or "").startswith("psycopg") else error.name
-                raise ConfigError(f"--storage {_public(url)} needs a driver: pip install {driver}") from None
+                driver = "'psycopg[binary]'" if (error.name or "").startswith("psycopg") else str(error.name)
+                raise MissingLibrary(f"--storage {_public(url)} needs a driver: pip install {driver}") from None
             except Exception as error:  # whatever drivers of databases raise
                 if not left:
                     reason = " ".join(str(error.__cause__ or error).split())
@@ -188,7 +188,7 @@ class Tpe:
         except Stopped:
             self._again(self.study, self._trials[trial.number])
             raise
-        trial.set_user_attr("record", json.loads(replace(record, per_query=()).json()))
+        trial.set_user_attr("record", parsed(replace(record, per_query=()).json()))
         if record.error is not None:
             raise _Unfinished
         if record.pruned:

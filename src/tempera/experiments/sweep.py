@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from tqdm import tqdm
-
 from ..artifacts.pictures import label, number
 from ..errors import TemperaError
+from ..io.atomic import write_file
+from ..io.console import logger, progress_bar
 from .claim import claimed
 from .grid import axes_of
 from .points import SweepPlan
-from .record import read_records, write_file, write_records
+from .record import read_records, write_records
 from .result import Sweep
 from .runner import Runner, Worker
 from .sweep_pictures import picture
@@ -86,19 +85,16 @@ def _run(plan: SweepPlan, runner: Runner) -> None:
     todo = [run for run in plan.runs if run.record.key not in records or not records[run.record.key].done]
     done, metric, lock = len(plan.runs) - len(todo), plan.template.metric, Lock()
     points = len(plan.runs) // len(plan.seeds)
-    tqdm.write(
-        f"sweep: {len(plan.runs):,} runs, {points:,} points with {len(plan.seeds)} seeds each; {done:,} are done",
-        file=sys.stderr,
+    logger.info(
+        f"sweep: {len(plan.runs):,} runs, {points:,} points with {len(plan.seeds)} seeds each; {done:,} are done"
     )
     if others := len(records.keys() - {run.record.key for run in plan.runs}):
-        tqdm.write(
-            f"{folder / _POINTS} keeps {others} runs of other points, which this sweep leaves out", file=sys.stderr
-        )
+        logger.info(f"{folder / _POINTS} keeps {others} runs of other points, which this sweep leaves out")
     for record in records.values():
         runner.know(record)
     numbered = enumerate(todo)
 
-    with tqdm(total=len(plan.runs), initial=done, desc="sweep", unit="run") as bar:
+    with progress_bar("sweep", len(plan.runs), "run", done) as bar:
 
         def loop(worker: Worker) -> None:
             for place, run in numbered:
@@ -110,6 +106,6 @@ def _run(plan: SweepPlan, runner: Runner) -> None:
                     if record.value is not None:
                         bar.set_postfix_str(f"{record.name}: {label(metric)} {number(record.value)}")
                     else:
-                        tqdm.write(f"failed: {record.name}: {record.error}", file=sys.stderr)
+                        logger.warning(f"failed: {record.name}: {record.error}")
 
         runner.all(loop)

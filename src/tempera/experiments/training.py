@@ -18,10 +18,11 @@ from ..config import Options
 from ..core.batch import Batch
 from ..core.diagnose import diagnose
 from ..engine.devices import start
+from ..engine.digest import digest
 from ..errors import TemperaError
-from ..io.files import JsonLines
+from ..io.documents import JsonLines
 from ..run.task import Task, Verdict
-from ..run.train import Job, digest
+from ..run.train import Job
 from ..towers.pair import Encoder
 from .record import Record
 
@@ -132,7 +133,7 @@ class Trainings:
 
 def judged(task: Task) -> Verdict:
     """Return the verdict by which runs are compared."""
-    return task.judge(whole=False)
+    return task.judge("validation")
 
 
 def ends(log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from tqdm import tqdm
-
 from .. import config as configuration
 from ..artifacts.pictures import label, number
 from ..errors import ConfigError, TemperaError
+from ..io.atomic import write_file
+from ..io.console import logger, progress_bar
 from .claim import claimed
-from .record import Record, write_file
+from .record import Record
 from .runner import Runner, Worker
 from .space import Space
 from .study import Report, Tpe
@@ -106,7 +105,7 @@ class _Search:
         for record in self.asker.records:
             self.runner.know(record)
         self.tidy()
-        with tqdm(total=self.asker.budget, desc="tune", unit="trial") as self.bar:
+        with progress_bar("tune", self.asker.budget, "trial") as self.bar:
             self.runner.all(self._loop)
             self._show()
         return self._result()
@@ -135,7 +134,7 @@ class _Search:
             bar = best[self.keep - 1].value if 0 < self.keep <= len(best) else None
             record = self.runner.make(worker, run, f"{trial.number:04}", report, self.keep > 0, bar)
         if record.error is not None:
-            tqdm.write(f"trial {trial.number} failed: {record.error}", file=sys.stderr)
+            logger.warning(f"trial {trial.number} failed: {record.error}")
         return record
 
     def tidy(self) -> None:

@@ -8,6 +8,7 @@ that no run outlives the program that started it, however that ended.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import threading
@@ -16,6 +17,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from ..io.documents import parsed
 from .record import Record
 from .training import Report, Trainings
 
@@ -26,6 +28,7 @@ def serve(run: Callable[[dict[str, Any], Report], Record]) -> None:
     """Make runs until the input ends."""
     orders: SimpleQueue[Any] = SimpleQueue()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")  # standard output is for what runs print
+    logging.basicConfig(level="INFO", format="%(message)s")  # on standard error, which each run has for itself
     threading.Thread(target=_listen, args=(orders,), daemon=True).start()
 
     def answer(line: str) -> None:
@@ -50,7 +53,7 @@ def serve(run: Callable[[dict[str, Any], Report], Record]) -> None:
 
 def _listen(orders: SimpleQueue[Any]) -> None:
     for line in sys.stdin:
-        orders.put(json.loads(line))
+        orders.put(parsed(line))
     os._exit(1)
 
 
