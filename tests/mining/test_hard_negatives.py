@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from typing import Any
 
@@ -166,3 +167,19 @@ def test_refusals() -> None:
     pytest.importorskip("faiss")
     with pytest.raises(ConfigError, match="FAISS makes no index 'Nonsense'"):
         by_faiss(np.eye(2, dtype=np.float32), "Nonsense")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"relative_margin": math.nan}, "relative_margin is nan; give a number from 0 to 1"),
+        ({"relative_margin": 4.0}, "relative_margin is 4; give a number from 0 to 1"),
+        ({"relative_margin": -0.5}, "relative_margin is -0.5; give a number from 0 to 1"),
+        ({"absolute_margin": math.inf}, "absolute_margin is inf; give a number that is at least 0"),
+        ({"cross_margin": -1.0}, "cross_margin is -1; give a number that is at least 0"),
+    ],
+)
+def test_margins_that_drop_everything_are_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        Mining(**options)  # type: ignore[arg-type]
+    assert str(error.value) == message

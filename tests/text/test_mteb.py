@@ -48,7 +48,7 @@ def test_similarities_are_cosines(model: Path) -> None:
 
 
 def test_what_is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="neither a saved model nor a run"):
+    with pytest.raises(DataError, match="neither a saved model of texts nor a run"):
         MtebModel(tmp_path)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from ..errors import ConfigError, DataError, did_you_mean
 from ..io.atomic import MARK, staged
 from ..io.documents import write_json
+from ..towers.saved import model_folder
 from .index import Index, write_approximate, write_parquet
 
 TARGETS = ("onnx", "faiss", "parquet")
@@ -53,8 +54,7 @@ def _written(run: Path, to: str, folder: Path, kind: str, users: Users | None) -
     if to == "onnx":
         from .onnx import write_onnx
 
-        inside = run / "model"
-        return {"largest_difference": write_onnx(folder, inside if inside.is_dir() else run)}
+        return {"largest_difference": write_onnx(folder, model_folder(run))}
     index = Index(run / "index")
     facts = {"documents": len(index.documents), "dimensions": index.vectors.shape[1]}
     if to == "faiss":

@@ -107,7 +107,7 @@ class Index:
             try:
                 scores, positions = top(query[None], self.vectors, k)
             except DataError:  # a score that is no number
-                raise DataError(f"{self.folder} or the query's vector holds numbers that are not finite") from None
+                raise DataError(f"the embeddings of {self.folder}, or of the query, are not finite") from None
         else:
             scores, positions = self.vectors.top(query[None], k)
         rows = self.documents.take(pa.array(positions[0])).to_pylist()

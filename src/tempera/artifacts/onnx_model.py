@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..io.documents import parsed
+from ..io.documents import read_json
 from ..io.require import require
 from ..io.untrusted import refuse_unsafe, without_panics
 from ..towers.saved import said
@@ -37,7 +37,7 @@ def opened(folder: Path, what: str) -> Iterator[tuple[dict[str, Any], Any]]:
 
     refuse_unsafe(folder)
     try:
-        about = parsed((folder / ABOUT).read_text(encoding="utf-8"))
+        about = read_json(folder / ABOUT)
         yield about, onnxruntime.InferenceSession(str(folder / MODEL), providers=["CPUExecutionProvider"])
     except FileNotFoundError as error:
         raise DataError(f"{folder} is no {what}: {error.filename} is missing") from None

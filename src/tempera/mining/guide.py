@@ -21,7 +21,7 @@ from ..core.masks import TIE
 from ..errors import DataError
 from ..io.atomic import new_file, reserved
 from ..towers.cross import Judge, load_cross_encoder
-from ..towers.saved import fingerprint
+from ..towers.saved import fingerprint, model_folder
 from .embed import Embedded, embed_by
 from .vectors import SHARD, Dtype, Floats, Rows, Store, keys_of_pairs
 
@@ -52,7 +52,8 @@ class Guide:
     def of(
         cls, model: Path, queries: Sequence[str], docs: Sequence[str], folder: Path, dtype: Dtype = "float32"
     ) -> Guide:
-        """By a saved model: what the stores in `folder` have of its vectors is not computed again."""
+        """Embed by a saved model or the model of a run; embeddings that the stores in `folder` hold are not computed again."""
+        model = model_folder(model)
         return cls(
             embed_by(model, "query", queries, folder, dtype, "guide reads queries"),
             embed_by(model, "doc", docs, folder, dtype, "guide reads documents"),

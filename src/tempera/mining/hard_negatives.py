@@ -6,6 +6,7 @@ n negatives a query.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -58,6 +59,11 @@ class Mining:
             raise ConfigError(
                 f"negatives is {self.negatives} and skip {self.skip}: at least 1 and at least 0 is expected"
             )
+        for name, most in (("absolute_margin", math.inf), ("relative_margin", 1.0), ("cross_margin", math.inf)):
+            margin = getattr(self, name)
+            if margin is not None and not (0 <= margin <= most and margin < math.inf):
+                allowed = "from 0 to 1" if most == 1 else "that is at least 0"
+                raise ConfigError(f"{name} is {margin:g}; give a number {allowed}")
         if self.depth - self.skip < self.negatives:
             raise ConfigError(
                 f"{self.negatives} negatives are asked for, and the ranks {self.skip + 1} to {self.depth} are "

@@ -21,6 +21,7 @@ from ..errors import DataError
 from ..io.atomic import append, as_output_error, write_file
 from ..io.documents import read_json
 from ..io.lock import alone
+from ..ranking.nearest import refuse_not_finite
 
 Keys = NDArray[np.bytes_]
 Rows = NDArray[np.int64]
@@ -129,8 +130,7 @@ class Store:
             expected = f"({len(keys)}, {'width' if width is None else width})"
             raise DataError(f"a model gave vectors of shape {vectors.shape}, and {expected} is expected")
         stored = np.ascontiguousarray(vectors, self.dtype)
-        if not np.isfinite(stored).all():
-            raise DataError(f"a model gave a vector that is not finite as {self.dtype}: is it trained, and in range?")
+        refuse_not_finite(stored, f"texts as {self.dtype}")
         if width is None:
             write_file(self._file("about.json"), json.dumps({"width": vectors.shape[1]}).encode())
         records = np.empty(len(keys), _RECORD)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError
 from ..io.require import require
 from .embedder import Model
 
@@ -31,8 +30,6 @@ class MtebModel:
 
     def __init__(self, model: str | Path, revision: str | None = None, *, device: str | None = None, **_: Any) -> None:
         self.model = Model(str(model))
-        if not (self.model.folder / "modules.json").is_file():
-            raise DataError(f"{model} is neither a saved model nor a run: modules.json is missing")
         self.revision = revision
 
     def encode(
