@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import signal
 import subprocess
@@ -80,7 +81,7 @@ def test_train_shows_a_table(tempera: Any, tiny: list[str], tmp_path: Path) -> N
     assert answer.code == 0
     for text in ("metric", "untrained", "trained", "ndcg@10", "recall@100", "peak memory"):
         assert text in answer.out
-    assert f"\nreport: {output}/report.html\nsearch: tempera search {output} " in answer.out
+    assert f"\nreport: {output}/report.html\nsearch: tempera search {shlex.quote(str(output))} " in answer.out
     assert "bm25" not in answer.out
 
 

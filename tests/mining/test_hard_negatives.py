@@ -172,11 +172,11 @@ def test_refusals() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"relative_margin": math.nan}, "relative_margin is nan; give a number from 0 to 1"),
-        ({"relative_margin": 4.0}, "relative_margin is 4; give a number from 0 to 1"),
-        ({"relative_margin": -0.5}, "relative_margin is -0.5; give a number from 0 to 1"),
-        ({"absolute_margin": math.inf}, "absolute_margin is inf; give a number that is at least 0"),
-        ({"cross_margin": -1.0}, "cross_margin is -1; give a number that is at least 0"),
+        ({"relative_margin": math.nan}, "relative_margin is nan; give a finite number of at most 1"),
+        ({"relative_margin": 4.0}, "relative_margin is 4; give a finite number of at most 1"),
+        ({"absolute_margin": -0.5}, "absolute_margin is -0.5; give a finite number of at least 0"),
+        ({"absolute_margin": math.inf}, "absolute_margin is inf; give a finite number of at least 0"),
+        ({"cross_margin": -math.inf}, "cross_margin is -inf; give a finite number"),
     ],
 )
 def test_margins_that_drop_everything_are_refused(options: dict[str, float], message: str) -> None:

@@ -26,6 +26,13 @@ Cross = Callable[[Pairs], NDArray[np.float32]]  # scores of pairs, [e]
 BLOCK = 1024  # queries at once
 
 
+_RANGES = (
+    ("absolute_margin", 0.0, math.inf, " of at least 0"),
+    ("relative_margin", -math.inf, 1.0, " of at most 1"),
+    ("cross_margin", -math.inf, math.inf, ""),
+)
+
+
 @dataclass(frozen=True)
 class Mining:
     """Which of the documents nearest to a query become its negatives.
@@ -59,11 +66,10 @@ class Mining:
             raise ConfigError(
                 f"negatives is {self.negatives} and skip {self.skip}: at least 1 and at least 0 is expected"
             )
-        for name, most in (("absolute_margin", math.inf), ("relative_margin", 1.0), ("cross_margin", math.inf)):
+        for name, least, most, allowed in _RANGES:
             margin = getattr(self, name)
-            if margin is not None and not (0 <= margin <= most and margin < math.inf):
-                allowed = "from 0 to 1" if most == 1 else "that is at least 0"
-                raise ConfigError(f"{name} is {margin:g}; give a number {allowed}")
+            if margin is not None and not (math.isfinite(margin) and least <= margin <= most):
+                raise ConfigError(f"{name} is {margin:g}; give a finite number{allowed}")
         if self.depth - self.skip < self.negatives:
             raise ConfigError(
                 f"{self.negatives} negatives are asked for, and the ranks {self.skip + 1} to {self.depth} are "
