@@ -268,15 +268,13 @@ def test_a_killed_trial_is_one_that_failed(small: dict[str, Any], tmp_path: Path
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_failures_are_told_and_counted(
-    small: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failures_are_told_and_counted(small: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     space = {"train.learning_rate": [0.03, 1e38]}
     found = tune(small, space, 6, tmp_path / "out", SHORT)
     failed = [trial for trial in found.trials if trial.state == "failed"]
     assert failed and len(found.trials) == 6
     assert all("lower train.learning_rate" in (trial.error or "") for trial in failed)
-    assert capsys.readouterr().err.count(" failed: the ") == len(failed)
+    assert caplog.text.count(" failed: the ") == len(failed)
     assert f"{len(failed)} failed: the " in str(found)
     with pytest.raises(TemperaError, match=r"none of 2 trials has succeeded; the first says: the \w+"):
         tune(small, {"train.learning_rate": [1e38, 2e38]}, 2, tmp_path / "none", SHORT)

@@ -299,10 +299,11 @@ def test_a_signal_saves_and_ends_with_the_handler_that_was_there(
     options_of: dict[str, dict[str, Any]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: Any,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     from tempera.engine import loop
 
+    caplog.set_level("INFO", "tempera")
     step, counted = loop.step, iter(range(10**9))
 
     def asking(*arguments: Any) -> Any:
@@ -315,7 +316,7 @@ def test_a_signal_saves_and_ends_with_the_handler_that_was_there(
         with pytest.raises(KeyboardInterrupt):  # as Python has it without a command line
             train(options_of[kind], tmp_path / "run", ["train.save_steps=100"])
     assert [path.name for path in (tmp_path / "run.checkpoints").glob("step-*")] == [f"step-{steps:09}"]
-    assert "the same command goes on from it" in capsys.readouterr().err
+    assert "the same command goes on from it" in caplog.text
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     whole = left(train(options_of[kind], tmp_path / "whole").folder)
     found = left(train(options_of[kind], tmp_path / "run").folder)

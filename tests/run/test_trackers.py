@@ -165,7 +165,7 @@ def test_options_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_one_that_fails_is_left_out_and_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     lost, there = Fake(fails="log"), Fake(fails="finish")
     take(monkeypatch, wandb=lost, mlflow=there)
@@ -173,8 +173,7 @@ def test_one_that_fails_is_left_out_and_said(
         tell({**STEP, "step": 1})
         tell({**STEP, "step": 2})
     assert [call[1] for call in there.calls if call[0] == "log"] == [1, 2]
-    said = capsys.readouterr().err.splitlines()
-    assert said == [
+    assert caplog.messages == [
         "train.report_to: wandb gets no more of this run: no network; log.jsonl has all",
         "train.report_to: mlflow does not end well: no network",
     ]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import redirect_stderr
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from ..core.diagnose import diagnose
 from ..engine.devices import start
 from ..errors import OutputError, TemperaError
 from ..io.atomic import write_file
+from ..io.console import silenced
 from ..io.documents import JsonLines, parsed
 from ..run.task import Task
 from ..run.train import Job
@@ -128,7 +127,7 @@ def attempt(config: Config, task: Task, rows: Tensor, metric: str, folder: Path,
         empty: what is known of it beforehand.
     """
     try:
-        with redirect_stderr(io.StringIO()):  # what each of many runs has to say is in its outcome
+        with silenced():  # what each of many runs has to say is in its outcome
             return _outcome(config, task, rows, metric, folder, empty)
     except TemperaError as error:
         return replace(empty, error=str(error))

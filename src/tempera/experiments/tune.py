@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import xxhash
-from tqdm import tqdm
 
 from .. import config as configuration
 from ..artifacts.pictures import label, number
@@ -19,6 +17,7 @@ from ..build import Config, build
 from ..engine.devices import launched
 from ..errors import ConfigError, OutputError, TemperaError
 from ..io.atomic import write_file
+from ..io.console import logger, progress_bar
 from ..io.documents import parsed
 from ..text.sources import Given
 from .claim import claimed
@@ -210,7 +209,7 @@ class _Search:
         """Make trials until all are there, of whichever worker."""
         self.shared.recover(set())
         self.tidy()
-        with tqdm(total=self.shared.budget, desc="tune", unit="trial") as bar:
+        with progress_bar("tune", self.shared.budget, "trial") as bar:
             try:
                 self._until_all(bar)
             finally:
@@ -313,7 +312,7 @@ class _Search:
             )
 
     def _say(self, number: int, error: str) -> None:
-        tqdm.write(f"trial {number} failed: {error}", file=sys.stderr)
+        logger.warning(f"trial {number} failed: {error}")
 
     @property
     def trials(self) -> list[Trial]:

@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from ..errors import OutputError
 from .lock import alone
@@ -116,15 +112,6 @@ def append(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
     if new:
         _to_disk(path.parent)
-
-
-def reserved(path: Path, dtype: Any, shape: tuple[int, ...]) -> np.memmap[Any, np.dtype[Any]]:
-    """Return a mapped .npy file to write into whose room on disk is taken: a full disk is an OSError here, and no crash later."""
-    array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
-    if sys.platform == "linux":
-        with path.open("r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-    return array
 
 
 def _places(path: Path) -> tuple[Path, Path]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from tqdm import tqdm
 
 from ..errors import OutputError
+from .console import logger
 
 
 @contextmanager
@@ -43,7 +42,7 @@ def alone(path: Path, busy: str, seconds: float = 0.0, patient: bool = False) ->
     except Timeout:
         if not patient:
             raise OutputError(busy) from None
-        tqdm.write(busy, file=sys.stderr)
+        logger.info(busy)
         lock.acquire(poll_interval=0.1)
     try:
         yield

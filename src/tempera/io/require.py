@@ -12,7 +12,6 @@ EXTRAS = {
     "trainer": ("sentence_transformers", "datasets"),
     "faiss": ("faiss",),
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
-    "mteb": ("mteb",),
     "lora": ("peft",),
     "tune": ("optuna",),
 }

@@ -19,7 +19,8 @@ from torch import Tensor
 from ..core.batch import Role
 from ..core.masks import TIE
 from ..errors import DataError
-from ..io.atomic import new_file, reserved
+from ..io.arrays import reserved
+from ..io.atomic import new_file
 from ..towers.cross import Judge, load_cross_encoder
 from ..towers.saved import fingerprint, model_folder
 from .embed import Embedded, embed_by

@@ -15,10 +15,10 @@ from typing import Any, Literal
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from ..errors import DataError
 from ..io.atomic import append, as_output_error, write_file
+from ..io.console import progress_bar
 from ..io.documents import read_json
 from ..io.lock import alone
 from ..ranking.nearest import refuse_not_finite
@@ -116,7 +116,7 @@ class Store:
                 missing = np.flatnonzero(self.find(keys) < 0)
                 missing = np.sort(missing[np.unique(keys[missing], return_index=True)[1]])
                 self._cut()
-                with tqdm(total=len(missing), desc=progress, unit="row", disable=None if progress else True) as bar:
+                with progress_bar(progress, len(missing), "row") as bar:
                     for start in range(0, len(missing), SHARD):
                         chosen = missing[start : start + SHARD]
                         self._append(keys[chosen], compute(chosen))

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ..io.atomic import reserved
+from ..io.arrays import reserved
 
 Events = NDArray[np.int64]  # positions of events in a timeline
 _ROWS = 1 << 20  # events that are sorted at once, and more only where one user has them

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,10 +18,10 @@ from types import FrameType
 from typing import Any
 
 import yaml
-from tqdm import tqdm
 
 from ..engine.checkpoint import State
 from ..errors import DataError, OutputError
+from ..io.console import logger
 from ..io.documents import parsed, read_json, read_json_lines
 from ..io.untrusted import refuse_unsafe
 
@@ -188,7 +187,7 @@ def interruptible() -> Iterator[Interruption]:
         if asked.number:
             signal.raise_signal(number)
         asked.number = number
-        tqdm.write(f"{signal.Signals(number).name}: ends with this step; again to end at once", file=sys.stderr)
+        logger.info(f"{signal.Signals(number).name}: ends with this step; again to end at once")
 
     numbers = [
         number

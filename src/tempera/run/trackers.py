@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -16,10 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
 from ..errors import TemperaError
 from ..io.atomic import write_file
+from ..io.console import logger
 from ..io.documents import read_json
 from ..io.require import require
 
@@ -149,10 +147,7 @@ class _Trackers:
                 tracker.log(values, step=step)
             except Exception as error:
                 del self.running[name]
-                tqdm.write(
-                    f"train.report_to: {name} gets no more of this run: {_line(error)}; log.jsonl has all",
-                    file=sys.stderr,
-                )
+                logger.warning(f"train.report_to: {name} gets no more of this run: {_line(error)}; log.jsonl has all")
         self.told.last[event] = step
         self.write()
 
@@ -162,7 +157,7 @@ class _Trackers:
             try:
                 tracker.finish()
             except Exception as error:
-                tqdm.write(f"train.report_to: {name} does not end well: {_line(error)}", file=sys.stderr)
+                logger.warning(f"train.report_to: {name} does not end well: {_line(error)}")
 
     def write(self) -> None:
         """Note how far they were told."""

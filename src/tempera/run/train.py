@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import shutil
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -16,7 +15,6 @@ from typing import Any
 
 import torch
 import xxhash
-from tqdm import tqdm
 
 from .. import config as configuration
 from ..artifacts.run_folder import Run
@@ -32,6 +30,7 @@ from ..engine.faults import broken
 from ..engine.shards import gather, refuse_compiled, shard
 from ..errors import DataError, TemperaError
 from ..io.atomic import staged
+from ..io.console import logger, progress_bar
 from ..io.documents import JsonLines
 from ..ranking.sample import Budget
 from ..recommend.interactions import Handed, Interactions
@@ -73,7 +72,6 @@ def train(
     >>> list(run.metrics)
     ['untrained', 'bm25', 'trained']
     """
-    tqdm.get_lock()  # type: ignore[no-untyped-call]  # made now: a signal while tqdm makes it within `write` would end in an AttributeError
     options = configuration.of(config, overrides)
     if data is not None:
         about = options.values.get("data", {})
@@ -196,7 +194,8 @@ class Job:
                 self.config, self.folder / CACHE, self.vectors, anew / f"anew-{self.devices.group.rank}"
             )
         self.config.resolved["data"] = self.task.source
-        tqdm.write("\n".join(self.task.lines()), file=sys.stderr)
+        for line in self.task.lines():
+            logger.info(line)
         counts = self.task.counts()
         self.log.write(event="data", pairs=counts["pairs"], dropped=counts["dropped"])
 
@@ -218,7 +217,7 @@ class Job:
             self.announce(base, first)
             batches = itertools.chain([first], batches)
         pauses = loop.moments(steps, options.evaluations)
-        bar = tqdm(total=steps, initial=taken, desc="training", unit="step", disable=None if group.main else True)
+        bar = progress_bar("training" if group.main else "", steps, "step", taken)
         stopping = interruptible() if self.kept else nullcontext(Interruption())
         together = options.gradient_accumulation_steps
         with explained(self.task, together, self.kept), stopping as asked, bar:
@@ -278,9 +277,7 @@ class Job:
         self.began -= self.position.training
         self.seconds["train"] += self.position.training
         self.budget.spent, self.left_out = self.position.evaluating, self.position.left_out
-        tqdm.write(
-            f"goes on after step {self.state.step:,} of {self.steps:,}, from {self.kept.latest}", file=sys.stderr
-        )
+        logger.info(f"goes on after step {self.state.step:,} of {self.steps:,}, from {self.kept.latest}")
 
     def due(self, step: int, asked: Interruption) -> bool:
         """Whether all processes are to keep what they have come to: in time, before what follows it changes, or to end."""
@@ -305,7 +302,7 @@ class Job:
         self.position.evaluating, self.position.left_out = self.budget.spent, self.left_out
         self.kept.save(self.state, self.position, records)
         if self.devices.group.main:
-            tqdm.write(f"checkpoint: {self.kept.latest}; the same command goes on from it", file=sys.stderr)
+            logger.info(f"checkpoint: {self.kept.latest}; the same command goes on from it")
 
     def pause(self, step: int) -> None:
         """The held-out queries after some steps, if the budget allows them."""
@@ -348,7 +345,7 @@ class Job:
         options, base = self.config.train, self.config.base
         base.temperature.settle(options.batch_size + options.sampled, normalised=base.similarity == cosine)
         for caution in cautions(base):
-            tqdm.write(f"caution: {caution}", file=sys.stderr)
+            logger.warning(f"caution: {caution}")
             self.log.write(event="caution", text=caution)
         return base
 
@@ -370,7 +367,7 @@ class Job:
             )
         if group.main:
             for line in lines:
-                tqdm.write(line, file=sys.stderr)
+                logger.info(line)
             self.log.write(event="plan", text=lines, expected_bytes=sizes, replayed=plan.replayed)
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from ..io.console import progress_bar
 from ..ranking.nearest import refuse_not_finite
 from ..towers.saved import Encode, load, model_folder
 
@@ -50,7 +50,7 @@ class Model:
 def encode_all(encode: Encode, texts: pa.ChunkedArray, what: str) -> Vectors:
     """Vectors of a column of texts, [n, D]."""
     parts = []
-    with tqdm(total=len(texts), desc=f"encoding {what}", unit="text", disable=None) as bar:
+    with progress_bar(f"encoding {what}", len(texts), "text") as bar:
         for start in range(0, len(texts), _BLOCK):
             parts.append(encode(texts.slice(start, _BLOCK).to_pylist()))
             bar.update(len(parts[-1]))

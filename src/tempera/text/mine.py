@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import xxhash
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from ..errors import DataError
 from ..io.atomic import as_output_error, new_file, refuse_replacing
+from ..io.console import progress_bar
 from ..io.documents import parsed
 from ..io.tables import parquet_table
 from ..mining.embed import embed_by
@@ -107,7 +107,7 @@ def _blocks(
     search = None if faiss is None else by_faiss(np.asarray(vectors, np.float32), faiss)
     cross = None if cross_encoder is None else _cross(CrossEncoder.of(cross_encoder, cache), task)
     found = mine_blocks(queries, vectors, task.answers, options, task.itself, cross, search, first)
-    yield from enumerate(tqdm(found, "mining", total, initial=first, unit="block", disable=None), first)
+    yield from enumerate(progress_bar("mining", total, "block", first, found), first)
 
 
 def _cross(encoder: CrossEncoder, task: Task) -> Cross:

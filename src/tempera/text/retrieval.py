@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -14,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm import tqdm
 
 from ..artifacts.card import TEXTS
 from ..artifacts.index import write_index
@@ -29,6 +27,7 @@ from ..engine.batches import Draws, Shuffled
 from ..engine.distributed import ALONE, Group
 from ..engine.loop import Training
 from ..errors import ConfigError
+from ..io.console import logger
 from ..mining.guide import CrossEncoder, Guide
 from ..ranking.metrics import Relevant
 from ..ranking.nearest import refuse_not_finite
@@ -158,7 +157,7 @@ class Retrieval:
         self.rows, report = self.renewal(step, self.rows, partial(self._read, group))
         if report is None:
             return {}
-        tqdm.write(f"mined before step {step + 1}: {report.lines()[0]}", file=sys.stderr)
+        logger.info(f"mined before step {step + 1}: {report.lines()[0]}")
         return {"mined": asdict(report)}
 
     def counts(self) -> dict[str, Any]:
