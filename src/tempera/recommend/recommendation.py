@@ -28,6 +28,7 @@ from ..engine.batches import Draws
 from ..engine.distributed import ALONE, Group
 from ..errors import ConfigError, DataError, TemperaError
 from ..ranking.ranking import LEAST_TO_CHOOSE, MOST, Part
+from ..ranking.nearest import refuse_not_finite
 from ..ranking.spread import spread
 from ..run.task import Judged, Sampler, Verdict
 from ..text.preview import visits_summary
@@ -354,6 +355,5 @@ def _asking(division: Division) -> Division:
 
 def _finite(vectors: Tensor) -> NDArray[np.float32]:
     found: NDArray[np.float32] = vectors.numpy()
-    if not np.isfinite(found).all():
-        raise TemperaError("training has left embeddings that are not finite: lower train.learning_rate")
+    refuse_not_finite(found, "users and items")
     return found
