@@ -52,7 +52,7 @@ def log_of(run: Run, event: str) -> list[dict[str, Any]]:
 
 def test_a_run_leaves_one_folder_and_nothing_beside_it(tiny_run: Path) -> None:
     names = {str(path.relative_to(tiny_run)) for path in tiny_run.rglob("*") if path.is_file()}
-    top = {"config.yaml", "metrics.json", "log.jsonl", "report.html", "objective.safetensors"}
+    top = {"config.yaml", "metrics.json", "log.jsonl", "report.html", "objective.safetensors", "trained.npy"}
     model = {"model/modules.json", "model/model.safetensors", "model/tokenizer.json", "model/1_Normalize/config.json"}
     index = {"index/vectors.npy", "index/documents.arrow"}
     assert top | model | index <= names

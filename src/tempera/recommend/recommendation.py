@@ -26,9 +26,9 @@ from ..core.batch import Batch
 from ..core.frame import Frame
 from ..engine.batches import Draws
 from ..engine.distributed import ALONE, Group
-from ..errors import ConfigError, DataError, TemperaError
-from ..ranking.ranking import LEAST_TO_CHOOSE, MOST, Part
+from ..errors import ConfigError, DataError
 from ..ranking.nearest import refuse_not_finite
+from ..ranking.ranking import LEAST_TO_CHOOSE, MOST, Part
 from ..ranking.spread import spread
 from ..run.task import Judged, Sampler, Verdict
 from ..text.preview import visits_summary

@@ -14,11 +14,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..io.console import progress_bar
+from ..io.ids import content_ids
 from ..ranking.nearest import refuse_not_finite
 from ..towers.saved import Encode, load, model_folder
 
 Vectors = NDArray[np.float32]
 
+TRAINED = "trained.npy"  # of a run: ids of the contents of its training queries, rising, [u]
 _BLOCK = 10_000  # texts that are encoded at once
 
 
@@ -35,6 +37,21 @@ class Model:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", model_folder(Path(self.path)))
+
+    def trained_on(self, queries: pa.ChunkedArray) -> int:
+        """Count the queries that the run was trained on, by their content; 0 for a model without its run.
+
+        Raises:
+            DataError: a file of the run that cannot be read.
+        """
+        path = Path(self.path) / TRAINED
+        if not path.is_file():
+            return 0
+        try:
+            trained = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{path} cannot be read: {error}") from None
+        return int(np.isin(content_ids(queries), trained).sum())
 
     @cached_property
     def query(self) -> Encode:

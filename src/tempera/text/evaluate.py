@@ -114,7 +114,9 @@ def evaluate(
             findings.append(Finding(task, {each.path: task.judge(each) for each in models}))
             continue
         systems: dict[str, Judged] = {}
-        ranked = replace(task, exclude_self=exclude_self)
+        trained = {f"queries that {each.path} was trained on": each.trained_on(task.queries["text"]) for each in models}
+        counts = {**task.counts, **{what: count for what, count in trained.items() if count}}
+        ranked = replace(task, exclude_self=exclude_self, counts=counts)
         systems |= {each.path: ranked.judge(each, names) for each in models}
         findings.append(Finding(ranked, systems | ({BM25: ranked.bm25(names)} if bm25 else {})))
     return findings
