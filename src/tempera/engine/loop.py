@@ -63,7 +63,7 @@ class Training:
         guide_every: steps after which the guide `self` reads all texts anew.
         ddp_timeout: seconds that processes wait for one another before they give up; the first one judges and writes
             alone, and the others wait meanwhile.
-        seed: of the weights, the order of the rows and the choice of what is held out.
+        seed: of the weights and the order of the rows; `evaluation.seed` is that of what is held out.
         evaluations: how often the held-out queries are asked during training.
         report_to: trackers that get the numbers of log.jsonl as they are written, by Accelerate: tensorboard, wandb, mlflow,
             trackio. Their files stand in OUTPUT.trackers. Sweeps and tunings have tables of their own and tell none.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from .metrics import DEFAULT_METRICS, Relevant, evaluate
 from .nearest import top
 
 DEPTH = 100
+MOST = 1500  # queries of validation, and of test, unless a number is given
+LEAST_TO_CHOOSE = 50  # validation queries; by fewer nothing is chosen
+Part = Literal["validation", "test"]  # what is held out: to choose by, and to report on
 
 
 def depth_of(metrics: Sequence[str]) -> int:
@@ -28,7 +31,13 @@ class Evaluation:
     """Options of the evaluation on held-out queries.
 
     Args:
-        queries: number of distinct queries to hold out, at most half of all.
+        queries: number of distinct test queries, at most half of the queries that may be asked. None is a tenth of all distinct
+            queries, at most 1,500, and at most a quarter of those that may be asked; or all queries of a file named for the test.
+        validation: number of distinct queries to choose by, counted in the same way; with 0 there are none, and evaluations
+            during training ask the test queries. A recommender asks at most this many validation events, 1,500 by default.
+        seed: seed of the choice of held-out queries; `train.seed` does not move it.
+        shared_documents: "drop" leaves out of training every pair whose document answers a held-out query; "keep"
+            trains on them, as the splits of many public data sets do, which raises the scores. Queries are never shared.
         metrics: any of ndcg, mrr, recall, precision, hit and map, each with a depth, such as ndcg@10.
         bm25: tune BM25 on training queries and report it beside the trained model.
         baselines: report popularity, item-kNN, EASE and transition counts beside a recommender.
@@ -40,7 +49,10 @@ class Evaluation:
             high; the bias is measured on the untrained model.
     """
 
-    queries: Annotated[int, Field(gt=0)] = 1500
+    queries: Annotated[int, Field(gt=0)] | None = None
+    validation: Annotated[int, Field(ge=0)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    shared_documents: Literal["drop", "keep"] = "drop"
     metrics: tuple[str, ...] = DEFAULT_METRICS
     bm25: bool = True
     baselines: bool = False
