@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -103,7 +104,7 @@ def tune(
     result = run_tuning(
         file, space, trials, output, overrides, metric, jobs, keep, storage, study, prune, lost_after, overwrite
     )
-    end = f"picture: {result.folder}/tune.svg\ntrain it: tempera train {result.folder}/best.yaml"
+    end = f"picture: {result.folder}/tune.svg\ntrain it: tempera train {quote(f'{result.folder}/best.yaml')}"
     answer(result.json(), as_json, lambda: say(f"{result}\n{end}"))
 
 

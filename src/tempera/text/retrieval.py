@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -27,16 +28,19 @@ from ..engine.batches import Draws, Shuffled
 from ..engine.digest import digest
 from ..engine.distributed import ALONE, Group
 from ..engine.loop import Training
-from ..errors import ConfigError, TemperaError
+from ..errors import ConfigError
 from ..io.console import logger
+from ..io.ids import content_ids
 from ..mining.guide import CrossEncoder, Guide
 from ..ranking.metrics import Relevant
+from ..ranking.nearest import refuse_not_finite
 from ..ranking.ranking import Part, Ranking, depth_of
 from ..ranking.sample import Sample, sample_corpus
 from ..ranking.spread import spread
 from ..run.task import Judged, Sampler, Verdict
 from ..towers.saved import fingerprint, load
 from .catalogue import Catalogue, stored
+from .embedder import TRAINED
 from .lexical import Lexical
 from .mixture import Mixture
 from .pairs import Rows, Source
@@ -260,8 +264,7 @@ class Retrieval:
     def vectors(self, features: Ragged, rows: Rows, role: Role = "doc") -> NDArray[np.float32]:
         """Unit vectors of chosen rows."""
         vectors: NDArray[np.float32] = self.tower.encode(features[torch.from_numpy(rows)], role).numpy()
-        if not np.isfinite(vectors).all():
-            raise TemperaError("training has left embeddings that are not finite: lower train.learning_rate")
+        refuse_not_finite(vectors, {"query": "queries", "doc": "documents"}[role])
         return vectors
 
     def baselines(self) -> dict[str, Judged]:
@@ -295,10 +298,12 @@ class Retrieval:
         return found
 
     def write(self, folder: Path) -> None:
-        """Every distinct document and its vector."""
+        """Write every distinct document with its vector, and the ids of the training queries' contents."""
         vectors = self._all()
         stamp = Stamp(fingerprint(folder / "model"), vectors.shape[1])
         write_index(folder / "index", vectors, self.catalogue.table(), stamp)
+        trained = content_ids(self.split.pairs.table["query"].take(pa.array(self.split.train)))
+        np.save(folder / TRAINED, np.unique(trained), allow_pickle=False)
 
     def _all(self) -> NDArray[np.float32]:
         """Vectors of every distinct document; what has just been ranked is not read again."""
