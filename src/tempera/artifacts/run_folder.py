@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import DataError
 from ..io.untrusted import parsed, refuse_links_out
+from ..recommend.timeline import HISTORIES
 from ..towers.saved import Encode, fingerprint, load
 from .calibrated import FILE as CALIBRATION
 from .calibrated import Calibration, read_calibration
@@ -18,8 +19,6 @@ from .onnx_model import OnnxModel
 
 if TYPE_CHECKING:  # it would load torch
     from .recommender import Recommendations, Recommender
-
-HISTORIES = "histories.parquet"  # of a recommender's users
 
 
 class RunFolder:

@@ -23,8 +23,10 @@ from ..core.diagnose import diagnose
 from ..engine.devices import start
 from ..errors import OutputError, TemperaError
 from ..io.files import JsonLines
+from ..run.fit import fit
+from ..run.prepare import Prepared
+from ..run.prepare import prepare as prepare_run
 from ..run.task import Task
-from ..run.train import Job
 from ..towers.pair import Encoder
 
 LAST = 0.1  # of the steps: the share whose mean loss and gradient norm are told
@@ -124,10 +126,8 @@ def write_whole(path: Path, content: bytes) -> None:
 def prepare(config: Config, folder: Path, vectors: Path) -> Task:
     """Read, divide and tokenise the data of a configuration."""
     folder.mkdir(parents=True)
-    job = Job(config, folder, start(config.train.mixed_precision), vectors)
-    with JsonLines(folder / "log.jsonl") as job.log:
-        job.read()
-    return job.task
+    with JsonLines(folder / "log.jsonl") as log:
+        return prepare_run(config, start(config.train.mixed_precision), folder, log, vectors).task
 
 
 def attempt(config: Config, task: Task, rows: Tensor, metric: str, folder: Path, empty: Outcome) -> Outcome:
@@ -157,31 +157,30 @@ def _outcome(config: Config, task: Task, rows: Tensor, metric: str, folder: Path
     devices = start(config.train.mixed_precision)
     config.train.check(devices)
     quiet = replace(config, train=replace(config.train, evaluations=0))
-    job = Job(quiet, folder, devices, prepared=task)
-    with JsonLines(folder / "log.jsonl") as job.log:
-        job.read()
-        job.train()
-    verdict = job.task.judge(whole=False)
-    steps = [record for record in job.log.records if record["event"] == "step"]
+    with JsonLines(folder / "log.jsonl") as log:
+        prepared = prepare_run(quiet, devices, folder, log, shared=task)
+        fit(prepared)
+    verdict = prepared.task.held_out.judge("validation", whole=False)
+    steps = [record for record in log.records if record["event"] == "step"]
     last = steps[-max(1, round(LAST * len(steps))) :]
     return replace(
         empty,
         metrics=verdict.ranking.metrics,
         per_query=verdict.ranking.per_query[metric].tolist(),
         temperature=config.objective.temperature.value,
-        diagnosis=seen(job, rows),
+        diagnosis=seen(prepared, rows),
         spread=verdict.spread.summary(),
         loss=_mean([record["loss"] for record in last]),
         grad_norm=_mean([record["grad_norm"] for record in last if record["grad_norm"] is not None]),
         seconds=round(time.perf_counter() - began, 3),
-        cautions=[record["text"] for record in job.log.records if record["event"] == "caution"],
+        cautions=[record["text"] for record in log.records if record["event"] == "caution"],
     )
 
 
-def seen(job: Job, rows: Tensor) -> dict[str, Any]:
+def seen(prepared: Prepared, rows: Tensor) -> dict[str, Any]:
     """What the objective of a finished run sees of some of its rows, the towers as they are used: without dropout."""
-    objective = job.config.base.cpu()
-    batch = embedded(job.task.tower, job.task.batch(rows, 0))
+    objective = prepared.config.base.cpu()
+    batch = embedded(prepared.task.data.tower, prepared.task.data.batch(rows, 0))
     found = diagnose(objective, objective.recall(batch)).summary()
     masked = found.pop("masked")
     return {**found, **{f"masked_{name}": share for name, share in masked.items()}}

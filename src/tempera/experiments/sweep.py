@@ -15,7 +15,7 @@ from tqdm import tqdm
 from ..artifacts.pictures import label, number
 from ..engine.devices import start
 from ..errors import ConfigError, OutputError, TemperaError
-from ..run.train import digest
+from ..run.prepare import digest
 from . import parallel
 from .claim import claimed
 from .grid import axes_of
@@ -105,9 +105,9 @@ def _run(plan: Plan, folder: Path, jobs: int) -> dict[str, Outcome]:
             if not todo:
                 continue
             task = prepare(plan.references[reading], cache / "data", folder / "vectors")
-            data = f"{digest(task.content()):016x}"
+            data = f"{digest(task.data.content()):016x}"
             _refuse_other(folder, data, [outcomes[run.key] for run in together if run.key in done])
-            rows = next(iter(task.sampler(0, 1)))
+            rows = next(iter(task.data.sampler(0, 1)))
             attempts = [
                 partial(
                     attempt,

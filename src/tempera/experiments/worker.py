@@ -30,7 +30,10 @@ from ..engine.devices import start
 from ..errors import TemperaError
 from ..io.files import JsonLines
 from ..recommend.recommendation import Recommendation
-from ..run.train import Job, digest
+from ..run.fit import fit
+from ..run.judge import judge
+from ..run.prepare import digest, prepare
+from ..run.publish import publish
 from .outcome import write_whole
 
 STOP, OUTCOME, MESSAGES = b"stop", "outcome.json", "messages.txt"
@@ -105,16 +108,17 @@ def _trained(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     config = build(Options(job["options"]))
     devices = start(config.train.mixed_precision)
     config.train.check(devices)
-    made = Job(config, folder, devices, Path(job["vectors"]))
-    with JsonLines(folder / "log.jsonl") as made.log:
-        verdicts = made.fit()
-        assert verdicts is not None
+    with JsonLines(folder / "log.jsonl") as log:
+        prepared = prepare(config, devices, folder, log, Path(job["vectors"]))
+        before = judge(prepared)
+        fitted = fit(prepared, look_seconds=before.seconds)
+        after, task = judge(prepared, fitted.steps), prepared.task
         # A recommender's test is for the configuration that is chosen, which its validation does.
-        chosen = made.task.judge(whole=False) if isinstance(made.task, Recommendation) else verdicts[1]
+        chosen = task.held_out.judge("validation") if isinstance(task, Recommendation) else after.verdict
         value = chosen.ranking.metrics[job["metric"]]
-        temperature, data = config.objective.temperature.value, digest(made.task.content())
+        temperature, data = config.objective.temperature.value, digest(task.data.content())
         if job["keep"] and (job["bar"] is None or value > job["bar"]):
-            made.leave(*verdicts)
+            publish(prepared, fitted, before, after)
     shutil.rmtree(folder / "cache", ignore_errors=True)
     return {
         "value": value,

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..core.batch import Role
 from ..core.masks import TIE
 from ..errors import DataError
-from ..recommend.timeline import reserved
+from ..io.arrays import reserved
 from ..towers.cross import Judge, load_cross_encoder
 from ..towers.saved import fingerprint
 from .embed import Embedded, embed_by

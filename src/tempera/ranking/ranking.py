@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ from .metrics import DEFAULT_METRICS, Relevant, evaluate
 from .nearest import top
 
 DEPTH = 100
+LEAST_TO_CHOOSE = 50  # validation queries; by fewer nothing is chosen
+Part = Literal["validation", "test"]  # what is held out: to choose by, and to report on
 
 
 def depth_of(metrics: Sequence[str]) -> int:

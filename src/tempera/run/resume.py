@@ -37,7 +37,7 @@ class Position:
     data: str  # digest of what is trained on, and of the towers before their training
     training: float = 0.0  # seconds
     evaluating: float = 0.0  # seconds of them
-    left_out: int = 0  # evaluations
+    looks_left_out: int = 0  # by the budget
 
 
 class Checkpoints:
