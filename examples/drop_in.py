@@ -2,8 +2,8 @@
 
     python examples/drop_in.py [FOLDER]
 
-Reached in 12 seconds of CPU: of 672 questions in English with answers in German, 75 held out, nDCG@10 .013 -> 1.000,
-temperature .05 -> .045.
+Reached in 12 seconds of CPU: of 672 questions in English with answers in German, 75 held out, nDCG@10 0.013 -> 1.000,
+temperature 0.05 -> 0.045.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,7 +61,7 @@ def shown(value: Any) -> str:
     if isinstance(value, dict):
         return "+".join(value)
     if isinstance(value, float | int) and not isinstance(value, bool):
-        return re.sub(r"^0\.", ".", f"{value:,g}" if abs(value) < 1000 else f"{value:,.0f}")
+        return f"{value:,g}" if abs(value) < 1000 else f"{value:,.0f}"
     return "none" if value is None else str(value)
 
 

@@ -65,7 +65,7 @@ def _curves(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
         lost = f"{100 * curve.lost(DEFAULT):.1f} %" if curve.cosine else ""
         seeds = str(records[curve.part]["seeds"])
         rows.append((curve.title, curve.option, seeds, at, spread, interval(best), lost))
-    return table(("part", "", "seeds", "best (scale)", "best region", "nDCG@10, 95 %", "lost by .05"), rows)
+    return table(("part", "", "seeds", "best (scale)", "best region", "nDCG@10, 95 %", "lost by 0.05"), rows)
 
 
 def _fixed(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
@@ -134,7 +134,7 @@ def _answers(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
     return (
         f"- Over {len(curves)} curves with cosines, "
         f"{spread if low < high else f'the best temperature that was tried is {shown(low)} (scale {1 / low:g}) each time'}.\n"
-        f"- Temperature .05, scale 20, is in the best region of {inside} of them. It loses {mean} of nDCG@10 to the best on "
+        f"- Temperature 0.05, scale 20, is in the best region of {inside} of them. It loses {mean} of nDCG@10 to the best on "
         f"average, {most} at most.\n"
         f"- {_least(curves)}\n"
         f"- {_aside(curves)}\n"
@@ -168,9 +168,9 @@ def _steps(records: Mapping[str, Record], planned: Mapping[str, str], logq: str,
     dot = Curve(products, "", records[products]["lines"][0], 0, False)
     steps = [
         ("temperature, cosines without logQ: from 1 to its best", plain.means[1], plain.top),
-        ("temperature, cosines without logQ: from .05 to its best", plain.means[DEFAULT], plain.top),
+        ("temperature, cosines without logQ: from 0.05 to its best", plain.means[DEFAULT], plain.top),
         ("temperature, cosines with logQ: from 1 to its best", corrected.means[1], corrected.top),
-        ("temperature, cosines with logQ: from .05 to its best", corrected.means[DEFAULT], corrected.top),
+        ("temperature, cosines with logQ: from 0.05 to its best", corrected.means[DEFAULT], corrected.top),
         ("temperature, inner products with logQ: from 1 to its best", dot.means[1], dot.top),
         ("logQ, at the best temperature of each", plain.top, corrected.top),
         ("cosines for inner products, at the best temperature of each", dot.top, corrected.top),

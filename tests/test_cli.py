@@ -138,6 +138,42 @@ def test_a_reader_that_has_gone_is_no_reason_to_complain() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_options_of_every_command_stand_before_or_behind_it(tempera: Any, tiny_run: Path, place: int) -> None:
+    words = ["search", str(tiny_run), "kaban"]
+    assert tempera(*words[:place], "--quiet", *words[place:]).out == tempera(*words).out
+    assert tempera(*words[:place], "--version", *words[place:]).out.startswith("tempera ")
+
+
+def test_behind_a_double_dash_nothing_is_an_option(tempera: Any, tiny_run: Path) -> None:
+    assert tempera("search", tiny_run, "--json", "--", "--version").document["query"] == "--version"
+
+
+def test_a_quiet_run_shows_its_answer_only(tempera: Any, tiny: list[str], tmp_path: Path) -> None:
+    answer = tempera("train", *tiny, *QUICK, "--output", tmp_path / "run", "--quiet")
+    assert answer.code == 0 and answer.err == "" and "ndcg@10" in answer.out
+
+
+def test_a_verbose_refusal_shows_where(tempera: Any) -> None:
+    answer = tempera("search", "none", "words", "--verbose")
+    assert "Traceback" in answer.err and answer.err.endswith("tempera: no such run: none\n")
+
+
+def test_an_error_of_ours_is_one_line_too(tempera: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    from tempera import cli
+
+    def broken(*_: object, **__: object) -> None:
+        raise IndexError("index 7 is out of bounds")
+
+    monkeypatch.setattr(cli, "app", broken)
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 1
+    assert (
+        capsys.readouterr().err == "tempera: unexpected IndexError: index 7 is out of bounds (--verbose shows where)\n"
+    )
+
+
 # ---- refusals
 
 
@@ -332,6 +368,7 @@ def test_a_stopped_training_leaves_a_checkpoint_and_nothing_else(
     assert [line for line in err.splitlines() if not known(line)] == [
         f"{number.name}: ends with this step; again to end at once",
         f"checkpoint: {only(folder / 'run.checkpoints')}; the same command goes on from it",
+        f"tempera: stopped by {number.name}",
     ]
     assert [path.name for path in folder.iterdir()] == ["run.checkpoints"]
 
@@ -350,7 +387,7 @@ cli.app = lambda *given, **named: type("Whole", (), {"part": Part()})
 cli.main()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "tempera: stopped by SIGTERM\n")
 
 
 def only(folder: Path) -> Path:

@@ -16,9 +16,11 @@ import yaml
 
 from tempera.artifacts.card import Card, render_card
 from tempera.artifacts.recommender import Found, Recommendations
-from tempera.artifacts.report import Example, Hit, Report, Words, render
+from tempera.artifacts.report import Report, render
 from tempera.ranking.compare import Difference
+from tempera.ranking.showcase import Example, Hit
 from tempera.ranking.spread import Spread
+from tempera.text.text_showcase import TEXTS
 
 MARKUP = (
     "<script>document.title='taken'</script>",
@@ -49,7 +51,7 @@ def report(text: str) -> Report:
         spreads={"trained": Spread(noise[0] + np.float32(0.5), noise[1])},
         examples=(Example(text, (text, text), hits, 4, 1),),
         config=f"data:\n  path: {text}\n",
-        words=replace(Words(), title=text),
+        subject=replace(TEXTS, report_title=text),
     )
 
 
@@ -114,6 +116,7 @@ def test_a_card_has_a_head_that_is_yaml_and_no_html(text: str) -> None:
         {text: text},
         f"path: {text}",
         {"trained": {text: interval}},
+        TEXTS,
         license=text,
         base_model=text,
         data_license=text,

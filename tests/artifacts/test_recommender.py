@@ -135,7 +135,7 @@ def test_what_is_planted_is_found(run: Path) -> None:
     right = [
         int(hit.id[1:]) % 3 == user % 3 for user in range(USERS) for hit in opened.recommend(f"u{user}", k=2).found
     ]
-    assert len(right) == 2 * USERS and np.mean(right) > 0.35  # by chance .09
+    assert len(right) == 2 * USERS and np.mean(right) > 0.35  # by chance 0.09
 
 
 def test_an_unknown_user_is_told_and_answered(run: Path) -> None:

@@ -389,14 +389,15 @@ def test_runs_on_other_data_are_refused(small: dict[str, Any], pairs_file: Path,
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_failed_point_is_told_and_tried_again(
-    small: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    small: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     over = {"train.learning_rate": [0.03, 1e38]}
     for _ in range(2):
         found = sweep(small, over, 2, tmp_path / "out", SHORT)
         good, bad = found.points
         assert (good.failed, bad.failed) == (0, 2) and "lower train.learning_rate" in (bad.outcomes[0].error or "")
-        assert capsys.readouterr().err.count("failed: train.learning_rate=1e+38, seed ") == 2
+        assert caplog.text.count("failed: train.learning_rate=1e+38, seed ") == 2
+        caplog.clear()
         assert found.region == (good,)
         assert found.table[1]["ndcg@10"] is None and found.table[1]["failed"] == 2
         assert "2 failed: " in str(found)

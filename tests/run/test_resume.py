@@ -19,8 +19,8 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 
-from tempera.artifacts.run_folder import resume as checkpoints
 from tempera.errors import DataError, OutputError
+from tempera.run import resume as checkpoints
 from tempera.run.train import train
 
 TIMES = {"seconds", "replaying", "peak_memory_bytes"}  # of metrics.json
@@ -300,10 +300,11 @@ def test_a_signal_saves_and_ends_with_the_handler_that_was_there(
     options_of: dict[str, dict[str, Any]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: Any,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     from tempera.engine import loop
 
+    caplog.set_level("INFO", "tempera")
     step, counted = loop.step, iter(range(10**9))
 
     def asking(*arguments: Any) -> Any:
@@ -316,7 +317,7 @@ def test_a_signal_saves_and_ends_with_the_handler_that_was_there(
         with pytest.raises(KeyboardInterrupt):  # as Python has it without a command line
             train(options_of[kind], tmp_path / "run", ["train.save_steps=100"])
     assert [path.name for path in (tmp_path / "run.checkpoints").glob("step-*")] == [f"step-{steps:09}"]
-    assert "the same command goes on from it" in capsys.readouterr().err
+    assert "the same command goes on from it" in caplog.text
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     whole = left(train(options_of[kind], tmp_path / "whole").folder)
     found = left(train(options_of[kind], tmp_path / "run").folder)
@@ -340,7 +341,7 @@ def test_a_second_signal_ends_at_once() -> None:
 def test_a_folder_that_somebody_writes_is_not_taken_from_him(
     options_of: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
-    from tempera.io.files import staged
+    from tempera.io.atomic import staged
 
     with staged(tmp_path / "run") as folder:
         (folder / "here").write_text("")

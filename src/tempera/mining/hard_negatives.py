@@ -41,7 +41,7 @@ class Mining:
         skip: best ranks that are left out.
         depth: last rank that is looked at.
         absolute_margin: None does without.
-        relative_margin: .05 keeps what scores at most 95 % of the answer: TopK-PercPos, the best of seven in NV-Retriever
+        relative_margin: 0.05 keeps what scores at most 95 % of the answer: TopK-PercPos, the best of seven in NV-Retriever
             (Moreira et al. 2024). None does without.
         cross_margin: relative, of the cross-encoder's scores.
     """

@@ -255,6 +255,6 @@ def _range(found: Difference) -> str:
     """A share with its interval.
 
     >>> _range(Difference(0.9012, 0.88, 0.92, 0.95))
-    '.901 [.880, .920]'
+    '0.901 [0.880, 0.920]'
     """
-    return "{} [{}, {}]".format(*(f"{x:.3f}".replace("0.", ".", 1) for x in (found.mean, found.low, found.high)))
+    return f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]"

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 ALIKE = 0.99  # cosines above this are of vectors that no search tells apart
-FLAT = 0.02  # share of the dimensions below which the vectors lie on a line or two; those of sound runs were above .5
+FLAT = 0.02  # share of the dimensions below which the vectors lie on a line or two; those of sound runs were above 0.5
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Spread:
 
     @property
     def collapsed(self) -> str | None:
-        """What is wrong with vectors that have become alike: 95 % of the random pairs above .99, or a rank near 1."""
+        """What is wrong with vectors that have become alike: 95 % of the random pairs above 0.99, or a rank near 1."""
         if len(self.random) > 1 and (low := float(np.quantile(self.random, 0.05))) > ALIKE:
             return f"95 % of the random pairs have a cosine above {low:.4f}"
         if self.rank < 1 + FLAT * (self.most - 1):

@@ -12,7 +12,7 @@ from typing import Any
 from .. import config as configuration
 from ..build import build
 from ..engine.devices import start
-from ..io.files import JsonLines
+from ..io.documents import JsonLines
 from .fit import fit
 from .prepare import prepare
 

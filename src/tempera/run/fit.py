@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -13,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from ..core.batch import Batch, Role, divide
 from ..engine import loop, outlook
@@ -22,6 +20,7 @@ from ..engine.checkpoint import State
 from ..engine.faults import broken
 from ..engine.shards import gather, refuse_compiled, shard
 from ..errors import DataError, TemperaError
+from ..io.console import logger, progress_bar
 from ..ranking.sample import Budget
 from ..towers.pair import Encoder
 from .alarms import Alarms, explained
@@ -71,7 +70,7 @@ def fit(prepared: Prepared, checkpoints: Checkpoints | None = None, look_seconds
     steps = config.train.steps(data.sampler.batches_per_epoch)
     if checkpoints is not None and state.step:
         prepared.log.go_on(records)
-        tqdm.write(f"resuming after step {state.step:,} of {steps:,}, from {checkpoints.latest}", file=sys.stderr)
+        logger.info(f"resuming after step {state.step:,} of {steps:,}, from {checkpoints.latest}")
     course = _Course(prepared, state, steps, position, checkpoints, began - position.training)
     course.budget.cost = 0.0 if config.evaluation.corpus is not None else look_seconds
     course.run()
@@ -127,13 +126,7 @@ class _Course:
         first, last = self.state.step * together, self.steps * together
         rows = enumerate(self.data.sampler(first, last), first)
         looks = loop.moments(self.steps, self.options.evaluations)
-        bar = tqdm(
-            total=self.steps,
-            initial=self.state.step,
-            desc="training",
-            unit="step",
-            disable=None if self.group.main else True,
-        )
+        bar = progress_bar("training" if self.group.main else "", self.steps, "step", self.state.step)
         stopping = interruptible() if self.checkpoints else nullcontext(Interruption())
         with explained(self.data, together, self.checkpoints), stopping as asked, bar:
             while self.state.step < self.steps and not asked.number:
@@ -224,9 +217,7 @@ class _Course:
         self.position.training, self.position.evaluating = seconds, self.budget.spent
         self.checkpoints.save(self.state, self.position, records[:count])
         if self.group.main:
-            tqdm.write(
-                f"saved checkpoint {self.checkpoints.latest}; run the same command again to resume", file=sys.stderr
-            )
+            logger.info(f"saved checkpoint {self.checkpoints.latest}; run the same command again to resume")
 
     def announce(self) -> None:
         """Say what the run is about to do, before its first step."""
@@ -244,5 +235,5 @@ class _Course:
             )
         if self.group.main:
             for line in lines:
-                tqdm.write(line, file=sys.stderr)
+                logger.info(line)
             self.prepared.log.write(event="plan", text=lines, expected_bytes=sizes, replayed=plan.replayed)

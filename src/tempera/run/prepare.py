@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -10,13 +9,13 @@ from pathlib import Path
 
 import torch
 import xxhash
-from tqdm import tqdm
 
 from ..build import Config, describe
 from ..core.advice import cautions
 from ..core.similarity import cosine
 from ..engine.devices import Devices
-from ..io.files import JsonLines
+from ..io.console import logger
+from ..io.documents import JsonLines
 from ..recommend.interactions import Handed, Interactions
 from ..recommend.recommendation import Recommendation
 from ..text.retrieval import Retrieval
@@ -76,7 +75,8 @@ def prepare(
     if facts.source is not None:
         ((name, options),) = describe(facts.source).items()
         config = replace(config, resolved={**config.resolved, "data": {"source": name, **options}})
-    tqdm.write("\n".join(facts.lines), file=sys.stderr)
+    for line in facts.lines:
+        logger.info(line)
     log.write(event="data", pairs=facts.counts["pairs"], dropped=facts.counts["dropped"])
     seconds = time.perf_counter() - began
     _settle(config, log)
@@ -88,7 +88,7 @@ def _settle(config: Config, log: JsonLines) -> None:
     options, base = config.train, config.base
     base.temperature.settle(options.batch_size + options.sampled, normalised=base.similarity == cosine)
     for caution in cautions(base):
-        tqdm.write(f"caution: {caution}", file=sys.stderr)
+        logger.warning(f"caution: {caution}")
         log.write(event="caution", text=caution)
 
 

@@ -16,7 +16,7 @@ from ..artifacts.card import Card, render_card
 from ..artifacts.index import write_searched
 from ..artifacts.report import Report, render
 from ..artifacts.report_tables import tables
-from ..io.files import write_json
+from ..io.documents import write_json
 from ..ranking.compare import bootstrap
 from ..ranking.spread import Spread
 from ..ranking.verdict import MAIN, SystemScores, best_baseline

@@ -8,13 +8,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tqdm import tqdm
-
 from .. import config as configuration
 from ..artifacts.run_folder import Run
 from ..build import Config, build
 from ..engine.devices import Devices, one_voice, start
-from ..io.files import JsonLines, staged
+from ..io.atomic import staged
+from ..io.documents import JsonLines
 from ..recommend.interactions import Interactions
 from ..text.sources import Given
 from .alarms import within_memory
@@ -52,7 +51,6 @@ def train(
     >>> list(run.metrics)
     ['untrained', 'bm25', 'trained']
     """
-    tqdm.get_lock()  # type: ignore[no-untyped-call]  # made now: a signal while tqdm makes it within `write` would end in an AttributeError
     resolved = _resolved(config, overrides, data)
     devices = start(resolved.train.mixed_precision, timeout=resolved.train.ddp_timeout)
     resolved.train.check(devices)

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from ..errors import DataError
+from ..io.console import progress_bar
 from ..towers.saved import Encode, load
 
 Vectors = NDArray[np.float32]
@@ -48,7 +48,7 @@ class Model:
 def encode_all(encode: Encode, texts: pa.ChunkedArray, what: str) -> Vectors:
     """Vectors of a column of texts, [n, D]."""
     parts = []
-    with tqdm(total=len(texts), desc=f"encoding {what}", unit="text", disable=None) as bar:
+    with progress_bar(f"encoding {what}", len(texts), "text") as bar:
         for start in range(0, len(texts), _BLOCK):
             parts.append(encode(texts.slice(start, _BLOCK).to_pylist()))
             bar.update(len(parts[-1]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -13,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm import tqdm
 
 from ..core.batch import Batch, Role
 from ..core.ragged import Ragged
@@ -21,6 +19,7 @@ from ..engine.batches import Draws, Examples, Sampler, Shuffled
 from ..engine.distributed import ALONE, Group
 from ..engine.loop import SELF, Training
 from ..errors import ConfigError
+from ..io.console import logger
 from ..mining.guide import CrossEncoder, Guide
 from ..ranking.verdict import Sections, finite
 from ..towers.pair import Tower
@@ -90,7 +89,7 @@ class TrainingPairs:
         self.rows, report = self.renewal(step, self.rows, partial(self._read, group))
         if report is None:
             return {}
-        tqdm.write(f"mined before step {step + 1}: {report.lines()[0]}", file=sys.stderr)
+        logger.info(f"mined before step {step + 1}: {report.lines()[0]}")
         return {"mined": asdict(report)}
 
     def _read(self, group: Group, role: Role, rows: Rows) -> NDArray[np.float32]:
