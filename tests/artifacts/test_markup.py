@@ -16,7 +16,7 @@ import yaml
 
 from tempera.artifacts.card import Card, render_card
 from tempera.artifacts.recommender import Found, Recommendations
-from tempera.artifacts.report import Report, render
+from tempera.artifacts.report import RunReport, render
 from tempera.ranking.compare import Difference
 from tempera.ranking.showcase import Example, Hit
 from tempera.ranking.spread import Spread
@@ -35,7 +35,7 @@ MARKUP = (
 NASTY = " ".join(MARKUP)
 
 
-def report(text: str) -> Report:
+def report(text: str) -> RunReport:
     """A page with one text wherever users' texts stand."""
     noise = np.random.default_rng(0).normal(0, 0.1, (2, 20)).astype(np.float32)
     hits = (Hit(text, text, 0.9, True), Hit(text, text, 0.8, False))
@@ -43,7 +43,7 @@ def report(text: str) -> Report:
         {"event": "step", "step": i, "loss": 1.0, "temperature": 0.1, "learning_rate": 0.1, "grad_norm": 1.0}
         for i in (1, 2)
     ]
-    return Report(
+    return RunReport(
         facts={"source": text, "pairs": text},
         systems={"bm25": {"ndcg@10": 0.3}, "trained": {"ndcg@10": 0.4}},
         difference=Difference(0.1, 0.05, 0.2, 0.95),

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tempera.artifacts import pictures
-from tempera.artifacts.report import Report, headline, render
+from tempera.artifacts.report import RunReport, headline, render
 from tempera.ranking.compare import Difference
 from tempera.ranking.showcase import Example, Hit
 from tempera.ranking.spread import Spread
@@ -49,7 +49,7 @@ EXAMPLES = (
     Example("Nobody finds this.", ("lost",), HITS[1:], None, None),
     Example("BM25 is better here.", ("found",), HITS[1:], 1, None),
 )
-REPORT = Report(
+REPORT = RunReport(
     subject=replace(TEXTS, report_title="Docstrings to code"),
     facts={"training pairs": "87,403"},
     systems={

@@ -16,7 +16,7 @@ from tempera.engine.devices import Devices
 from tempera.io.documents import JsonLines
 from tempera.run.fit import fit
 from tempera.run.prepare import prepare
-from tempera.run.task import Task
+from tempera.run.task import RunTask
 
 SCRATCH = {"kind": "transformer", "layers": 1, "width": 16, "heads": 2, "vocabulary": 300}
 
@@ -25,13 +25,13 @@ def config_of(options: dict[str, Any], *overrides: str) -> Config:
     return build(configuration.of(options, overrides))
 
 
-def prepared(config: Config, folder: Path) -> Task:
+def prepared(config: Config, folder: Path) -> RunTask:
     folder.mkdir()
     with JsonLines(folder / "log.jsonl") as log:
         return prepare(config, Devices(), folder, log).task
 
 
-def trained(config: Config, folder: Path, task: Task | None = None) -> tuple[list[float], dict[str, torch.Tensor]]:
+def trained(config: Config, folder: Path, task: RunTask | None = None) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Losses and weights of a run, on its own data or on that of another one."""
     folder.mkdir()
     config = replace(config, train=replace(config.train, evaluations=0))

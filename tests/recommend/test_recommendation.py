@@ -28,11 +28,11 @@ from tempera.core.ragged import Ragged
 from tempera.engine.devices import Devices
 from tempera.errors import ConfigError
 from tempera.io.documents import JsonLines
-from tempera.recommend.recommendation import Recommendation
+from tempera.recommend.recommendation import InteractionTask
 from tempera.run.dry_run import lines, rehearse
 from tempera.run.fit import fit
 from tempera.run.prepare import prepare
-from tempera.run.task import Task
+from tempera.run.task import RunTask
 from tempera.run.train import train
 from tempera.run.verify import verify
 
@@ -89,7 +89,7 @@ def metrics(found: Path) -> Any:
     return json.loads((found / "metrics.json").read_text())
 
 
-def reached(options: dict[str, Any], folder: Path) -> tuple[Task, dict[str, float]]:
+def reached(options: dict[str, Any], folder: Path) -> tuple[RunTask, dict[str, float]]:
     """A run without its folder, which takes most of the time."""
     options["evaluation"]["baselines"], options["train"]["evaluations"] = False, 0
     with JsonLines(folder / "log.jsonl") as log:
@@ -120,10 +120,10 @@ def test_another_run_of_the_same_data_reads_histories_as_its_own_options_say(
     options: dict[str, Any], tmp_path: Path
 ) -> None:
     given = build(configuration.of(options, ["train.max_steps=2"]))
-    task = Recommendation.read(given, tmp_path / "cache")
+    task = InteractionTask.read(given, tmp_path / "cache")
     longer = {"tower.history": {"pools": [{"mean": {"last": 9}}], "targets": 2}, "train.batch_size": 32}
     other = build(configuration.of(options, [f"{key}={json.dumps(value)}" for key, value in longer.items()]))
-    again, anew = task.fresh(other, tmp_path / "cache"), Recommendation.read(other, tmp_path / "again")
+    again, anew = task.fresh(other, tmp_path / "cache"), InteractionTask.read(other, tmp_path / "again")
     assert (again.data.visits.contexts.last, again.data.visits.contexts.targets) == (9, 2) != (5, 4)
     for (mine,), (wanted,) in zip(
         (again.data.sampler(k, k + 1) for k in range(3)), (anew.data.sampler(k, k + 1) for k in range(3))
@@ -141,7 +141,7 @@ def test_what_users_have_taken_is_told_to_objectives_that_ask(options: dict[str,
         "objective.numerator=mean": True,
     }
     options["objective"].pop("masks")
-    task = Recommendation.read(build(configuration.of(options)), tmp_path)
+    task = InteractionTask.read(build(configuration.of(options)), tmp_path)
     assert task.data.visits.batch(next(task.data.sampler(0, 1))).known is None
     for override, told in asked.items():
         other = task.fresh(build(configuration.of(options, [override])), tmp_path)
@@ -187,7 +187,7 @@ def test_by_time_new_users_and_new_items_are_asked_too(
     options["data"] |= {"path": str(tmp_path / "events.parquet"), "split": {"global_time": {"test_share": 0.25}}}
     options["tower"] |= {"doc": [{"id": {"unknown": 0.1}}], "query": [{"id": {"unknown": 0.2}}]}
     task, found = reached(options, tmp_path)
-    assert isinstance(task, Recommendation) and set(task.data.events.division.test) == {
+    assert isinstance(task, InteractionTask) and set(task.data.events.division.test) == {
         "rolling"
     }  # nobody from before comes back
     assert "no event is asked by the protocol next" in caplog.text

@@ -31,7 +31,7 @@ from tempera.run import train as training
 from tempera.run.alarms import Alarms
 from tempera.run.train import train
 from tempera.text.held_out import HeldOutQueries
-from tempera.text.retrieval import Retrieval
+from tempera.text.retrieval import TextTask
 
 Options = dict[str, Any]
 TIMES = {"seconds", "replaying", "peak_memory_bytes"}
@@ -113,7 +113,7 @@ def test_a_fault_names_its_step_its_row_its_cause_and_the_checkpoint(
             train(job, tmp_path / "run")
     assert caught.value.fault.step == 8 and caught.value.fault.rows == ((3,),)
     options = training.build(training.configuration.of(job))
-    task = Retrieval.read(options, tmp_path / "cache", tmp_path / "vectors")
+    task = TextTask.read(options, tmp_path / "cache", tmp_path / "vectors")
     (rows,) = task.data.sampler(7, 8)
     pair = json.loads(Path(job["data"]["path"]).read_text().splitlines()[task.data.texts.split.train[rows[3]]])
     place = f"pairs.jsonl:{task.data.texts.split.train[rows[3]] + 1} ({pair['query'][:40]!r})"

@@ -17,7 +17,7 @@ from tempera.core.definition import defined_losses
 from tempera.core.presets import mnr
 from tempera.errors import ConfigError
 from tempera.run.train import train
-from tempera.text.retrieval import Retrieval
+from tempera.text.retrieval import TextTask
 
 TEMPERATURES = (0.02, None, 0.3)
 
@@ -44,7 +44,7 @@ def mixture(folder: Path, **more: Any) -> dict[str, Any]:
 
 def test_every_batch_has_its_source_s_prompt_and_temperature(tmp_path: Path) -> None:
     made = build(configuration.of(mixture(tmp_path)))
-    task = Retrieval.read(made, tmp_path / "cache", tmp_path / "vectors")
+    task = TextTask.read(made, tmp_path / "cache", tmp_path / "vectors")
     tower, seen = task.data.tower.double(), set()
     origin = task.data.texts.split.pairs.table["source"].to_numpy()[task.data.texts.split.train]
     for number, rows in enumerate(task.data.sampler(0, 12)):
@@ -67,7 +67,7 @@ def test_every_batch_has_its_source_s_prompt_and_temperature(tmp_path: Path) -> 
 def test_a_dial_learns_from_the_batches_without_a_temperature_only(tmp_path: Path) -> None:
     options = mixture(tmp_path)
     run = train(options, tmp_path / "run")
-    task = Retrieval.read(build(configuration.of(options)), tmp_path / "cache", tmp_path / "vectors")
+    task = TextTask.read(build(configuration.of(options)), tmp_path / "cache", tmp_path / "vectors")
     origin = task.data.texts.split.pairs.table["source"].to_numpy()[task.data.texts.split.train]
     log = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
     dials = [0.1, *(record["temperature"] for record in log if record["event"] == "step")]
@@ -93,7 +93,7 @@ def test_rows_of_sources_without_weights_count_1(tmp_path: Path) -> None:
     first = tmp_path / "0.jsonl"
     rows = [{**json.loads(line), "weight": 2.5} for line in first.read_text().splitlines()]
     first.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    task = Retrieval.read(build(configuration.of(options)), tmp_path / "cache", tmp_path / "vectors")
+    task = TextTask.read(build(configuration.of(options)), tmp_path / "cache", tmp_path / "vectors")
     origin = task.data.texts.split.pairs.table["source"].to_numpy()[task.data.texts.split.train]
     for number, rows in enumerate(task.data.sampler(0, 12)):
         (source,) = set(origin[rows.numpy()].tolist())
@@ -104,7 +104,7 @@ def test_rows_of_sources_without_weights_count_1(tmp_path: Path) -> None:
 def test_bm25_is_ranked_as_deep_as_the_metrics_look(tmp_path: Path) -> None:
     options = mixture(tmp_path)
     more = ["evaluation.bm25=true", "evaluation.metrics=[recall@100,recall@170]"]
-    task = Retrieval.read(build(configuration.of(options, more)), tmp_path / "cache", tmp_path / "vectors")
+    task = TextTask.read(build(configuration.of(options, more)), tmp_path / "cache", tmp_path / "vectors")
     found = task.held_out.baselines()["bm25"].metrics
     assert len(task.data.texts.split.corpus) > 170 and found["recall@170"] >= found["recall@100"]
     assert task.held_out.baselines()["bm25"].ranked.shape[1] == 170

@@ -19,7 +19,7 @@ from tempera.errors import ConfigError
 from tempera.mining.guide import CrossEncoder
 from tempera.mining.vectors import Store
 from tempera.run.train import train
-from tempera.text.retrieval import Retrieval
+from tempera.text.retrieval import TextTask
 
 WORDS = ["ka", "ban", "zu", "mori", "tel", "fin", "gar", "hos", "lup", "dem"]
 
@@ -46,26 +46,26 @@ def options(folder: Path, negatives: bool = False, **sections: Any) -> dict[str,
     return {name: {**given.get(name, {}), **sections.get(name, {})} for name in {**given, **sections}}
 
 
-def task_of(given: dict[str, Any], folder: Path) -> Retrieval:
+def task_of(given: dict[str, Any], folder: Path) -> TextTask:
     torch.manual_seed(3)
-    return Retrieval.read(build(configuration.of(given)), folder / "cache", folder / "vectors")
+    return TextTask.read(build(configuration.of(given)), folder / "cache", folder / "vectors")
 
 
-def move(task: Retrieval) -> None:
+def move(task: TextTask) -> None:
     """As training would."""
     with torch.no_grad():
         for parameter in task.data.tower.parameters():
             parameter += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
 
 
-def mined(task: Retrieval) -> list[list[str]]:
+def mined(task: TextTask) -> list[list[str]]:
     """The negatives of every training pair."""
     own = task.data.rows.negatives
     assert own is not None
     return [[task.data.texts.catalogue.docs[int(doc)] for doc in own[[i]].values] for i in range(len(own))]
 
 
-def by_loops(task: Retrieval, count: int, skip: int, depth: int, margin: float) -> list[list[str]]:
+def by_loops(task: TextTask, count: int, skip: int, depth: int, margin: float) -> list[list[str]]:
     """Documents of training rows by float64 cosines, without answers and the query itself, skipped and filtered."""
     pairs, rows = task.data.texts.split.pairs, task.data.texts.split.train
     asked, docs = pairs.texts("query", rows), pairs.texts("doc", rows)
@@ -140,7 +140,9 @@ def test_a_run_that_is_taken_up_again_sees_the_same(tmp_path: Path) -> None:
     again.data.refresh(7)
     assert mined(again) == mined(first)
     rows = torch.arange(12)
-    for mine, theirs in zip(again.data.batch(rows, 7).sides().values(), first.data.batch(rows, 7).sides().values(), strict=True):
+    for mine, theirs in zip(
+        again.data.batch(rows, 7).sides().values(), first.data.batch(rows, 7).sides().values(), strict=True
+    ):
         assert torch.equal(mine.guide, theirs.guide)
 
 

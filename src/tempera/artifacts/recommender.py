@@ -29,8 +29,8 @@ from ..recommend.exportable_users import UserModule
 from ..recommend.features import Features, FeatureTowers
 from ..recommend.timeline import HISTORIES, ITEMS, USERS
 from .index import Found, Index, write_parquet
+from .layout import RunFolder
 from .onnx_users import write_users
-from .run_folder import RunFolder
 
 Codes = NDArray[np.int64]
 

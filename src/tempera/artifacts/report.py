@@ -16,7 +16,7 @@ from .report_tables import ReportTable
 
 
 @dataclass(frozen=True)
-class Report:
+class RunReport:
     """What a page shows; what is empty or None is left out of it."""
 
     facts: Mapping[str, str]
@@ -37,7 +37,7 @@ class Report:
         return self.rival if self.rival in self.systems else None
 
 
-def render(report: Report) -> str:
+def render(report: RunReport) -> str:
     """One self-contained HTML document; all that is shown is escaped, pictures are SVG inside it."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
@@ -62,7 +62,7 @@ def render(report: Report) -> str:
     )
 
 
-def headline(report: Report) -> str:
+def headline(report: RunReport) -> str:
     """The main result in a sentence: nDCG@10, or else the first metric, against the rival and the untrained model."""
     metric = main_metric(report.systems["trained"])
     scores = {name: values[metric] for name, values in report.systems.items() if metric in values}

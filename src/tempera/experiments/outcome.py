@@ -25,7 +25,7 @@ from ..io.documents import JsonLines, parsed
 from ..run.fit import fit
 from ..run.prepare import Prepared
 from ..run.prepare import prepare as prepare_run
-from ..run.task import Task
+from ..run.task import RunTask
 from ..towers.pair import Encoder
 
 LAST = 0.1  # of the steps: the share whose mean loss and gradient norm are told
@@ -109,14 +109,14 @@ def write_outcomes(path: Path, outcomes: Iterable[Outcome]) -> None:
     write_file(path, "".join(lines).encode())
 
 
-def prepare(config: Config, folder: Path, vectors: Path) -> Task:
+def prepare(config: Config, folder: Path, vectors: Path) -> RunTask:
     """Read, divide and tokenise the data of a configuration."""
     folder.mkdir(parents=True)
     with JsonLines(folder / "log.jsonl") as log:
         return prepare_run(config, start(config.train.mixed_precision), folder, log, vectors).task
 
 
-def attempt(config: Config, task: Task, rows: Tensor, metric: str, folder: Path, empty: Outcome) -> Outcome:
+def attempt(config: Config, task: RunTask, rows: Tensor, metric: str, folder: Path, empty: Outcome) -> Outcome:
     """One run; what goes wrong in it is told by the outcome.
 
     Args:
@@ -137,7 +137,7 @@ def attempt(config: Config, task: Task, rows: Tensor, metric: str, folder: Path,
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _outcome(config: Config, task: Task, rows: Tensor, metric: str, folder: Path, empty: Outcome) -> Outcome:
+def _outcome(config: Config, task: RunTask, rows: Tensor, metric: str, folder: Path, empty: Outcome) -> Outcome:
     began = time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
     devices = start(config.train.mixed_precision)

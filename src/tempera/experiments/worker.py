@@ -30,7 +30,7 @@ from ..engine.devices import start
 from ..errors import TemperaError
 from ..io.atomic import write_file
 from ..io.documents import JsonLines, parsed
-from ..recommend.recommendation import Recommendation
+from ..recommend.recommendation import InteractionTask
 from ..run.fit import fit
 from ..run.judge import judge
 from ..run.prepare import digest, prepare
@@ -114,7 +114,7 @@ def _trained(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         fitted = fit(prepared, look_seconds=before.seconds)
         after, task = judge(prepared, fitted.steps), prepared.task
         # A recommender's test is for the configuration that is chosen, which its validation does.
-        chosen = task.held_out.judge("validation") if isinstance(task, Recommendation) else after.verdict
+        chosen = task.held_out.judge("validation") if isinstance(task, InteractionTask) else after.verdict
         value = chosen.ranking.metrics[job["metric"]]
         temperature, data = config.objective.temperature.value, digest(task.data.content())
         if job["keep"] and (job["bar"] is None or value > job["bar"]):

@@ -23,7 +23,7 @@ from .training_events import EventData, TrainingEvents
 from .withheld import Withheld, withhold
 
 
-class Recommendation:
+class InteractionTask:
     """One run on interactions: what it trains on, what judges it, and what is shown of it."""
 
     def __init__(self, config: Sections, events: EventData) -> None:
@@ -32,7 +32,7 @@ class Recommendation:
         self.showcase = ItemShowcase(self.data, self.held_out)
 
     @classmethod
-    def read(cls, config: Sections, cache: Path) -> Recommendation:
+    def read(cls, config: Sections, cache: Path) -> InteractionTask:
         """Read and divide the interactions of a source, once; arrays are mapped in `cache`."""
         if not isinstance(config.tower, Features):
             raise ConfigError("tower.kind: users and items are embedded by their features: take kind: features")
@@ -57,9 +57,9 @@ class Recommendation:
         called(items.table)  # which is refused before hours of training, if at all
         return cls(config, EventData(timeline, division, users, items, withheld, seed))
 
-    def fresh(self, config: Sections, cache: Path) -> Recommendation:
+    def fresh(self, config: Sections, cache: Path) -> InteractionTask:
         """Return another run on the same timeline and division, before its training."""
-        return Recommendation(config, self.data.events)
+        return InteractionTask(config, self.data.events)
 
 
 def _features(ids: pa.Array, table: pa.Table | None) -> pa.Table:

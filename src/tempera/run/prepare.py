@@ -17,9 +17,9 @@ from ..engine.devices import Devices
 from ..io.console import logger
 from ..io.documents import JsonLines
 from ..recommend.interactions import Handed, Interactions
-from ..recommend.recommendation import Recommendation
-from ..text.retrieval import Retrieval
-from .task import Task
+from ..recommend.recommendation import InteractionTask
+from ..text.retrieval import TextTask
+from .task import RunTask
 
 CACHE = "cache"  # texts and tokens, mapped; removed with the last step
 
@@ -36,7 +36,7 @@ class Prepared:
     """
 
     config: Config
-    task: Task
+    task: RunTask
     devices: Devices
     folder: Path
     log: JsonLines
@@ -50,7 +50,7 @@ def prepare(
     log: JsonLines,
     vectors: Path | None = None,
     anew: Path | None = None,
-    shared: Task | None = None,
+    shared: RunTask | None = None,
 ) -> Prepared:
     """Read, divide and tokenise the data, and build the tower.
 
@@ -64,13 +64,13 @@ def prepare(
     """
     began, cache, store = time.perf_counter(), folder / CACHE, vectors or folder.parent / "vectors"
     torch.manual_seed(config.train.seed)
-    task: Task
+    task: RunTask
     if shared is not None:
         task = shared.fresh(config, cache)
     elif isinstance(config.data, Interactions | Handed):
-        task = Recommendation.read(config, cache)
+        task = InteractionTask.read(config, cache)
     else:
-        task = Retrieval.read(config, cache, store, anew)
+        task = TextTask.read(config, cache, store, anew)
     facts = task.showcase.facts()
     if facts.source is not None:
         ((name, options),) = describe(facts.source).items()

@@ -14,7 +14,7 @@ from safetensors.torch import save as as_bytes
 from .. import config as configuration
 from ..artifacts.card import Card, render_card
 from ..artifacts.index import write_searched
-from ..artifacts.report import Report, render
+from ..artifacts.report import RunReport, render
 from ..artifacts.report_tables import tables
 from ..io.documents import write_json
 from ..ranking.compare import bootstrap
@@ -94,14 +94,16 @@ def _card(prepared: Prepared, metrics: Mapping[str, Any], systems: Systems) -> C
     )
 
 
-def _report(prepared: Prepared, metrics: Mapping[str, Any], systems: Systems, spreads: Mapping[str, Spread]) -> Report:
+def _report(
+    prepared: Prepared, metrics: Mapping[str, Any], systems: Systems, spreads: Mapping[str, Spread]
+) -> RunReport:
     """Return what report.html shows."""
     subject, rival, names = prepared.task.showcase.subject, best_baseline(systems), prepared.config.evaluation.metrics
     trained, difference = systems["trained"].per_query, None
     if rival is not None and MAIN in trained:
         difference = bootstrap(trained[MAIN], systems[rival].per_query[MAIN])
     records = prepared.log.records
-    return Report(
+    return RunReport(
         facts={
             **{text: f"{metrics['data'][name]:,}" for name, text in subject.facts.items()},
             "seconds": ", ".join(f"{name} {value:.0f}" for name, value in metrics["seconds"].items()),

@@ -86,7 +86,7 @@ class Showcase(Protocol):
         """Save the tower and open it as a user would; return the largest difference in any number of its vectors."""
 
 
-class Task(Protocol):
+class RunTask(Protocol):
     """One run's share of one kind of data, which other runs may share."""
 
     @property
@@ -101,7 +101,7 @@ class Task(Protocol):
     def showcase(self) -> Showcase:
         """What is shown of it."""
 
-    def fresh(self, config: Config, cache: Path) -> Task:
+    def fresh(self, config: Config, cache: Path) -> RunTask:
         """Return another run on the same data and split, before its training, without reading them again.
 
         `config` has the sections data, tower and evaluation of this one; its seed chooses weights and rows, not the split.

@@ -14,7 +14,7 @@ from .text_showcase import TextShowcase
 from .training_pairs import TextData, TrainingPairs, sampler_of
 
 
-class Retrieval:
+class TextTask:
     """One run on texts: what it trains on, what judges it, and what is shown of it."""
 
     def __init__(
@@ -26,7 +26,7 @@ class Retrieval:
         self.showcase = TextShowcase(self.data, self.held_out)
 
     @classmethod
-    def read(cls, config: Sections, cache: Path, store: Path, anew: Path | None = None) -> Retrieval:
+    def read(cls, config: Sections, cache: Path, store: Path, anew: Path | None = None) -> TextTask:
         """Read and divide the texts of a source, once, as tokens that are mapped in `cache`.
 
         Args:
@@ -45,8 +45,8 @@ class Retrieval:
         texts = TextData(split, catalogue, queries, docs)
         return cls(config, texts, sampler, tower, store, anew or cache / "anew")
 
-    def fresh(self, config: Sections, cache: Path) -> Retrieval:
+    def fresh(self, config: Sections, cache: Path) -> TextTask:
         """Return another run on the same texts, split and tokens, before its training."""
         texts = self.data.texts
         sampler = sampler_of(config.data, texts.catalogue, texts.split.train, config.train)
-        return Retrieval(config, texts, sampler, config.tower.again(self.data.tower), self.store, cache / "anew")
+        return TextTask(config, texts, sampler, config.tower.again(self.data.tower), self.store, cache / "anew")
