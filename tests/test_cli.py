@@ -37,8 +37,7 @@ def refused(answer: Any, *says: str) -> str:
 def known(line: str) -> bool:
     """Whether it is something that a run says about itself."""
     return any(
-        part in line
-        for part in ("held-out queries against", "pairs a batch on", "towers: ", "expected memory of a step ")
+        part in line for part in ("test queries against", "pairs a batch on", "towers: ", "expected memory of a step ")
     )
 
 
@@ -65,7 +64,7 @@ def test_train_prints_one_json_document(cold: Any, tiny: list[str], tmp_path: Pa
     assert document["peak_memory_bytes"] > 2**20
     assert json.loads((tmp_path / "run" / "metrics.json").read_text()).items() <= document.items()
     first, *others = answer.err.splitlines()
-    assert first == "300 pairs: 260 to train on, 40 held-out queries against 300 documents"
+    assert first == "300 pairs: 260 for training, 0 validation and 40 test queries against 300 documents"
     assert others[0] == "32 pairs a batch on 1 process; each query is compared with 31 other documents"
     assert others[1].startswith("towers: 1 micro-batch, 1 kept in ") and others[2].startswith(
         "expected memory of a step "

@@ -39,13 +39,13 @@ def test_another_process_is_refused_until_the_first_is_killed(tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
-def test_who_is_patient_waits_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_is_patient_waits_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "lock"
     process = holder(path, 1)
-    with alone(path, "waiting for another process", patient=True):
+    with caplog.at_level("INFO"), alone(path, "waiting for another process", patient=True):
         assert process.wait(timeout=10) == 0
     process.communicate()
-    assert capsys.readouterr().err == "waiting for another process\n"
+    assert caplog.messages == ["waiting for another process"]
 
 
 def test_an_error_lets_go(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def kinds(pairs: Path, folder: Path) -> dict[str, dict[str, Any]]:
             "tower": {"kind": "features", "dimensions": 8, "dropout": 0.2, "doc": ["id"], "history": {}},
             "objective": {"temperature": {"value": 0.1, "learnable": True}, "masks": ["same_id", "known_positives"]},
             "train": {"batch_size": 32, "num_train_epochs": 4, "evaluations": 1, "save_steps": 4},
-            "evaluation": {"queries": 20},
+            "evaluation": {"validation": 20},
         },
     }
 

@@ -74,7 +74,14 @@ def test_metrics_json(tiny_run: Path) -> None:
         assert list(metrics) == ["ndcg@10", "mrr@10", "recall@1", "recall@10", "recall@100"]
         assert all(0 <= value <= 1 for value in metrics.values())
         assert metrics["recall@1"] <= metrics["recall@10"] <= metrics["recall@100"]
-    assert document["data"] == {"pairs": 300, "dropped": {}, "train": 260, "queries": 40, "corpus": 300}
+    assert document["data"] == {
+        "pairs": 300,
+        "dropped": {},
+        "train": 260,
+        "validation": 0,
+        "queries": 40,
+        "corpus": 300,
+    }
     assert set(document["seconds"]) == {"data", "train", "evaluate"}
     assert all(0 < value < 100 for value in document["seconds"].values())
     assert 50 * 2**20 < document["peak_memory_bytes"] < 8 * 2**30

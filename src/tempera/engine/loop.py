@@ -64,10 +64,13 @@ class Training:
         guide_every: steps after which the guide `self` reads all texts anew.
         ddp_timeout: seconds that processes wait for one another before they give up; the first one judges and writes
             alone, and the others wait meanwhile.
-        seed: of the weights, the order of the rows and the choice of what is held out.
+        seed: of the weights and the order of the rows; `evaluation.seed` is that of what is held out.
         evaluations: how often the held-out queries are asked during training.
         report_to: trackers that get the numbers of log.jsonl as they are written, by Accelerate: tensorboard, wandb, mlflow,
             trackio. Their files stand in OUTPUT.trackers. Sweeps and tunings have tables of their own and tell none.
+        keep_best: save the weights of the look at which validation was best, the untrained model included. Without enough
+            validation queries to choose by, and with false, those of the last step.
+        patience: end the training when validation has not risen for so many looks; None takes every step.
         save_steps: steps from one checkpoint to the next; None is one every ten minutes. They lie beside the run, in
             OUTPUT.checkpoints, until it has ended.
         save_total_limit: how many of the latest checkpoints stay.
@@ -101,6 +104,8 @@ class Training:
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     evaluations: Annotated[int, Field(ge=0)] = 4
     report_to: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ()
+    keep_best: bool = True
+    patience: Annotated[int, Field(gt=0)] | None = None
     save_steps: Annotated[int, Field(gt=0)] | None = None
     save_total_limit: Annotated[int, Field(gt=0)] = 1
     skip_non_finite: Annotated[int, Field(ge=0)] = 0

@@ -145,8 +145,8 @@ def _outcome(config: Config, task: RunTask, rows: Tensor, metric: str, folder: P
     quiet = replace(config, train=replace(config.train, evaluations=0))
     with JsonLines(folder / "log.jsonl") as log:
         prepared = prepare_run(quiet, devices, folder, log, shared=task)
-        fit(prepared)
-    verdict = prepared.task.held_out.judge("validation", whole=False)
+        fit(prepared, looks=False)
+    verdict = prepared.task.held_out.judge("validation")
     steps = [record for record in log.records if record["event"] == "step"]
     last = steps[-max(1, round(LAST * len(steps))) :]
     return replace(

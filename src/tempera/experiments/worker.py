@@ -27,13 +27,13 @@ import torch
 from ..build import build
 from ..config import Options
 from ..engine.devices import start
+from ..engine.digest import digest
 from ..errors import TemperaError
 from ..io.atomic import write_file
 from ..io.documents import JsonLines, parsed
-from ..recommend.recommendation import InteractionTask
 from ..run.fit import fit
 from ..run.judge import judge
-from ..run.prepare import digest, prepare
+from ..run.prepare import prepare
 from ..run.publish import publish
 
 STOP, OUTCOME, MESSAGES = b"stop", "outcome.json", "messages.txt"
@@ -110,11 +110,9 @@ def _trained(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     config.train.check(devices)
     with JsonLines(folder / "log.jsonl") as log:
         prepared = prepare(config, devices, folder, log, Path(job["vectors"]))
-        before = judge(prepared)
-        fitted = fit(prepared, look_seconds=before.seconds)
-        after, task = judge(prepared, fitted.steps), prepared.task
-        # A recommender's test is for the configuration that is chosen, which its validation does.
-        chosen = task.held_out.judge("validation") if isinstance(task, InteractionTask) else after.verdict
+        before, fitted, task = judge(prepared), fit(prepared), prepared.task
+        after = judge(prepared)
+        chosen = task.held_out.judge("validation")  # the test is for the configuration that validation chooses
         value = chosen.ranking.metrics[job["metric"]]
         temperature, data = config.objective.temperature.value, digest(task.data.content())
         if job["keep"] and (job["bar"] is None or value > job["bar"]):

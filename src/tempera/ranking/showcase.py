@@ -76,8 +76,8 @@ class DataFacts:
     Args:
         source: where it is from, with what its options left open decided; None if there is nothing to add to them.
         headline: the counts in a sentence.
-        counts: pairs, train, queries, corpus, and dropped by reason.
-        notes: what a reader of the results should know.
+        counts: pairs, train, validation, queries (of the test), corpus, and dropped by reason.
+        notes: further lines.
     """
 
     source: Any
@@ -89,7 +89,7 @@ class DataFacts:
     def lines(self) -> list[str]:
         """Lines of text for the beginning of a run."""
         dropped = (f"left out: {count:,} {reason}" for reason, count in self.counts["dropped"].items() if count)
-        return [self.headline, *dropped, *(f"note: {note}" for note in self.notes)]
+        return [self.headline, *dropped, *self.notes]
 
 
 @dataclass(frozen=True)

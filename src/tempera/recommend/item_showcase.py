@@ -54,6 +54,7 @@ class ItemShowcase:
             "pairs": len(timeline),
             "dropped": {**timeline.dropped, **division.counts},
             "train": int(division.train.sum()),
+            "validation": len(next(iter(self.held_out.validation.values()), ())),
             "queries": len(division.test[self.events.protocol]),
             "corpus": len(timeline.item_ids),
             "users": len(timeline.user_ids),
@@ -61,7 +62,7 @@ class ItemShowcase:
         asked = ", ".join(f"{len(events):,} {name}" for name, events in division.test.items())
         text = "{pairs:,} interactions of {users:,} users with {corpus:,} items: {train:,} to train on"
         headline = f"{text.format(**counts)}; asked at the end: {asked}"
-        return DataFacts(timeline.source, headline, counts, tuple(division.notes))
+        return DataFacts(timeline.source, headline, counts, tuple(f"note: {note}" for note in division.notes))
 
     def preview(self) -> dict[str, Any]:
         """Return three rows of the first batch, lengths, repeats, and negatives of a row."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ranking.ranking import LEAST_TO_CHOOSE, Part
+from ..ranking.ranking import LEAST_TO_CHOOSE, MOST, Part
 from ..ranking.spread import spread
 from ..ranking.verdict import OURS, Sections, SystemScores, Verdict
 from .baselines import BASELINES, Observed, by_history
@@ -31,8 +32,13 @@ class LaterEvents:
 
     @property
     def chooses(self) -> bool:
-        """Return True if validation asks about enough events to choose by."""
-        return sum(map(len, self.events.division.validation.values())) >= LEAST_TO_CHOOSE
+        """True if validation has enough events to choose by."""
+        return len(next(iter(self.validation.values()), ())) >= LEAST_TO_CHOOSE
+
+    @property
+    def validation(self) -> Mapping[str, Events]:
+        """The events to choose by, of each protocol; none where the split or `evaluation.validation` has none."""
+        return {} if self.options.validation == 0 else self.events.division.validation
 
     def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
         """Ask the towers the test by every protocol, or some of the validation by the first.
@@ -41,8 +47,8 @@ class LaterEvents:
         """
         division, items = self.events.division, self.data.item_vectors
         if part == "validation":
-            asked = division.validation or division.test
-            return self._verdict(self._some(next(iter(asked.values())), self.options.queries), items)[0]
+            events = next(iter((self.validation or division.test).values()))
+            return self._verdict(self._some(events, self.options.validation or MOST), items)[0]
         verdicts = {name: self._verdict(events, items) for name, events in division.test.items()}
         system = OURS[bool(self.reached)]
         self.reached[system] = {name: reached for name, (_, reached) in verdicts.items()}
@@ -75,7 +81,7 @@ class LaterEvents:
     def _some(self, events: Events, most: int) -> Events:
         if len(events) <= most:
             return events
-        chosen = np.random.default_rng(self.events.seed).choice(len(events), most, replace=False)
+        chosen = np.random.default_rng(self.options.seed).choice(len(events), most, replace=False)
         return events[np.sort(chosen)]
 
     def baselines(self) -> dict[str, SystemScores]:

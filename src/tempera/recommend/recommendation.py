@@ -46,16 +46,15 @@ class InteractionTask:
             )
         division: Division = timeline.source.split(timeline)
         withheld: Withheld | None = None
-        seed = config.train.seed
         if share := config.evaluation.cold_items:
-            timeline, division, withheld = withhold(timeline, division, share, seed)
+            timeline, division, withheld = withhold(timeline, division, share, config.evaluation.seed)
         division = _asking(division)
         of_users = np.add.reduceat(division.train, timeline.offsets[:-1], dtype=np.int64)
         of_items = counted(timeline.item, division.train, len(timeline.item_ids))
         users = Entities(_features(timeline.user_ids, timeline.users), of_users)
         items = Entities(_features(timeline.item_ids, timeline.items), of_items)
         called(items.table)  # which is refused before hours of training, if at all
-        return cls(config, EventData(timeline, division, users, items, withheld, seed))
+        return cls(config, EventData(timeline, division, users, items, withheld))
 
     def fresh(self, config: Sections, cache: Path) -> InteractionTask:
         """Return another run on the same timeline and division, before its training."""

@@ -33,7 +33,6 @@ class EventData:
 
     Args:
         withheld: items that are not trained on, if there are any.
-        seed: of the choice of what is asked on the way.
     """
 
     timeline: Timeline
@@ -41,7 +40,6 @@ class EventData:
     users: Entities
     items: Entities
     withheld: Withheld | None
-    seed: int
 
     @property
     def protocol(self) -> str:

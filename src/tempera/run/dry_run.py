@@ -33,11 +33,11 @@ def rehearse(config: Path | None = None, overrides: Sequence[str] = ()) -> dict[
     devices = start(made.train.mixed_precision)
     made.train.check(devices)
     with TemporaryDirectory() as folder:
-        short = replace(made.train, max_steps=MEASURED, evaluations=0)
+        short = replace(made.train, max_steps=MEASURED)
         with JsonLines(Path(folder) / "log.jsonl") as log:
             prepared = prepare(replace(made, train=short), devices, Path(folder), log)
             preview = prepared.task.showcase.preview()
-            fit(prepared)
+            fit(prepared, looks=False)
         taken = [record["seconds"] for record in log.records if record["event"] == "step"]
     steps = made.train.steps(prepared.task.data.sampler.batches_per_epoch)
     pairs, seconds = prepared.task.showcase.facts().counts["train"], statistics.median(taken[1:])

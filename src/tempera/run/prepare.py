@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-import xxhash
 
 from ..build import Config, describe
 from ..core.advice import cautions
@@ -90,11 +88,3 @@ def _settle(config: Config, log: JsonLines) -> None:
     for caution in cautions(base):
         logger.warning(f"caution: {caution}")
         log.write(event="caution", text=caution)
-
-
-def digest(tensors: Iterable[torch.Tensor]) -> int:
-    """Return 64 bits by which tensors are known to be the same, bit by bit."""
-    content = xxhash.xxh3_64()
-    for tensor in tensors:
-        content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return content.intdigest()

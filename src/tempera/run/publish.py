@@ -33,13 +33,13 @@ def publish(prepared: Prepared, fitted: Fitted, before: Assessment, after: Asses
 
     Args:
         before: the untrained tower.
-        after: the trained one, as it still is.
+        after: the trained one, with the weights that are saved.
     """
     config, task, folder, alarms = prepared.config, prepared.task, prepared.folder, Alarms(prepared.log)
     began = time.perf_counter()
     baselines = task.held_out.baselines()
     evaluating = before.seconds + after.seconds + time.perf_counter() - began
-    alarms.regression(after.step, before.verdict.ranking, after.verdict.ranking)
+    alarms.regression(fitted.step, before.verdict.ranking, after.verdict.ranking)
     systems = {"untrained": before.verdict.ranking, **baselines, "trained": after.verdict.ranking}
     spreads = {"untrained": before.verdict.spread, "trained": after.verdict.spread}
     seconds = {"data": prepared.seconds, "train": fitted.seconds, "evaluate": evaluating}
@@ -50,6 +50,7 @@ def publish(prepared: Prepared, fitted: Fitted, before: Assessment, after: Asses
         **task.held_out.about(),
         **alarms.told(),
         "evaluations_left_out": fitted.looks_left_out,
+        **({"best": fitted.best} if fitted.best else {}),
         "data": task.showcase.facts().counts,
         "seconds": {name: round(value, 3) for name, value in seconds.items()},
         "replaying": round(fitted.replaying, 4),
@@ -82,7 +83,7 @@ def _card(prepared: Prepared, metrics: Mapping[str, Any], systems: Systems) -> C
     """Return what the saved model's README.md says."""
     resolved, data = prepared.config.resolved, metrics["data"]
     source = {"source": str(resolved["data"].get("path") or resolved["data"]["source"])}
-    counts = {name: f"{data[name]:,}" for name in ("pairs", "train", "queries", "corpus")}
+    counts = {name: f"{data[name]:,}" for name in ("pairs", "train", "validation", "queries", "corpus")}
     dropped = {f"left out: {reason}": f"{count:,}" for reason, count in data.get("dropped", {}).items()}
     return Card(
         **vars(prepared.config.card),

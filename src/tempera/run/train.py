@@ -94,9 +94,9 @@ def _run(
         fit(prepared, checkpoints)
         return
     before = judge(prepared)
-    fitted = fit(prepared, checkpoints, before.seconds)
+    fitted = fit(prepared, checkpoints)
     try:
-        publish(prepared, fitted, before, judge(prepared, fitted.steps))
+        publish(prepared, fitted, before, judge(prepared))
     except (SystemExit, KeyboardInterrupt):
         if devices.group.size == 1:
             fitted.keep()

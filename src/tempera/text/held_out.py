@@ -14,10 +14,10 @@ from ..ranking.ranking import Part, Ranking, depth_of
 from ..ranking.sample import Sample, sample_corpus
 from ..ranking.spread import spread
 from ..ranking.verdict import Sections, SystemScores, Verdict
-from ..towers.pair import Tower
 from .lexical import Lexical, Settings
-from .pairs import Rows, Split
-from .training_pairs import TextData
+from .pairs import Rows
+from .split import Split
+from .training_pairs import TrainingPairs
 
 BM25_TUNING_QUERIES = 500
 
@@ -50,57 +50,66 @@ class Questions:
 class HeldOutQueries:
     """Judge the tower of a run, as it is at that moment, and BM25."""
 
-    chooses = False
-
-    def __init__(self, config: Sections, texts: TextData, tower: Tower) -> None:
-        self.options, self.seed, self.texts, self.tower = config.evaluation, config.train.seed, texts, tower
-        self.asked = self._questions(texts.split.asked)
-        self.sample: Sample | None = None  # of the corpus, once the untrained model has ranked it
+    def __init__(self, config: Sections, data: TrainingPairs) -> None:
+        self.options, self.seed, self.data, self.texts = config.evaluation, config.train.seed, data, data.texts
+        split = self.texts.split
+        self.questions: dict[Part, Questions] = {"test": self._questions(split.test)}
+        self.questions["validation"] = (
+            self._questions(split.validation) if len(split.validation) else self.questions["test"]
+        )
+        self.sample: Sample | None = None  # of the corpus, once validation has been asked
         self.bias: dict[str, float] = {}  # of scores on the sample
         self.bm25: Settings | None = None  # once it is tuned
-        self.latest: tuple[tuple[int, ...], NDArray[np.float32]] | None = None  # weights' versions; what they ranked
 
     def _questions(self, rows: Rows) -> Questions:
         return Questions.of(self.texts.split, self.texts.catalogue.query_of, self.texts.catalogue.doc_of, rows)
 
+    @property
+    def chooses(self) -> bool:
+        """True if validation has enough queries to choose by."""
+        return self.texts.split.chooses
+
     def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
-        """Ask the tower the held-out queries; unless `whole`, in the sample of the corpus that evaluation.corpus asks for."""
-        asked, options, ranked = self.asked, self.options, self.texts.ranked
-        sample = None if whole else self.sample
-        docs, relevant = (ranked, asked.relevant) if sample is None else (ranked[sample.docs], sample.relevant)
-        queries = self.texts.vectors(self.tower, asked.query_of[asked.rows], "query")
-        corpus = self.texts.vectors(self.tower, docs)
+        """Ask the tower the queries of a part; without validation queries that is always the test.
+
+        Args:
+            part: "validation" to choose by, "test" to report on.
+            whole: rank every document; False ranks the sample of `evaluation.corpus` where there is one. The
+                sample is drawn when validation is first asked, from what the tower then confuses.
+        """
+        options, questions = self.options, self.questions[part]
+        sampling = options.corpus is not None and questions is self.questions["validation"]
+        if sampling and not whole and self.sample is None:
+            self.judge(part)
+        sample = None if whole or not sampling else self.sample
+        queries = self.data.vectors(questions.query_of[questions.rows], "query")
+        docs, relevant = self.texts.ranked, questions.relevant
+        if sample is not None:
+            docs, relevant = docs[sample.docs], sample.relevant
+        corpus = self.data.corpus if sample is None else self.data.vectors(docs)
         place = np.empty(len(self.texts.docs), np.int64)
         place[docs] = np.arange(len(docs))
-        answers = corpus[place[asked.doc_of[asked.rows]]]
-        if sample is None:
-            self.latest = self._weights(), corpus
+        answers = corpus[place[questions.doc_of[questions.rows]]]
         ranking = Ranking.by_vectors(queries, corpus, relevant, options.metrics)
-        if options.corpus is not None and self.sample is None:
+        if sampling and options.corpus is not None and self.sample is None:
             self.sample = sample_corpus(relevant, len(corpus), options.corpus, ranking.ranked, seed=self.seed)
             self.bias = self.sample.bias(queries, corpus, options.metrics, relevant)
         return Verdict(ranking, spread(queries, answers))
 
     def vectors(self) -> NDArray[np.float32]:
-        """Return the vectors of all distinct documents; what the same weights have just ranked is not read again."""
-        everything = np.arange(len(self.texts.docs))
-        if self.latest is None or self.latest[0] != self._weights():
-            return self.texts.vectors(self.tower, everything)
-        vectors = np.empty((len(everything), self.latest[1].shape[1]), np.float32)
-        vectors[self.texts.ranked] = self.latest[1]
+        """Return the vectors of all distinct documents; what the same weights have just ranked is not embedded again."""
+        corpus, everything = self.data.corpus, np.arange(len(self.texts.docs))
+        vectors = np.empty((len(everything), corpus.shape[1]), np.float32)
+        vectors[self.texts.ranked] = corpus
         if len(rest := np.setdiff1d(everything, self.texts.ranked)):
-            vectors[rest] = self.texts.vectors(self.tower, rest)
+            vectors[rest] = self.data.vectors(rest)
         return vectors
-
-    def _weights(self) -> tuple[int, ...]:
-        """Return how often each weight was written, which tells whether the tower has changed."""
-        return tuple(parameter._version for parameter in self.tower.parameters())
 
     def baselines(self) -> dict[str, SystemScores]:
         """Rank by BM25, if evaluation.bm25 asks for it, tuned on training queries of the same corpus."""
         if not self.options.bm25:
             return {}
-        asked, split = self.asked, self.texts.split
+        asked, split = self.questions["test"], self.texts.split
         inside = np.isin(asked.doc_of[split.train], asked.doc_of[split.corpus])
         rows = split.train[inside]
         chosen = np.random.default_rng(self.seed).permutation(len(rows))[:BM25_TUNING_QUERIES]

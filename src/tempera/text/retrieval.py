@@ -9,7 +9,7 @@ from ..ranking.verdict import Sections
 from ..towers.pair import Tower
 from .catalogue import Catalogue, stored
 from .held_out import HeldOutQueries
-from .pairs import hold_out
+from .split import hold_out
 from .text_showcase import TextShowcase
 from .training_pairs import TextData, TrainingPairs, sampler_of
 
@@ -22,7 +22,7 @@ class TextTask:
     ) -> None:
         self.store = store
         self.data = TrainingPairs(config, texts, sampler, tower, store, anew)
-        self.held_out = HeldOutQueries(config, texts, tower)
+        self.held_out = HeldOutQueries(config, self.data)
         self.showcase = TextShowcase(self.data, self.held_out)
 
     @classmethod
@@ -34,9 +34,9 @@ class TextTask:
             anew: folder for the vectors of the model itself, until the next.
         """
         pairs, candidates = config.data.read(cache)
-        split = hold_out(pairs, candidates, config.evaluation.queries, config.train.seed)
+        split = hold_out(pairs, candidates, config.evaluation)
         catalogue = Catalogue.of(pairs)
-        sampler = sampler_of(config.data, catalogue, split.train, config.train)  # refuses before texts are read
+        sampler = sampler_of(config.data, catalogue, split, config.train)  # refuses before texts are read
         tower: Tower = config.tower.build(catalogue.trained(split.train))
         queries = stored(
             lambda part: tower.features(part, "reading queries", "query"), catalogue.queries, cache / "tokens.0"
@@ -48,5 +48,5 @@ class TextTask:
     def fresh(self, config: Sections, cache: Path) -> TextTask:
         """Return another run on the same texts, split and tokens, before its training."""
         texts = self.data.texts
-        sampler = sampler_of(config.data, texts.catalogue, texts.split.train, config.train)
+        sampler = sampler_of(config.data, texts.catalogue, texts.split, config.train)
         return TextTask(config, texts, sampler, config.tower.again(self.data.tower), self.store, cache / "anew")

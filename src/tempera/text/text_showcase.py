@@ -36,7 +36,8 @@ print(queries @ docs.T)""",
     facts={
         "pairs": "pairs found",
         "train": "pairs trained on",
-        "queries": "held-out queries",
+        "validation": "validation queries",
+        "queries": "test queries",
         "corpus": "documents ranked",
     },
     examples="Held-out queries and what was found",
@@ -60,11 +61,13 @@ class TextShowcase:
             "pairs": len(split.pairs),
             "dropped": self.data.dropped,
             "train": len(split.train),
-            "queries": len(self.held_out.asked.rows),
+            "validation": split.queries(split.validation),
+            "queries": split.queries(split.test),
             "corpus": len(split.corpus),
+            **({"shared_documents": split.shared} if split.shared else {}),
         }
-        text = "{pairs:,} pairs: {train:,} to train on, {queries:,} held-out queries against {corpus:,} documents"
-        return DataFacts(split.pairs.source, text.format(**counts), counts)
+        first, *notes = split.lines()
+        return DataFacts(split.pairs.source, first, counts, tuple(notes))
 
     def preview(self) -> dict[str, Any]:
         """Return three rows, lengths, repeats, and negatives of a query."""
@@ -85,7 +88,7 @@ class TextShowcase:
 
     def examples(self, systems: Mapping[str, SystemScores], count: int = 10, shown: int = 5) -> list[Example]:
         """Return held-out queries at random, with the documents that the trained model returns."""
-        asked, pairs, corpus = self.held_out.asked, self.texts.split.pairs, self.texts.split.corpus
+        asked, pairs, corpus = self.held_out.questions["test"], self.texts.split.pairs, self.texts.split.corpus
         trained, bm25 = systems["trained"], systems.get("bm25")
         assert isinstance(trained, Ranking) and isinstance(bm25, Ranking | None)
         rank = trained.first_right(asked.relevant)
@@ -114,8 +117,8 @@ class TextShowcase:
 
     def _scores(self, queries: Rows, ranked: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return cosines of queries and what was ranked for them, [q, k]."""
-        asked, texts, tower = self.held_out.asked, self.texts, self.data.tower
-        a = texts.vectors(tower, asked.query_of[asked.rows[queries]], "query")
-        b = texts.vectors(tower, texts.ranked[ranked.ravel()]).reshape(*ranked.shape, -1)
+        asked = self.held_out.questions["test"]
+        a = self.data.vectors(asked.query_of[asked.rows[queries]], "query")
+        b = self.data.vectors(self.texts.ranked[ranked.ravel()]).reshape(*ranked.shape, -1)
         cosines: NDArray[np.float32] = np.einsum("qd,qkd->qk", a, b)
         return cosines

@@ -25,9 +25,10 @@ from ..ranking.verdict import Sections, finite
 from ..towers.pair import Tower
 from .catalogue import Catalogue
 from .mixture import Mixture
-from .pairs import Rows, Source, Split
+from .pairs import Rows, Source
 from .renewal import Renewal, checked
 from .samplers import Mixed, NoDuplicates
+from .split import Split
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,6 @@ class TextData:
     catalogue: Catalogue
     queries: Ragged
     docs: Ragged
-
-    def vectors(self, tower: Tower, rows: Rows, role: Role = "doc") -> NDArray[np.float32]:
-        """Return unit vectors of chosen queries or documents by a tower as it is now, [.., D]."""
-        tokens = self.queries if role == "query" else self.docs
-        return finite(tower.encode(tokens[torch.from_numpy(rows)], role))
 
     @property
     def ranked(self) -> Rows:
@@ -71,7 +67,10 @@ class TrainingPairs:
         cross = (
             None if config.mining.cross_encoder is None else CrossEncoder.of(Path(config.mining.cross_encoder), store)
         )
-        self.dropped = dict(texts.split.pairs.dropped)
+        self.dropped = {**texts.split.pairs.dropped, **texts.split.dropped}
+        self.latest: tuple[list[int], NDArray[np.float32]] | None = (
+            None  # the corpus embedded last, and by which weights
+        )
         self.rows = _rows(options, texts, sampler, store)
         if cross is not None and self.rows.negatives is not None:
             self.rows, count = checked(self.rows, catalogue, cross, config.mining.cross_margin)
@@ -80,7 +79,21 @@ class TrainingPairs:
 
     def batch(self, rows: Tensor, number: int) -> Batch[Ragged]:
         """Return the tokens of chosen pairs."""
+        self.latest = None  # the memory is for the step
         return self.rows.batch(rows, number)
+
+    def vectors(self, rows: Rows, role: Role = "doc") -> NDArray[np.float32]:
+        """Return unit vectors of chosen queries or documents by the tower as it is now, [.., D]."""
+        tokens = self.texts.queries if role == "query" else self.texts.docs
+        return finite(self.tower.encode(tokens[torch.from_numpy(rows)], role))
+
+    @property
+    def corpus(self) -> NDArray[np.float32]:
+        """Unit vectors of the documents that evaluation ranks, embedded again only if weights have been written since."""
+        written = [tensor._version for tensor in (*self.tower.parameters(), *self.tower.buffers())]
+        if self.latest is None or self.latest[0] != written:
+            self.latest = written, self.vectors(self.texts.ranked)
+        return self.latest[1]
 
     def refresh(self, step: int, group: Group = ALONE) -> dict[str, Any]:
         """Mine again, and let the guide read the texts again, if it is their turn."""
@@ -95,9 +108,9 @@ class TrainingPairs:
     def _read(self, group: Group, role: Role, rows: Rows) -> NDArray[np.float32]:
         """Return unit vectors of distinct texts by the tower as it is now; each process reads its share."""
         if len(rows) < group.size:
-            return self.texts.vectors(self.tower, rows, role)
+            return self.vectors(rows, role)
         mine = np.array_split(rows, group.size)[group.rank]
-        return group.all_rows(torch.from_numpy(self.texts.vectors(self.tower, mine, role))).numpy()
+        return group.all_rows(torch.from_numpy(self.vectors(mine, role))).numpy()
 
     def content(self) -> Iterable[Tensor]:
         """Yield the tokens of all texts, and which rows are trained on."""
@@ -143,8 +156,21 @@ def _renewal(
     return Renewal(texts.catalogue, texts.split.train, mining, every, anew, cross)
 
 
-def sampler_of(source: Source, catalogue: Catalogue, rows: Rows, options: Training) -> Shuffled | NoDuplicates | Mixed:
-    """Choose which of the training rows stand in which batch."""
+def sampler_of(
+    source: Source, catalogue: Catalogue, split: Split, options: Training
+) -> Shuffled | NoDuplicates | Mixed:
+    """Choose which of the training rows stand in which batch.
+
+    Raises:
+        ConfigError: a batch of more rows than there are to train on.
+    """
+    rows = split.train
+    if options.batch_size > len(rows):
+        raise ConfigError(
+            f"train.batch_size is {options.batch_size} and the data has {len(rows)} pairs to train on: give a batch_size of at "
+            f"most {len(rows)}, or more data, or hold out less: of {len(split.pairs):,} pairs, {split.held_out} are held out "
+            "(evaluation.validation, evaluation.queries)"
+        )
     if isinstance(source, Mixture):
         if options.batch_sampler != "shuffled":
             raise ConfigError("train.batch_sampler: no_duplicates is for one source, and data is a mixture; drop it")
