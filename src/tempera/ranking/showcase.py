@@ -101,12 +101,14 @@ class Searched:
         documents: a table with the columns doc_id, name, place and doc; one row each, [c].
         normalised: vectors have length 1 and are compared by cosine; by inner product otherwise.
         tables: others that belong to the run, by their path in its folder.
+        arrays: likewise.
     """
 
     vectors: NDArray[np.float32]
     documents: pa.Table
     normalised: bool = True
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 def quantiles(lengths: Lengths) -> dict[str, float]:

@@ -8,11 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ..core.objective import Objective
 from ..engine.loop import Training
-from ..errors import TemperaError
 from .compare import Difference
 from .ranking import Evaluation
 from .spread import Spread
@@ -79,18 +77,6 @@ class Sections(Protocol):
     @property
     def base(self) -> Objective:
         """The objective without its widths."""
-
-
-def finite(vectors: Tensor) -> NDArray[np.float32]:
-    """Return vectors of a tower as an array.
-
-    Raises:
-        TemperaError: some of their numbers are not finite.
-    """
-    array: NDArray[np.float32] = vectors.numpy()
-    if not np.isfinite(array).all():
-        raise TemperaError("training has left embeddings that are not finite: lower train.learning_rate")
-    return array
 
 
 def best_baseline(systems: Mapping[str, SystemScores]) -> str | None:

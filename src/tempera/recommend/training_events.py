@@ -12,11 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..core.batch import Batch
+from ..core.batch import Batch, Role
 from ..core.frame import Frame
 from ..engine.batches import Draws, Sampler
 from ..engine.distributed import ALONE, Group
-from ..ranking.verdict import Sections, finite
+from ..ranking.nearest import refuse_not_finite
+from ..ranking.verdict import Sections
 from .division import Division
 from .encoders import Entities
 from .features import Features, FeatureTowers
@@ -92,9 +93,14 @@ class TrainingEvents:
 
     def user_vectors(self, events: Events) -> NDArray[np.float32]:
         """Return vectors of the users, as they stand before these events, [q, D]."""
-        return finite(self.tower.encode(self.visits.frame(torch.from_numpy(events)), "query"))
+        return self._encoded(self.visits.frame(torch.from_numpy(events)), "query")
 
     @property
     def item_vectors(self) -> NDArray[np.float32]:
         """Vectors of all items, [c, D]."""
-        return finite(self.tower.encode(Frame({"item": torch.arange(len(self.events.timeline.item_ids))})))
+        return self._encoded(Frame({"item": torch.arange(len(self.events.timeline.item_ids))}), "doc")
+
+    def _encoded(self, frame: Frame, role: Role) -> NDArray[np.float32]:
+        vectors: NDArray[np.float32] = self.tower.encode(frame, role).numpy()
+        refuse_not_finite(vectors, "users and items")
+        return vectors

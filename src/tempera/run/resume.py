@@ -24,7 +24,6 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..engine.checkpoint import State
-from ..engine.devices import is_main
 from ..errors import DataError, OutputError
 from ..io.console import logger
 from ..io.documents import parsed, read_json, read_json_lines
@@ -112,7 +111,7 @@ class Checkpoints:
                     **({} if best is None else {_BEST: save(best)}),
                 },
             )
-            for old in sorted(self.folder.glob("step-?????????"))[: -self.keep] if is_main() else []:
+            for old in sorted(self.folder.glob("step-?????????"))[: -self.keep] if state.group.main else []:
                 shutil.rmtree(old, ignore_errors=True)
         except OutputError as error:
             left = "from the beginning" if self.latest is None else f"from {self.latest}"

@@ -148,8 +148,10 @@ def distinct(ids: Ids) -> tuple[Rows, Rows]:
 
 
 def row_keys(table: pa.Table) -> Ids:
-    """One key for each row: of its query, its document and the set of its negatives, [n]."""
+    """Return one key for each row: of its query, its document, the set of its negatives and its part, [n]."""
     keys = mixed(table["doc_id"].to_numpy(), table["query_id"].to_numpy())
+    if "part" in table.column_names:
+        keys = mixed(keys, Pairs(table).part.astype(np.int64))
     negatives, offsets = Pairs(table).negatives
     if len(negatives):
         sums = np.concatenate([[0], mixed(negatives, 1).cumsum()])  # wraps around, which a difference undoes

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..io.ids import content_ids
 from ..ranking.ranking import Ranking
 from ..ranking.showcase import DataFacts, Example, Hit, Searched, Subject
 from ..ranking.verdict import SystemScores
 from ..towers.saved import load
+from .embedder import TRAINED
 from .held_out import HeldOutQueries
 from .pairs import Rows
 from .preview import summary
@@ -75,8 +78,10 @@ class TextShowcase:
         return summary(texts.catalogue, texts.split.train, texts.queries, texts.docs)
 
     def searched(self) -> Searched:
-        """Return every distinct document and its vector."""
-        return Searched(self.held_out.vectors(), self.texts.catalogue.table())
+        """Return every distinct document with its vector, and the ids of the training queries' contents."""
+        split = self.texts.split
+        trained = np.unique(content_ids(split.pairs.table["query"].take(pa.array(split.train))))
+        return Searched(self.held_out.vectors(), self.texts.catalogue.table(), arrays={TRAINED: trained})
 
     def reopened(self, folder: Path) -> float:
         """Save the tower and open it as a user would; return the largest difference in any number of its vectors."""

@@ -21,7 +21,8 @@ from ..engine.loop import SELF, Training
 from ..errors import ConfigError
 from ..io.console import logger
 from ..mining.guide import CrossEncoder, Guide
-from ..ranking.verdict import Sections, finite
+from ..ranking.nearest import refuse_not_finite
+from ..ranking.verdict import Sections
 from ..towers.pair import Tower
 from .catalogue import Catalogue
 from .mixture import Mixture
@@ -85,7 +86,9 @@ class TrainingPairs:
     def vectors(self, rows: Rows, role: Role = "doc") -> NDArray[np.float32]:
         """Return unit vectors of chosen queries or documents by the tower as it is now, [.., D]."""
         tokens = self.texts.queries if role == "query" else self.texts.docs
-        return finite(self.tower.encode(tokens[torch.from_numpy(rows)], role))
+        vectors: NDArray[np.float32] = self.tower.encode(tokens[torch.from_numpy(rows)], role).numpy()
+        refuse_not_finite(vectors, {"query": "queries", "doc": "documents"}[role])
+        return vectors
 
     @property
     def corpus(self) -> NDArray[np.float32]:
