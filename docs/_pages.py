@@ -15,13 +15,13 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from tempera import build
-from tempera.artifacts.card import Labels
 from tempera.core.matryoshka import Matryoshka
 from tempera.core.memory import Memory
 from tempera.core.objective import Objective
 from tempera.core.temperature import Temperature
 from tempera.engine.loop import Training
 from tempera.ranking.ranking import Evaluation
+from tempera.ranking.showcase import Labels
 from tempera.recommend.history import History
 from tempera.text.renewal import Anew
 from tempera.towers.lora import Lora

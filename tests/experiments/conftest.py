@@ -70,11 +70,12 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def validated() -> Callable[[Any], dict[str, float]]:
-    """The metrics of a run's validation queries after its last step."""
+def validated() -> Callable[..., dict[str, float]]:
+    """The metrics of a run's validation queries: after its last step, or at the step whose weights it saved."""
 
-    def metrics(run: Any) -> dict[str, float]:
+    def metrics(run: Any, saved: bool = False) -> dict[str, float]:
         records = map(json.loads, (run.folder / "log.jsonl").read_text().splitlines())
-        return [record["metrics"] for record in records if record["event"] == "evaluation"][-1]
+        looks = {record["step"]: record["metrics"] for record in records if record["event"] == "evaluation"}
+        return looks[run.document.get("best", {}).get("step", max(looks)) if saved else max(looks)]
 
     return metrics

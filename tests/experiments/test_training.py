@@ -58,10 +58,11 @@ def test_the_diagnosis_is_of_the_fixed_batch(small: dict[str, Any], tmp_path: Pa
     alone, trainings = train(small, tmp_path / "alone", short), Trainings()
     diagnosis = dict(made(trainings, job(small, tmp_path, *short)).diagnosis)
     assert trainings.data is not None
-    task: Any = trainings.data.task
-    rows = task.split.train[next(iter(task.sampler(0, 1))).numpy()]
+    data: Any = trainings.data.task.data
+    split = data.texts.split
+    rows = split.train[next(iter(data.sampler(0, 1))).numpy()]
     assert len(rows) == 32
-    texts = {role: task.split.pairs.texts(role, rows) for role in ("query", "doc")}
+    texts = {role: split.pairs.texts(role, rows) for role in ("query", "doc")}
     encode = load(alone.folder / "model")
     sides = {
         role: Side(torch.from_numpy(encode(text)), torch.tensor([text.index(one) for one in text]))
@@ -78,7 +79,7 @@ def test_the_diagnosis_is_of_the_fixed_batch(small: dict[str, Any], tmp_path: Pa
 def test_embeddings_are_without_dropout_and_in_blocks(
     recommender: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task: Any = Trainings().read(job(recommender, tmp_path)).task
+    task: Any = Trainings().read(job(recommender, tmp_path)).task.data
     batch = task.batch(next(iter(task.sampler(0, 1))), 0)
     whole = {role: task.tower.eval().of(role)(side.rows) for role, side in batch.sides().items()}
     assert set(whole) == {"query", "doc", "sampled"}

@@ -61,7 +61,10 @@ def test_a_trial_is_the_run_alone(finished: Tuning, small: dict[str, Any], tmp_p
     trial = next(trial for trial in finished.trials if trial.done and trial is not finished.best)
     chosen = [f"{name}={value}" for name, value in trial.params.items()]
     alone = train(small, tmp_path / "run", [*SHORT, *chosen])
-    assert trial.metrics == validated(alone) != alone.metrics["trained"] and trial.value == trial.metrics["ndcg@10"]
+    assert (
+        trial.metrics == validated(alone, saved=True) != alone.metrics["trained"]
+        and trial.value == trial.metrics["ndcg@10"]
+    )
     log = [json.loads(line) for line in (alone.folder / "log.jsonl").read_text().splitlines()]
     on_the_way = [record["metrics"]["ndcg@10"] for record in log if record["event"] == "evaluation"][1:-1]
     assert list(trial.on_the_way) == on_the_way
@@ -69,7 +72,7 @@ def test_a_trial_is_the_run_alone(finished: Tuning, small: dict[str, Any], tmp_p
 
 def test_the_best_configuration_gives_the_same_again(finished: Tuning, tmp_path: Path, validated: Any) -> None:
     again = train(finished.folder / "best.yaml", tmp_path / "run")
-    assert validated(again) == finished.best.metrics
+    assert validated(again, saved=True) == finished.best.metrics
     assert max(trial.value or 0 for trial in finished.trials if trial.done) == finished.best.value
     assert yaml.safe_load((finished.folder / "best.yaml").read_text()) == finished.config
 
@@ -78,7 +81,7 @@ def test_the_best_run_stays_and_no_other(finished: Tuning, tmp_path: Path, valid
     (folder,) = (finished.folder / "trials").iterdir()
     assert int(folder.name) == finished.best.number
     run = Run(folder)
-    assert validated(run) == finished.best.metrics and run.search("kaban lodor", 3)
+    assert validated(run, saved=True) == finished.best.metrics and run.search("kaban lodor", 3)
     assert yaml.safe_load((folder / "config.yaml").read_text())["objective"] == finished.config["objective"]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..build import Config, build
+from ..build import build
 from ..config import Options
 from ..core.batch import Batch
 from ..core.diagnose import diagnose
@@ -21,8 +21,12 @@ from ..engine.devices import start
 from ..engine.digest import digest
 from ..errors import TemperaError
 from ..io.documents import JsonLines
-from ..run.task import Task, Verdict
-from ..run.train import Job
+from ..ranking.verdict import Verdict
+from ..run.fit import fit
+from ..run.judge import judge
+from ..run.prepare import CACHE, Prepared, prepare
+from ..run.publish import publish
+from ..run.task import RunTask
 from ..towers.pair import Encoder
 from .record import Record
 
@@ -37,11 +41,11 @@ class Pruned(Exception):
 
 
 @dataclass(frozen=True)
-class Data:
+class ReadData:
     """Data that were read once, the rows of the fixed batch, and a hash of it all."""
 
     reference: Mapping[str, Any]
-    task: Task
+    task: RunTask
     batch: Tensor
     hash: str
 
@@ -50,7 +54,7 @@ class Trainings:
     """Makes one run after the other, on data that are read again only when the options that they are read by change."""
 
     def __init__(self) -> None:
-        self.data: Data | None = None
+        self.data: ReadData | None = None
 
     def __call__(self, job: Mapping[str, Any], report: Report) -> Record:
         """Return the record of a run; an error in it is in the record.
@@ -75,7 +79,7 @@ class Trainings:
             record = replace(record, error=f"{type(error).__name__}: {' '.join(str(error).split())}")
         return replace(record, seconds=round(time.perf_counter() - began, 3))
 
-    def read(self, job: Mapping[str, Any]) -> Data:
+    def read(self, job: Mapping[str, Any]) -> ReadData:
         """Read, divide and tokenise the data of a run, unless the last run had the same."""
         if self.data is None or self.data.reference != job["reference"]:
             self.data = None
@@ -83,11 +87,11 @@ class Trainings:
             shutil.rmtree(cache, ignore_errors=True)
             cache.mkdir(parents=True)
             config = build(Options(job["reference"]))
-            made = Job(config, cache, start(config.train.mixed_precision), Path(job["vectors"]))
-            with JsonLines(cache / "log.jsonl") as made.log:
-                made.read()
-            batch = next(iter(made.task.sampler(0, 1)))
-            self.data = Data(job["reference"], made.task, batch, f"{digest(made.task.content()):016x}")
+            with JsonLines(cache / "log.jsonl") as log:
+                devices = start(config.train.mixed_precision)
+                task = prepare(config, devices, cache, log, Path(job["vectors"])).task
+            batch = next(iter(task.data.sampler(0, 1)))
+            self.data = ReadData(job["reference"], task, batch, f"{digest(task.data.content()):016x}")
         return self.data
 
     def _trained(self, job: Mapping[str, Any], record: Record, report: Report) -> Record:
@@ -97,43 +101,47 @@ class Trainings:
         config, folder, metric = build(Options(job["options"])), Path(job["folder"]), job["metric"]
         devices = start(config.train.mixed_precision)
         config.train.check(devices)
-        if not job["watched"]:
-            config = replace(config, train=replace(config.train, evaluations=0))
-
-        def watch(event: Mapping[str, Any]) -> None:
-            if event["event"] == "evaluation left out":
-                report(None)
-            elif event["event"] == "evaluation" and 0 < event["step"] < made.steps and report(event["metrics"][metric]):
-                raise Pruned
-
-        made = Job(config, folder, devices, Path(job["vectors"]), prepared=self.data.task)
-        with JsonLines(folder / "log.jsonl", watch) as made.log:
-            verdicts = None
-            if job["publish"]:
-                verdicts = made.fit()
-            else:
-                made.read()
-                made.train()
-            verdict = judged(made.task)
+        with JsonLines(folder / "log.jsonl", _watch(metric, report)) as log:
+            prepared = prepare(config, devices, folder, log, Path(job["vectors"]), shared=self.data.task)
+            before = judge(prepared) if job["publish"] else None
+            fitted = fit(prepared, looks=job["watched"])
+            verdict = judged(prepared)
             value = verdict.ranking.metrics[metric]
-            if verdicts is not None and (job["bar"] is None or value > job["bar"]):
-                made.leave(*verdicts)
-        shutil.rmtree(folder / "cache", ignore_errors=True)
+            if before is not None and (job["bar"] is None or value > job["bar"]):
+                publish(prepared, fitted, before, judge(prepared))
+        shutil.rmtree(folder / CACHE, ignore_errors=True)
         return replace(
             record,
             value=value,
             metrics=verdict.ranking.metrics,
             per_query=verdict.ranking.per_query[metric].tolist(),
             temperature=config.objective.temperature.value,
-            diagnosis=seen(config, made.task, self.data.batch),
+            diagnosis=seen(prepared, self.data.batch),
             spread=verdict.spread.summary(),
-            **ends(made.log.records),
+            **ends(log.records),
         )
 
 
-def judged(task: Task) -> Verdict:
+def _watch(metric: str, report: Report) -> Callable[[Mapping[str, Any]], None]:
+    """Return a listener of a run's log that reports the evaluations between the first step and the last."""
+    left = 0
+
+    def watch(event: Mapping[str, Any]) -> None:
+        nonlocal left
+        if event["event"] == "step":
+            left = event["steps"] - event["step"]
+        looked = event["event"] == "evaluation" and event["step"] and left
+        if looked and report(event["metrics"][metric]):
+            raise Pruned
+        if event["event"] == "evaluation left out":
+            report(None)
+
+    return watch
+
+
+def judged(prepared: Prepared) -> Verdict:
     """Return the verdict by which runs are compared."""
-    return task.judge("validation")
+    return prepared.task.held_out.judge("validation")
 
 
 def ends(log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -148,10 +156,10 @@ def ends(log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def seen(config: Config, task: Task, batch: Tensor) -> dict[str, Any]:
+def seen(prepared: Prepared, batch: Tensor) -> dict[str, Any]:
     """Return what the objective of a finished run sees of some training rows, without dropout."""
-    objective = config.base.cpu()
-    embeddings = embedded(task.tower, task.batch(batch, 0))
+    objective, data = prepared.config.base.cpu(), prepared.task.data
+    embeddings = embedded(data.tower, data.batch(batch, 0))
     summary = diagnose(objective, objective.recall(embeddings)).summary()
     masked = summary.pop("masked")
     return {**summary, **{f"masked_{name}": share for name, share in masked.items()}}
