@@ -13,8 +13,8 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tempera.experiments import runner, sweep, tune
+from tempera.experiments.one_run import Trainings
 from tempera.experiments.record import Record
-from tempera.experiments.training import Trainings
 from tempera.run import publish
 
 

@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from tempera.experiments.training import Trainings
+from tempera.experiments.one_run import Trainings
 from tempera.experiments.worker import serve
 
 

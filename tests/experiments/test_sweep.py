@@ -22,7 +22,7 @@ from tempera.build import build
 from tempera.config import Options
 from tempera.core.temperature import Temperature
 from tempera.errors import ConfigError, OutputError, TemperaError
-from tempera.experiments import training
+from tempera.experiments import one_run
 from tempera.experiments.grid import axes_of
 from tempera.experiments.points import SweepPlan
 from tempera.experiments.record import read_records
@@ -55,13 +55,13 @@ def table(result: Sweep) -> list[dict[str, Any]]:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, int]]:
     """Point and seed of each run that is made."""
     runs: list[tuple[Any, int]] = []
-    inner = training.Trainings.__call__
+    inner = one_run.Trainings.__call__
 
     def counted(self: Any, job: Any, report: Any) -> Any:
         runs.append((job["record"]["params"], job["record"]["seed"]))
         return inner(self, job, report)
 
-    monkeypatch.setattr(training.Trainings, "__call__", counted)
+    monkeypatch.setattr(one_run.Trainings, "__call__", counted)
     return runs
 
 
@@ -286,7 +286,7 @@ def test_a_crash_is_reported_too(small: dict[str, Any], tmp_path: Path, monkeypa
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("out of\nmemory")
 
-    monkeypatch.setattr(training, "diagnose", broken)
+    monkeypatch.setattr(one_run, "diagnose", broken)
     with pytest.raises(TemperaError, match="all 2 runs have failed; the first error is: RuntimeError: out of memory"):
         sweep(small, TWO, 1, tmp_path / "out", QUICK)
     assert len(read_records(tmp_path / "out" / "points.jsonl")) == 2

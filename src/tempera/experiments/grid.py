@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import ConfigError
 from .ranges import SPELLINGS, Range, listed, parse
 
+TEMPERATURE = "objective.temperature"
 MOST_AXES = 2  # more cannot be drawn
 
 

@@ -11,12 +11,11 @@ from typing import Any
 from .. import config as configuration
 from ..core.temperature import Temperature
 from ..errors import ConfigError
-from .grid import Axis, grid
+from .grid import TEMPERATURE, Axis, grid
 from .record import Record
 from .result import Point, Sweep
 from .template import PlannedRun, Template
 
-TEMPERATURE = "objective.temperature"
 MOST_RUNS = 1000  # without being asked
 
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from ..artifacts.pictures import label, number
 from ..ranking.compare import Difference
+from .figures import CONFIDENCE, aligned, errors_of, figures, mean, shown, squared
 from .grid import Axis
 from .noise import best_region, interval
 from .record import Record, moving
-from .tables import CONFIDENCE, aligned, errors_of, figures, mean, shown, squared
 
 # Columns of the printed table; the file has all of them.
 SHOWN = {

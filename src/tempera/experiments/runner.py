@@ -18,9 +18,9 @@ from typing import Any
 
 from ..errors import ConfigError, OutputError
 from ..io.documents import parsed
+from .one_run import Report
 from .record import Record
 from .template import PlannedRun
-from .training import Report
 from .worker import MESSAGES
 
 _CACHE, _RUNS = "cache", "trials"

@@ -103,8 +103,7 @@ class Tpe:
                 "another --study"
             )
         for trial in self._running():  # of a process that was here before
-            if self.alone or trial.user_attrs.get("worker") == self.worker:
-                self._fail(trial)
+            if (self.alone or trial.user_attrs.get("worker") == self.worker) and self._fail(trial):
                 self._again(self.study, trial)
 
     def _open(self, url: str, name: str, attempts: int = 5) -> Study:
@@ -216,11 +215,13 @@ class Tpe:
             if "worker" not in trial.user_attrs and waited > self.lost_after:
                 self._fail(trial)
 
-    def _fail(self, trial: FrozenTrial) -> None:
+    def _fail(self, trial: FrozenTrial) -> bool:
+        """Mark a running trial as failed; False if another worker did."""
         try:
             self.study.tell(trial.number, state=self.optuna.trial.TrialState.FAIL)
-        except (ValueError, self.optuna.exceptions.UpdateFinishedTrialError):  # another worker did
-            return
+        except (ValueError, self.optuna.exceptions.UpdateFinishedTrialError):
+            return False
+        return True
 
     def _again(self, study: Study, trial: FrozenTrial) -> None:
         """Put up a lost trial to be tried again; one that was never begun has no values to try."""

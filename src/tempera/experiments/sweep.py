@@ -12,13 +12,13 @@ from ..errors import TemperaError
 from ..io.atomic import write_file
 from ..io.console import logger, progress_bar
 from .claim import claimed
+from .figures import csv_of
 from .grid import axes_of
 from .points import SweepPlan
 from .record import read_records, write_records
 from .result import Sweep
 from .runner import Runner, Worker
 from .sweep_pictures import picture
-from .tables import csv_of
 from .template import Template
 
 _POINTS, _ABOUT = "points.jsonl", "sweep.yaml"

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..artifacts.pictures import label, number
+from .figures import aligned, errors_of, figures, shown, squared
 from .record import Record
 from .space import Space
-from .tables import aligned, errors_of, figures, shown, squared
 
 SHOWN = 10  # trials in the table, the best ones
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -15,11 +16,11 @@ from ..errors import ConfigError, TemperaError
 from ..io.atomic import write_file
 from ..io.console import logger, progress_bar
 from .claim import claimed
+from .figures import csv_of
 from .record import Record
 from .runner import Runner, Worker
 from .space import Space
 from .study import Report, Tpe
-from .tables import csv_of
 from .template import Template
 from .trials import Tuning, ranked
 from .tune_pictures import picture
@@ -83,8 +84,7 @@ def tune(
     corners = fields.corners()
     for values in corners:
         template.config(values, fields.places(values))
-    shared = {"metric": template.metric, "space": fields.given, "config": template.base.resolved}
-    about = configuration.dump(shared)
+    about = configuration.dump({"metric": template.metric, "space": fields.given, "config": template.base.resolved})
     runner = Runner(folder, jobs, template.metric)
     with claimed(folder, _ABOUT, about, "tuning", overwrite):
         seed = template.base.train.seed
@@ -97,76 +97,63 @@ class _Search:
 
     def __init__(self, template: Template, asker: Tpe, runner: Runner, keep: int, batch: int) -> None:
         self.template, self.asker, self.runner, self.keep, self.batch = template, asker, runner, keep, batch
-        self.running: set[int] = set()
+        self.running: set[int] = set()  # numbers of trials whose records the study does not have yet
         self.lock = Lock()
 
     def run(self) -> Tuning:
         """Make all trials that are missing, and write the result."""
         for record in self.asker.records:
             self.runner.know(record)
-        self.tidy()
         with progress_bar("tune", self.asker.budget, "trial") as self.bar:
-            self.runner.all(self._loop)
-            self._show()
-        return self._result()
+            self._tidy()
+            self.runner.all(
+                lambda worker: self.asker.work(partial(self._make, worker), self.runner.workers.index(worker))
+            )
+            self.running.clear()
+            return self._result(self._tidy())
 
-    def _loop(self, worker: Worker) -> None:
-        def make(trial: Record, values: dict[str, Any], report: Report) -> Record:
-            with self.lock:
-                self._show()
-                self.tidy()
-                self.running.add(trial.number)
-            try:
-                return self._made(worker, trial, values, report)
-            finally:
-                self.running.remove(trial.number)
-
-        self.asker.work(make, self.runner.workers.index(worker))
-
-    def _made(self, worker: Worker, trial: Record, values: dict[str, Any], report: Report) -> Record:
+    def _make(self, worker: Worker, trial: Record, values: dict[str, Any], report: Report) -> Record:
+        with self.lock:
+            self.running.add(trial.number)
+            best = ranked(self._tidy())[: self.keep]
+        bar = best[-1].value if 0 < len(best) == self.keep else None
         try:
             config = self.template.config(values, self.asker.space.places(values))
             run = self.template.run(config, values, trial, self.batch)
         except TemperaError as error:  # a setting that only together is refused, in no corner of the space
             record = replace(trial, error=str(error))
         else:
-            best = ranked(self.asker.records)
-            bar = best[self.keep - 1].value if 0 < self.keep <= len(best) else None
             record = self.runner.make(worker, run, f"{trial.number:04}", report, self.keep > 0, bar)
         if record.error is not None:
             logger.warning(f"trial {trial.number} failed: {record.error}")
         return record
 
-    def tidy(self) -> None:
-        """Keep the folders of the best trials, and of those under way."""
-        best = ranked(self.asker.records)[: self.keep or 1]
-        numbers = {trial.number for trial in best[: self.keep]} | self.running
+    def _tidy(self) -> list[Record]:
+        """Show how far the search is, keep the folders of the best trials and of those under way, and return all records."""
+        records = self.asker.records
+        self.running -= {record.number for record in records}
+        self.bar.update(len(records) - self.bar.n)
+        best = ranked(records)
+        kept = {f"{number:04}" for number in {*self.running, *(trial.number for trial in best[: self.keep])}}
         for folder in self.runner.run_folder("").glob("*/"):
-            if folder.name not in {f"{number:04}" for number in numbers}:
+            if folder.name not in kept:
                 shutil.rmtree(folder)
         if best:
+            self.bar.set_postfix_str(f"best {label(self.template.metric)} {number(best[0].value or 0.0)}")
             write_file(self.runner.folder / "best.yaml", configuration.dump(self._resolved(best[0])).encode())
+        return records
 
     def _resolved(self, trial: Record) -> dict[str, Any]:
         return self.template.config(self.asker.space.values(trial.params)).resolved
 
-    def _show(self) -> None:
-        """Move the progress bar."""
-        records = self.asker.records
-        self.bar.update(len(records) - self.bar.n)
-        if best := ranked(records)[:1]:
-            self.bar.set_postfix_str(f"best {label(self.template.metric)} {number(best[0].value or 0.0)}")
-
-    def _result(self) -> Tuning:
+    def _result(self, records: list[Record]) -> Tuning:
         """Write the tables and the picture."""
-        self.tidy()
-        records, folder = self.asker.records, self.runner.folder
         if not (best := ranked(records)):
             error = next((record.error for record in records if record.error), "all were pruned")
             raise TemperaError(f"none of {len(records)} trials has succeeded; the first error is: {error}")
-        importance = self.asker.importance()
-        metric, space = self.template.metric, self.asker.space
-        result = Tuning(folder, metric, space, tuple(records), importance, self._resolved(best[0]))
+        folder, config = self.runner.folder, self._resolved(best[0])
+        shares = self.asker.importance()
+        result = Tuning(folder, self.template.metric, self.asker.space, tuple(records), shares, config)
         write_file(folder / "trials.csv", csv_of(result.table))
         for suffix, content in picture(result).items():
             write_file(folder / f"tune.{suffix}", content)

@@ -18,8 +18,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from ..io.documents import parsed
+from .one_run import Report, Trainings
 from .record import Record
-from .training import Report, Trainings
 
 MESSAGES = "messages.txt"
 

@@ -14,9 +14,9 @@ from tempera.core.batch import Batch, Side
 from tempera.core.diagnose import diagnose
 from tempera.core.masks import SameId
 from tempera.core.objective import Objective
-from tempera.experiments import training
+from tempera.experiments import one_run
+from tempera.experiments.one_run import Trainings
 from tempera.experiments.record import Record
-from tempera.experiments.training import Trainings
 from tempera.run.train import train
 from tempera.text import retrieval
 from tempera.text.sources import PairsFile
@@ -83,9 +83,9 @@ def test_embeddings_are_without_dropout_and_in_blocks(
     batch = task.batch(next(iter(task.sampler(0, 1))), 0)
     whole = {role: task.tower.eval().of(role)(side.rows) for role, side in batch.sides().items()}
     assert set(whole) == {"query", "doc", "sampled"}
-    monkeypatch.setattr(training, "_ROWS", 7)
+    monkeypatch.setattr(one_run, "_ROWS", 7)
     task.tower.train()
-    blocks = training.embedded(task.tower, batch)
+    blocks = one_run.embedded(task.tower, batch)
     for role, side in blocks.sides().items():
         assert torch.allclose(side.rows, whole[role], atol=1e-6) and not side.rows.requires_grad
 
