@@ -38,7 +38,7 @@ CEILINGS = {
     "cli": 560,
     "core": 1360,
     "engine": 1500,
-    "experiments": 1910,
+    "experiments": 1780,
     "integrations": 410,
     "io": 680,
     "mining": 520,

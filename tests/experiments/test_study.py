@@ -157,6 +157,15 @@ def test_a_stopped_trial_is_put_up_for_others(tmp_path: Path) -> None:
     assert len(worked(tpe(tmp_path / "b", shared=True))) == 4
 
 
+def test_a_worker_that_is_closed_asks_for_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study, "_PATIENCE", 0.1)
+    other, asker = (tpe(tmp_path / name, budget=2, shared=True) for name in "ab")
+    worked(other, kill=1)  # so that there is a trial to wait for
+    looks = iter([False, False, True])
+    asker.work(lambda record, values, report: replace(record, value=0.5), closed=lambda: next(looks))
+    assert len(asker.records) == 1
+
+
 def test_pruned_is_what_is_below_the_median(tmp_path: Path) -> None:
     ways = [[value * step for step in (1, 2, 3)] for value in (0.1, 0.2, 0.3, 0.4, 0.5)]  # the median at 2 is 0.6
     ways += [[0.0, 0.59, 9.0], [0.0, 0.61, 9.0]]

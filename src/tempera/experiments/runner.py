@@ -59,10 +59,13 @@ class Worker:
     def close(self) -> None:
         """End the process, and the run that it makes."""
         self.closed = True
-        if self.process is not None:
-            self.process.kill()
+        if (process := self.process) is not None:
+            process.kill()
+            process.wait()
 
     def _started(self) -> subprocess.Popen[str]:
+        if self.closed:
+            raise Stopped
         if self.process is None:
             # In a session of its own: Ctrl-C is for the program that waits for it.
             pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

@@ -130,15 +130,16 @@ class Tpe:
                 break
         return study
 
-    def work(self, make: Make, job: int = 0) -> None:
+    def work(self, make: Make, job: int = 0, closed: Callable[[], bool] = lambda: False) -> None:
         """Make trials until as many as the budget allows have come to an end, of whichever worker.
 
         Args:
             make: makes one.
             job: number of this caller, of those of this process that work at once.
+            closed: tells that no trial is wanted any more.
         """
         try:
-            while len(self.finished) < self.budget:
+            while len(self.finished) < self.budget and not closed():
                 if len(self.finished) + len(self._running()) < self.budget:
                     self._try(make, job)
                 else:

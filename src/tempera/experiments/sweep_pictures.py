@@ -78,12 +78,13 @@ def _reached(axes: Axes, sweep: Sweep, lines: Sequence[Line]) -> None:
     for i, line in enumerate(lines):
         heights = [point.metric(sweep.metric) for point in line.points]
         half = [0.0 if math.isnan(height.low) else height.high - height.mean for height in heights]
-        means, look = [height.mean for height in heights], {"marker": _MARKS[i % len(_MARKS)], "color": line.color}
+        means = [height.mean for height in heights]
+        look: dict[str, Any] = {"marker": _MARKS[i % len(_MARKS)], "color": line.color}
         axes.errorbar(
             line.x, means, half, markersize=4, linewidth=1.5, elinewidth=1, capsize=2, label=line.name or None, **look
         )
         best = [(x, y) for x, y, point in zip(line.x, means, line.points, strict=True) if point in sweep.region]
-        ring = {"markeredgecolor": line.color, "markeredgewidth": 0.6, "color": _REGION}
+        ring: dict[str, Any] = {"markeredgecolor": line.color, "markeredgewidth": 0.6, "color": _REGION}
         axes.plot(*zip(*best or [(math.nan, math.nan)]), "o", markersize=11, zorder=1.5, label=region, **ring)
         region = ""  # once in the legend
     if any(axis.field == TEMPERATURE for axis in sweep.axes):

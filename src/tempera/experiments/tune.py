@@ -106,11 +106,12 @@ class _Search:
             self.runner.know(record)
         with progress_bar("tune", self.asker.budget, "trial") as self.bar:
             self._tidy()
-            self.runner.all(
-                lambda worker: self.asker.work(partial(self._make, worker), self.runner.workers.index(worker))
-            )
+            self.runner.all(self._loop)
             self.running.clear()
             return self._result(self._tidy())
+
+    def _loop(self, worker: Worker) -> None:
+        self.asker.work(partial(self._make, worker), self.runner.workers.index(worker), lambda: worker.closed)
 
     def _make(self, worker: Worker, trial: Record, values: dict[str, Any], report: Report) -> Record:
         with self.lock:

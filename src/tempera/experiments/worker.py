@@ -41,14 +41,20 @@ def serve(run: Callable[[dict[str, Any], Report], Record]) -> None:
 
     while True:
         job = orders.get()
-        messages = os.open(Path(job["folder"]) / MESSAGES, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        for stream in (1, 2):
-            os.dup2(messages, stream)
-        os.close(messages)
+        _print_to(Path(job["folder"]) / MESSAGES)
         record = run(job, report)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _print_to(os.devnull)
         answer(record.json())
+
+
+def _print_to(path: Path | str) -> None:
+    """Send standard output and standard error to a file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    os.close(file)
 
 
 def _listen(orders: SimpleQueue[Any]) -> None:
