@@ -278,6 +278,13 @@ def test_the_command(models: tuple[Path, Path], beir: Path, tmp_path: Path, cold
                 v for v, s, m in zip(table["value"], table["system"], table["metric"]) if (s, m) == (system, metric)
             ]
             assert np.mean(rows) == pytest.approx(found["mean"]) and found["low"] <= found["mean"] <= found["high"]
+    again = cold("eval", models[0], beir, "--per-query", scores)
+    assert again.code == 2 and f"{scores} exists; give another file, or --overwrite" in again.err
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("query,positive\na,b\n")
+    itself = cold("eval", models[0], pairs, "--per-query", pairs, "--overwrite")
+    assert itself.code == 2 and "is read by this command and is never replaced by it" in itself.err
+    assert pairs.read_text() == "query,positive\na,b\n"
     run = tmp_path / "run"  # a run is judged by the model it holds
     shutil.copytree(models[0], run / "model")
     shown = cold("eval", run, beir, "--metrics", "hit", "-k", "1")
@@ -289,7 +296,7 @@ def test_what_is_wrong_is_one_line(models: tuple[Path, Path], beir: Path, tmp_pa
         evaluate(models[0], beir, against=models[0] / ".." / "a")
     with pytest.raises(ConfigError, match="no metric 'ndgc@10'"):
         evaluate(models[0], beir, metrics=["ndgc"])
-    with pytest.raises(DataError, match="neither a saved model nor a run"):
+    with pytest.raises(DataError, match="neither a saved model of texts nor a run"):
         evaluate(tmp_path, beir)
     with pytest.raises(DataError, match=r"is no BEIR folder: corpus.jsonl is missing"):
         evaluate(models[0], tmp_path)

@@ -17,6 +17,22 @@ _WIDTH = 4096  # documents at once: with 1,024 queries the scores stay within th
 _CELLS = 1 << 22  # scores held at once
 
 
+def refuse_not_finite(embeddings: NDArray[np.floating], of: str) -> None:
+    """Raise DataError if embeddings, [n, D], hold a NaN or an infinity.
+
+    >>> refuse_not_finite(np.array([[0.0], [np.nan]]), "queries")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    tempera.errors.DataError: the embeddings of queries are not finite (1 of 2, the first is row 1): the model has ...
+    """
+    wrong = ~np.isfinite(embeddings).all(1)
+    if wrong.any():
+        raise DataError(
+            f"the embeddings of {of} are not finite ({wrong.sum():,} of {len(wrong):,}, the first is row {wrong.argmax()}): "
+            "the model has diverged; lower train.learning_rate, or take another model"
+        )
+
+
 def top(
     queries: Floats, docs: NDArray[np.floating], k: int, block: int = 1024, without: tuple[Ints, Ints] | None = None
 ) -> tuple[Floats, Ints]:

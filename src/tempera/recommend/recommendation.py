@@ -26,7 +26,8 @@ from ..core.batch import Batch
 from ..core.frame import Frame
 from ..engine.batches import Draws
 from ..engine.distributed import ALONE, Group
-from ..errors import ConfigError, DataError, TemperaError
+from ..errors import ConfigError, DataError
+from ..ranking.nearest import refuse_not_finite
 from ..ranking.ranking import LEAST_TO_CHOOSE, MOST, Part
 from ..ranking.spread import spread
 from ..run.task import Judged, Sampler, Verdict
@@ -354,6 +355,5 @@ def _asking(division: Division) -> Division:
 
 def _finite(vectors: Tensor) -> NDArray[np.float32]:
     found: NDArray[np.float32] = vectors.numpy()
-    if not np.isfinite(found).all():
-        raise TemperaError("training has left embeddings that are not finite: lower train.learning_rate")
+    refuse_not_finite(found, "users and items")
     return found

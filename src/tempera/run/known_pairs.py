@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,9 @@ def held_out(folder: Path) -> Pairs:
         DataError: no run, data of an object of Python, or data that have changed since.
     """
     if not (folder / "config.yaml").is_file():
-        raise DataError(f"{folder} is no run and has held nothing out: give pairs, tempera calibrate {folder} PAIRS")
+        raise DataError(
+            f"{folder} is no run and has held nothing out: give pairs, tempera calibrate {quote(str(folder))} PAIRS"
+        )
     config = build(configuration.load(folder / "config.yaml"))
     if isinstance(config.data, Given):
         raise DataError(f"{folder} was trained on an object of Python, which is gone: give pairs that it has not seen")

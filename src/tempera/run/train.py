@@ -85,7 +85,7 @@ def train(
     folders = staged(Path(output), overwrite) if devices.group.main else TemporaryDirectory()
     place, training = Path(output).resolve(), resolved.train
     kept = Checkpoints(
-        place.with_name(f"{place.name}.checkpoints"), resolved.resolved, training.save_total_limit, training.save_steps
+        place.parent / f"{place.name}.checkpoints", resolved.resolved, training.save_total_limit, training.save_steps
     )
     with one_voice(devices.group), folders as folder, within_memory(kept):
         kept.begin(anew=overwrite)

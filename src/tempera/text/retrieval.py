@@ -28,11 +28,12 @@ from ..engine.batches import Draws, Shuffled
 from ..engine.digest import digest
 from ..engine.distributed import ALONE, Group
 from ..engine.loop import Training
-from ..errors import ConfigError, TemperaError
+from ..errors import ConfigError
 from ..io.console import logger
 from ..io.ids import content_ids
 from ..mining.guide import CrossEncoder, Guide
 from ..ranking.metrics import Relevant
+from ..ranking.nearest import refuse_not_finite
 from ..ranking.ranking import Part, Ranking, depth_of
 from ..ranking.sample import Sample, sample_corpus
 from ..ranking.spread import spread
@@ -263,8 +264,7 @@ class Retrieval:
     def vectors(self, features: Ragged, rows: Rows, role: Role = "doc") -> NDArray[np.float32]:
         """Unit vectors of chosen rows."""
         vectors: NDArray[np.float32] = self.tower.encode(features[torch.from_numpy(rows)], role).numpy()
-        if not np.isfinite(vectors).all():
-            raise TemperaError("training has left embeddings that are not finite: lower train.learning_rate")
+        refuse_not_finite(vectors, {"query": "queries", "doc": "documents"}[role])
         return vectors
 
     def baselines(self) -> dict[str, Judged]:
