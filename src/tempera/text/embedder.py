@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..errors import DataError
 from ..io.console import progress_bar
 from ..io.ids import content_ids
 from ..ranking.nearest import refuse_not_finite
