@@ -14,8 +14,8 @@ import pyarrow.parquet as parquet
 import xxhash
 from numpy.typing import NDArray
 
-from ..errors import DataError, OutputError
-from ..io.atomic import as_output_error, new_file
+from ..errors import DataError
+from ..io.atomic import as_output_error, new_file, refuse_replacing
 from ..io.console import progress_bar
 from ..io.documents import parsed
 from ..io.tables import parquet_table
@@ -69,10 +69,9 @@ def mine_file(
         overwrite: replace the output.
 
     Raises:
-        OutputError: the output is there, or cannot be written.
+        OutputError: the output is there, is one of the files that were read, or cannot be written.
     """
-    if output.exists() and not overwrite:
-        raise OutputError(f"--output {output} exists; give another file, or --overwrite to replace it")
+    refuse_replacing(output, overwrite, *task.read_from)
     if not len(task.answers[0]):
         raise DataError("there are no pairs to mine negatives for")
     plan = [fingerprint(model), task.key(), asdict(options), faiss, BLOCK]
