@@ -44,7 +44,7 @@ PARTS: dict[str, dict[str, Any]] = {
         "tower.history": {"pools": [{"mean": {"last": 50}}], "items": "own"},
         "objective": {"similarity": "dot", "temperature": 1.0, "masks": ["same_id"]},
     },
-    "+ length 1 and temperature .05": {"objective": {"temperature": 0.05, "masks": ["same_id"]}},
+    "+ length 1 and temperature 0.05": {"objective": {"temperature": 0.05, "masks": ["same_id"]}},
     "+ mixed negatives, 1,024 a batch": {"train.sampled": 1024},
     "+ one table for histories and items": {"tower.history": {"pools": [{"mean": {"last": 50}}]}},
     "+ logQ of both sources": {"objective": {"temperature": 0.05, "masks": ["same_id"], "corrections": ["log_q"]}},

@@ -5,7 +5,7 @@
 PYTHON is that of an environment with tensorflow==2.15.1 and tensorflow-recommenders==0.7.7; without it these rows are left
 out, visibly. FILEs are MovieLens-1M's interactions (user_id, item_id, position) and items (item_id, genres); without them
 data of that size is made up. All train the same model: user id and the mean of the last 50 items against item id and genres,
-to 128, ReLU, 64, vectors of length 1, temperature .05, batches of 1,024 with logQ, Adam. Ours adds up features of 64 where
+to 128, ReLU, 64, vectors of length 1, temperature 0.05, batches of 1,024 with logQ, Adam. Ours adds up features of 64 where
 the others set 64 and 32, and 64 and 16, side by side. Making batches counts, except for the others' histories, which are
 padded beforehand.
 """

@@ -111,32 +111,32 @@ def test_what_is_lost_is_a_share_of_the_best(page: Any) -> None:
     text = page.filled("<!-- study: answers -->\nold\n<!-- /study -->", {"p": a_record([line])}, {"p": "A part"})
     assert "old" not in text and "scale 20, is in the best region of 0 of them. It loses 25.0 %" in text
     assert "top of 1 of 1 curves" in text
-    assert "loses least over all of them is .1 (scale 10): 0.0 % on average" in text
+    assert "loses least over all of them is 0.1 (scale 10): 0.0 % on average" in text
 
 
 def test_missing_the_best_costs_on_both_sides(page: Any) -> None:
     means = points(t0_02=0.1, t0_1=0.4, t0_5=0.3)
     line = {"option": None, "value": None, "best": 0.1, "region": [0.1], "points": means}
     text = page.filled("<!-- study: answers -->\n<!-- /study -->", {"p": a_record([line])}, {"p": "A part"})
-    assert "5 times as low as the best loses 75.0 % on average, one 5 times as high 25.0 % (the 1 curves" in text
+    assert "a fifth of the best loses 75.0 % on average, one of 5 times the best 25.0 % (over the 1 curves" in text
 
 
 def test_one_temperature_for_all(page: Any) -> None:
     means = points(t0_05=0.3, t0_1=0.4, t1=0.39)
     line = {"option": None, "value": None, "best": 0.1, "region": [0.1, 1.0], "points": means}
     table = page.filled("<!-- study: fixed -->\n<!-- /study -->", {"p": a_record([line])}, {"p": "A part"})
-    assert "| .1 (scale 10) | 0.0 % | 0.0 % | A part | 1 of 1 |" in table
-    assert "| 1 / ln(batch) | 0.0 % |" in table  # 1 / ln 512 is .16, next to .1
+    assert "| 0.1 (scale 10) | 0.0 % | 0.0 % | A part | 1 of 1 |" in table
+    assert "| 1 / ln(batch) | 0.0 % |" in table  # 1 / ln 512 is 0.16, next to 0.1
 
 
 def test_untrained_towers_are_left_out_and_inner_products_apart(page: Any) -> None:
     line = {"option": "a.rate", "value": 0.1, "best": 0.1, "region": [0.1], "points": points(t0_05=0.3, t0_1=0.4)}
     curves = page.Curve.all_of({"p": a_record([line, {**line, "value": 1e-9}])})
-    assert [curve.option for curve in curves] == ["rate .1"]
+    assert [curve.option for curve in curves] == ["rate 0.1"]
     text = page.filled(
         "<!-- study: answers -->\n<!-- /study -->", {"p": a_record([line]), "q": a_record([line], cosine=False)}, {}
     )
-    assert "Over 1 curves with cosines, the best temperature that was tried is .1 (scale 10) each time" in text
+    assert "Over 1 curves with cosines, the best temperature tried is always 0.1 (scale 10)" in text
 
 
 def test_what_was_not_run_is_said(page: Any) -> None:

@@ -75,7 +75,9 @@ def page() -> str:
 
 
 def test_headline(page: str) -> None:
-    expected = "nDCG@10 .451: 24 % above BM25 (95 % interval of the difference .071 to .098), 3.1× the untrained model"
+    expected = (
+        "nDCG@10 0.451: 24 % above BM25 (95 % interval of the difference 0.071 to 0.098), 3.1× the untrained model"
+    )
     assert headline(REPORT) == expected
     assert escape(expected) in page
 
@@ -83,11 +85,11 @@ def test_headline(page: str) -> None:
 @pytest.mark.parametrize(
     ("ndcg", "bm25", "expected"),
     [
-        (0.3, 0.4, "nDCG@10 .300: 25 % below BM25"),
-        (0.402, 0.4, "nDCG@10 .402: 0.5 % above BM25"),
-        (0.4001, 0.4, "nDCG@10 .400: level with BM25"),
+        (0.3, 0.4, "nDCG@10 0.300: 25 % below BM25"),
+        (0.402, 0.4, "nDCG@10 0.402: 0.5 % above BM25"),
+        (0.4001, 0.4, "nDCG@10 0.400: level with BM25"),
         (1.0, 0.4, "nDCG@10 1.000: 2.5× BM25"),
-        (0.3, 0.0, "nDCG@10 .300: BM25 .000"),
+        (0.3, 0.0, "nDCG@10 0.300: BM25 0.000"),
     ],
 )
 def test_headline_states_ratios(ndcg: float, bm25: float, expected: str) -> None:
@@ -96,23 +98,25 @@ def test_headline_states_ratios(ndcg: float, bm25: float, expected: str) -> None
 
 def test_headline_doubts_an_interval_around_nothing() -> None:
     text = trained(0.408, 0.4, Difference(0.008, -0.01, 0.026, 0.9))
-    assert text == "nDCG@10 .408: 2 % above BM25 (which may be chance: 90 % interval of the difference -.010 to .026)"
+    assert (
+        text == "nDCG@10 0.408: 2 % above BM25 (which may be chance: 90 % interval of the difference -0.010 to 0.026)"
+    )
 
 
 def test_headline_without_the_usual_metric_takes_the_first_and_no_interval() -> None:
     systems = {"bm25": {"map@5": 0.2}, "trained": {"map@5": 0.3}}
-    assert headline(replace(REPORT, systems=systems)) == "MAP@5 .300: 50 % above BM25"
+    assert headline(replace(REPORT, systems=systems)) == "MAP@5 0.300: 50 % above BM25"
 
 
 def test_table_marks_the_best_of_each_column(page: str) -> None:
     rows = re.findall(r'<th scope="row">(.*?)</tr>', page, re.S)
     best = [(row.split("<")[0], re.findall("<strong>(.*?)</strong>", row)) for row in rows]
-    assert best == [("untrained", []), ("BM25", [".330"]), ("trained", [".451"])]
+    assert best == [("untrained", []), ("BM25", ["0.330"]), ("trained", ["0.451"])]
 
 
 def test_examples_say_what_was_right_and_which_rank(page: str) -> None:
     cards = [" ".join(re.sub("<[^>]*>", " ", card).split()) for card in page.split("<article")[1:]]
-    assert "✓ right json/__init__.py:183 .910" in cards[0]
+    assert "✓ relevant json/__init__.py:183 0.910" in cards[0]
     assert cards[0].count("✓") == 1
     assert "BM25 rank 4 trained rank 1" in cards[0]
     assert "BM25 not in the first 100 trained not in the first 100" in cards[1]

@@ -31,7 +31,7 @@ def document() -> dict[str, Any]:
 
 
 def cells(table: Table, heading: str) -> dict[str, list[float]]:
-    return {name: [float(cell.split(" ±")[0]) for cell in values] for name, *values in table.sections[heading]}
+    return {name: [float(cell.split("±")[0]) for cell in values] for name, *values in table.sections[heading]}
 
 
 def test_tables_say_what_was_reached() -> None:
@@ -53,7 +53,7 @@ def test_tables_say_what_was_reached() -> None:
             means = [ours.per_query[metric][mask].mean() for metric in METRICS]
             np.testing.assert_allclose(parts[which][1:], means, atol=5e-4)
     np.testing.assert_allclose(cells(found[2], "")["trained"][4], ours.lists["coverage"], atol=5e-4)
-    assert found[-1].sections[""] == [("random", ".250"), ("trained", ".500 ±.100")]
+    assert found[-1].sections[""] == [("random", "0.250"), ("trained", "0.500±0.100")]
     assert "12 queries" in found[-1].title and "4 such items" in found[-1].title
 
 

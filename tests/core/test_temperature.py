@@ -138,7 +138,7 @@ def test_the_rule_of_the_starting_value() -> None:
     for q in (1e-6, 1e-3, 0.2):
         assert starting_value(1024, True, q) == at(1 / abs(math.log(q)))
     assert starting_value(1024, False, 1e-6) == 1.0
-    assert starting_value(1, True) == starting_value(2, True) == 1.0  # kept within [.01, 1]
+    assert starting_value(1, True) == starting_value(2, True) == 1.0  # kept within [0.01, 1]
     assert starting_value(8, True, 0.9) == starting_value(8, True, 1.0) == 1.0
     assert starting_value(8, True, 1e-50) == 0.01
 

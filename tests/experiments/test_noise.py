@@ -27,7 +27,7 @@ def test_an_interval_is_that_of_the_t_test() -> None:
 
 
 def scores(mean: float, seeds: int, queries: int, generator: np.random.Generator) -> dict[int, np.ndarray]:
-    """Seeds that differ by .02, and within them queries."""
+    """Seeds that differ by 0.02, and within them queries."""
     return {s: mean + generator.normal(0, 0.02) + generator.normal(0, 0.1, queries) for s in range(seeds)}
 
 
@@ -87,5 +87,5 @@ def test_the_best_point_is_rarely_left_out_and_bad_ones_are() -> None:
         region = best_region(points, ["same"] * 4)
         missed += 0 not in region
         found_bad += 3 in region
-    assert missed <= 12  # of 120 at 5 %: more than 12 have a chance of .002
+    assert missed <= 12  # of 120 at 5 %: more than 12 have a chance of 0.002
     assert found_bad <= 12

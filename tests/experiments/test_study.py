@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tempera.errors import ConfigError, OutputError
+from tempera.errors import ConfigError, MissingLibrary, OutputError
 from tempera.experiments.space import Space
 from tempera.experiments.study import Shared, left_behind
 
@@ -155,7 +155,7 @@ def test_pruned_is_what_is_below_the_median(url: str) -> None:
     asked = found.ask(SPACE)
     assert asked is not None
     assert not found.report(asked[0], 0.0, 1)  # too early
-    assert found.report(asked[0], 0.59, 2)  # the median is 2 * .3
+    assert found.report(asked[0], 0.59, 2)  # the median is 2 * 0.3
     assert found.finish(asked[0], {}) and found.trials[-1].state.name == "PRUNED"
     assert found.trials[-1].value == 0.59
     asked = found.ask(SPACE)
@@ -181,5 +181,5 @@ def test_a_storage_that_cannot_be_opened_is_told_without_its_password(monkeypatc
 
 def test_without_optuna_it_says_how_to_get_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
-    with pytest.raises(ConfigError, match=r"tuning needs optuna: pip install 'tempera\[tune\]'"):
+    with pytest.raises(MissingLibrary, match=r"tuning needs optuna: pip install 'tempera\[tune\]'"):
         shared(url)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import json
 import os
 import signal
@@ -28,6 +27,7 @@ from tempera.experiments.process import Worker
 from tempera.experiments.sweep import sweep
 from tempera.experiments.trials import Trial, Tuning
 from tempera.experiments.tune import tune
+from tempera.io.lock import alone
 from tempera.run.train import train
 
 optuna = pytest.importorskip("optuna")
@@ -268,15 +268,13 @@ def test_a_killed_trial_is_one_that_failed(small: dict[str, Any], tmp_path: Path
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_failures_are_told_and_counted(
-    small: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failures_are_told_and_counted(small: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     space = {"train.learning_rate": [0.03, 1e38]}
     found = tune(small, space, 6, tmp_path / "out", SHORT)
     failed = [trial for trial in found.trials if trial.state == "failed"]
     assert failed and len(found.trials) == 6
     assert all("lower train.learning_rate" in (trial.error or "") for trial in failed)
-    assert capsys.readouterr().err.count(" failed: the ") == len(failed)
+    assert caplog.text.count(" failed: the ") == len(failed)
     assert f"{len(failed)} failed: the " in str(found)
     with pytest.raises(TemperaError, match=r"none of 2 trials has succeeded; the first says: the \w+"):
         tune(small, {"train.learning_rate": [1e38, 2e38]}, 2, tmp_path / "none", SHORT)
@@ -369,8 +367,7 @@ def test_an_output_of_something_else_is_left_alone(
         tune(small, {"objective.temperature": [0.1, 0.2]}, 1, out, ["train.max_steps=1"])
     monkeypatch.setattr(claim, "_PATIENCE", 0.0)
     before = sorted(out.rglob("*"))
-    with (out / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone(out / "lock", "busy"):
         for overwrite in (False, True):
             with pytest.raises(OutputError, match="is in use by another process; every tuning"):
                 tune(small, SPACE, 1, out, ["train.max_steps=1"], overwrite=overwrite)

@@ -10,7 +10,7 @@ import pytest
 from tempera.ranking.compare import Comparison, Difference, bootstrap, bootstrap_columns
 from tempera.ranking.spread import Spread, spread
 
-T_95 = 1.97196  # the .975 quantile of Student's t with 199 degrees of freedom
+T_95 = 1.97196  # the 0.975 quantile of Student's t with 199 degrees of freedom
 
 
 def noise(seed: int, n: int = 200) -> np.ndarray:

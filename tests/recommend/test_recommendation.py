@@ -27,7 +27,7 @@ from tempera.core.masks import KnownPositives, SameId
 from tempera.core.ragged import Ragged
 from tempera.engine.devices import Devices
 from tempera.errors import ConfigError
-from tempera.io.files import JsonLines
+from tempera.io.documents import JsonLines
 from tempera.recommend.recommendation import Recommendation
 from tempera.run.dry_run import lines, rehearse
 from tempera.run.train import Job, train
@@ -78,7 +78,7 @@ def options(folder: Path) -> dict[str, Any]:
             "masks": ["same_id", "known_positives"],
         },
         "train": {"batch_size": 64, "max_steps": 120, "learning_rate": 0.02, "evaluations": 1, "seed": 1},
-        "evaluation": {"metrics": ["hit@1", "hit@10", "ndcg@10"], "baselines": True, "queries": 20},
+        "evaluation": {"metrics": ["hit@1", "hit@10", "ndcg@10"], "baselines": True, "validation": 20},
     }
 
 
@@ -174,9 +174,10 @@ def test_nothing_is_learnt_where_there_is_nothing(options: dict[str, Any], tmp_p
 
 
 def test_by_time_new_users_and_new_items_are_asked_too(
-    options: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What training has not seen has the unknown vector, which stands for all of them."""
+    caplog.set_level("INFO", "tempera")
     late = interactions(users=30, seed=1, start=2000.0)
     for k, row in enumerate(late):
         row["item"] = f"new{k % 4}" if k % 5 == 0 else row["item"]
@@ -186,7 +187,7 @@ def test_by_time_new_users_and_new_items_are_asked_too(
     job, found = reached(options, tmp_path)
     task = job.task
     assert isinstance(task, Recommendation) and set(task.division.test) == {"rolling"}  # nobody from before comes back
-    assert "no event is asked by the protocol next" in capsys.readouterr().err
+    assert "no event is asked by the protocol next" in caplog.text
     assert len(task.division.test["rolling"]) > 200 and found["hit@1, seen included"] > 0.3
     ids, vectors = task.timeline.item_ids.to_pylist(), task.item_vectors
     new = np.stack([vectors[ids.index(f"new{k}")] for k in range(4)])

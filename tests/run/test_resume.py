@@ -19,8 +19,8 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 
-from tempera.artifacts.run_folder import resume as checkpoints
 from tempera.errors import DataError, OutputError
+from tempera.run import resume as checkpoints
 from tempera.run.train import train
 
 TIMES = {"seconds", "replaying", "peak_memory_bytes"}  # of metrics.json
@@ -91,7 +91,7 @@ def kinds(pairs: Path, folder: Path) -> dict[str, dict[str, Any]]:
             "tower": {"kind": "features", "dimensions": 8, "dropout": 0.2, "doc": ["id"], "history": {}},
             "objective": {"temperature": {"value": 0.1, "learnable": True}, "masks": ["same_id", "known_positives"]},
             "train": {"batch_size": 32, "num_train_epochs": 4, "evaluations": 1, "save_steps": 4},
-            "evaluation": {"queries": 20},
+            "evaluation": {"validation": 20},
         },
     }
 
@@ -200,22 +200,21 @@ def test_only_the_latest_checkpoints_stay(
 def test_a_full_disk_leaves_the_last_good_checkpoint(
     options_of: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tempera.engine.checkpoint import State
-
     whole = left(train(options_of["static"], tmp_path / "whole").folder)
     with monkeypatch.context() as patch:
-        save = State.save
+        write = Path.write_bytes
 
-        def failing(state: State, folder: Path, beside: Any = None) -> None:
-            if state.step == 15:
-                raise OSError(28, "No space left on device", str(folder))
-            save(state, folder, beside)
+        def failing(path: Path, content: bytes) -> int:
+            if path.parent.name != "step-000000015.partial":
+                return write(path, content)
+            write(path, content[:99])
+            raise OSError(28, "No space left on device", str(path))
 
-        patch.setattr(State, "save", failing)
-        with pytest.raises(
-            OutputError, match=r"step 15 in .*: No space left on device; .* goes on from .*step-000000010"
-        ):
+        patch.setattr(Path, "write_bytes", failing)
+        message = r"cannot write .*step-000000015: No space left on device .*; .* goes on from .*step-000000010"
+        with pytest.raises(OutputError, match=message):
             train(options_of["static"], tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run.checkpoints").iterdir()] == ["step-000000010"]
     assert left(train(options_of["static"], tmp_path / "run").folder) == whole
 
 
@@ -300,10 +299,11 @@ def test_a_signal_saves_and_ends_with_the_handler_that_was_there(
     options_of: dict[str, dict[str, Any]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: Any,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     from tempera.engine import loop
 
+    caplog.set_level("INFO", "tempera")
     step, counted = loop.step, iter(range(10**9))
 
     def asking(*arguments: Any) -> Any:
@@ -316,7 +316,7 @@ def test_a_signal_saves_and_ends_with_the_handler_that_was_there(
         with pytest.raises(KeyboardInterrupt):  # as Python has it without a command line
             train(options_of[kind], tmp_path / "run", ["train.save_steps=100"])
     assert [path.name for path in (tmp_path / "run.checkpoints").glob("step-*")] == [f"step-{steps:09}"]
-    assert "the same command goes on from it" in capsys.readouterr().err
+    assert "the same command goes on from it" in caplog.text
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     whole = left(train(options_of[kind], tmp_path / "whole").folder)
     found = left(train(options_of[kind], tmp_path / "run").folder)
@@ -340,7 +340,7 @@ def test_a_second_signal_ends_at_once() -> None:
 def test_a_folder_that_somebody_writes_is_not_taken_from_him(
     options_of: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
-    from tempera.io.files import staged
+    from tempera.io.atomic import staged
 
     with staged(tmp_path / "run") as folder:
         (folder / "here").write_text("")

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tempera.artifacts.run_folder import trackers
-from tempera.errors import ConfigError, OutputError, TemperaError
+from tempera.errors import ConfigError, MissingLibrary, OutputError, TemperaError
+from tempera.run import trackers
 from tempera.run.trackers import tracked
 from tempera.run.train import train
 
@@ -165,7 +165,7 @@ def test_options_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_one_that_fails_is_left_out_and_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     lost, there = Fake(fails="log"), Fake(fails="finish")
     take(monkeypatch, wandb=lost, mlflow=there)
@@ -173,8 +173,7 @@ def test_one_that_fails_is_left_out_and_said(
         tell({**STEP, "step": 1})
         tell({**STEP, "step": 2})
     assert [call[1] for call in there.calls if call[0] == "log"] == [1, 2]
-    said = capsys.readouterr().err.splitlines()
-    assert said == [
+    assert caplog.messages == [
         "train.report_to: wandb gets no more of this run: no network; log.jsonl has all",
         "train.report_to: mlflow does not end well: no network",
     ]
@@ -182,9 +181,9 @@ def test_one_that_fails_is_left_out_and_said(
 
 def test_one_that_is_absent_or_does_not_start_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     take(monkeypatch, wandb=Fake(fails="options"))
-    monkeypatch.setattr(trackers, "find_spec", lambda name: None if name == "trackio" else object())
+    monkeypatch.setitem(sys.modules, "trackio", None)
     for name, kind, text in (
-        ("trackio", ConfigError, "train.report_to: trackio is not installed: pip install trackio"),
+        ("trackio", MissingLibrary, "train.report_to=trackio needs trackio: pip install trackio"),
         ("wandb", TemperaError, "train.report_to: wandb does not start: no network"),
     ):
         with pytest.raises(kind) as found, tracked((name,), tmp_path / "run", {}, goes_on=False):

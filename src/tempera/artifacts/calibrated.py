@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError, OutputError
-from ..io.untrusted import parsed
-from ..ranking.calibration import BASE, Bin, Fitted, Judgement, Scored, Threshold, bins
+from ..errors import DataError
+from ..io.atomic import write_file
+from ..io.documents import read_json
+from ..ranking.calibration import BASE, Bin, FittedMap, Judgement, Scored, Threshold, bins
 from ..ranking.compare import Difference
 from ..ranking.probability import Isotonic, Logistic, Map
 from .pictures import canvas, svg_of
@@ -103,7 +103,7 @@ def read_calibration(folder: Path) -> Calibration:
     """
     path = folder / FILE
     try:
-        given: dict[str, Any] = parsed(path.read_text(encoding="utf-8"))
+        given: dict[str, Any] = read_json(path)
         options: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in given["map"].items()
         }
@@ -134,17 +134,10 @@ def write_calibration(folder: Path, found: Calibration, picture: Mapping[str, by
     text = json.dumps(found.json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     parts = {f"calibration.{end}": content for end, content in picture.items()} | {FILE: text.encode()}
     for name, content in parts.items():
-        partial = folder / f"{name}.partial"
-        try:
-            partial.write_bytes(content)
-            os.replace(partial, folder / name)
-        except OSError as error:
-            raise OutputError(f"cannot write {folder / name}: {error.strerror or error}") from None
-        finally:
-            partial.unlink(missing_ok=True)
+        write_file(folder / name, content)
 
 
-def picture(pairs: Scored, fitted: Fitted) -> dict[str, bytes]:
+def picture(pairs: Scored, fitted: FittedMap) -> dict[str, bytes]:
     """SVG and PNG: what was said against what was so, and the way from similarity to probability."""
     with canvas("calibration", 8.2, 3.9) as figure:
         left, right = figure.subplots(1, 2)
@@ -172,7 +165,7 @@ def _reliability(axes: Axes, found: Sequence[Bin], kind: str, most: float) -> No
     axes.legend(loc="upper left")
 
 
-def _curves(axes: Axes, pairs: Scored, fitted: Fitted) -> None:
+def _curves(axes: Axes, pairs: Scored, fitted: FittedMap) -> None:
     low, high = float(pairs.scores.min()), float(pairs.scores.max())
     edges, x = np.linspace(low, high, 41), np.linspace(low, high, 400)
     most = max(float(curve(x).max()) for curve in fitted.maps.values())

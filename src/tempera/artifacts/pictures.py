@@ -43,12 +43,12 @@ def label(name: str) -> str:
 
 
 def number(value: float) -> str:
-    """Three decimals, without a zero before the point.
+    """Return a value with three decimals.
 
     >>> number(0.4512), number(-0.02), number(1)
-    ('.451', '-.020', '1.000')
+    ('0.451', '-0.020', '1.000')
     """
-    return re.sub(r"^(-?)0\.", r"\1.", f"{value:z.3f}")
+    return f"{value:z.3f}"
 
 
 def pictures(

@@ -85,19 +85,19 @@ def _mean(value: Any) -> float:
 
 
 def _number(value: float) -> str:
-    """Three decimals, or fewer before large numbers, without a zero before the point.
+    """Return a value with three decimals, or two from 1 on.
 
     >>> _number(0.27368), _number(9.8765), _number(0.0)
-    ('.274', '9.88', '.000')
+    ('0.274', '9.88', '0.000')
     """
-    return f"{value:.3f}".removeprefix("0") if value < 1 else f"{value:.2f}"
+    return f"{value:.3f}" if value < 1 else f"{value:.2f}"
 
 
 def _with_interval(found: Mapping[str, float]) -> str:
     """A mean and half the width of its interval.
 
     >>> _with_interval({"mean": 0.27368, "low": 0.262, "high": 0.2849})
-    '.274 ±.011'
+    '0.274±0.011'
     """
     half = (found["high"] - found["low"]) / 2
-    return _number(found["mean"]) + (f" ±{_number(half)}" if half else "")
+    return _number(found["mean"]) + (f"±{_number(half)}" if half else "")

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DataError
-from ..io.untrusted import parsed, refuse_links_out
+from ..io.documents import parsed
+from ..io.untrusted import refuse_unsafe
 from ..towers.saved import Encode, fingerprint, load
 from .calibrated import FILE as CALIBRATION
 from .calibrated import Calibration, read_calibration
@@ -33,7 +35,7 @@ class RunFolder:
         self.folder = Path(folder)
         if there and not self.folder.is_dir():
             raise DataError(f"no such run: {folder}")
-        refuse_links_out(self.folder)
+        refuse_unsafe(self.folder)
 
     @cached_property
     def index(self) -> Index:
@@ -114,7 +116,8 @@ class Run(RunFolder):
         """
         if self.recommends:
             raise DataError(
-                f"{self.folder} is a recommender and has no texts to search in: tempera recommend {self.folder} --user ID"
+                f"{self.folder} is a recommender and has no texts to search in: "
+                f"tempera recommend {quote(str(self.folder))} --user ID"
             )
         if not query.strip():
             raise DataError("the query is empty; give words to search for")

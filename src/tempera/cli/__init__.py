@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
+from .. import __version__
 from ..errors import TemperaError
 from .laboratory import calibrate, sweep, tune
 from .models import evaluate, export, mine, search
@@ -18,10 +20,9 @@ from .recommending import add_items, recommend
 from .training import train, verify
 
 app = typer.Typer(
-    help="Train retrieval models by contrast.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
@@ -38,41 +39,84 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 for name, command in COMMANDS.items():
     app.command(name)(command)
+EVERYWHERE = ("--quiet", "-q", "--verbose", "-v", "--no-progress", "--version")  # options of every command
+
+
+class Lines(logging.Handler):
+    """Messages as plain lines on standard error, which leave progress bars whole."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from tqdm import tqdm
+
+        tqdm.write(self.format(record), file=sys.stderr)
+
+
+def print_version(wanted: bool) -> None:
+    """Print the version and exit, if it is wanted."""
+    if wanted:
+        print(f"tempera {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show warnings and errors only, and no bars.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show details, and tracebacks of errors.")] = False,
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="Show no progress bars.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Contrastive training of retrieval models (bi-encoders, two-towers), with first-class temperature tuning."""
+    logger = logging.getLogger("tempera")
+    logger.handlers = [Lines()]
+    logger.setLevel(logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO)
+    if quiet or no_progress:
+        os.environ["TQDM_DISABLE"] = "1"
 
 
 def main() -> None:
-    """Run a command; what the user got wrong is one line on standard error and exit code 2."""
+    """Run a command; a mistake of the user is one line on standard error and exit code 2."""
     # Spinning threads slow a shared machine down by up to 20x; this has to be set before torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    asked: list[int] = []
+    signals: list[int] = []
 
     def stop(number: int, _: object) -> NoReturn:
         """End by way of every `finally`, so that no half-written folder stays; 130 for Ctrl-C, 143 for SIGTERM."""
-        asked.append(number)
+        signals.append(number)
         sys.exit(128 + number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
             signal.signal(number, stop)
     try:
-        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+        code = app(_arguments(sys.argv[1:]) or ["--help"], standalone_mode=False)
     except typer.Exit as end:
         code = end.exit_code
-    except Exception as error:
-        if asked:  # where a class is made, Python 3.11 turns the end into a RuntimeError
-            code = 128 + asked[0]
-        elif isinstance(error, TemperaError):
-            code = _fail(str(error))
-        elif hasattr(error, "format_message"):
-            code = _fail(error.format_message())
-        else:
+    except (Exception, SystemExit) as error:
+        if signals:  # where a class is made, Python 3.11 turns the end into a RuntimeError
+            print(f"tempera: stopped by {signal.Signals(signals[0]).name}", file=sys.stderr)
+            code = 128 + signals[0]
+        elif isinstance(error, SystemExit):
             raise
+        else:
+            logging.getLogger("tempera").debug("traceback of the error", exc_info=error)
+            code = _fail(error)
     sys.exit(code or 0)
 
 
-def _fail(message: str) -> int:
-    line = " ".join(message.split())
+def _arguments(given: list[str]) -> list[str]:
+    """Put the options of every command first, where they are parsed; behind `--` nothing is an option."""
+    end = given.index("--") if "--" in given else len(given)
+    return sorted(given[:end], key=lambda argument: argument not in EVERYWHERE) + given[end:]
+
+
+def _fail(error: Exception) -> int:
+    """Print one line about an error, and return the exit code: 2 for a mistake of the user, 1 for a fault of ours."""
+    mistake = isinstance(error, TemperaError | OSError) or hasattr(error, "format_message")
+    text = error.format_message() if hasattr(error, "format_message") else str(error)
+    line = " ".join((text if mistake else f"unexpected {type(error).__name__}: {text} (--verbose shows where)").split())
     print(f"tempera: {line}", file=sys.stderr)
     if "--json" in sys.argv:
         print(json.dumps({"error": line}))
-    return 2
+    return 2 if mistake else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -102,7 +103,7 @@ def tune(
         lost_after=lost_after,
         overwrite=overwrite,
     )
-    end = f"picture: {found.folder}/tune.svg\ntrain it: tempera train {found.folder}/best.yaml"
+    end = f"picture: {found.folder}/tune.svg\ntrain it: tempera train {quote(f'{found.folder}/best.yaml')}"
     answer(found.json(), as_json, lambda: say(f"{found}\n{end}"))
 
 

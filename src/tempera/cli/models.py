@@ -68,6 +68,7 @@ def evaluate(
     per_query: Annotated[
         Path | None, typer.Option("--per-query", metavar="FILE", help="Write every score to a .parquet or .csv.")
     ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --per-query.")] = False,
     as_json: Json = False,
 ) -> None:
     """Judge a model on retrieval sets, pairs or graded pairs; say whether it differs from another one."""
@@ -76,6 +77,8 @@ def evaluate(
     depths = [int(part) if part.isdecimal() else _wrong_depth(part) for part in k.split(",") if part]
     names = [name.strip() for name in metrics.split(",") if name.strip()]
     paths, roles = with_roles(data)
+    if per_query is not None:
+        judge.refuse_scores(per_query, overwrite, paths)
     findings = judge.evaluate(
         model,
         *paths,
@@ -88,7 +91,7 @@ def evaluate(
         roles=roles,
     )
     if per_query is not None:
-        judge.write_per_query(per_query, findings)
+        judge.write_per_query(per_query, findings, overwrite)
     documents = [finding.json() for finding in findings]
     document = {"model": str(model), "against": None if against is None else str(against), "tasks": documents}
     answer(document, as_json, lambda: print_findings(documents))
@@ -151,12 +154,19 @@ def mine(
     from ..mining.hard_negatives import Mining
     from ..text.mine import mine_file
     from ..text.mining_task import Task
+    from ..towers.saved import model_folder
 
     options = Mining(negatives, skip, depth, absolute_margin, round(1 - share, 12), cross_margin)
     task = Task.read(*one_with_roles(pairs), corpus, split)
-    folder = model / "model" if (model / "model" / "modules.json").is_file() else model
     report = mine_file(
-        folder, task, output, options, cross_encoder=cross_encoder, faiss=faiss, cache=cache, overwrite=overwrite
+        model_folder(model),
+        task,
+        output,
+        options,
+        cross_encoder=cross_encoder,
+        faiss=faiss,
+        cache=cache,
+        overwrite=overwrite,
     )
     document = {"output": str(output.absolute()), "left_out": dict(task.left_out), **asdict(report)}
     lines = [f"left out: {count:,} {reason}" for reason, count in task.left_out.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import Any
 
 from .shared import say
@@ -52,7 +53,7 @@ def _print_end(document: dict[str, Any], next_command: str) -> None:
     seconds = ", ".join(f"{name} {value:.0f} s" for name, value in document["seconds"].items())
     replaying = f"{document['replaying']:.0%} of training embedding again"
     print(f"{seconds} ({replaying}); peak memory {document['peak_memory_bytes'] / 2**20:,.0f} MiB")
-    print(f"report: {document['output']}/report.html\n{next_command.format(output=document['output'])}")
+    print(f"report: {document['output']}/report.html\n{next_command.format(output=quote(document['output']))}")
 
 
 def print_findings(documents: list[dict[str, Any]]) -> None:

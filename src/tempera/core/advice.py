@@ -30,7 +30,7 @@ def cautions(objective: Objective, dtype: torch.dtype = torch.float32, normalise
     if bounded and t >= 0.3 and not temperature.learnable:
         found.append(
             f"cosine with temperature {t:g}: logits stay within {-1 / t:.3g} and {1 / t:.3g}, so every negative counts "
-            f"about the same and the loss cannot fall far below log(candidates); usual values are .01 to .2"
+            f"about the same and the loss cannot fall far below log(candidates); usual values are 0.01 to 0.2"
         )
     if not bounded and lowest < 0.5:
         found.append(

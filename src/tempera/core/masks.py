@@ -88,7 +88,7 @@ class Guided:
     """Leave out candidates that a guide finds closer to the anchor than the row's pair (GISTEmbed, Solatorio 2024, eq. 3).
 
         guide(anchor, candidate) > p - margin        absolute, p = guide(query, doc) of the row
-        guide(anchor, candidate) > p - margin * |p|  relative (NV-Retriever, Moreira et al. 2024: margin .05)
+        guide(anchor, candidate) > p - margin * |p|  relative (NV-Retriever, Moreira et al. 2024: margin 0.05)
 
     A tie, up to rounding, is not above: a copy of the row's document stays unless `same_id` leaves it out.
 

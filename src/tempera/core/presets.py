@@ -19,7 +19,7 @@ def mnr(temperature: float | Temperature = 0.05, **parts: Any) -> Objective:
 
         loss_i = -log( exp(s_ii / t) / sum over documents c of the batch, negatives and drawn ones of exp(s_ic / t) )
 
-    The temperature .05 (scale 20) is sentence-transformers' default.
+    The temperature 0.05 (scale 20) is sentence-transformers' default.
 
     Args:
         temperature: t, in units of the similarity, or a `Temperature`.
@@ -48,7 +48,7 @@ def symmetric(temperature: float | Temperature = 0.05, **parts: Any) -> Objectiv
 
 
 def gte(temperature: float | Temperature = 0.01, **parts: Any) -> Objective:
-    """All four directions in one softmax (GTE, Li et al. 2023, eq. 2); its temperature is .01.
+    """All four directions in one softmax (GTE, Li et al. 2023, eq. 2); its temperature is 0.01.
 
     >>> [pool.name for pool in gte().pools], gte().partition
     (['docs', 'negatives', 'sampled', 'queries', 'back_queries', 'back_docs'], 'joint')
@@ -58,7 +58,7 @@ def gte(temperature: float | Temperature = 0.01, **parts: Any) -> Objective:
 
 
 def gist(temperature: float | Temperature = 0.01, margin: float = 0.0, **parts: Any) -> Objective:
-    """Guided in-sample selection of negatives (GISTEmbed, Solatorio 2024, eq. 3-4); its temperature is .01.
+    """Guided in-sample selection of negatives (GISTEmbed, Solatorio 2024, eq. 3-4); its temperature is 0.01.
 
     Needs the guide's vectors of every side.
 

@@ -27,7 +27,7 @@ class Temperature(nn.Module):
         learnable: whether training moves it.
         final: the value at the end of a scheduled run; None is no schedule.
         schedule: how a scheduled log t moves between the two.
-        floor: lowest t that training may reach. CLIP's is .01.
+        floor: lowest t that training may reach. CLIP's is 0.01.
         ceiling: highest t that training may reach.
 
     Raises:
@@ -117,7 +117,7 @@ def starting_value(candidates: int, normalised: bool, lowest_q: float | None = N
     """A temperature to start from: 1 / |log q| for cosines, 1 for inner products.
 
     q is the smallest sampling probability if it is known, else 1 / candidates: the scale is then the log-odds against a
-    document that is drawn by chance, so that a cosine of 1 can just make up for it. Kept within [.01, 1].
+    document that is drawn by chance, so that a cosine of 1 can just make up for it. Kept within [0.01, 1].
 
     >>> round(starting_value(1024, normalised=True), 3), round(starting_value(1024, True, lowest_q=1e-6), 3)
     (0.144, 0.072)

@@ -15,7 +15,6 @@ fill up with one row whose embedding is thrown away and whose gradient is 0.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -30,17 +29,17 @@ from ..core.batch import Batch, Role
 from ..core.frame import Frame
 from ..core.ragged import Ragged
 from ..errors import TemperaError
+from ..io.console import logger
 from .clock import Clock
 from .distributed import ALONE, Group
 from .lookup import adding_in_place, merge
-from .plan import START_TOKENS, Features, Footprint, footprint, keep, pack
+from .plan import START_TOKENS, Features, Footprint, footprint, keep, pack, probe_rows
 from .shards import is_divided
 
 CPU_MEMORY = 4 << 30  # bytes for kept graphs; a stated amount, so that a run repeats exactly
 GPU_MEMORY = 0.8  # of what is free
 CPU_MICRO_BATCH = 256 << 20  # bytes of one micro-batch's graph
 GPU_MICRO_BATCH = 1 / 8  # of the memory for kept graphs
-_PROBE_TOKENS = 512
 _MOST_HALVINGS = 16
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -181,7 +180,7 @@ class Cache:
 
     Args:
         mode: "auto" keeps the graphs that fit `memory`; "never" keeps all, so no row is embedded twice; "always" keeps none.
-        memory: bytes for kept graphs, or, up to 1, a share of the free memory; None is 4 GiB on a CPU and .8 of what is
+        memory: bytes for kept graphs, or, up to 1, a share of the free memory; None is 4 GiB on a CPU and 0.8 of what is
             free on a GPU.
         tokens: most tokens of a micro-batch, padding counted; None is what 256 MiB hold on a CPU, 1/8 of `memory` on a GPU.
         autocast: a context in which the towers run.
@@ -222,9 +221,7 @@ class Cache:
         self.bytes, self.micro_bytes = self.bytes / 2, self.micro_bytes / 2
         self.tokens = None if self.tokens is None else max(1, self.tokens // 2)
         self.mode = "auto" if self.mode == "never" else self.mode
-        warnings.warn(
-            f"out of memory: micro-batches are halved, {self.halved} times now; the batch stays as it is", stacklevel=3
-        )
+        logger.warning(f"out of memory: micro-batches are halved, {self.halved} times now; the batch stays as it is")
 
     def plan(self, towers: Any, batch: Batch[Any], group: Group = ALONE) -> Plan:
         """Cut a batch into micro-batches and choose those that keep their graph; processes keep pace in divided towers."""
@@ -290,10 +287,7 @@ class Cache:
         elif found is None:
             refuse_batch_statistics(work.tower)
             features = work.features if len(work.features) else work.spare
-            lengths = features.lengths.cpu()
-            order = lengths.argsort(stable=True)
-            short = order[: max(1, _PROBE_TOKENS // max(1, int(lengths[order[len(order) // 4]])))]
-            probes = [features[rows].to(self.device) for rows in (short, order[-1:])]
+            probes = [features[rows].to(self.device) for rows in probe_rows(features.lengths.cpu())]
             with _seeded(0, self.device), self.autocast():
                 found = footprint(work.tower, probes, work.tower.padded)
             if work.divided:  # alike micro-batches leave little to fill up

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from ..errors import ConfigError
+from ..io.console import silenced
 from .distributed import ALONE, Group
 
 Precision = Literal["no", "bf16", "fp16"]
@@ -101,13 +102,8 @@ def one_voice(group: Group) -> Iterator[None]:
     if group.main:
         yield
         return
-    with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
+    with silenced(), open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
         yield
-
-
-def is_main() -> bool:
-    """Whether this process is the one that answers for all that were started with it."""
-    return not dist.is_initialized() or dist.get_rank() == 0
 
 
 def stop() -> None:

@@ -36,12 +36,12 @@ class Training:
         batch_sampler: "shuffled", or "no_duplicates": no two rows of a batch share a text, which masks see to otherwise.
         num_train_epochs: passes over the training pairs.
         max_steps: stop after this many optimiser steps instead; None is by epochs.
-        learning_rate: peak rate of AdamW. Without one, a configuration takes its tower's: .03 static, 5e-4 for a transformer from
+        learning_rate: peak rate of AdamW. Without one, a configuration takes its tower's: 0.03 static, 5e-4 for a transformer from
             scratch, 2e-5 pretrained, 2e-4 with LoRA.
         temperature_learning_rate: peak rate of a learnable temperature's log.
         table_optimizer: of the tables that ids, categories and words are looked up in. "adamw" moves all rows in every step and
             keeps two numbers for each of a table's; "rowwise_adagrad" moves the rows that a batch reads and keeps one for each row.
-        table_learning_rate: peak rate of the tables; None is learning_rate with adamw, and .05 with rowwise_adagrad.
+        table_learning_rate: peak rate of the tables; None is learning_rate with adamw, and 0.05 with rowwise_adagrad.
         warmup_ratio: share of the steps in which the rate rises.
         lr_scheduler_type: how the rate falls afterwards.
         weight_decay: AdamW's, on everything but the temperature; row-wise Adagrad has none.
@@ -52,18 +52,18 @@ class Training:
             own, so this adds no negatives; a larger batch_size does, on any memory.
         cache: "auto" embeds a second time what does not fit `cache_memory`, "always" everything, "never" nothing.
         cache_memory: what graphs of the towers may take: bytes (also as "2GiB"), or up to 1 a share of the free memory; None
-            is 4 GiB on a CPU and .8 of what is free on a GPU.
+            is 4 GiB on a CPU and 0.8 of what is free on a GPU.
         micro_batch_tokens: most tokens that a tower embeds at once, padding counted; None is what 256 MiB of graph hold on a
             CPU, and 1/8 of `cache_memory` on a GPU.
         mixed_precision: of the towers: no, bf16 or fp16; logits, norms and softmax are float32 in any case.
         fsdp: divide the weights of the towers, their gradients and the optimiser's moments among the processes (FSDP2), for
             towers that one device cannot hold with all that. The first process judges and saves a whole copy.
-        guide: folder of a saved model whose vectors the mask `guided` compares by; each distinct text is read once, ever: the
-            vectors stay in vectors/ beside the run, by model and content. `self` is the model in training.
+        guide: folder of a saved model, or of a run, whose vectors the mask `guided` compares by; each distinct text is read
+            once, ever: the vectors stay in vectors/ beside the run, by model and content. `self` is the model in training.
         guide_every: steps after which the guide `self` reads all texts anew.
         ddp_timeout: seconds that processes wait for one another before they give up; the first one judges and writes
             alone, and the others wait meanwhile.
-        seed: of the weights, the order of the rows and the choice of what is held out.
+        seed: of the weights and the order of the rows; `evaluation.seed` is that of what is held out.
         evaluations: how often the held-out queries are asked during training.
         report_to: trackers that get the numbers of log.jsonl as they are written, by Accelerate: tensorboard, wandb, mlflow,
             trackio. Their files stand in OUTPUT.trackers. Sweeps and tunings have tables of their own and tell none.
@@ -153,7 +153,7 @@ def begin(towers: Towers, objective: Loss, options: Training, devices: Devices |
         options.table_optimizer,
         options.table_learning_rate,
     )
-    return State(modules, optimizer, devices.scaler(), options.cached(devices))
+    return State(modules, optimizer, devices.scaler(), options.cached(devices), group=devices.group)
 
 
 def train(

@@ -20,7 +20,7 @@ from .shards import is_divided, part
 
 Schedule = Literal["linear", "cosine", "constant"]
 ForTables = Literal["adamw", "rowwise_adagrad"]
-TABLE_RATE = 0.05  # of row-wise Adagrad; chosen on MovieLens among .02, .05, .1
+TABLE_RATE = 0.05  # of row-wise Adagrad; chosen on MovieLens among 0.02, 0.05, 0.1
 _EPS = 1e-10  # of Adagrad
 
 
@@ -37,7 +37,7 @@ def adam(
     With "rowwise_adagrad" for tables, their gradients become sparse and `Both` steps them.
 
     Args:
-        table_learning_rate: of every `Table`; None is `learning_rate`, or .05 with row-wise Adagrad.
+        table_learning_rate: of every `Table`; None is `learning_rate`, or 0.05 with row-wise Adagrad.
 
     Raises:
         ConfigError: row-wise Adagrad, and no module is a `Table`.

@@ -20,7 +20,7 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 
 
 def student(freedom: float, p: float) -> float:
-    """The p-quantile of Student's t, p >= .5, with any number of degrees of freedom from 1 on.
+    """The p-quantile of Student's t, p >= 0.5, with any number of degrees of freedom from 1 on.
 
     With t = sqrt(v) tan(a) the distribution is 1/2 + c * integral of cos(x)^(v - 1) from 0 to a; a is found by halving.
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from ..artifacts.pictures import label, number
 from ..engine.devices import start
+from ..engine.digest import digest
 from ..errors import ConfigError, OutputError, TemperaError
-from ..run.train import digest
+from ..io.atomic import write_file
+from ..io.console import logger, progress_bar
 from . import parallel
 from .claim import claimed
 from .grid import axes_of
-from .outcome import Outcome, attempt, moving, prepare, read_outcomes, write_outcomes, write_whole
+from .outcome import Outcome, attempt, moving, prepare, read_outcomes, write_outcomes
 from .points import Plan
 from .result import Sweep, csv_of
 from .sweep_pictures import picture
@@ -83,9 +82,9 @@ def _left(plan: Plan, outcomes: Mapping[str, Outcome], folder: Path) -> Sweep:
     if not any(point.done for point in found.everything):
         first = next(run.error for point in found.everything for run in point.outcomes)
         raise TemperaError(f"none of {len(plan.runs)} runs has succeeded; the first says: {first}")
-    write_whole(folder / "points.csv", csv_of(found.table).encode())
+    write_file(folder / "points.csv", csv_of(found.table).encode())
     for suffix, content in picture(found).items():
-        write_whole(folder / f"sweep.{suffix}", content)
+        write_file(folder / f"sweep.{suffix}", content)
     return found
 
 
@@ -95,10 +94,10 @@ def _run(plan: Plan, folder: Path, jobs: int) -> dict[str, Outcome]:
     asked = {run.key for run in plan.runs}
     done = {key for key, outcome in outcomes.items() if outcome.error is None and key in asked}
     if others := len(outcomes.keys() - asked):
-        tqdm.write(f"{folder / _POINTS}: {others} runs of other points stay there and are left out", file=sys.stderr)
+        logger.info(f"{folder / _POINTS}: {others} runs of other points stay there and are left out")
     cache = folder / _CACHE
     shutil.rmtree(cache, ignore_errors=True)  # of a sweep that was killed
-    with tqdm(total=len(plan.runs), initial=len(done), desc="sweep", unit="run") as bar:
+    with progress_bar("sweep", len(plan.runs), "run", len(done)) as bar:
         for reading, members in groupby(plan.runs, key=lambda run: plan.readings[run.key]):
             together = list(members)
             todo = [run for run in together if run.key not in done]
@@ -148,4 +147,4 @@ def _tell(bar: Any, outcome: Outcome, metric: str) -> None:
     if outcome.error is None:
         bar.set_postfix_str(f"{_name(outcome)}: {label(metric)} {number(outcome.metrics[metric])}")
     else:
-        tqdm.write(f"failed: {_name(outcome)}: {outcome.error}", file=sys.stderr)
+        logger.warning(f"failed: {_name(outcome)}: {outcome.error}")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,17 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import xxhash
-from tqdm import tqdm
 
 from .. import config as configuration
 from ..artifacts.pictures import label, number
 from ..build import Config, build
 from ..engine.devices import launched
 from ..errors import ConfigError, OutputError, TemperaError
+from ..io.atomic import write_file
+from ..io.console import logger, progress_bar
+from ..io.documents import parsed
 from ..text.sources import Given
 from .claim import claimed
 from .drawing import picture
-from .outcome import write_whole
 from .points import as_yaml, reading_of
 from .process import Worker, cores, outcome_of
 from .result import csv_of
@@ -188,7 +187,7 @@ class _Log:
         whole = text[: text.rfind(b"\n") + 1]
         self.at += len(whole)
         found: list[dict[str, Any] | None] = []
-        for record in map(json.loads, whole.splitlines()):
+        for record in map(parsed, whole.splitlines()):
             self.steps = record["steps"] if record["event"] == "step" else self.steps
             if record["event"] == "evaluation" and 0 < record["step"] < self.steps:  # not those of the whole test
                 found.append(record["metrics"])
@@ -210,7 +209,7 @@ class _Search:
         """Make trials until all are there, of whichever worker."""
         self.shared.recover(set())
         self.tidy()
-        with tqdm(total=self.shared.budget, desc="tune", unit="trial") as bar:
+        with progress_bar("tune", self.shared.budget, "trial") as bar:
             try:
                 self._until_all(bar)
             finally:
@@ -313,7 +312,7 @@ class _Search:
             )
 
     def _say(self, number: int, error: str) -> None:
-        tqdm.write(f"trial {number} failed: {error}", file=sys.stderr)
+        logger.warning(f"trial {number} failed: {error}")
 
     @property
     def trials(self) -> list[Trial]:
@@ -328,7 +327,7 @@ class _Search:
             if folder.name not in kept:
                 shutil.rmtree(folder)
         if best:
-            write_whole(self.folder / "best.yaml", configuration.dump(self._resolved(best[0])).encode())
+            write_file(self.folder / "best.yaml", configuration.dump(self._resolved(best[0])).encode())
 
     def _resolved(self, trial: Trial) -> dict[str, Any]:
         return self.plan.config(self.plan.space.values(trial.params)).resolved
@@ -349,7 +348,7 @@ class _Search:
             raise TemperaError(f"none of {len(trials)} trials has succeeded; the first says: {first}")
         config, importance = self._resolved(best[0]), self.shared.importance()
         found = Tuning(self.folder, self.plan.metric, self.plan.space, tuple(trials), importance, config)
-        write_whole(self.folder / "trials.csv", csv_of(found.table).encode())
+        write_file(self.folder / "trials.csv", csv_of(found.table).encode())
         for suffix, content in picture(found).items():
-            write_whole(self.folder / f"tune.{suffix}", content)
+            write_file(self.folder / f"tune.{suffix}", content)
         return found

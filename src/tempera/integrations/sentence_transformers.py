@@ -39,14 +39,13 @@ from ..engine.cache import Cache, Embedded, Mode
 from ..engine.distributed import ALONE, Group
 from ..engine.shards import is_divided
 from ..errors import ConfigError, TemperaError
+from ..io.require import require
 from .citations import citations
 from .trainer_columns import Columns, Labels, Reader, Towers
 
-try:
-    from transformers import TrainerCallback
-    from transformers.trainer_callback import ExportableState
-except ImportError:
-    raise ConfigError("sentence-transformers' trainer is not installed: pip install 'tempera[trainer]'") from None
+require("trainer", "sentence-transformers' trainer")
+from transformers import TrainerCallback  # noqa: E402
+from transformers.trainer_callback import ExportableState  # noqa: E402
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -71,7 +70,7 @@ class ContrastiveLoss(nn.Module):
         gather_across_devices: take negatives from all processes, and return the loss of all their rows. In one step all
             processes have the same loss: give several data sets one.
         cache: "auto" keeps what fits `cache_memory`, and embeds the rest again; "never" keeps all, "always" nothing.
-        cache_memory: bytes for kept graphs, or up to 1 a share of what is free; None is 4 GiB on a CPU, .8 on a GPU.
+        cache_memory: bytes for kept graphs, or up to 1 a share of what is free; None is 4 GiB on a CPU, 0.8 on a GPU.
         micro_batch_tokens: most tokens that are embedded together, padding counted; None is chosen by the memory.
 
     Raises:

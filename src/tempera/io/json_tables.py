@@ -13,7 +13,7 @@ from typing import BinaryIO, NoReturn
 import pyarrow as pa
 
 from ..errors import DataError
-from .untrusted import parsed
+from .documents import parsed
 
 BLOCK = 1 << 24  # bytes that are parsed at once
 _LONGEST = 1 << 28  # bytes of a row

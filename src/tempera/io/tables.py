@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ..errors import DataError
 from .json_tables import BLOCK, json_tables, opened
+from .untrusted import refuse_irregular
 
 _ROWS = 1 << 16  # rows of a Parquet file that are held at once
 _SEPARATORS = ("::", ";", "\t", "|")  # that other programs write in place of commas
@@ -56,8 +57,9 @@ def blocks_of(path: Path, parse: Parse | None = None) -> Iterator[Block]:
     Args:
         parse: how it is read; None is by its extension.
     """
+    refuse_irregular(path)
     if not path.is_file():
-        raise DataError(f"{path} is not a regular file" if path.exists() else f"no such file: {path}")
+        raise DataError(f"no such file: {path}")
     kind = _kind(path)
     if parse is None and kind not in _PARSERS:
         raise DataError(f"{path}: cannot read {kind or 'a file without extension'}; give one of {', '.join(_PARSERS)}")

@@ -1,16 +1,13 @@
-"""Vectors that are computed once: a store on disk, addressed by content.
+"""A store of vectors on disk, addressed by content: each is computed once.
 
-Letters in shapes: n texts asked for, m rows of the store, G width.
+Letters in shapes: n texts, m rows of the store, G width.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,28 +15,31 @@ from typing import Any, Literal
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
-from tqdm import tqdm
 
-from ..errors import DataError, OutputError
-from ..io.untrusted import parsed
+from ..errors import DataError
+from ..io.atomic import append, as_output_error, write_file
+from ..io.console import progress_bar
+from ..io.documents import read_json
+from ..io.lock import alone
+from ..ranking.nearest import refuse_not_finite
 
 Keys = NDArray[np.bytes_]
 Rows = NDArray[np.int64]
 Dtype = Literal["float16", "float32"]
 Floats = NDArray[np.floating[Any]]
 
-SHARD = 4096  # rows that are computed, and made durable, at once; what a kill can cost
-_WIDEST = 1 << 24  # numbers of a vector
+SHARD = 4096  # rows that are computed and written to disk together; a kill loses at most as many
+_WIDEST = 1 << 24  # largest width that is believed
 _RECORD = np.dtype([("key", "S16"), ("check", "<u8")])
 
 
 def keys_of(texts: Sequence[str]) -> Keys:
-    """128-bit hashes of texts, exactly as they are, [n]."""
+    """Return 128-bit hashes of texts, exactly as they are, [n]."""
     return _keys(text.encode("utf-8", "surrogatepass") for text in texts)
 
 
 def keys_of_pairs(pairs: Sequence[tuple[str, str]]) -> Keys:
-    """128-bit hashes of pairs of texts, [n]."""
+    """Return 128-bit hashes of pairs of texts, [n]."""
     encoded = ((a.encode("utf-8", "surrogatepass"), b.encode("utf-8", "surrogatepass")) for a, b in pairs)
     return _keys(b"%d\0%b%b" % (len(a), a, b) for a, b in encoded)
 
@@ -48,14 +48,14 @@ def keys_of_pairs(pairs: Sequence[tuple[str, str]]) -> Keys:
 class Store:
     """Vectors by key, in a folder that grows and is never rewritten.
 
-    A shard is written, made durable and only then entered into the index with a checksum a row, so that a kill costs one
-    shard at most and a torn tail is found and dropped. Any number of processes may read; one at a time writes, and the
-    others wait for it.
+    A shard is written to disk before its keys are, each key with a checksum of its row. So a kill costs one shard at most,
+    and an incomplete end is detected and dropped. Any number of processes may read; one at a time writes, and the others
+    wait for it.
 
     Args:
-        folder: where spaces of vectors are kept.
-        space: what makes a vector, besides its text: hashes of the model and of how texts are read.
-        dtype: float16 halves the file; a cosine is then right to about 1e-3.
+        folder: holds a subfolder for each space of vectors.
+        space: identifies what determines a vector besides its text: hashes of the model and of how it reads texts.
+        dtype: float16 halves the file; cosines are then exact to about 1e-3.
 
     >>> import tempfile
     >>> store = Store(Path(tempfile.mkdtemp()), "lengths")
@@ -67,7 +67,7 @@ class Store:
     folder: Path
     space: str
     dtype: Dtype = "float32"
-    computed: int = 0  # rows that this object had to compute
+    computed: int = 0  # number of rows that this object computed
     _keys: Keys = field(default_factory=lambda: np.empty(0, "S16"), repr=False)
     _order: Rows = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
 
@@ -80,14 +80,14 @@ class Store:
 
     @property
     def vectors(self) -> Floats:
-        """Every vector, memory-mapped, [m, G]."""
+        """Return all vectors, memory-mapped, [m, G]."""
         if not len(self):
             return np.empty((0, self._width() or 0), self.dtype)
         vectors: Floats = np.memmap(self._file("vectors"), self.dtype, "r", shape=(len(self), self._width() or 0))
         return vectors
 
     def find(self, keys: Keys) -> Rows:
-        """The row of each key, [n]; -1 where there is none."""
+        """Return the row of each key, [n]; -1 for a key that the store lacks."""
         if not len(self):
             return np.full(len(keys), -1)
         at = np.searchsorted(self._keys, keys, sorter=self._order).clip(max=len(self) - 1)
@@ -95,54 +95,52 @@ class Store:
         return np.where(self._keys[rows] == keys, rows, -1)
 
     def fill(self, keys: Keys, compute: Callable[[Rows], Floats], progress: str | None = None) -> Rows:
-        """The row of each key, [n], after what is missing has been computed, each distinct key once.
+        """Return the row of each key, [n]; missing vectors are computed first, each distinct key once.
 
         Args:
-            keys: what is wanted, [n].
-            compute: positions in `keys`, [s], to their vectors, [s, G].
-            progress: what to call the bar; None shows none.
+            keys: of the vectors, [n].
+            compute: returns the vectors, [s, G], of positions in `keys`, [s].
+            progress: label of the progress bar; None shows none.
 
         Raises:
-            DataError: a vector that is not finite, or of another width.
+            DataError: a vector is not finite, or has another width.
             OutputError: the folder cannot be written.
         """
         rows = self.find(keys)
         if (rows >= 0).all():
             return rows
-        try:
-            with self._alone():
+        with as_output_error(self.folder):
+            busy = f"waiting for another process that is writing vectors to {self.folder}"
+            with alone(self._file("lock"), busy, seconds=2.0, patient=True):
                 self._read()
                 missing = np.flatnonzero(self.find(keys) < 0)
                 missing = np.sort(missing[np.unique(keys[missing], return_index=True)[1]])
                 self._cut()
-                with tqdm(total=len(missing), desc=progress, unit="row", disable=None if progress else True) as bar:
+                with progress_bar(progress, len(missing), "row") as bar:
                     for start in range(0, len(missing), SHARD):
                         chosen = missing[start : start + SHARD]
                         self._append(keys[chosen], compute(chosen))
                         bar.update(len(chosen))
                 self._read()
-        except OSError as error:
-            raise OutputError(f"cannot write vectors to {self.folder}: {error.strerror or error}") from error
         return self.find(keys)
 
     def _append(self, keys: Keys, vectors: Floats) -> None:
         width = self._width()
         if vectors.ndim != 2 or len(vectors) != len(keys) or width not in (None, vectors.shape[1]):
             expected = f"({len(keys)}, {'width' if width is None else width})"
-            raise DataError(f"a model gave vectors of shape {vectors.shape}, and {expected} is expected")
+            raise DataError(f"the model returned vectors of shape {vectors.shape}; expected {expected}")
         stored = np.ascontiguousarray(vectors, self.dtype)
-        if not np.isfinite(stored).all():
-            raise DataError(f"a model gave a vector that is not finite as {self.dtype}: is it trained, and in range?")
+        refuse_not_finite(stored, f"texts as {self.dtype}")
         if width is None:
-            _write_whole(self._file("about.json"), json.dumps({"width": vectors.shape[1]}).encode())
+            write_file(self._file("about.json"), json.dumps({"width": vectors.shape[1]}).encode())
         records = np.empty(len(keys), _RECORD)
         records["key"], records["check"] = keys, _checks(keys, stored)
-        _append(self._file("vectors"), stored.tobytes())
-        _append(self._file("keys"), records.tobytes())
+        append(self._file("vectors"), stored.tobytes())
+        append(self._file("keys"), records.tobytes())
         self.computed += len(keys)
 
     def _read(self) -> None:
-        """Read the index as far as it is whole."""
+        """Read the keys up to the last complete row."""
         width = self._width()
         if width is None:
             return
@@ -156,7 +154,7 @@ class Store:
         self._order = np.argsort(self._keys)
 
     def _cut(self) -> None:
-        """Drop what a killed writer left behind the last whole row."""
+        """Remove what a killed writer left after the last complete row."""
         row = (self._width() or 0) * np.dtype(self.dtype).itemsize
         for name, size in (("keys", _RECORD.itemsize), ("vectors", row)):
             if _size(self._file(name)) > size * len(self):
@@ -164,29 +162,17 @@ class Store:
 
     def _width(self) -> int | None:
         try:
-            width = parsed(self._file("about.json").read_bytes())["width"]
+            width = read_json(self._file("about.json"))["width"]
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError):
             width = None
         if type(width) is not int or not 0 < width <= _WIDEST:
-            raise DataError(f"{self.folder} is not a store of vectors: remove it, and it is computed anew") from None
+            raise DataError(f"{self.folder} is not a store of vectors; remove it, and it is computed again") from None
         return width
 
     def _file(self, name: str) -> Path:
         return self.folder / name
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold the writer's lock, which ends with the process however it ends."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with self._file("lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                tqdm.write(f"waiting for another process that fills {self.folder}", file=sys.stderr)
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
 
 def _keys(contents: Iterator[bytes]) -> Keys:
@@ -200,20 +186,6 @@ def _checks(keys: Keys, vectors: Floats) -> NDArray[np.uint64]:
         for key, row in zip(keys, np.asarray(vectors))
     )
     return np.fromiter(hashes, np.uint64, len(keys))
-
-
-def _append(path: Path, content: bytes) -> None:
-    with path.open("ab") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    part = path.with_name(f"{path.name}.partial")
-    part.unlink(missing_ok=True)
-    _append(part, content)
-    part.replace(path)
 
 
 def _size(path: Path) -> int:

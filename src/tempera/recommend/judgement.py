@@ -142,7 +142,7 @@ class Recommended:
     def __str__(self) -> str:
         lines = [f"{len(self.target):,} queries, {self.ranks.items:,} items; {TIES}"]
         for seen in SEEN:
-            names = "".join(f"  {name:<20}" for name in self.names)
+            names = "".join(f"  {name:<23}" for name in self.names)
             lines += ["", f"{'seen items ' + seen:<24}{'queries':>9}{names}"]
             for row in self.rows:
                 if row.seen == seen:
@@ -178,10 +178,9 @@ def _by_user(per_query: dict[str, Floats], users: Ints | None) -> dict[str, Floa
 
 
 def _cell(found: Difference) -> str:
-    """A mean and its interval in 20 characters or a few more.
+    """Return a mean and its interval.
 
     >>> _cell(Difference(0.27368, 0.262, 0.2849, 0.95))
-    '.2737 [.2620, .2849]'
+    '0.2737 [0.2620, 0.2849]'
     """
-    mean, low, high = (f"{value:.4f}".removeprefix("0") for value in (found.mean, found.low, found.high))
-    return f"{mean} [{low}, {high}]"
+    return f"{found.mean:.4f} [{found.low:.4f}, {found.high:.4f}]"

@@ -36,7 +36,7 @@ class Popularity:
         Head: the tenth of the items with the most training events; middle: the four tenths after them; tail: the other
         half, with what was never seen in training. Numbers are rounded up, and of equal items the smaller code goes first.
         """
-        edges = np.ceil(np.cumsum(SHARES) * len(self.counts) - 1e-9)  # .1 of 70 items are 7
+        edges = np.ceil(np.cumsum(SHARES) * len(self.counts) - 1e-9)  # 0.1 of 70 items are 7
         tiers = np.empty(len(self.counts), np.int64)
         tiers[np.argsort(-self.counts, kind="stable")] = np.searchsorted(edges, np.arange(len(tiers)), side="right")
         return tiers

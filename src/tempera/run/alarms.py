@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from ..engine.faults import Fault, NotFinite
 from ..engine.loop import Progress
 from ..errors import TemperaError
-from ..io.files import JsonLines
+from ..io.console import logger
+from ..io.documents import JsonLines
 from ..ranking.compare import bootstrap
 from ..ranking.spread import Spread
 from .resume import Checkpoints
@@ -37,7 +36,7 @@ class Alarms:
         """Say it and write it down; nothing is said of nothing."""
         if text is not None:
             self.log.write(event=ALARM, step=step, text=text)
-            tqdm.write(f"alarm: {text}", file=sys.stderr)
+            logger.warning(f"alarm: {text}")
 
     def collapse(self, step: int, spread: Spread) -> None:
         """After an evaluation, if all vectors have become alike."""
@@ -64,7 +63,7 @@ class Alarms:
             return
         rows = named(progress.fault, task, together)
         self.log.write(event=LEFT_OUT, step=progress.step, what=fault["what"], cause=fault["cause"], rows=rows)
-        tqdm.write(f"left out: {NotFinite(progress.fault, rows)}", file=sys.stderr)
+        logger.warning(f"left out: {NotFinite(progress.fault, rows)}")
 
     def told(self) -> dict[str, Any]:
         """For metrics.json."""

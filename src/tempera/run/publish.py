@@ -15,7 +15,7 @@ from .. import config as configuration
 from ..artifacts.card import Card, render_card
 from ..artifacts.report import Report, render
 from ..build import Config
-from ..io.files import write_json
+from ..io.documents import write_json
 from ..ranking.compare import bootstrap
 from ..ranking.spread import Spread
 from .task import Judged, Task
@@ -80,7 +80,7 @@ class Leaving:
         """What the saved model's README.md says."""
         resolved, data = self.config.resolved, self.metrics["data"]
         source = {"source": str(resolved["data"].get("path") or resolved["data"]["source"])}
-        counts = {name: f"{data[name]:,}" for name in ("pairs", "train", "queries", "corpus")}
+        counts = {name: f"{data[name]:,}" for name in ("pairs", "train", "validation", "queries", "corpus")}
         dropped = {f"left out: {reason}": f"{count:,}" for reason, count in data.get("dropped", {}).items()}
         return Card(
             **vars(self.config.card),

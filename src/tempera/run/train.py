@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import itertools
 import shutil
-import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +14,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-import xxhash
-from tqdm import tqdm
 
 from .. import config as configuration
 from ..artifacts.run_folder import Run
@@ -28,10 +25,13 @@ from ..core.similarity import cosine
 from ..engine import loop, outlook
 from ..engine.cache import free_bytes
 from ..engine.devices import Devices, one_voice, start
+from ..engine.digest import digest
 from ..engine.faults import broken
 from ..engine.shards import gather, refuse_compiled, shard
 from ..errors import DataError, TemperaError
-from ..io.files import JsonLines, staged
+from ..io.atomic import staged
+from ..io.console import logger, progress_bar
+from ..io.documents import JsonLines
 from ..ranking.sample import Budget
 from ..recommend.interactions import Handed, Interactions
 from ..recommend.recommendation import Recommendation
@@ -72,7 +72,6 @@ def train(
     >>> list(run.metrics)
     ['untrained', 'bm25', 'trained']
     """
-    tqdm.get_lock()  # type: ignore[no-untyped-call]  # made now: a signal while tqdm makes it within `write` would end in an AttributeError
     options = configuration.of(config, overrides)
     if data is not None:
         about = options.values.get("data", {})
@@ -86,7 +85,7 @@ def train(
     folders = staged(Path(output), overwrite) if devices.group.main else TemporaryDirectory()
     place, training = Path(output).resolve(), resolved.train
     kept = Checkpoints(
-        place.with_name(f"{place.name}.checkpoints"), resolved.resolved, training.save_total_limit, training.save_steps
+        place.parent / f"{place.name}.checkpoints", resolved.resolved, training.save_total_limit, training.save_steps
     )
     with one_voice(devices.group), folders as folder, within_memory(kept):
         kept.begin(anew=overwrite)
@@ -152,15 +151,15 @@ class Job:
             return None
         with self.timed("evaluate"):
             began = time.perf_counter()
-            before = self.task.judge()
+            before, look = self.task.judge(), self.task.judge("validation")
             if self.config.evaluation.corpus is None:  # those on the way take as long
                 self.budget.cost = time.perf_counter() - began
-            self.log.write(event="evaluation", step=0, metrics=before.ranking.metrics)
+            self.log.write(event="evaluation", step=0, metrics=look.ranking.metrics)
         with self.timed("train"):
             self.train()
         with self.timed("evaluate"):
-            after = self.task.judge()
-            self.log.write(event="evaluation", step=self.steps, metrics=after.ranking.metrics)
+            after, look = self.task.judge(), self.task.judge("validation")
+            self.log.write(event="evaluation", step=self.steps, metrics=look.ranking.metrics)
             self.alarms.collapse(self.steps, after.spread)
         return before, after
 
@@ -195,7 +194,8 @@ class Job:
                 self.config, self.folder / CACHE, self.vectors, anew / f"anew-{self.devices.group.rank}"
             )
         self.config.resolved["data"] = self.task.source
-        tqdm.write("\n".join(self.task.lines()), file=sys.stderr)
+        for line in self.task.lines():
+            logger.info(line)
         counts = self.task.counts()
         self.log.write(event="data", pairs=counts["pairs"], dropped=counts["dropped"])
 
@@ -217,7 +217,7 @@ class Job:
             self.announce(base, first)
             batches = itertools.chain([first], batches)
         pauses = loop.moments(steps, options.evaluations)
-        bar = tqdm(total=steps, initial=taken, desc="training", unit="step", disable=None if group.main else True)
+        bar = progress_bar("training" if group.main else "", steps, "step", taken)
         stopping = interruptible() if self.kept else nullcontext(Interruption())
         together = options.gradient_accumulation_steps
         with explained(self.task, together, self.kept), stopping as asked, bar:
@@ -277,9 +277,7 @@ class Job:
         self.began -= self.position.training
         self.seconds["train"] += self.position.training
         self.budget.spent, self.left_out = self.position.evaluating, self.position.left_out
-        tqdm.write(
-            f"goes on after step {self.state.step:,} of {self.steps:,}, from {self.kept.latest}", file=sys.stderr
-        )
+        logger.info(f"goes on after step {self.state.step:,} of {self.steps:,}, from {self.kept.latest}")
 
     def due(self, step: int, asked: Interruption) -> bool:
         """Whether all processes are to keep what they have come to: in time, before what follows it changes, or to end."""
@@ -304,16 +302,16 @@ class Job:
         self.position.evaluating, self.position.left_out = self.budget.spent, self.left_out
         self.kept.save(self.state, self.position, records)
         if self.devices.group.main:
-            tqdm.write(f"checkpoint: {self.kept.latest}; the same command goes on from it", file=sys.stderr)
+            logger.info(f"checkpoint: {self.kept.latest}; the same command goes on from it")
 
     def pause(self, step: int) -> None:
-        """The held-out queries after some steps, if the budget allows them."""
+        """Ask the validation queries after some steps, if the budget allows it."""
         if not self.budget.allows(time.perf_counter() - self.began - self.budget.spent):
             self.left_out += 1
             self.log.write(event="evaluation left out", step=step)
             return
         with self.budget.timed():
-            found = self.task.judge(whole=False)
+            found = self.task.judge("validation", whole=False)
         self.log.write(event="evaluation", step=step, metrics=found.ranking.metrics)
         self.alarms.collapse(step, found.spread)
 
@@ -347,7 +345,7 @@ class Job:
         options, base = self.config.train, self.config.base
         base.temperature.settle(options.batch_size + options.sampled, normalised=base.similarity == cosine)
         for caution in cautions(base):
-            tqdm.write(f"caution: {caution}", file=sys.stderr)
+            logger.warning(f"caution: {caution}")
             self.log.write(event="caution", text=caution)
         return base
 
@@ -369,13 +367,5 @@ class Job:
             )
         if group.main:
             for line in lines:
-                tqdm.write(line, file=sys.stderr)
+                logger.info(line)
             self.log.write(event="plan", text=lines, expected_bytes=sizes, replayed=plan.replayed)
-
-
-def digest(tensors: Iterable[torch.Tensor]) -> int:
-    """64 bits by which tensors are known to be the same, bit by bit."""
-    content = xxhash.xxh3_64()
-    for tensor in tensors:
-        content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return content.intdigest()

@@ -30,9 +30,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from ..errors import DataError
+from ..io.console import progress_bar
 from .pairs import Pairs
 
 File = tuple[str, str]  # the root and the path
@@ -154,7 +154,7 @@ def _parse_all(files: Sequence[File], workers: int) -> pa.Table:
     """Share files out to worker processes, largest first, and gather what they find."""
     by_size = sorted(files, key=lambda file: -os.stat(file[1]).st_size)
     workers = max(1, min(workers, len(files) // _FILES_A_BATCH))
-    with tqdm(total=len(files), desc="reading Python files", unit="file", disable=None) as bar:
+    with progress_bar("reading Python files", len(files), "file") as bar:
 
         def ask(share: Sequence[File]) -> list[pa.RecordBatch]:
             found = []

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from ..io.console import progress_bar
 from ..ranking.metrics import Relevant, evaluate
 from ..ranking.nearest import top_of
 
@@ -100,6 +100,6 @@ class Lexical:
             bar.update()
             return float(evaluate(self.rank(queries, 10, settings), relevant, ["ndcg@10"])["ndcg@10"].mean())
 
-        with tqdm(total=sum(map(len, _GRID.values())), desc="tuning BM25", unit="setting", disable=None) as bar:
+        with progress_bar("tuning BM25", sum(map(len, _GRID.values())), "setting") as bar:
             for option, values in _GRID.items():
                 self.settings = max((replace(self.settings, **{option: value}) for value in values), key=score)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -14,9 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import xxhash
 from numpy.typing import NDArray
-from tqdm import tqdm
 
-from ..errors import DataError, OutputError
+from ..errors import DataError
+from ..io.atomic import as_output_error, new_file, refuse_replacing
+from ..io.console import progress_bar
+from ..io.documents import parsed
 from ..io.tables import parquet_table
 from ..mining.embed import embed_by
 from ..mining.guide import CrossEncoder
@@ -68,27 +69,25 @@ def mine_file(
         overwrite: replace the output.
 
     Raises:
-        OutputError: the output is there, or cannot be written.
+        OutputError: the output is there, is one of the files that were read, or cannot be written.
     """
-    if output.exists() and not overwrite:
-        raise OutputError(f"--output {output} exists; give another file, or --overwrite to replace it")
+    refuse_replacing(output, overwrite, *task.read_from)
     if not len(task.answers[0]):
         raise DataError("there are no pairs to mine negatives for")
     plan = [fingerprint(model), task.key(), asdict(options), faiss, BLOCK]
     plan.append(None if cross_encoder is None else fingerprint(cross_encoder))
     parts = output.parent / f".{output.name}.{xxhash.xxh3_64_hexdigest(json.dumps(plan).encode())}"
-    try:
+    with as_output_error(output):
         parts.mkdir(parents=True, exist_ok=True)
         for number, block in _blocks(
             model, task, options, cross_encoder, faiss, cache or output.parent / "vectors", parts
         ):
             table = _table(task, block, number * BLOCK)
             about = {"report": json.dumps(asdict(block.report))}
-            _write_whole(table.replace_schema_metadata(about), _part(parts, number))
+            with new_file(_part(parts, number)) as partial:
+                parquet.write_table(table.replace_schema_metadata(about), partial)
         report = _joined(parts, output, -(-len(task.queries.ids) // BLOCK))
         shutil.rmtree(parts)
-    except OSError as error:
-        raise OutputError(f"cannot write {output}: {error.strerror or error}") from error
     return report
 
 
@@ -108,7 +107,7 @@ def _blocks(
     search = None if faiss is None else by_faiss(np.asarray(vectors, np.float32), faiss)
     cross = None if cross_encoder is None else _cross(CrossEncoder.of(cross_encoder, cache), task)
     found = mine_blocks(queries, vectors, task.answers, options, task.itself, cross, search, first)
-    yield from enumerate(tqdm(found, "mining", total, initial=first, unit="block", disable=None), first)
+    yield from enumerate(progress_bar("mining", total, "block", first, found), first)
 
 
 def _cross(encoder: CrossEncoder, task: Task) -> Cross:
@@ -154,28 +153,14 @@ def _offsets(counts: Ints) -> pa.Array:
 
 def _joined(parts: Path, output: Path, total: int) -> Report:
     """All parts as one file, written whole, and the sum of their reports."""
-    report, whole = Report(), output.with_name(f"{output.name}.partial")
-    with parquet.ParquetWriter(whole, SCHEMA) as writer:
+    report = Report()
+    with new_file(output) as partial, parquet.ParquetWriter(partial, SCHEMA) as writer:
         for number in range(total):
             part = parquet_table(_part(parts, number))
-            report += Report(**json.loads(part.schema.metadata[b"report"]))
+            report += Report(**parsed(part.schema.metadata[b"report"]))
             writer.write_table(part.replace_schema_metadata(None))
-    _sync(whole)
-    whole.replace(output)
     return report
-
-
-def _write_whole(table: pa.Table, path: Path) -> None:
-    partial = path.with_suffix(".partial")
-    parquet.write_table(table, partial)
-    _sync(partial)
-    partial.replace(path)
 
 
 def _part(parts: Path, number: int) -> Path:
     return parts / f"{number:06d}.parquet"
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from tqdm import tqdm
 
 from ..core.advice import refuse_batch_statistics
 from ..core.batch import Role
 from ..core.ragged import Ragged, from_lengths
 from ..errors import ConfigError
+from ..io.console import progress_bar
 from .pair import Tower, Towers
 from .saved import quietly
 
@@ -78,7 +78,7 @@ class TextTower(Tower):
     def features(self, texts: Sequence[str], progress: str | None = None, role: Role = "doc") -> Ragged:
         """Token ids of texts behind the prompt of their role, special tokens included, cut to the model's length; int32."""
         parts = [Ragged.of([])]
-        with tqdm(total=len(texts), desc=progress, unit="text", disable=None if progress else True) as bar:
+        with progress_bar(progress, len(texts), "text") as bar:
             for start in range(0, len(texts), _TOKENIZED_AT_ONCE):
                 block = list(texts[start : start + _TOKENIZED_AT_ONCE])
                 parts.append(rows_of(self._read(block, role)))

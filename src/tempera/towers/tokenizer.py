@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import torch
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
-from tqdm import tqdm
 
 from ..core.ragged import Ragged, from_lengths
 from ..errors import ConfigError
+from ..io.console import progress_bar
 
 # Where the case of an identifier changes: parseDate and HTTPServer are two words each.
 _CASE_CHANGE = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
@@ -65,7 +65,7 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], progress: str | None = 
 
 
 def _blocks(texts: Sequence[str], progress: str | None) -> Iterator[Sequence[str]]:
-    with tqdm(total=len(texts), desc=progress, unit="text", disable=None if progress else True) as bar:
+    with progress_bar(progress, len(texts), "text") as bar:
         for start in range(0, len(texts), _BLOCK):
             block = texts[start : start + _BLOCK]
             yield block

@@ -1,0 +1,53 @@
+"""Messages and progress bars of work under way. The library prints nothing: messages go to one logger, `tempera`.
+
+The command line shows that logger on standard error. In Python, `logging.basicConfig(level="INFO")` shows it, and any handler
+redirects it. Bars appear on a terminal only, and never while the environment variable TQDM_DISABLE is set.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tqdm import tqdm
+
+logger = logging.getLogger("tempera")
+logger.addHandler(logging.NullHandler())
+tqdm.get_lock()  # type: ignore[no-untyped-call]  # made now: a signal while tqdm makes it within `write` would end in an AttributeError
+
+
+def progress_bar(
+    label: str | None, total: float | None, unit: str, initial: int = 0, iterable: Iterable[Any] | None = None
+) -> tqdm[Any]:
+    """Return a progress bar for standard error, which shows nothing if that is no terminal.
+
+    Args:
+        label: stands before the bar; without one the bar shows nothing.
+        total: units in all.
+        unit: name of what is counted, in the singular.
+        initial: units that were done before.
+        iterable: is iterated over, one unit an item; without it, call `update`.
+
+    >>> list(progress_bar("reading", 3, "row", iterable="abc"))
+    ['a', 'b', 'c']
+    """
+    disable = None if label and not os.environ.get("TQDM_DISABLE") else True
+    return tqdm(iterable, label, total, initial=initial, unit=unit, disable=disable)
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """Show no messages and no bars, as in a run among many whose outcome is reported by another."""
+    before, logger.disabled = (logger.disabled, os.environ.get("TQDM_DISABLE")), True
+    os.environ["TQDM_DISABLE"] = "1"
+    try:
+        yield
+    finally:
+        logger.disabled, bars = before
+        if bars is None:
+            del os.environ["TQDM_DISABLE"]
+        else:
+            os.environ["TQDM_DISABLE"] = bars
