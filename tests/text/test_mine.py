@@ -14,7 +14,7 @@ from tempera.errors import DataError, OutputError
 from tempera.io.ids import content_id
 from tempera.mining.hard_negatives import Mining
 from tempera.text import mine as files
-from tempera.text.mine import mine_file
+from tempera.text.mine import mine
 from tempera.text.mining_task import Task
 from tempera.text.sources import Given
 from tempera.towers.saved import load
@@ -33,7 +33,7 @@ def pairs() -> tuple[list[str], list[str]]:
 def test_rows_hold_what_the_model_says(tiny_run: Path, tmp_path: Path, pairs: tuple[list[str], list[str]]) -> None:
     model, output = tiny_run / "model", tmp_path / "mined.parquet"
     corpus = [pairs[0][5], "hos hos", pairs[1][2] + " "]
-    report = mine_file(model, Task.of(*pairs, corpus), output, Mining(4, 1, 30, relative_margin=0.01))
+    report = mine(model, Task.of(*pairs, corpus), output, Mining(4, 1, 30, relative_margin=0.01))
     rows = parquet.read_table(output).to_pylist()
     read = load(model)
     answers: dict[str, set[str]] = {}
@@ -68,7 +68,7 @@ def test_a_stopped_run_goes_on(
     for name in ("text.mine", "mining.hard_negatives"):
         monkeypatch.setattr(f"tempera.{name}.BLOCK", 7)
     task, options, model = Task.of(*pairs), Mining(3, relative_margin=0.0), tiny_run / "model"
-    whole = mine_file(model, task, tmp_path / "whole.parquet", options)
+    whole = mine(model, task, tmp_path / "whole.parquet", options)
     written = files._write_whole
     made: list[str] = []
 
@@ -81,16 +81,16 @@ def test_a_stopped_run_goes_on(
     output = tmp_path / "stopped.parquet"
     monkeypatch.setattr(files, "_write_whole", stops)
     with pytest.raises(KeyboardInterrupt):
-        mine_file(model, task, output, options)
+        mine(model, task, output, options)
     assert not output.exists()
     monkeypatch.setattr(files, "_write_whole", lambda table, path: (made.append(path.name), written(table, path)))
-    assert mine_file(model, task, output, options) == whole
+    assert mine(model, task, output, options) == whole
     assert made == [f"{number:06d}.parquet" for number in range(6)]
     assert parquet.read_table(output) == parquet.read_table(tmp_path / "whole.parquet")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stopped.parquet", "vectors", "whole.parquet"]
     with pytest.raises(OutputError, match="--overwrite"):
-        mine_file(model, task, output, options)
-    assert mine_file(model, task, output, Mining(2), overwrite=True) != whole
+        mine(model, task, output, options)
+    assert mine(model, task, output, Mining(2), overwrite=True) != whole
 
 
 def test_the_command(tempera: Any, tiny_run: Path, tmp_path: Path, pairs: tuple[list[str], list[str]]) -> None:

@@ -17,7 +17,12 @@ Users = Callable[[Path], dict[str, Any]]  # writes a tower of users into a folde
 
 
 def export(
-    run: Path, to: str, output: Path | None = None, kind: str = "hnsw", users: Users | None = None
+    run: Path,
+    to: str,
+    output: Path | None = None,
+    kind: str = "hnsw",
+    users: Users | None = None,
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """Write a folder beside what a run or a model folder holds; the facts of it, which its metrics.json holds too.
 
@@ -29,6 +34,7 @@ def export(
         output: the folder to make; RUN/export/onnx and so on if None.
         kind: of a FAISS index, hnsw or ivf_pq.
         users: what writes a recommender's ONNX: the tower of its users, and its items with their vectors.
+        overwrite: replace an earlier export.
 
     Raises:
         ConfigError: an unknown target or kind.
@@ -40,7 +46,7 @@ def export(
     if not run.is_dir():
         raise DataError(f"no such run: {run}")
     place = run / "export" / to if output is None else output
-    with staged(place) as folder:
+    with staged(place, overwrite) as folder:
         facts = {"to": to, "output": str(place), **_written(run, to, folder, kind, users)}
         write_json(folder / MARK, facts)
     return facts

@@ -1,4 +1,4 @@
-"""Commands that put a model to work: search, judge, export, mine."""
+"""Commands that use a model: search, evaluate, export, mine."""
 
 from __future__ import annotations
 
@@ -11,66 +11,78 @@ from ..errors import TemperaError, one_line
 from .output import print_findings
 from .shared import Json, answer, one_with_roles, say, with_roles
 
+_PREVIEW = 100  # letters of a document beside its place
+_FACTS = {  # of an export, in words
+    "largest_difference": "largest difference of a coordinate from the saved model",
+    "overlap@10": "share of the 10 exact nearest neighbours that the index finds",
+    "tried_on": "users that it was tried on",
+}
+
 
 def search(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="What to look for.")],
-    k: Annotated[int, typer.Option("-k", min=1, help="How many to show.")] = 10,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="Text to search for.")],
+    k: Annotated[int, typer.Option("-k", min=1, help="Number of hits to show.")] = 10,
     index: Annotated[
-        Path | None, typer.Option("--index", metavar="DIR", help="An exported index to search instead.")
+        Path | None, typer.Option("--index", metavar="DIR", help="Exported index to search instead of the run's own.")
     ] = None,
-    onnx: Annotated[Path | None, typer.Option("--onnx", metavar="DIR", help="An exported model to embed by.")] = None,
+    onnx: Annotated[
+        Path | None, typer.Option("--onnx", metavar="DIR", help="Exported ONNX model to embed the query with.")
+    ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option("--threshold", metavar="P", min=0, max=1, help="Least probability that is shown; see calibrate."),
+        typer.Option("--threshold", metavar="P", min=0, max=1, help="Lowest probability to show; see calibrate."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Search a run's corpus with its model."""
+    """Search the documents of a run."""
     from ..artifacts.run_folder import Run
 
     ranked = Run(run).search(query, k, index, onnx, None if threshold is None else 0.0)
-    found = [hit for hit in ranked if threshold is None or (hit.probability or 0.0) >= threshold]
-    document: dict[str, Any] = {"query": query, "hits": [hit.json() for hit in found]}
-    names = [one_line(hit.name) for hit in found]
-    width = max(map(len, names), default=0)
+    hits = [hit for hit in ranked if threshold is None or (hit.probability or 0.0) >= threshold]
+    document: dict[str, Any] = {"query": query, "hits": [hit.json() for hit in hits]}
+    texts = [one_line(hit.name or " ".join(hit.preview.split()))[:_PREVIEW] for hit in hits]
+    width = max(map(len, texts), default=0)
     lines = [
-        f"{hit.rank:>2}  {hit.score:.3f}  {percent(hit.probability)}{name:<{width}}  {one_line(hit.place)}"
-        for hit, name in zip(found, names)
+        f"{hit.rank:>2}  {hit.score:.3f}  {percent(hit.probability)}{text:<{width}}  {one_line(hit.place)}"
+        for hit, text in zip(hits, texts)
     ]
     if threshold is not None:
-        document |= {"threshold": threshold, "left_out": len(ranked) - len(found)}
-        lines.append(f"left out: {len(ranked) - len(found)} of {len(ranked)} with a probability below {threshold:g}")
+        document |= {"threshold": threshold, "left_out": len(ranked) - len(hits)}
+        lines.append(f"left out: {len(ranked) - len(hits)} of {len(ranked)} with a probability below {threshold:g}")
     answer(document, as_json, lambda: say("\n".join(lines)))
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder or a run folder.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder or run folder.")],
     data: Annotated[
         list[str],
         typer.Argument(
-            metavar="DATA ... [data.ROLE=COLUMN ...]",
-            help="BEIR folders, tables of pairs, tables with sentence1, sentence2, score.",
+            metavar="DATA|data.ROLE=COLUMN",
+            help="BEIR folders, tables of pairs, or tables with columns sentence1, sentence2 and score.",
         ),
     ],
     against: Annotated[
         Path | None, typer.Option("--against", metavar="MODEL", help="Another model, compared query by query.")
     ] = None,
-    bm25: Annotated[bool, typer.Option("--bm25", help="BM25 beside it.")] = False,
-    split: Annotated[str, typer.Option("--split", help="Of BEIR folders.")] = "test",
+    bm25: Annotated[bool, typer.Option("--bm25", help="Compare with BM25, too.")] = False,
+    split: Annotated[str, typer.Option("--split", help="Split to read from a BEIR folder.")] = "test",
     metrics: Annotated[
-        str, typer.Option("--metrics", help="Of ndcg, mrr, map, recall, precision, hit: ndcg@10,mrr or so.")
+        str, typer.Option("--metrics", help="Any of ndcg, mrr, map, recall, precision, hit, e.g. ndcg@10,mrr.")
     ] = "",
-    k: Annotated[str, typer.Option("-k", "--k", help="Depths for metrics without one: 1,10 or so.")] = "",
+    k: Annotated[str, typer.Option("-k", "--k", help="Depths of metrics that name none, e.g. 1,10.")] = "",
     exclude_self: Annotated[
         bool, typer.Option("--exclude-self", help="Leave a query's own text out of its ranking.")
     ] = False,
     per_query: Annotated[
-        Path | None, typer.Option("--per-query", metavar="FILE", help="Write every score to a .parquet or .csv.")
+        Path | None, typer.Option("--per-query", metavar="FILE", help="Write every score to a .parquet or .csv file.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Judge a model on retrieval sets, pairs or graded pairs; say whether it differs from another one."""
+    """Evaluate a model, also against another one or BM25.
+
+    Differences are reported with confidence intervals.
+    """
     from ..text import evaluate as judge
 
     depths = [int(part) if part.isdecimal() else _wrong_depth(part) for part in k.split(",") if part]
@@ -95,78 +107,103 @@ def evaluate(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder; for ONNX also a model folder.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder; for ONNX also a model folder.")],
     to: Annotated[str, typer.Option("--to", help="onnx, faiss or parquet.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="The folder to make; RUN/export/... if none.")
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write (default: RUN/export/FORMAT).")
     ] = None,
-    kind: Annotated[str, typer.Option("--kind", help="Of a FAISS index: hnsw or ivf_pq.")] = "hnsw",
+    kind: Annotated[str, typer.Option("--kind", help="Kind of FAISS index: hnsw or ivf_pq.")] = "hnsw",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export in --output.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a run's model (of a recommender: its tower of users) as ONNX, or its corpus as a FAISS or Parquet index."""
+    """Export a model to ONNX, or its vectors to FAISS or Parquet.
+
+    Of a recommender, the ONNX model is its tower of users.
+    """
     from ..artifacts.run_folder import Run
 
-    facts = Run(run).export(to, output, kind)
-    answer(facts, as_json, lambda: say("\n".join(f"{name}: {value}" for name, value in facts.items())))
+    facts = Run(run).export(to, output, kind, overwrite)
+    numbers = {name: value for name, value in facts.items() if isinstance(value, int | float)}
+    lines = [
+        f"{_FACTS.get(name, name)}: {value:{',' if isinstance(value, int) else '.3g'}}"
+        for name, value in numbers.items()
+    ]
+    answer(facts, as_json, lambda: say("\n".join([f"written: {facts['output']}", *lines])))
 
 
 def mine(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder, or a run folder.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder or run folder.")],
     pairs: Annotated[
         list[str],
         typer.Argument(
-            metavar="PAIRS [data.ROLE=COLUMN ...]", help="Queries and what answers them: a table, or a BEIR folder."
+            metavar="PAIRS|data.ROLE=COLUMN", help="A table of queries and their answers, or a BEIR folder."
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The Parquet file to write.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Parquet file to write.")],
     corpus: Annotated[
-        Path | None, typer.Option("--corpus", metavar="DOCS", help="A table or BEIR folder of more candidates.")
+        Path | None, typer.Option("--corpus", metavar="DOCS", help="Table or BEIR folder of more candidates.")
     ] = None,
-    split: Annotated[str, typer.Option("--split", help="Of BEIR folders.")] = "train",
-    negatives: Annotated[int, typer.Option("--negatives", "-n", min=1, help="How many a query gets.")] = 10,
-    skip: Annotated[int, typer.Option("--skip", min=0, help="Best ranks that are left out.")] = 0,
-    depth: Annotated[int, typer.Option("--depth", min=1, help="Last rank that is looked at.")] = 100,
+    split: Annotated[str, typer.Option("--split", help="Split to read from a BEIR folder.")] = "train",
+    negatives: Annotated[int, typer.Option("--negatives", "-n", min=1, help="Number of negatives a query.")] = 10,
+    skip: Annotated[int, typer.Option("--skip", min=0, help="Number of best ranks to leave out.")] = 0,
+    depth: Annotated[int, typer.Option("--depth", min=1, help="Last rank to consider.")] = 100,
     absolute_margin: Annotated[
-        float | None, typer.Option("--absolute-margin", help="How far below the answer's score a negative has to be.")
+        float | None,
+        typer.Option("--absolute-margin", help="Lowest distance of a negative's score from the positive's."),
     ] = None,
-    share: Annotated[
-        float, typer.Option("--share", help="Of the answer's score a negative may have; 1 is a relative margin of 0.")
-    ] = 0.95,
+    relative_margin: Annotated[
+        float,
+        typer.Option(
+            "--relative-margin", help="The same as a fraction of the positive's score; 0.05 keeps up to 95 %."
+        ),
+    ] = 0.05,
     cross_encoder: Annotated[
-        Path | None, typer.Option("--cross-encoder", metavar="MODEL", help="Checks what the model has found.")
+        Path | None, typer.Option("--cross-encoder", metavar="MODEL", help="Cross-encoder that checks the negatives.")
     ] = None,
-    cross_margin: Annotated[float, typer.Option("--cross-margin", help="Relative, of its scores.")] = 0.0,
+    cross_margin: Annotated[
+        float, typer.Option("--cross-margin", help="Relative margin of the cross-encoder's scores.")
+    ] = 0.0,
     faiss: Annotated[
-        str | None, typer.Option("--faiss", metavar="INDEX", help="Search by an index, such as HNSW32; default exact.")
+        str | None, typer.Option("--faiss", metavar="INDEX", help="Search by an index such as HNSW32 (default: exact).")
     ] = None,
     cache: Annotated[
-        Path | None, typer.Option("--cache", metavar="DIR", help="Vectors computed once; default vectors/ beside FILE.")
+        Path | None, typer.Option("--cache", metavar="DIR", help="Folder of vectors (default: vectors/ beside FILE).")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Find hard negatives for pairs; what was dropped, and which queries fell short, is told."""
+    """Mine hard negatives for a table of pairs.
+
+    Reports what was dropped and which queries got too few.
+    """
     from dataclasses import asdict
 
     from ..mining.hard_negatives import Mining
-    from ..text.mine import mine_file
-    from ..text.mining_task import Task
+    from ..text.mine import mine as run_mining
 
-    options = Mining(negatives, skip, depth, absolute_margin, round(1 - share, 12), cross_margin)
-    task = Task.read(*one_with_roles(pairs), corpus, split)
-    folder = model / "model" if (model / "model" / "modules.json").is_file() else model
-    report = mine_file(
-        folder, task, output, options, cross_encoder=cross_encoder, faiss=faiss, cache=cache, overwrite=overwrite
+    options = Mining(negatives, skip, depth, absolute_margin, relative_margin, cross_margin)
+    path, roles = one_with_roles(pairs)
+    report = run_mining(
+        model,
+        path,
+        output,
+        options,
+        corpus=corpus,
+        split=split,
+        roles=roles,
+        cross_encoder=cross_encoder,
+        faiss=faiss,
+        cache=cache,
+        overwrite=overwrite,
     )
-    document = {"output": str(output.absolute()), "left_out": dict(task.left_out), **asdict(report)}
-    lines = [f"left out: {count:,} {reason}" for reason, count in task.left_out.items()]
-    answer(document, as_json, lambda: say("\n".join([*lines, *report.lines()])))
+    document = {"output": str(output.absolute()), **asdict(report)}
+    answer(document, as_json, lambda: say("\n".join(report.lines())))
 
 
 def percent(probability: float | None) -> str:
-    """A column of probabilities, where there are any."""
+    """Return a column of probabilities; empty for a model without calibration."""
     return "" if probability is None else f"{probability:>5.0%}  "
 
 
 def _wrong_depth(text: str) -> NoReturn:
-    raise TemperaError(f"--k has {text!r}, and depths such as 1,10 are expected")
+    raise TemperaError(f"--k has {text!r}; give depths such as 1,10")

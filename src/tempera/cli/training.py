@@ -1,4 +1,4 @@
-"""Commands that train, and that prove what training computes."""
+"""Commands that train, and that verify what training computes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,23 @@ from .shared import Arguments, Json, answer, say, split
 
 def train(
     arguments: Arguments = None,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The run folder to make.")] = Path(
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Run folder to write.")] = Path(
         "runs/first"
     ),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that --output holds.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --output.")] = False,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print every option, resolved, and stop.")
+        bool, typer.Option("--print-config", help="Print all options with their values, as YAML, and exit.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be trained on, and for how long.")
+        bool, typer.Option("--dry-run", help="Read the data, show what would be trained, and exit.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Train a retriever; without a configuration, one that searches the installed Python's code."""
+    """Train a retriever or a recommender.
+
+    Without a configuration, it is trained on the code of the installed Python. A run that was interrupted is resumed by the
+    same command.
+    """
     from .. import config as configuration
 
     file, overrides = split(arguments or [])
@@ -39,8 +43,8 @@ def train(
     if dry_run:
         from ..run.dry_run import lines, rehearse
 
-        found = rehearse(file, overrides)
-        answer(found, as_json, lambda: say("\n".join(lines(found))))
+        expected = rehearse(file, overrides)
+        answer(expected, as_json, lambda: say("\n".join(lines(expected))))
         return
     from ..engine.devices import is_main, stop
     from ..run.train import train as run_training
@@ -56,7 +60,10 @@ def verify(
     arguments: Arguments = None,
     as_json: Json = False,
 ) -> None:
-    """Prove on your own data that the configuration computes what it says; exit code 1 if it does not."""
+    """Check on your data that training computes what it should.
+
+    Losses, gradients, caching, several processes and resuming are compared with their definitions. Exit code 1 if one fails.
+    """
     from ..run.verify import verify as run_verification
 
     proofs = run_verification(*split(arguments or []))

@@ -51,6 +51,20 @@ class Diagnosis:
         rest = ("masked", "alignment", "uniformity", "temperature")
         return {**means, **quantiles, **{name: value for name, value in asdict(self).items() if name in rest}}
 
+    def __str__(self) -> str:
+        """Return the summary as tables."""
+        values = self.summary()
+        names = {"positive": "pair", "hardest": "hardest negative", "random": "random pair"}
+        lines = [f"{'similarity of the':<26}" + "".join(f"{f'{q:.0%}':>8}" for q in QUANTILES)]
+        for name, label in names.items():
+            lines.append(f"{label:<26}" + "".join(f"{values[f'{name}_{q:.0%}']:8.3f}" for q in QUANTILES))
+        single = {name: value for name, value in values.items() if isinstance(value, float) and "%" not in name}
+        single |= {f"left out by {mask}": share for mask, share in self.masked.items()}
+        return "\n".join([*lines, "", *(f"{name.replace('_', ' '):<26}{value:8.3f}" for name, value in single.items())])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{self}</pre>"
+
 
 def diagnose(objective: Objective, batch: Batch[Tensor], seed: int = 0) -> Diagnosis:
     """Look at a batch of embeddings through an objective; nothing is changed.
@@ -67,6 +81,15 @@ def diagnose(objective: Objective, batch: Batch[Tensor], seed: int = 0) -> Diagn
     >>> found = diagnose(Objective(temperature=0.1), Batch(Side(torch.eye(4)), Side(torch.eye(4))))
     >>> found.rank.tolist(), round(float(found.effective_negatives.mean()), 3)
     ([1.0, 1.0, 1.0, 1.0], 3.0)
+    >>> print(found)  # doctest: +ELLIPSIS
+    similarity of the               5%     25%     50%     75%     95%
+    pair                         1.000   1.000   1.000   1.000   1.000
+    hardest negative             0.000   0.000   0.000   0.000   0.000
+    random pair                  0.000   0.000   0.000   0.000   0.000
+    <BLANKLINE>
+    rank                         1.000
+    probability                  1.000
+    ...
     """
     with torch.no_grad(), exactly(batch.doc.rows):
         return _diagnosis(objective, batch, seed)

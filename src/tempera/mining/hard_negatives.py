@@ -6,6 +6,7 @@ n negatives a query.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -58,6 +59,11 @@ class Mining:
             raise ConfigError(
                 f"negatives is {self.negatives} and skip {self.skip}: at least 1 and at least 0 is expected"
             )
+        for name in ("absolute_margin", "relative_margin", "cross_margin"):
+            if not math.isfinite(margin := getattr(self, name) or 0.0) or (name != "absolute_margin" and margin > 1):
+                raise ConfigError(
+                    f"{name} is {margin:g}, but a number such as 0.05 is expected, and at most 1 if relative"
+                )
         if self.depth - self.skip < self.negatives:
             raise ConfigError(
                 f"{self.negatives} negatives are asked for, and the ranks {self.skip + 1} to {self.depth} are "

@@ -25,6 +25,7 @@ class Report:
     short: int = 0  # queries with fewer negatives than asked for
     empty: int = 0  # and without any
     short_by: dict[str, int] = field(default_factory=dict)  # by what took most of their candidates
+    left_out: dict[str, int] = field(default_factory=dict)  # rows of the files that were not read, by reason
 
     @classmethod
     def of(
@@ -62,6 +63,7 @@ class Report:
         """For people."""
         means = {"ranks": "too few documents in the rank range"}
         lines = [
+            *(f"left out: {count:,} {reason}" for reason, count in self.left_out.items()),
             f"{self.queries:,} queries with {self.answers:,} answers: {self.kept:,} negatives of {self.candidates:,} candidates",
             *(f"dropped by {name}: {count:,}" for name, count in self.dropped.items()),
             f"good and not needed: {self.spare:,}",
