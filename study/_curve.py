@@ -1,4 +1,4 @@
-"""A curve of the study, a metric over temperatures, and how figures are written on its page."""
+"""A curve of the study, which is a metric over temperatures, and the format of figures on its page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Curve:
-    """A metric over temperatures, everything else being equal."""
+    """A metric over temperatures, with everything else equal."""
 
     part: str
     title: str
@@ -25,37 +25,37 @@ class Curve:
 
     @classmethod
     def all_of(cls, records: Mapping[str, Record]) -> list[Curve]:
-        """Those of all parts, but towers that were not trained."""
-        found = []
+        """Return the curves of all parts, except of towers that were not trained."""
+        curves = []
         for name, record in records.items():
             for line in record["lines"]:
                 batch = line["value"] if line["option"] == "train.batch_size" else record["batch"]
                 option = "" if line["option"] is None else f"{line['option'].split('.')[1]} {shown(line['value'])}"
-                found.append(cls(name, record["title"], line, batch, record["cosine"], option))
-        return [curve for curve in found if curve.line["value"] != 1e-9]
+                curves.append(cls(name, record["title"], line, batch, record["cosine"], option))
+        return [curve for curve in curves if curve.line["value"] != 1e-9]
 
     @property
     def means(self) -> dict[float, float]:
-        """By temperature."""
+        """Return the mean at each temperature."""
         return {point["temperature"]: point["mean"] for point in self.line["points"]}
 
     @property
     def top(self) -> float:
-        """The best mean."""
+        """Return the best mean."""
         return self.means[self.line["best"]]
 
     def lost(self, temperature: float) -> float:
-        """What the nearest temperature of the grid loses to the best one."""
+        """Return the share that the nearest temperature of the grid loses to the best one."""
         near = min(self.means, key=lambda t: abs(math.log(t / temperature)))
         return 1 - self.means[near] / self.top
 
     def holds(self, temperature: float) -> bool:
-        """Whether nothing is shown to be better than the nearest temperature of the grid."""
+        """Return whether the nearest temperature of the grid is in the best region."""
         return min(self.means, key=lambda t: abs(math.log(t / temperature))) in self.line["region"]
 
 
 def shown(value: Any) -> str:
-    """A value as people write it."""
+    """Return a value as people write it."""
     if isinstance(value, list):
         return "+".join(shown(item) for item in value) or "none"
     if isinstance(value, dict):
@@ -66,12 +66,12 @@ def shown(value: Any) -> str:
 
 
 def interval(point: Mapping[str, Any]) -> str:
-    """A mean, with its interval if there is one."""
+    """Return a mean, with its interval if there is one."""
     ends = "" if point["low"] is None else f" [{number(point['low'])}, {number(point['high'])}]"
     return f"{number(point['mean'])}{ends}"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,4 +1,4 @@
-"""The page of the study: every table and every figure in it, written between markers from the records.
+"""Write the page of the study: fill in its tables and figures, between markers, from the records.
 
 A block stands between `<!-- study: NAME ARGUMENTS -->` and `<!-- /study -->`. Losses are shares of the best mean of a curve.
 """
@@ -21,19 +21,19 @@ NOT_YET = "*Not run yet.*"
 
 
 def filled(page: str, records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
-    """A page with its blocks written anew.
+    """Return a page with its blocks written again.
 
     Args:
-        page: with its markers.
-        records: by part.
-        planned: titles of all parts there are, also of those without a record.
+        page: the text, with its markers.
+        records: the record of each part that was run.
+        planned: the titles of all parts, also of those without a record.
     """
 
-    def block(found: re.Match[str]) -> str:
-        name, *arguments = found[2].split()
+    def block(match: re.Match[str]) -> str:
+        name, *arguments = match[2].split()
         missing = [part for part in arguments if part not in records]
         text = NOT_YET if missing or not records else BLOCKS[name](records, planned, *arguments)
-        return f"{found[1]}\n{text}\n\n{found[3]}"
+        return f"{match[1]}\n{text}\n\n{match[3]}"
 
     return MARK.sub(block, page)
 
@@ -51,8 +51,8 @@ def _parts(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in some["versions"].items())
     models = sum(record["models"] for record in records.values())
     head = ("part", "models", "seeds", "held-out queries", "minutes of runs", "date, commit")
-    quick = "A small study; the words of this page are about the full one. " if some["size"] == "quick" else ""
-    return f"{quick}{models:,} models, on {some['machine']}; {versions}.\n\n{table(head, rows)}"
+    quick = "This is a small study; the text of this page is about the full one. " if some["size"] == "quick" else ""
+    return f"{quick}{models:,} models, trained on {some['machine']}; {versions}.\n\n{table(head, rows)}"
 
 
 def _curves(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
@@ -81,7 +81,7 @@ def _fixed(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
         where = f"{worst.title}{', ' * bool(worst.option)}{worst.option}"
         cells = (f"{100 * statistics.mean(lost):.1f} %", f"{100 * max(lost):.1f} %", where)
         rows.append((name, *cells, f"{inside} of {len(curves)}"))
-    return table(("one temperature for all", "lost, mean", "lost, at most", "there", "in the best region"), rows)
+    return table(("one temperature for all", "lost on average", "lost at most", "where", "in the best region"), rows)
 
 
 def _explained(records: Mapping[str, Record], planned: Mapping[str, str], part: str) -> str:
@@ -96,7 +96,7 @@ def _explained(records: Mapping[str, Record], planned: Mapping[str, str], part: 
 
 
 def _untrained(records: Mapping[str, Record], planned: Mapping[str, str], part: str) -> str:
-    """Median cosine of random pairs by temperature, of every line."""
+    """Return a table of the median cosine of random pairs by temperature, for every line."""
     lines = records[part]["lines"]
     head = [f"rate {line['value']:g}" if line["value"] != 1e-9 else "untrained" for line in lines]
     grid = [point["temperature"] for point in lines[0]["points"]]
@@ -112,7 +112,7 @@ def _moving(records: Mapping[str, Record], planned: Mapping[str, str], part: str
         kind = "learned" if point["final"] is None else "scheduled"
         moved = f"{shown(point['start'])} to {shown(round(point['end'], 3))}"
         rows.append((kind, moved, interval(point), "yes" if point["in region"] else "no"))
-    return table(("temperature", "start to end", "nDCG@10, 95 %", "as good as the best, for all that is shown"), rows)
+    return table(("temperature", "start to end", "nDCG@10, 95 %", "not significantly worse than the best"), rows)
 
 
 def _figure(records: Mapping[str, Record], planned: Mapping[str, str], part: str) -> str:
@@ -128,22 +128,22 @@ def _answers(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
     low, middle, high = bests[0], bests[len(bests) // 2], bests[-1]
     mean, most = (f"{100 * figure:.1f} %" for figure in (statistics.mean(lost), max(lost)))
     spread = (
-        f"best temperatures lie between {shown(low)} and {shown(high)} (scale {1 / high:g} to {1 / low:g}), the middle one is "
+        f"the best temperatures lie between {shown(low)} and {shown(high)} (scale {1 / high:g} to {1 / low:g}), with the median at "
         f"{shown(middle)} (scale {1 / middle:g})"
     )
     return (
         f"- Over {len(curves)} curves with cosines, "
-        f"{spread if low < high else f'the best temperature that was tried is {shown(low)} (scale {1 / low:g}) each time'}.\n"
+        f"{spread if low < high else f'the best temperature tried is always {shown(low)} (scale {1 / low:g})'}.\n"
         f"- Temperature 0.05, scale 20, is in the best region of {inside} of them. It loses {mean} of nDCG@10 to the best on "
-        f"average, {most} at most.\n"
+        f"average, and {most} at most.\n"
         f"- {_least(curves)}\n"
         f"- {_aside(curves)}\n"
-        f"- Noise hides the difference between two temperatures or more at the top of {wide} of {len(curves)} curves."
+        f"- Noise hides the difference between two or more temperatures at the top of {wide} of {len(curves)} curves."
     )
 
 
 def _least(curves: Sequence[Curve]) -> str:
-    """The temperature of every grid that does best over all curves."""
+    """Return a sentence on the temperature of all grids that loses least over all curves."""
     grid = [t for t in curves[0].means if all(t in curve.means for curve in curves)]
     lost = {t: [curve.lost(t) for curve in curves] for t in grid}
     least = min(grid, key=lambda t: statistics.mean(lost[t]))
@@ -153,17 +153,17 @@ def _least(curves: Sequence[Curve]) -> str:
 
 
 def _aside(curves: Sequence[Curve]) -> str:
-    """What it costs to miss the best temperature by a factor of 5, on either side."""
+    """Return a sentence on the loss from missing the best temperature by a factor of 5, on either side."""
     both = [c for c in curves if c.line["best"] / 5 >= min(c.means) and c.line["best"] * 5 <= max(c.means)]
     low, high = (statistics.mean(c.lost(c.line["best"] * f) for c in both) if both else math.nan for f in (1 / 5, 5))
     return (
-        f"A temperature 5 times as low as the best loses {100 * low:.1f} % on average, one 5 times as high {100 * high:.1f} % "
-        f"(the {len(both)} curves that reach so far to both sides)."
+        f"A temperature of a fifth of the best loses {100 * low:.1f} % on average, one of 5 times the best {100 * high:.1f} % "
+        f"(over the {len(both)} curves that reach so far on both sides)."
     )
 
 
 def _steps(records: Mapping[str, Record], planned: Mapping[str, str], logq: str, products: str) -> str:
-    """What temperature, logQ and norms bring, each with the best temperature of what is compared."""
+    """Return a table of the gains of temperature, logQ and norms, each with the best temperature of what is compared."""
     plain, corrected = (Curve(logq, "", line, 0, True) for line in records[logq]["lines"])
     dot = Curve(products, "", records[products]["lines"][0], 0, False)
     steps = [
@@ -193,7 +193,7 @@ BLOCKS: dict[str, Callable[..., str]] = {
 
 
 def picture(records: Mapping[str, Record]) -> str:
-    """All best regions under one another, as SVG: a dot for every temperature of the region, a diamond for the best one."""
+    """Draw all best regions below each other, as SVG: a dot for every temperature of the region, a diamond for the best one."""
     curves = [curve for curve in Curve.all_of(records) if curve.cosine]
     with canvas("curves", 7.2, 1.1 + 0.19 * len(curves)) as figure:
         axes = figure.subplots()
@@ -216,7 +216,7 @@ def picture(records: Mapping[str, Record]) -> str:
 
 
 def write(page: Path, source: Path, figures: Path, records: Mapping[str, Record], planned: Mapping[str, str]) -> None:
-    """The page, from the text of another or of itself, and the picture of all curves."""
+    """Write the page, from the text of `source`, and the picture of all curves."""
     figures.mkdir(parents=True, exist_ok=True)
     page.write_text(filled(source.read_text(encoding="utf-8"), records, planned), encoding="utf-8")
     if records:

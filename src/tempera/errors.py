@@ -32,6 +32,10 @@ class DataError(TemperaError):
     """Data that is missing, empty or malformed."""
 
 
+class MissingLibrary(TemperaError):
+    """An optional library that is not installed."""
+
+
 class OutputError(TemperaError):
     """A result that cannot be written where it was asked for."""
 

@@ -19,7 +19,7 @@ from tempera.artifacts.export import export
 from tempera.artifacts.index import Index, write_index
 from tempera.artifacts.run_folder import Run
 from tempera.artifacts.stamp import Stamp
-from tempera.errors import ConfigError, DataError, OutputError
+from tempera.errors import ConfigError, DataError, MissingLibrary, OutputError
 from tempera.towers.saved import fingerprint, load
 from tempera.towers.static import StaticTower
 from tempera.towers.tokenizer import train_tokenizer
@@ -170,7 +170,7 @@ def test_what_cannot_be_exported(run: Path, monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(DataError, match="is not a readable FAISS index"):
             Index(run / "bad")
         monkeypatch.setitem(__import__("sys").modules, "faiss", None)
-        with pytest.raises(DataError, match=r"pip install 'tempera\[faiss\]'"):
+        with pytest.raises(MissingLibrary, match=r"pip install 'tempera\[faiss\]'"):
             export(run, "faiss")
     assert not (run / "export" / "faiss").exists() and not (run / "out").exists()
 

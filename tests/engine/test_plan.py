@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
+from typing import Any
 
+import psutil
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from tempera.core.batch import Batch, Side
 from tempera.core.ragged import Ragged
 from tempera.engine.cache import Cache, size_of
-from tempera.engine.plan import Footprint, footprint, keep, pack
+from tempera.engine.plan import Footprint, footprint, keep, pack, probe_rows
+from tempera.towers.transformer import Transformer
 
 fixed = settings(max_examples=60, deadline=None, derandomize=True)
 lengths = st.lists(st.integers(0, 40), min_size=1, max_size=60)
@@ -125,3 +133,82 @@ def test_memory_is_a_stated_amount_a_share_or_a_number() -> None:
     assert Cache(memory=1e6).bytes == 1e6
     half, all_of_it = Cache(memory=0.5).bytes, Cache(memory=1.0).bytes
     assert 0.8 < 2 * half / all_of_it < 1.25
+
+
+@pytest.mark.parametrize("rows", [[2] * 23 + [256], [300, 3, 200], [900, 800], [0, 0, 4], list(range(1, 400))])
+def test_short_probes_hold_at_most_512_padded_tokens(rows: list[int]) -> None:
+    lengths = torch.tensor(rows)
+    short, long = (lengths[probe] for probe in probe_rows(lengths))
+    assert len(short) == 1 or len(short) * int(short.max()) <= 512
+    assert int(short.max()) <= int(long) == max(rows) and len(long) == 1
+
+
+class Living(TorchDispatchMode):
+    """Counts the bytes of what operations have made beside a tower's weights: those still held, and the most at once."""
+
+    def __init__(self, tower: torch.nn.Module) -> None:
+        super().__init__()
+        self.weights = {StorageWeakRef(each.untyped_storage()) for each in [*tower.parameters(), *tower.buffers()]}
+        self.made: dict[StorageWeakRef, int] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = op(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                self.made[StorageWeakRef(tensor.untyped_storage())] = tensor.untyped_storage().nbytes()
+        self.peak = max(self.peak, self.bytes)
+        return result
+
+    @property
+    def bytes(self) -> int:
+        own = {storage: size for storage, size in self.made.items() if storage not in self.weights}
+        self.made = {storage: size for storage, size in own.items() if not storage.expired()}
+        return sum(self.made.values())
+
+
+@pytest.fixture
+def one_long_text() -> tuple[Any, Batch[Ragged]]:
+    """Six layers with dropout, and 24 pairs of which one has 256 tokens."""
+    pytest.importorskip("sentence_transformers")
+    texts = [f"how to mend roof {i}" for i in range(47)] + ["roof " * 300]
+    tower = Transformer(layers=6, width=64, heads=4, vocabulary=60, max_length=256, dropout=0.1).build(texts)
+    queries, docs = tower.features(texts[:24]), tower.features(texts[24:])
+    assert int(docs.lengths.max()) == 256
+    return tower.train(), Batch(Side(queries), Side(docs))
+
+
+def tensors_alive() -> int:
+    gc.collect()
+    return sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects())
+
+
+def test_planning_twenty_times_leaves_nothing_behind(one_long_text: tuple[Any, Batch[Ragged]]) -> None:
+    tower, batch = one_long_text
+    Cache().plan(tower, batch)  # libraries allocate once
+    process = psutil.Process()
+    objects, resident = tensors_alive(), process.memory_info().rss
+    with Living(tower) as living:
+        for _ in range(20):
+            Cache().plan(tower, batch)
+            assert living.bytes <= 1024  # views of the batch itself
+    assert tensors_alive() == objects
+    assert process.memory_info().rss - resident < 16 << 20
+
+
+def test_planning_takes_less_memory_than_it_announces(one_long_text: tuple[Any, Batch[Ragged]]) -> None:
+    tower, batch = one_long_text
+    with Living(tower) as living:
+        plan = Cache().plan(tower, batch)
+    assert 0 < living.peak < plan.peak_bytes / 4, f"{living.peak:,} of {plan.peak_bytes:,} bytes"
+
+
+def test_the_plan_announces_what_the_step_takes(one_long_text: tuple[Any, Batch[Ragged]]) -> None:
+    tower, batch = one_long_text
+    cache = Cache("never")
+    planned = cache.plan(tower, batch).peak_bytes
+    with Living(tower) as living:
+        embedded = cache.embed(tower, batch)
+        held = living.bytes
+    assert abs(planned / held - 1) < 0.1, f"{planned:,} of {held:,} bytes"
+    assert embedded.plan.peak_bytes == planned

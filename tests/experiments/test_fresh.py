@@ -13,7 +13,7 @@ import torch
 from tempera import config as configuration
 from tempera.build import Config, build
 from tempera.engine.devices import Devices
-from tempera.io.files import JsonLines
+from tempera.io.documents import JsonLines
 from tempera.run.task import Task
 from tempera.run.train import Job
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tempera.errors import ConfigError, OutputError
+from tempera.errors import ConfigError, MissingLibrary, OutputError
 from tempera.experiments.space import Space
 from tempera.experiments.study import Shared, left_behind
 
@@ -181,5 +181,5 @@ def test_a_storage_that_cannot_be_opened_is_told_without_its_password(monkeypatc
 
 def test_without_optuna_it_says_how_to_get_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
-    with pytest.raises(ConfigError, match=r"tuning needs optuna: pip install 'tempera\[tune\]'"):
+    with pytest.raises(MissingLibrary, match=r"tuning needs optuna: pip install 'tempera\[tune\]'"):
         shared(url)

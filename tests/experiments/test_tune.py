@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import json
 import os
 import signal
@@ -28,6 +27,7 @@ from tempera.experiments.process import Worker
 from tempera.experiments.sweep import sweep
 from tempera.experiments.trials import Trial, Tuning
 from tempera.experiments.tune import tune
+from tempera.io.lock import alone
 from tempera.run.train import train
 
 optuna = pytest.importorskip("optuna")
@@ -367,8 +367,7 @@ def test_an_output_of_something_else_is_left_alone(
         tune(small, {"objective.temperature": [0.1, 0.2]}, 1, out, ["train.max_steps=1"])
     monkeypatch.setattr(claim, "_PATIENCE", 0.0)
     before = sorted(out.rglob("*"))
-    with (out / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone(out / "lock", "busy"):
         for overwrite in (False, True):
             with pytest.raises(OutputError, match="is in use by another process; every tuning"):
                 tune(small, SPACE, 1, out, ["train.max_steps=1"], overwrite=overwrite)

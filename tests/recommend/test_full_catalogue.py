@@ -8,7 +8,7 @@ import pytest
 from tempera.errors import ConfigError, DataError
 from tempera.ranking.metrics import KINDS, Relevant, evaluate
 from tempera.recommend import full_catalogue as catalogue
-from tempera.recommend.full_catalogue import Histories, Ranks, inner, metrics_of, rank, top_unseen
+from tempera.recommend.full_catalogue import Histories, Ranks, inner, metrics_of, rank
 
 
 def histories(rows: list[list[int]]) -> Histories:
@@ -50,15 +50,6 @@ def test_ranks_and_lists(monkeypatch: pytest.MonkeyPatch, seed: int, cells: int,
         assert found.items == 29
 
 
-def test_lists_without_targets() -> None:
-    queries, items, _, seen = random_case(5)
-    left = loops(queries, items, [set(row) for row in seen])
-    assert not left[1] and len(left[0]) == 29
-    for k in (1, 6, 40):
-        expected = [[*row, *[-1] * 29][: min(k, 29)] for row in left]
-        assert top_unseen(inner(queries, items), 29, histories(seen), k).tolist() == expected
-
-
 def test_rows_of_histories_may_overlap() -> None:
     events = np.array([3, 1, 4, 1, 5, 9], np.int32)
     rows = Histories(events, np.array([0, 0, 4, 2]), np.array([3, 6, 4, 5]))
@@ -84,24 +75,13 @@ def test_metrics_of_ranks_are_those_of_the_lists() -> None:
     assert list(ours) == names
     for name in names:
         np.testing.assert_allclose(ours[name], expected[name], rtol=1e-14, err_msg=name)
-    included = evaluate(
-        top_unseen(inner(queries, items), 40, histories([[]] * 60), 40), Relevant.of(target[:, None].tolist()), names
-    )
+    nothing_seen = rank(inner(queries, items), 40, target, histories([[]] * 60), 40)
+    included = evaluate(nothing_seen.top, Relevant.of(target[:, None].tolist()), names)
     for name, values in metrics_of(found.included, names).items():
         np.testing.assert_allclose(values, included[name], rtol=1e-14, err_msg=name)
     assert np.array_equal(metrics_of(found.excluded, ["mrr@40"])["mrr@40"], 1 / found.excluded)
     with pytest.raises(ConfigError, match="no metric 'auc@3'"):
         metrics_of(found.excluded, ["auc@3"])
-
-
-def test_several_items_to_find() -> None:
-    queries, items, _, seen = random_case(3)
-    wanted = [[(row + step) % 29 for step in (1, 5, 11)] for row in range(37)]
-    seen = [[i for i in row if i not in wanted[q]] for q, row in enumerate(seen)]
-    top = top_unseen(inner(queries, items), 29, histories(seen), 29)
-    recall = evaluate(top, Relevant.of(wanted), ["recall@4"])["recall@4"]
-    lists = loops(queries, items, [set(row) for row in seen])
-    assert recall.tolist() == [len(set(row[:4]) & set(w)) / 3 for row, w in zip(lists, wanted)]
 
 
 def test_what_is_given_stays_as_it_is_and_scratch_is_used_again() -> None:

@@ -27,7 +27,7 @@ from tempera.core.masks import KnownPositives, SameId
 from tempera.core.ragged import Ragged
 from tempera.engine.devices import Devices
 from tempera.errors import ConfigError
-from tempera.io.files import JsonLines
+from tempera.io.documents import JsonLines
 from tempera.recommend.recommendation import Recommendation
 from tempera.run.dry_run import lines, rehearse
 from tempera.run.train import Job, train

@@ -24,9 +24,9 @@ from tempera import cli
 from tempera.engine import loop
 from tempera.engine.faults import NotFinite
 from tempera.errors import OutputError, TemperaError
-from tempera.io.files import write_json
+from tempera.io.arrays import reserved
+from tempera.io.documents import write_json
 from tempera.ranking.spread import effective_rank, spread
-from tempera.recommend.timeline import reserved
 from tempera.run import train as training
 from tempera.run.alarms import Alarms
 from tempera.run.train import train

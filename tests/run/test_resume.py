@@ -341,7 +341,7 @@ def test_a_second_signal_ends_at_once() -> None:
 def test_a_folder_that_somebody_writes_is_not_taken_from_him(
     options_of: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
-    from tempera.io.files import staged
+    from tempera.io.atomic import staged
 
     with staged(tmp_path / "run") as folder:
         (folder / "here").write_text("")

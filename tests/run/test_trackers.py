@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tempera.errors import ConfigError, OutputError, TemperaError
+from tempera.errors import ConfigError, MissingLibrary, OutputError, TemperaError
 from tempera.run import trackers
 from tempera.run.trackers import tracked
 from tempera.run.train import train
@@ -181,9 +181,9 @@ def test_one_that_fails_is_left_out_and_said(
 
 def test_one_that_is_absent_or_does_not_start_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     take(monkeypatch, wandb=Fake(fails="options"))
-    monkeypatch.setattr(trackers, "find_spec", lambda name: None if name == "trackio" else object())
+    monkeypatch.setitem(sys.modules, "trackio", None)
     for name, kind, text in (
-        ("trackio", ConfigError, "train.report_to: trackio is not installed: pip install trackio"),
+        ("trackio", MissingLibrary, "train.report_to=trackio needs trackio: pip install trackio"),
         ("wandb", TemperaError, "train.report_to: wandb does not start: no network"),
     ):
         with pytest.raises(kind) as found, tracked((name,), tmp_path / "run", {}, goes_on=False):

@@ -17,7 +17,7 @@ from tempera.cli import app
 from tempera.core.objective import Objective
 from tempera.engine import cache, checkpoint
 from tempera.engine.devices import Devices
-from tempera.io.files import JsonLines
+from tempera.io.documents import JsonLines
 from tempera.run import verify as verification
 from tempera.run.train import Job
 from tempera.run.verify import Case, verify

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from tempera.core.ragged import Ragged
-from tempera.errors import ConfigError
+from tempera.errors import ConfigError, MissingLibrary
 from tempera.towers.modules import TextTower, prompt_of, tower_of
 from tempera.towers.pair import Tower, Towers
 from tempera.towers.pretrained import Pretrained, open_model
@@ -260,7 +260,7 @@ def test_a_folder_that_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         open_model(str(tmp_path))
     assert "\n" not in str(error.value)
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(ConfigError, match=r"pip install 'tempera\[text\]'$"):
+    with pytest.raises(MissingLibrary, match=r"pip install 'tempera\[text\]'$"):
         open_model(str(tmp_path))
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tempera.core.ragged import Ragged
-from tempera.errors import DataError
+from tempera.errors import DataError, MissingLibrary
 from tempera.towers.saved import load
 from tempera.towers.static import Static, StaticTower
 
@@ -240,6 +240,6 @@ def test_without_sentence_transformers_the_command_that_installs_it_is_named(
 ) -> None:
     edit("modules.json", lambda text: text.replace(b"models.Normalize", b"models.Dense"))(copy)
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(DataError) as error:
+    with pytest.raises(MissingLibrary) as error:
         load(copy)
-    assert str(error.value) == f"{copy} is opened by sentence-transformers: pip install 'tempera[text]'"
+    assert str(error.value) == f"opening {copy} needs sentence-transformers: pip install 'tempera[text]'"

@@ -18,7 +18,7 @@ from tempera.core.batch import Batch, Side
 from tempera.core.presets import mnr
 from tempera.engine.cache import Cache
 from tempera.engine.step import step
-from tempera.errors import ConfigError
+from tempera.errors import ConfigError, MissingLibrary
 from tempera.towers.lora import Lora
 from tempera.towers.pair import Tower, Towers
 from tempera.towers.pretrained import Pretrained
@@ -197,7 +197,7 @@ def test_adapters_that_cannot_be(tiny: Path, texts: list[str], tmp_path: Path, m
         with pytest.raises(ConfigError, match=r"^tower\.\w+ is for transformers, and this model has none: drop it$"):
             Pretrained(str(tmp_path), **options).build([])
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(ConfigError, match=r"pip install 'tempera\[lora\]'$"):
+    with pytest.raises(MissingLibrary, match=r"pip install 'tempera\[lora\]'$"):
         Pretrained(str(tiny), lora=Lora()).build([])
 
 

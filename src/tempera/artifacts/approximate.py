@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
+from ..io.require import require
 from ..ranking.nearest import top
 
 Vectors = NDArray[np.float32]
@@ -83,8 +84,7 @@ def overlap(path: Path, vectors: Vectors, k: int = 10, queries: int = 200) -> fl
 
 
 def _faiss() -> Any:
-    try:
-        import faiss
-    except ImportError:
-        raise DataError("an approximate index needs FAISS: pip install 'tempera[faiss]'") from None
+    require("faiss", "an approximate index")
+    import faiss
+
     return faiss

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError, OutputError
-from ..io.untrusted import parsed
+from ..errors import DataError
+from ..io.atomic import write_file
+from ..io.documents import read_json
 from ..ranking.calibration import BASE, Bin, Fitted, Judgement, Scored, Threshold, bins
 from ..ranking.compare import Difference
 from ..ranking.probability import Isotonic, Logistic, Map
@@ -103,7 +103,7 @@ def read_calibration(folder: Path) -> Calibration:
     """
     path = folder / FILE
     try:
-        given: dict[str, Any] = parsed(path.read_text(encoding="utf-8"))
+        given: dict[str, Any] = read_json(path)
         options: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in given["map"].items()
         }
@@ -134,14 +134,7 @@ def write_calibration(folder: Path, found: Calibration, picture: Mapping[str, by
     text = json.dumps(found.json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     parts = {f"calibration.{end}": content for end, content in picture.items()} | {FILE: text.encode()}
     for name, content in parts.items():
-        partial = folder / f"{name}.partial"
-        try:
-            partial.write_bytes(content)
-            os.replace(partial, folder / name)
-        except OSError as error:
-            raise OutputError(f"cannot write {folder / name}: {error.strerror or error}") from None
-        finally:
-            partial.unlink(missing_ok=True)
+        write_file(folder / name, content)
 
 
 def picture(pairs: Scored, fitted: Fitted) -> dict[str, bytes]:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, DataError, did_you_mean
-from ..io.files import MARK, staged, write_json
+from ..io.atomic import MARK, staged
+from ..io.documents import write_json
 from .index import Index, write_approximate, write_parquet
 
 TARGETS = ("onnx", "faiss", "parquet")

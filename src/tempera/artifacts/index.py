@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..errors import DataError
 from ..io.tables import parquet_table
-from ..io.untrusted import refuse_links_out
+from ..io.untrusted import refuse_unsafe
 from ..ranking.nearest import top
 from . import approximate
 from .stamp import Stamp
@@ -76,7 +76,7 @@ class Index:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        refuse_links_out(folder)
+        refuse_unsafe(folder)
         try:
             self.documents, self.vectors = _opened(folder)
             self.stamp = Stamp.read(self.documents.schema.metadata)

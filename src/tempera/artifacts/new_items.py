@@ -15,7 +15,7 @@ import torch
 from .. import config as configuration
 from ..core.frame import Frame
 from ..errors import DataError
-from ..io.files import staged
+from ..io.atomic import staged
 from ..io.tables import blocks
 from ..recommend.encoders import Entities, Id
 from ..recommend.feature_tables import KEY, by_id

@@ -20,10 +20,11 @@ from torch import Tensor, nn
 
 from ..core.batch import Role
 from ..errors import ConfigError, OutputError
-from ..io.files import write_json
+from ..io.documents import write_json
+from ..io.require import require
 from ..towers.exportable import example, exportable
 from ..towers.saved import fingerprint, load
-from .onnx_model import ABOUT, INPUTS, MODEL, TOKENIZER, OnnxModel, require
+from .onnx_model import ABOUT, INPUTS, MODEL, TOKENIZER, OnnxModel
 
 Vectors = NDArray[np.float32]
 
@@ -39,11 +40,11 @@ def write_onnx(folder: Path, model: Path, probes: Sequence[str] = PROBES) -> flo
     [n, D]. It is run on `probes` before anything is reported.
 
     Raises:
-        DataError: onnx, onnxscript or onnxruntime is not installed.
+        MissingLibrary: onnx, onnxscript or onnxruntime is not installed.
         ConfigError: a model that cannot be exported.
         OutputError: the written model gives other vectors than the saved one.
     """
-    require("onnx", "onnxscript", "onnxruntime")
+    require("onnx", "exporting to ONNX")
     found = exportable(model)
     size = next(p.shape[0] for p in found.module.parameters() if p.ndim == 2)
     folder.mkdir(parents=True, exist_ok=True)

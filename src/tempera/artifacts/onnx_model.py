@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..io.untrusted import parsed, refuse_links_out, without_panics
+from ..io.documents import parsed
+from ..io.require import require
+from ..io.untrusted import refuse_unsafe, without_panics
 from ..towers.saved import said
 
 Vectors = NDArray[np.float32]
 
 MODEL, TOKENIZER, ABOUT = "model.onnx", "tokenizer.json", "tempera.json"
 INPUTS = ("input_ids", "attention_mask")
-
-
-def require(*libraries: str) -> None:
-    """Raise DataError if one is not installed."""
-    for name in libraries:
-        if find_spec(name) is None:
-            raise DataError(f"ONNX needs {name}: pip install 'tempera[onnx]'")
 
 
 @contextmanager
@@ -38,10 +32,10 @@ def opened(folder: Path, what: str) -> Iterator[tuple[dict[str, Any], Any]]:
     Raises:
         DataError: no `what` in the folder, or one that cannot be read, inside the block too.
     """
-    require("onnxruntime")
+    require("onnx", f"opening {folder}", "onnxruntime")
     import onnxruntime
 
-    refuse_links_out(folder)
+    refuse_unsafe(folder)
     try:
         about = parsed((folder / ABOUT).read_text(encoding="utf-8"))
         yield about, onnxruntime.InferenceSession(str(folder / MODEL), providers=["CPUExecutionProvider"])

@@ -13,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from ..errors import OutputError
-from ..io.files import write_json
+from ..io.documents import write_json
+from ..io.require import require
 from ..recommend.exportable_users import UserModule
-from .onnx_model import ABOUT, MODEL, opened, require
+from .onnx_model import ABOUT, MODEL, opened
 
 Vectors = NDArray[np.float32]
 Codes = NDArray[np.int64]
@@ -70,7 +71,7 @@ def write_users(
         DataError: onnx, onnxscript or onnxruntime is not installed.
         OutputError: the written network gives other vectors.
     """
-    require("onnx", "onnxscript", "onnxruntime")
+    require("onnx", "exporting to ONNX")
     from .onnx import write_module
 
     folder.mkdir(parents=True, exist_ok=True)

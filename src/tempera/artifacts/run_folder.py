@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DataError
-from ..io.untrusted import parsed, refuse_links_out
+from ..io.documents import parsed
+from ..io.untrusted import refuse_unsafe
 from ..towers.saved import Encode, fingerprint, load
 from .calibrated import FILE as CALIBRATION
 from .calibrated import Calibration, read_calibration
@@ -33,7 +34,7 @@ class RunFolder:
         self.folder = Path(folder)
         if there and not self.folder.is_dir():
             raise DataError(f"no such run: {folder}")
-        refuse_links_out(self.folder)
+        refuse_unsafe(self.folder)
 
     @cached_property
     def index(self) -> Index:

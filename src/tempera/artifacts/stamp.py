@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..errors import DataError
-from ..io.untrusted import parsed
+from ..io.documents import parsed
 
 _KEY = b"tempera"
 

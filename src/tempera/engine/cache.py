@@ -33,14 +33,13 @@ from ..io.console import logger
 from .clock import Clock
 from .distributed import ALONE, Group
 from .lookup import adding_in_place, merge
-from .plan import START_TOKENS, Features, Footprint, footprint, keep, pack
+from .plan import START_TOKENS, Features, Footprint, footprint, keep, pack, probe_rows
 from .shards import is_divided
 
 CPU_MEMORY = 4 << 30  # bytes for kept graphs; a stated amount, so that a run repeats exactly
 GPU_MEMORY = 0.8  # of what is free
 CPU_MICRO_BATCH = 256 << 20  # bytes of one micro-batch's graph
 GPU_MICRO_BATCH = 1 / 8  # of the memory for kept graphs
-_PROBE_TOKENS = 512
 _MOST_HALVINGS = 16
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -288,10 +287,7 @@ class Cache:
         elif found is None:
             refuse_batch_statistics(work.tower)
             features = work.features if len(work.features) else work.spare
-            lengths = features.lengths.cpu()
-            order = lengths.argsort(stable=True)
-            short = order[: max(1, _PROBE_TOKENS // max(1, int(lengths[order[len(order) // 4]])))]
-            probes = [features[rows].to(self.device) for rows in (short, order[-1:])]
+            probes = [features[rows].to(self.device) for rows in probe_rows(features.lengths.cpu())]
             with _seeded(0, self.device), self.autocast():
                 found = footprint(work.tower, probes, work.tower.padded)
             if work.divided:  # alike micro-batches leave little to fill up

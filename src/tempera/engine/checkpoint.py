@@ -7,8 +7,6 @@ checkpoint holds tensors and a handful of numbers. Nothing that could be execute
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +17,8 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from ..errors import DataError
+from ..io.atomic import new_folder
+from ..io.documents import read_json
 from .cache import Cache
 from .devices import is_main
 from .plan import Footprint
@@ -48,6 +48,9 @@ class State:
         Args:
             folder: of the checkpoint.
             beside: other files that belong to it, by name.
+
+        Raises:
+            OutputError: the folder cannot be written; an earlier checkpoint in it stays.
         """
         moments = self.optimizer.state_dict()["state"]
         divided = {f"modules.{name}": value for name, value in self.modules.state_dict().items()}
@@ -67,7 +70,10 @@ class State:
             "scaler": self.scaler.state_dict(),
             "cache": cache | {"footprints": [asdict(each) for each in self.cache.footprints.values()]},
         }
-        _write(folder, {_TENSORS: save(tensors), _NUMBERS: json.dumps(numbers, indent=2).encode(), **(beside or {})})
+        content = {_TENSORS: save(tensors), _NUMBERS: json.dumps(numbers, indent=2).encode(), **(beside or {})}
+        with new_folder(folder) as stage:
+            for name, data in content.items():
+                (stage / name).write_bytes(data)
 
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint of the same configuration.
@@ -105,7 +111,7 @@ def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
-        numbers = json.loads((folder / _NUMBERS).read_text(encoding="utf-8"))
+        numbers = read_json(folder / _NUMBERS)
         tensors = load((folder / _TENSORS).read_bytes())
     except OSError as error:
         raise DataError(f"{folder} is not a checkpoint: {error.strerror} ({error.filename})") from None
@@ -114,19 +120,3 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not isinstance(numbers, dict) or numbers.get("format") != FORMAT:
         raise DataError(f"{folder} is a checkpoint of another version: start the run again")
     return tensors, numbers
-
-
-def _write(folder: Path, content: dict[str, bytes]) -> None:
-    stage, old = folder.with_name(f"{folder.name}.partial"), folder.with_name(f"{folder.name}.replaced")
-    for left in (stage, old):
-        shutil.rmtree(left, ignore_errors=True)
-    stage.mkdir(parents=True)
-    for name, data in content.items():
-        with (stage / name).open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    if folder.exists():
-        folder.rename(old)
-    stage.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)

@@ -16,11 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from .shards import part
 
 # What starting a micro-batch costs, in tokens: the weights are read once more on a CPU, some hundred kernels launched on a GPU.
 START_TOKENS = {"cpu": 32, "cuda": 8192}
+PROBE_TOKENS = 512  # most of the short rows that a footprint is measured on, padding counted
 
 
 class Features(Protocol):
@@ -142,32 +144,49 @@ def keep(sizes: Sequence[float], tokens: Sequence[int], memory: float) -> list[b
     return kept
 
 
+def probe_rows(lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Choose the rows that `footprint` measures: short ones of at most 512 padded tokens together, and the longest one.
+
+    >>> [rows.tolist() for rows in probe_rows(torch.tensor([200, 3, 300, 100]))]
+    [[1, 3], [2]]
+    """
+    order = lengths.argsort(stable=True)
+    widths = lengths[order].clamp(min=1)
+    short = order[: max(1, PROBE_TOKENS // int(widths[len(order) // 4]))]
+    fitting = widths[: len(short)] * torch.arange(1, len(short) + 1) <= PROBE_TOKENS
+    return short[: max(1, int(fitting.sum()))], order[-1:]
+
+
 def footprint(tower: torch.nn.Module, probes: Sequence[Features], padded: bool) -> Footprint:
-    """The footprint of a tower, measured on rows of its own data: some short ones and some long ones."""
+    """Measure the footprint of a tower on rows of its own data: some short ones and some long ones.
+
+    Nothing is kept of the probes' graphs, so measuring takes the memory of embedding a probe without gradient.
+    """
     with torch.enable_grad():
-        once = _saved(
-            tower, probes[0][:]
-        )  # what every graph shares, such as weights in another precision, is kept once
-        held = {_storage(part(tensor)) for tensor in [*tower.parameters(), *tower.buffers(), *once]}
-        sizes = [dict(map(_storage, _saved(tower, probe))) for probe in probes]
-    own = [sum(size for place, size in found.items() if (place, size) not in held) for found in sizes]
+        once = _saved(tower, probes[0][:])  # weights in another precision, say, which later graphs share
+        shared = {*once, *(_storage(part(tensor)) for tensor in [*tower.parameters(), *tower.buffers()])}
+        sizes = [
+            sum(size for storage, size in _saved(tower, probe).items() if storage not in shared) for probe in probes
+        ]
     widths = [max(1.0, float(p.lengths.max() if padded else p.lengths.double().mean())) for p in probes]
-    return Footprint.through(list(zip(map(len, probes), widths, own, strict=True)))
+    return Footprint.through(list(zip(map(len, probes), widths, sizes, strict=True)))
 
 
-def _saved(tower: torch.nn.Module, features: Features) -> list[Tensor]:
-    """Every tensor that the graph of `tower(features)` keeps for its backward pass, and the result."""
-    saved: list[Tensor] = []
+def _saved(tower: torch.nn.Module, features: Features) -> dict[StorageWeakRef, int]:
+    """Return the bytes of every storage that the graph of `tower(features)` keeps for its backward pass, and of the result.
 
-    def note(tensor: Tensor) -> Tensor:
-        saved.append(tensor)
-        return tensor
+    A pack hook that returned its tensor would make a cycle that is never freed; this one lets go of it.
+    """
+    saved: dict[StorageWeakRef, int] = {}
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        saved.append(tower(features))
+    def note(tensor: Tensor) -> Any:
+        saved[_storage(tensor)] = tensor.untyped_storage().nbytes()
+
+    with torch.autograd.graph.saved_tensors_hooks(note, note):  # nobody unpacks
+        note(tower(features))
     return saved
 
 
-def _storage(tensor: Tensor) -> tuple[int, int]:
-    storage = tensor.untyped_storage()
-    return storage.data_ptr(), storage.nbytes()
+def _storage(tensor: Tensor) -> StorageWeakRef:
+    """Return what identifies a storage for good, without keeping its memory."""
+    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]

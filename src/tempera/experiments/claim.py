@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ..errors import OutputError
-from .outcome import write_whole
+from ..io.atomic import as_output_error, write_file
+from ..io.lock import alone
 
 _LOCK = "lock"
 _PATIENCE = 3.0  # seconds for what a killed process has started to end
@@ -34,34 +33,18 @@ def claimed(folder: Path, name: str, about: str, what: str, overwrite: bool) -> 
         raise OutputError(f"--output {folder} is a file; give a folder")
     if folder.is_dir() and {path.name for path in folder.iterdir()} - {_LOCK} and not known.is_file():
         raise OutputError(f"--output {folder} holds files that are not a {what}; give another folder")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / _LOCK).open("w")
-    except OSError as error:
-        raise OutputError(f"cannot write {folder}: {error.strerror or error}") from None
-    with lock:
-        _hold(lock.fileno(), folder, what)
+    busy = f"--output {folder} is in use by another process; every {what} that runs has a folder of its own"
+    with ExitStack() as stack:
+        with as_output_error(folder):
+            stack.enter_context(alone(folder / _LOCK, busy, _PATIENCE))
         if overwrite:
             _clear(folder)
         elif known.is_file() and known.read_text(encoding="utf-8") != about:
             raise OutputError(
                 f"--output {folder} holds a {what} of another configuration ({known}); give another folder, or --overwrite"
             )
-        write_whole(known, about.encode())
+        write_file(known, about.encode())
         yield
-
-
-def _hold(file: int, folder: Path, what: str) -> None:
-    end = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > end:
-                raise OutputError(
-                    f"--output {folder} is in use by another process; every {what} that runs has a folder of its own"
-                ) from None
-            time.sleep(0.1)
 
 
 def _clear(folder: Path) -> None:

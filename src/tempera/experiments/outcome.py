@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,8 +19,9 @@ from ..core.batch import Batch
 from ..core.diagnose import diagnose
 from ..engine.devices import start
 from ..errors import OutputError, TemperaError
+from ..io.atomic import write_file
 from ..io.console import silenced
-from ..io.files import JsonLines
+from ..io.documents import JsonLines, parsed
 from ..run.task import Task
 from ..run.train import Job
 from ..towers.pair import Encoder
@@ -95,7 +95,7 @@ def read_outcomes(path: Path) -> list[Outcome]:
     outcomes = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
-            outcomes.append(Outcome.of(json.loads(line)))
+            outcomes.append(Outcome.of(parsed(line)))
         except (ValueError, TypeError, KeyError):
             raise OutputError(f"{path}:{number} is no run of a sweep; give another folder, or --overwrite") from None
     return outcomes
@@ -104,20 +104,7 @@ def read_outcomes(path: Path) -> list[Outcome]:
 def write_outcomes(path: Path, outcomes: Iterable[Outcome]) -> None:
     """One JSON object a line; a kill leaves the old file or the new one."""
     lines = (json.dumps(outcome.json(), allow_nan=False, default=str) + "\n" for outcome in outcomes)
-    write_whole(path, "".join(lines).encode())
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file by another content, or leave it as it is."""
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from None
+    write_file(path, "".join(lines).encode())
 
 
 def prepare(config: Config, folder: Path, vectors: Path) -> Task:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..io.documents import read_json
 from .worker import MESSAGES, OUTCOME, STOP
 
 
@@ -69,7 +70,7 @@ class Worker:
 def outcome_of(folder: Path, code: int) -> dict[str, Any]:
     """What a run that has ended came to; if it has not said so itself, `error` tells how it ended."""
     try:
-        found: dict[str, Any] = json.loads((folder / OUTCOME).read_text(encoding="utf-8"))
+        found: dict[str, Any] = read_json(folder / OUTCOME)
     except FileNotFoundError:
         return {"error": _end(code, folder / MESSAGES)}
     return found

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ConfigError, OutputError
+from ..errors import ConfigError, MissingLibrary, OutputError
+from ..io.require import require
 from .space import Space
 
 if TYPE_CHECKING:
@@ -30,15 +31,14 @@ FIRST = 2  # evaluation at which a trial may be pruned
 
 
 def load_optuna() -> Any:
-    """Optuna, silent.
+    """Return Optuna, silenced.
 
     Raises:
-        ConfigError: it is not installed.
+        MissingLibrary: it is not installed.
     """
-    try:
-        import optuna
-    except ModuleNotFoundError:
-        raise ConfigError("tuning needs optuna: pip install 'tempera[tune]'") from None
+    require("tune", "tuning")
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 
@@ -86,8 +86,8 @@ class Shared:
                     storage=storage, study_name=name, direction="maximize", pruner=pruner, load_if_exists=True
                 )
             except ModuleNotFoundError as error:
-                driver = "'psycopg[binary]'" if (error.name or "").startswith("psycopg") else error.name
-                raise ConfigError(f"--storage {_public(url)} needs a driver: pip install {driver}") from None
+                driver = "'psycopg[binary]'" if (error.name or "").startswith("psycopg") else str(error.name)
+                raise MissingLibrary(f"--storage {_public(url)} needs a driver: pip install {driver}") from None
             except Exception as error:  # whatever drivers of databases raise
                 if not left:
                     reason = " ".join(str(error.__cause__ or error).split())

@@ -12,12 +12,13 @@ from typing import Any
 from ..artifacts.pictures import label, number
 from ..engine.devices import start
 from ..errors import ConfigError, OutputError, TemperaError
+from ..io.atomic import write_file
 from ..io.console import logger, progress_bar
 from ..run.train import digest
 from . import parallel
 from .claim import claimed
 from .grid import axes_of
-from .outcome import Outcome, attempt, moving, prepare, read_outcomes, write_outcomes, write_whole
+from .outcome import Outcome, attempt, moving, prepare, read_outcomes, write_outcomes
 from .points import Plan
 from .result import Sweep, csv_of
 from .sweep_pictures import picture
@@ -81,9 +82,9 @@ def _left(plan: Plan, outcomes: Mapping[str, Outcome], folder: Path) -> Sweep:
     if not any(point.done for point in found.everything):
         first = next(run.error for point in found.everything for run in point.outcomes)
         raise TemperaError(f"none of {len(plan.runs)} runs has succeeded; the first says: {first}")
-    write_whole(folder / "points.csv", csv_of(found.table).encode())
+    write_file(folder / "points.csv", csv_of(found.table).encode())
     for suffix, content in picture(found).items():
-        write_whole(folder / f"sweep.{suffix}", content)
+        write_file(folder / f"sweep.{suffix}", content)
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -17,11 +16,12 @@ from ..artifacts.pictures import label, number
 from ..build import Config, build
 from ..engine.devices import launched
 from ..errors import ConfigError, OutputError, TemperaError
+from ..io.atomic import write_file
 from ..io.console import logger, progress_bar
+from ..io.documents import parsed
 from ..text.sources import Given
 from .claim import claimed
 from .drawing import picture
-from .outcome import write_whole
 from .points import as_yaml, reading_of
 from .process import Worker, cores, outcome_of
 from .result import csv_of
@@ -187,7 +187,7 @@ class _Log:
         whole = text[: text.rfind(b"\n") + 1]
         self.at += len(whole)
         found: list[dict[str, Any] | None] = []
-        for record in map(json.loads, whole.splitlines()):
+        for record in map(parsed, whole.splitlines()):
             self.steps = record["steps"] if record["event"] == "step" else self.steps
             if record["event"] == "evaluation" and 0 < record["step"] < self.steps:  # not those of the whole test
                 found.append(record["metrics"])
@@ -327,7 +327,7 @@ class _Search:
             if folder.name not in kept:
                 shutil.rmtree(folder)
         if best:
-            write_whole(self.folder / "best.yaml", configuration.dump(self._resolved(best[0])).encode())
+            write_file(self.folder / "best.yaml", configuration.dump(self._resolved(best[0])).encode())
 
     def _resolved(self, trial: Trial) -> dict[str, Any]:
         return self.plan.config(self.plan.space.values(trial.params)).resolved
@@ -348,7 +348,7 @@ class _Search:
             raise TemperaError(f"none of {len(trials)} trials has succeeded; the first says: {first}")
         config, importance = self._resolved(best[0]), self.shared.importance()
         found = Tuning(self.folder, self.plan.metric, self.plan.space, tuple(trials), importance, config)
-        write_whole(self.folder / "trials.csv", csv_of(found.table).encode())
+        write_file(self.folder / "trials.csv", csv_of(found.table).encode())
         for suffix, content in picture(found).items():
-            write_whole(self.folder / f"tune.{suffix}", content)
+            write_file(self.folder / f"tune.{suffix}", content)
         return found

@@ -28,10 +28,10 @@ from ..build import build
 from ..config import Options
 from ..engine.devices import start
 from ..errors import TemperaError
-from ..io.files import JsonLines
+from ..io.atomic import write_file
+from ..io.documents import JsonLines, parsed
 from ..recommend.recommendation import Recommendation
 from ..run.train import Job, digest
-from .outcome import write_whole
 
 STOP, OUTCOME, MESSAGES = b"stop", "outcome.json", "messages.txt"
 _EVERY = 0.02  # seconds between two looks at a run
@@ -44,7 +44,7 @@ def serve(run: Callable[[dict[str, Any]], None]) -> None:
             if line.strip() == STOP:  # of a run that has just ended
                 continue
             if not (process := os.fork()):
-                _alone(run, json.loads(line))
+                _alone(run, parsed(line))
             print(_watched(process, orders), flush=True)
 
 
@@ -95,7 +95,7 @@ def trial(job: Mapping[str, Any]) -> None:
     except Exception as error:  # out of memory, and whatever else a setting may provoke
         traceback.print_exc()
         outcome = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
-    write_whole(folder / OUTCOME, json.dumps(outcome, allow_nan=False).encode())
+    write_file(folder / OUTCOME, json.dumps(outcome, allow_nan=False).encode())
 
 
 def _trained(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:

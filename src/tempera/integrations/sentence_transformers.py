@@ -39,14 +39,13 @@ from ..engine.cache import Cache, Embedded, Mode
 from ..engine.distributed import ALONE, Group
 from ..engine.shards import is_divided
 from ..errors import ConfigError, TemperaError
+from ..io.require import require
 from .citations import citations
 from .trainer_columns import Columns, Labels, Reader, Towers
 
-try:
-    from transformers import TrainerCallback
-    from transformers.trainer_callback import ExportableState
-except ImportError:
-    raise ConfigError("sentence-transformers' trainer is not installed: pip install 'tempera[trainer]'") from None
+require("trainer", "sentence-transformers' trainer")
+from transformers import TrainerCallback  # noqa: E402
+from transformers.trainer_callback import ExportableState  # noqa: E402
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -15,7 +15,7 @@ from typing import BinaryIO, NoReturn
 import pyarrow as pa
 
 from ..errors import DataError
-from .untrusted import parsed
+from .documents import parsed
 
 _BLOCK = 1 << 24  # bytes that are parsed at once; a longer row of CSV cannot be read
 _LONGEST = 1 << 28  # bytes of a row of JSON

@@ -1,35 +1,19 @@
-"""Folders that others may have written: names that stay inside them, and JSON that is JSON."""
+"""Files and folders that others may have written."""
 
 from __future__ import annotations
 
-import json
 import os
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from ..errors import DataError
 
 
-def parsed(text: str | bytes) -> Any:
-    """What a text of JSON says.
-
-    Raises:
-        ValueError: it is not JSON, or nested too deeply to be read.
-
-    >>> parsed("[1, 2]")
-    [1, 2]
-    """
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
 @contextmanager
 def without_panics() -> Iterator[None]:
-    """Libraries in Rust may panic over a damaged file, and their panic is not an Exception: make it one.
+    """Turn a panic into an Exception: libraries in Rust may panic over a damaged file, which is none.
 
     Raises:
         ValueError: instead of a panic, with its message.
@@ -43,10 +27,10 @@ def without_panics() -> Iterator[None]:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """A name that a file of the folder gives for another one of its files or folders.
+    """Return the path of a file or folder that a file of `folder` names.
 
     Raises:
-        DataError: it leads out of the folder.
+        DataError: the name leads out of the folder.
 
     >>> inside(Path("model"), "0_Static").as_posix()
     'model/0_Static'
@@ -60,13 +44,31 @@ def inside(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def refuse_links_out(folder: Path) -> None:
-    """Refuse a folder with a link that leads out of it: it would show, or copy, what its writer was never given.
-
-    Links of the Hugging Face hub's cache, from a snapshot to the files of the same repository, stay.
+def refuse_irregular(path: Path) -> None:
+    """Refuse what is neither a file nor a folder: reading a pipe or a device may never end.
 
     Raises:
-        DataError: says which link.
+        DataError: says which path.
+
+    >>> refuse_irregular(Path("/dev/zero"))
+    Traceback (most recent call last):
+        ...
+    tempera.errors.DataError: /dev/zero is not a regular file
+    """
+    with suppress(FileNotFoundError, NotADirectoryError):
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise DataError(f"{path} is not a regular file")
+
+
+def refuse_unsafe(folder: Path) -> None:
+    """Refuse a folder with a link that leads out of it, or with a pipe or a device in it.
+
+    Such a link would show, or copy, files that the folder's writer was never given; reading a pipe may never end. Links of
+    the Hugging Face hub's cache, from a snapshot to the files of the same repository, are allowed.
+
+    Raises:
+        DataError: says which path.
     """
     root = folder.resolve()
     around = root.parent.parent if root.parent.name == "snapshots" else root
@@ -75,3 +77,4 @@ def refuse_links_out(folder: Path) -> None:
             path = Path(here, name)
             if path.is_symlink() and not path.resolve().is_relative_to(around):
                 raise DataError(f"{path} is a link that leads out of {folder}: put what it stands for in its place")
+            refuse_irregular(path)

@@ -19,7 +19,8 @@ from torch import Tensor
 from ..core.batch import Role
 from ..core.masks import TIE
 from ..errors import DataError
-from ..recommend.timeline import reserved
+from ..io.arrays import reserved
+from ..io.atomic import new_file
 from ..towers.cross import Judge, load_cross_encoder
 from ..towers.saved import fingerprint
 from .embed import Embedded, embed_by
@@ -109,14 +110,13 @@ class SelfGuide:
         return Guide(self._open(made, "query"), self._open(made, "doc"))
 
     def _write(self, step: int, role: str, texts: Sequence[Any] | Rows, read: Callable[[Any], Floats]) -> None:
-        path, part = self._path(step, role), self.folder / f"{role}.partial"
-        for start in range(0, len(texts), SHARD):
-            vectors = read(texts[start : start + SHARD])
-            if start == 0:
-                whole = reserved(part, self.dtype, (len(texts), vectors.shape[1]))
-            whole[start : start + SHARD] = vectors
-        whole.flush()
-        part.replace(path)
+        with new_file(self._path(step, role)) as partial:
+            for start in range(0, len(texts), SHARD):
+                vectors = read(texts[start : start + SHARD])
+                if start == 0:
+                    whole = reserved(partial, self.dtype, (len(texts), vectors.shape[1]))
+                whole[start : start + SHARD] = vectors
+            whole.flush()
 
     def _open(self, step: int, role: str) -> Embedded:
         path = self._path(step, role)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
+from ..io.require import require
 from ..ranking.nearest import top
 
 Floats = NDArray[np.floating[Any]]
@@ -32,12 +33,12 @@ def by_faiss(docs: NDArray[np.float32], factory: str) -> Search:
     Approximate ones may miss documents, and the rank is then among those that were found.
 
     Raises:
-        ConfigError: FAISS is not installed, or knows no such index.
+        MissingLibrary: FAISS is not installed.
+        ConfigError: FAISS knows no such index.
     """
-    try:
-        import faiss
-    except ImportError:
-        raise ConfigError("searching by FAISS needs it: pip install faiss-cpu") from None
+    require("faiss", "approximate search")
+    import faiss
+
     try:
         index = faiss.index_factory(docs.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
         index.train(np.ascontiguousarray(docs, np.float32))

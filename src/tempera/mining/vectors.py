@@ -5,11 +5,9 @@ Letters in shapes: n texts asked for, m rows of the store, G width.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,9 +16,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from ..errors import DataError, OutputError
-from ..io.console import logger, progress_bar
-from ..io.untrusted import parsed
+from ..errors import DataError
+from ..io.atomic import append, as_output_error, write_file
+from ..io.console import progress_bar
+from ..io.documents import read_json
+from ..io.lock import alone
 
 Keys = NDArray[np.bytes_]
 Rows = NDArray[np.int64]
@@ -108,8 +108,9 @@ class Store:
         rows = self.find(keys)
         if (rows >= 0).all():
             return rows
-        try:
-            with self._alone():
+        with as_output_error(self.folder):
+            busy = f"waiting for another process that fills {self.folder}"
+            with alone(self._file("lock"), busy, seconds=2.0, patient=True):
                 self._read()
                 missing = np.flatnonzero(self.find(keys) < 0)
                 missing = np.sort(missing[np.unique(keys[missing], return_index=True)[1]])
@@ -120,8 +121,6 @@ class Store:
                         self._append(keys[chosen], compute(chosen))
                         bar.update(len(chosen))
                 self._read()
-        except OSError as error:
-            raise OutputError(f"cannot write vectors to {self.folder}: {error.strerror or error}") from error
         return self.find(keys)
 
     def _append(self, keys: Keys, vectors: Floats) -> None:
@@ -133,11 +132,11 @@ class Store:
         if not np.isfinite(stored).all():
             raise DataError(f"a model gave a vector that is not finite as {self.dtype}: is it trained, and in range?")
         if width is None:
-            _write_whole(self._file("about.json"), json.dumps({"width": vectors.shape[1]}).encode())
+            write_file(self._file("about.json"), json.dumps({"width": vectors.shape[1]}).encode())
         records = np.empty(len(keys), _RECORD)
         records["key"], records["check"] = keys, _checks(keys, stored)
-        _append(self._file("vectors"), stored.tobytes())
-        _append(self._file("keys"), records.tobytes())
+        append(self._file("vectors"), stored.tobytes())
+        append(self._file("keys"), records.tobytes())
         self.computed += len(keys)
 
     def _read(self) -> None:
@@ -163,7 +162,7 @@ class Store:
 
     def _width(self) -> int | None:
         try:
-            width = parsed(self._file("about.json").read_bytes())["width"]
+            width = read_json(self._file("about.json"))["width"]
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError):
@@ -174,18 +173,6 @@ class Store:
 
     def _file(self, name: str) -> Path:
         return self.folder / name
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold the writer's lock, which ends with the process however it ends."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with self._file("lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                logger.info(f"waiting for another process that fills {self.folder}")
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
 
 def _keys(contents: Iterator[bytes]) -> Keys:
@@ -199,20 +186,6 @@ def _checks(keys: Keys, vectors: Floats) -> NDArray[np.uint64]:
         for key, row in zip(keys, np.asarray(vectors))
     )
     return np.fromiter(hashes, np.uint64, len(keys))
-
-
-def _append(path: Path, content: bytes) -> None:
-    with path.open("ab") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    part = path.with_name(f"{path.name}.partial")
-    part.unlink(missing_ok=True)
-    _append(part, content)
-    part.replace(path)
 
 
 def _size(path: Path) -> int:

@@ -144,20 +144,6 @@ def rank(scores: Scores, items: int, target: Ints, seen: Histories, k: int = 0) 
     return Ranks(excluded, included, top, items)
 
 
-def top_unseen(scores: Scores, items: int, seen: Histories, k: int) -> Ints:
-    """The k best items of each query that are not in its history, best first, [q, min(k, c)]; -1 where there are no more.
-
-    With several items to be found for each query, `evaluation.retrieval.Ranking.of` judges these lists.
-    """
-    _check(items, np.empty(0, np.int64), seen)
-    top = np.empty((len(seen), min(k, items)), np.int64)
-    for rows in _blocks(len(seen), items):
-        block = _numbers(scores(rows), rows)
-        block[seen[rows].pairs()] = -np.inf
-        top[rows] = _list(block, k)
-    return top
-
-
 def metrics_of(ranks: Ints, metrics: Sequence[str]) -> dict[str, NDArray[np.float64]]:
     """Each metric for each query that has one item to find, at this rank, [q].
 

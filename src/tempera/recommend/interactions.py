@@ -11,10 +11,10 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from ..errors import ConfigError, DataError, did_you_mean
+from ..io.arrays import mapped
 from ..io.columns import chosen, plain, refuse_absent, refuse_repeated, refuse_unknown
+from ..io.streams import stream
 from ..io.tables import Block, blocks, joined
-from ..text.pairs import mapped
-from ..text.sources import stream
 from .division import Divide, GlobalTime
 from .events import events_of
 from .feature_tables import aligned

@@ -5,8 +5,6 @@ Letters in shapes: e events, u users, i items.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+
+from ..io.arrays import reserved
 
 Events = NDArray[np.int64]  # positions of events in a timeline
 _ROWS = 1 << 20  # events that are sorted at once, and more only where one user has them
@@ -185,15 +185,6 @@ def _array(name: str, length: int, dtype: Any, folder: Path | None) -> NDArray[A
         return np.empty(length, dtype)
     folder.mkdir(parents=True, exist_ok=True)
     return reserved(folder / f"{name}.npy", dtype, (length,))
-
-
-def reserved(path: Path, dtype: Any, shape: tuple[int, ...]) -> np.memmap[Any, np.dtype[Any]]:
-    """A mapped .npy file to write into, whose room on disk is taken: a full disk is an OSError here, and no crash later."""
-    array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
-    if sys.platform == "linux":
-        with path.open("r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-    return array
 
 
 def _order(offsets: Events, columns: dict[str, NDArray[Any]]) -> None:

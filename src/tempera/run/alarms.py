@@ -14,7 +14,7 @@ from ..engine.faults import Fault, NotFinite
 from ..engine.loop import Progress
 from ..errors import TemperaError
 from ..io.console import logger
-from ..io.files import JsonLines
+from ..io.documents import JsonLines
 from ..ranking.compare import bootstrap
 from ..ranking.spread import Spread
 from .resume import Checkpoints

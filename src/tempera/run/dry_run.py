@@ -12,7 +12,7 @@ from typing import Any
 from .. import config as configuration
 from ..build import build
 from ..engine.devices import start
-from ..io.files import JsonLines
+from ..io.documents import JsonLines
 from .train import Job
 
 MEASURED = 4  # steps that are taken to tell the time; the first of them is not counted

@@ -15,7 +15,7 @@ from .. import config as configuration
 from ..artifacts.card import Card, render_card
 from ..artifacts.report import Report, render
 from ..build import Config
-from ..io.files import write_json
+from ..io.documents import write_json
 from ..ranking.compare import bootstrap
 from ..ranking.spread import Spread
 from .task import Judged, Task

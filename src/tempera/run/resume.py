@@ -23,7 +23,8 @@ from ..engine.checkpoint import State
 from ..engine.devices import is_main
 from ..errors import DataError, OutputError
 from ..io.console import logger
-from ..io.untrusted import parsed, refuse_links_out
+from ..io.documents import parsed, read_json, read_json_lines
+from ..io.untrusted import refuse_unsafe
 
 EVERY = 600.0  # seconds from one checkpoint to the next, where no number of steps is given
 _POSITION, _LOG = "run.json", "log.jsonl"
@@ -72,7 +73,7 @@ class Checkpoints:
         if anew or latest is None:  # without a checkpoint, what lies there is of no use
             self.forget()
             return
-        refuse_links_out(self.folder)
+        refuse_unsafe(self.folder)
         config = self._about(latest).get("config")
         if config != self.config:
             raise OutputError(
@@ -98,13 +99,10 @@ class Checkpoints:
                 {_POSITION: json.dumps(about, indent=2).encode(), _LOG: lines.encode()},
             )
             for old in sorted(self.folder.glob("step-?????????"))[: -self.keep] if is_main() else []:
-                shutil.rmtree(old)
-        except OSError as error:
+                shutil.rmtree(old, ignore_errors=True)
+        except OutputError as error:
             left = "from the beginning" if self.latest is None else f"from {self.latest}"
-            raise OutputError(
-                f"cannot write the checkpoint of step {state.step} in {self.folder}: {error.strerror or error}; "
-                f"the same command again goes on {left}"
-            ) from None
+            raise OutputError(f"{error}; the same command again goes on {left}") from None
         self.saved = time.monotonic()
 
     def load(self, state: State, data: str) -> tuple[Position, list[dict[str, Any]]]:
@@ -118,7 +116,7 @@ class Checkpoints:
         about = self._about(folder)
         try:
             position = Position(**{name: about[name] for name in Position.__dataclass_fields__})
-            log = [parsed(line) for line in (folder / _LOG).read_text(encoding="utf-8").splitlines()]
+            log = read_json_lines(folder / _LOG)
         except (OSError, ValueError, LookupError) as error:
             raise _damaged(folder, error) from None
         if position.data != data:
@@ -135,7 +133,7 @@ class Checkpoints:
 
     def _about(self, folder: Path) -> dict[str, Any]:
         try:
-            about: dict[str, Any] = dict(parsed((folder / _POSITION).read_text(encoding="utf-8")))
+            about: dict[str, Any] = dict(read_json(folder / _POSITION))
         except (OSError, ValueError, TypeError) as error:
             raise _damaged(folder, error) from None
         return about
@@ -147,7 +145,7 @@ def _damaged(folder: Path, error: Exception) -> DataError:
 
 def _lasting(config: Mapping[str, Any]) -> dict[str, Any]:
     """Options as JSON has them, without those that may change from one start to the next."""
-    known: dict[str, Any] = json.loads(json.dumps(config, default=str))
+    known: dict[str, Any] = parsed(json.dumps(config, default=str))
     told = ("save_steps", "save_total_limit", "skip_non_finite", "report_to")
     fitted = ("cache", "cache_memory", "micro_batch_tokens", "fsdp")  # to what memory there is: equal up to rounding
     for name in (*told, *fitted):

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, OutputError, TemperaError
+from ..errors import TemperaError
+from ..io.atomic import write_file
 from ..io.console import logger
+from ..io.documents import read_json
+from ..io.require import require
 
 if TYPE_CHECKING:  # importing it takes 2 s
     from accelerate.tracking import GeneralTracker
@@ -93,7 +95,7 @@ def tracked(names: Sequence[str], output: Path, config: Mapping[str, Any], goes_
         goes_on: whether this run was interrupted, and is the same to them.
 
     Raises:
-        ConfigError: a tracker that is not installed.
+        MissingLibrary: a tracker that is not installed.
         TemperaError: one that does not start.
         OutputError: a folder that cannot be written.
     """
@@ -101,8 +103,7 @@ def tracked(names: Sequence[str], output: Path, config: Mapping[str, Any], goes_
         yield lambda record: None
         return
     for name in names:
-        if find_spec(name) is None:
-            raise ConfigError(f"train.report_to: {name} is not installed: pip install {name}")
+        require(name, f"train.report_to={name}")
     folder = output.with_name(f"{output.name}.trackers")
     trackers = _Trackers(folder, _read(folder / _TOLD) if goes_on else None, output.name)
     try:
@@ -160,20 +161,13 @@ class _Trackers:
 
     def write(self) -> None:
         """Note how far they were told."""
-        path = self.folder / _TOLD
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            partial = path.with_suffix(".partial")
-            partial.write_text(json.dumps(asdict(self.told)), encoding="utf-8")
-            partial.replace(path)
-        except OSError as error:
-            raise OutputError(f"cannot write {path}: {error.strerror or error}") from None
+        write_file(self.folder / _TOLD, json.dumps(asdict(self.told)).encode())
 
 
 def _read(path: Path) -> Told | None:
     """What trackers were told; None where nothing readable says so, and the run is new to them."""
     with suppress(OSError, ValueError, TypeError):
-        return Told(**json.loads(path.read_text(encoding="utf-8")))
+        return Told(**read_json(path))
     return None
 
 

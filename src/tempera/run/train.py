@@ -29,8 +29,9 @@ from ..engine.devices import Devices, one_voice, start
 from ..engine.faults import broken
 from ..engine.shards import gather, refuse_compiled, shard
 from ..errors import DataError, TemperaError
+from ..io.atomic import staged
 from ..io.console import logger, progress_bar
-from ..io.files import JsonLines, staged
+from ..io.documents import JsonLines
 from ..ranking.sample import Budget
 from ..recommend.interactions import Handed, Interactions
 from ..recommend.recommendation import Recommendation

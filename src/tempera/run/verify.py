@@ -26,7 +26,7 @@ from ..engine.distributed import Group
 from ..engine.loop import Training
 from ..engine.optim import thin
 from ..engine.step import step
-from ..io.files import JsonLines
+from ..io.documents import JsonLines
 from .train import Job
 
 PAIRS = 12  # of the user's data; the definition takes time that grows with their square

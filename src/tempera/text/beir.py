@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from ..io.documents import parsed
 from ..io.tables import opened, refuse_fatal, whole_lines
-from ..io.untrusted import inside, parsed
+from ..io.untrusted import inside
 
 _BLOCK = 1 << 24  # bytes that are parsed at once; a longer row cannot be read
 _SCHEMA = pa.schema([("_id", pa.string()), ("title", pa.string()), ("text", pa.string())])

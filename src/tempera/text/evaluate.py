@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import ConfigError, DataError, OutputError
+from ..io.atomic import new_file
 from ..ranking.compare import Comparison
 from ..ranking.metrics import DEFAULT_METRICS, KINDS
 from ..ranking.ranking import Evaluation
@@ -143,11 +143,5 @@ def write_per_query(path: Path, findings: Sequence[Finding]) -> None:
     writers = {".parquet": parquet.write_table, ".csv": csv.write_csv}
     if path.suffix not in writers:
         raise OutputError(f"cannot write scores to {path}; give a name that ends in {' or '.join(writers)}")
-    partial = path.with_name(f"{path.name}.partial")
-    try:
+    with new_file(path) as partial:
         writers[path.suffix](pa.concat_tables([finding.per_query() for finding in findings]), str(partial))
-        os.replace(partial, path)
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        partial.unlink(missing_ok=True)

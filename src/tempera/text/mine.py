@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -16,7 +15,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..errors import DataError, OutputError
+from ..io.atomic import as_output_error, new_file
 from ..io.console import progress_bar
+from ..io.documents import parsed
 from ..io.tables import parquet_table
 from ..mining.embed import embed_by
 from ..mining.guide import CrossEncoder
@@ -95,16 +96,15 @@ def mine(
     plan = [fingerprint(model), task.key(), asdict(options), faiss, BLOCK]
     plan.append(None if cross_encoder is None else fingerprint(cross_encoder))
     parts = output.parent / f".{output.name}.{xxhash.xxh3_64_hexdigest(json.dumps(plan).encode())}"
-    try:
+    with as_output_error(output):
         parts.mkdir(parents=True, exist_ok=True)
         for number, block in _blocks(model, task, options, cross_encoder, faiss, cache, parts):
             table = _table(task, block, number * BLOCK)
             about = {"report": json.dumps(asdict(block.report))}
-            _write_whole(table.replace_schema_metadata(about), _part(parts, number))
+            with new_file(_part(parts, number)) as partial:
+                parquet.write_table(table.replace_schema_metadata(about), partial)
         report = _joined(parts, output, -(-len(task.queries.ids) // BLOCK))
         shutil.rmtree(parts)
-    except OSError as error:
-        raise OutputError(f"cannot write {output}: {error.strerror or error}") from error
     return replace(report, left_out=dict(task.left_out))
 
 
@@ -170,28 +170,14 @@ def _offsets(counts: Ints) -> pa.Array:
 
 def _joined(parts: Path, output: Path, total: int) -> Report:
     """All parts as one file, written whole, and the sum of their reports."""
-    report, whole = Report(), output.with_name(f"{output.name}.partial")
-    with parquet.ParquetWriter(whole, SCHEMA) as writer:
+    report = Report()
+    with new_file(output) as partial, parquet.ParquetWriter(partial, SCHEMA) as writer:
         for number in range(total):
             part = parquet_table(_part(parts, number))
-            report += Report(**json.loads(part.schema.metadata[b"report"]))
+            report += Report(**parsed(part.schema.metadata[b"report"]))
             writer.write_table(part.replace_schema_metadata(None))
-    _sync(whole)
-    whole.replace(output)
     return report
-
-
-def _write_whole(table: pa.Table, path: Path) -> None:
-    partial = path.with_suffix(".partial")
-    parquet.write_table(table, partial)
-    _sync(partial)
-    partial.replace(path)
 
 
 def _part(parts: Path, number: int) -> Path:
     return parts / f"{number:06d}.parquet"
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from ..io.arrays import mapped
 from ..io.ids import Ids, content_id, content_ids, mixed
 from ..io.texts import Texts
 
@@ -168,11 +169,6 @@ def _written(tables: Iterable[pa.Table], path: Path) -> pa.Table:
         raise DataError("the source has no rows: an empty data set cannot be trained on")
     writer.close()
     return pa.concat_tables([mapped(part) for part in parts], promote_options="default")
-
-
-def mapped(path: Path) -> pa.Table:
-    """An Arrow file, memory-mapped."""
-    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
 def _filtered(table: pa.Table, keep: NDArray[np.bool_], folder: Path | None) -> pa.Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,15 +15,14 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..io.columns import chosen, refuse_absent
 from ..io.ids import given_ids
-from ..io.tables import Block, blocks, read_table, valid
+from ..io.streams import stream
+from ..io.tables import Block, blocks, read_table
 from .beir import read_beir
 from .pairs import Pairs, Source
 from .roles import DOC_NAMES, QUERY_NAMES, Roles
 from .rows import docs_of, rows_of
 
 __all__ = ["DOC_NAMES", "QUERY_NAMES", "BeirFolder", "Given", "PairsFile", "read_table"]
-
-_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -106,43 +104,6 @@ class BeirFolder:
 
     def _sides(self, beir: Any, query: pa.Array, doc: pa.Array) -> tuple[tuple[str, pa.Table, pa.Array], ...]:
         return (("query", beir.queries, query), ("doc", beir.corpus, doc))
-
-
-def stream(data: Any) -> Iterator[Block]:
-    """An object's rows, some at a time.
-
-    Raises:
-        DataError: what is no table, or has no rows.
-    """
-    first = 1
-    for table in _tables(data):
-        for start in range(0, len(table), _ROWS):
-            part = table.slice(start, _ROWS)
-            valid(part, "data", first)
-            yield Block(part, "data", first)
-            first += len(part)
-    if first == 1:
-        raise DataError("data holds no rows: an empty data set cannot be trained on")
-
-
-def _tables(data: Any) -> Iterator[pa.Table]:
-    library = sys.modules.get("datasets")  # an object of it cannot be there unless it has been imported
-    if library is not None and isinstance(data, library.Dataset | library.IterableDataset):
-        yield from data.with_format("arrow").iter(_ROWS)
-        return
-    if isinstance(data, dict):
-        raise DataError(f"data holds several data sets ({', '.join(map(str, data))}): hand over one of them")
-    try:
-        reader = pa.RecordBatchReader.from_stream(data)
-    except (pa.ArrowException, ValueError) as error:
-        reason = "; ".join(str(part).splitlines()[0] for part in error.args)
-        raise DataError(f"data is {type(data).__name__}, and no table can be made of it: {reason}") from None
-    except TypeError:
-        raise DataError(
-            f"data is {type(data).__name__}, which gives no Arrow stream (__arrow_c_stream__): "
-            "hand over a datasets.Dataset, a frame of pandas or polars, or a table of pyarrow"
-        ) from None
-    yield from (pa.Table.from_batches([batch]) for batch in reader)
 
 
 def documents(path: Path) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from ..io.require import require
 from .saved import said
 
 Judge = Callable[[Sequence[tuple[str, str]]], NDArray[np.float32]]
@@ -19,10 +20,9 @@ def load_cross_encoder(folder: Path) -> Judge:
 
     Scores are what its `predict` gives: after the model's own activation, higher is better.
     """
-    try:
-        from sentence_transformers import CrossEncoder
-    except ImportError:
-        raise DataError(f"{folder} is opened by sentence-transformers: pip install 'tempera[text]'") from None
+    require("text", f"opening {folder}")
+    from sentence_transformers import CrossEncoder
+
     try:
         model = CrossEncoder(str(folder), device="cpu", local_files_only=True)
     except Exception as error:  # whatever its modules raise

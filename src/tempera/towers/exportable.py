@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..errors import ConfigError
-from ..io.untrusted import inside, parsed, refuse_links_out
+from ..io.documents import parsed
+from ..io.untrusted import inside, refuse_unsafe
 from .pretrained import open_model
 
 
@@ -57,7 +58,7 @@ def exportable(folder: Path) -> Exportable:
     Raises:
         ConfigError: a model that does not go from token ids to one vector by itself, such as one with a router.
     """
-    refuse_links_out(folder)
+    refuse_unsafe(folder)
     modules = parsed((folder / "modules.json").read_text(encoding="utf-8"))
     kinds = [module["type"].rsplit(".", 1)[-1] for module in modules]
     prompts = _prompts(folder)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from ..errors import ConfigError
+from ..io.require import require
 from .saved import said
 
 if TYPE_CHECKING:
@@ -40,12 +41,11 @@ class Lora:
         """Freeze a model's transformers and give them adapters, which change nothing yet.
 
         Raises:
-            ConfigError: no peft, no transformer, or no such layers.
+            ConfigError: no transformer, or no such layers.
         """
-        try:
-            from peft import LoraConfig
-        except ImportError:
-            raise ConfigError("tower.lora needs peft: pip install 'tempera[lora]'") from None
+        require("lora", "tower.lora")
+        from peft import LoraConfig
+
         found = transformers_of(model)
         if not found:
             raise ConfigError("tower.lora is for transformers, and this model has none: drop it")

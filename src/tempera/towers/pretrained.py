@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from ..errors import ConfigError
+from ..io.require import require
 from ..io.untrusted import without_panics
 from .lora import Lora, transformers_of
 from .modules import tower_of
@@ -88,12 +89,11 @@ def open_model(
     """A model in single precision on the CPU.
 
     Raises:
-        ConfigError: no sentence-transformers, or no such model.
+        ConfigError: there is no such model.
     """
-    try:
-        from sentence_transformers import SentenceTransformer
-    except ImportError:
-        raise ConfigError("a text tower needs sentence-transformers: pip install 'tempera[text]'") from None
+    require("text", "a pretrained tower")
+    from sentence_transformers import SentenceTransformer
+
     folder = Path(name).expanduser()
     if not folder.is_dir() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
         raise ConfigError(f"tower.model: there is no folder {name}")

@@ -12,7 +12,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..io.untrusted import inside, parsed, refuse_links_out, without_panics
+from ..io.documents import parsed
+from ..io.require import require
+from ..io.untrusted import inside, refuse_unsafe, without_panics
 
 if TYPE_CHECKING:  # it would load torch
     from ..core.batch import Role
@@ -29,7 +31,7 @@ def load(folder: Path, role: Role = "query") -> Encode:
     Raises:
         DataError: no model, a damaged one, or one of which a part lies outside of the folder.
     """
-    refuse_links_out(folder)
+    refuse_unsafe(folder)
     try:
         modules = parsed((folder / "modules.json").read_text(encoding="utf-8"))
         kinds = [module["type"].rsplit(".", 1)[-1] for module in modules]
@@ -84,10 +86,9 @@ def _static(folder: Path) -> Encode:
 
 
 def _sentence_transformer(folder: Path, role: Role) -> Encode:
-    try:
-        from sentence_transformers import SentenceTransformer
-    except ImportError:
-        raise DataError(f"{folder} is opened by sentence-transformers: pip install 'tempera[text]'") from None
+    require("text", f"opening {folder}")
+    from sentence_transformers import SentenceTransformer
+
     try:
         with quietly(), without_panics():
             model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from ..core.batch import Role
 from ..core.ragged import Ragged
 from ..core.table import Table
+from ..io.documents import write_json
 from .pair import Tower
 from .tokenizer import sample, tokenize, train_tokenizer
 
@@ -83,14 +83,10 @@ class StaticTower(Tower):
         about = {"model_type": "SentenceTransformer", "similarity_fn_name": "cosine", "prompts": {}}
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "1_Normalize").mkdir(exist_ok=True)
-        _write_json(folder / "modules.json", modules)
-        _write_json(folder / "config_sentence_transformers.json", about)
-        _write_json(folder / "1_Normalize" / "config.json", {})
+        write_json(folder / "modules.json", modules)
+        write_json(folder / "config_sentence_transformers.json", about)
+        write_json(folder / "1_Normalize" / "config.json", {})
         # Both libraries can write files, but a full disk is then no OSError.
         (folder / "tokenizer.json").write_text(self.tokenizer.to_str(pretty=True), encoding="utf-8")
         weight = self.embedding.weight.detach().contiguous()
         (folder / "model.safetensors").write_bytes(save({"embedding.weight": weight}))
-
-
-def _write_json(path: Path, value: object) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

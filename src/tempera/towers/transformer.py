@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
 
 from ..errors import ConfigError
+from ..io.require import require
 from .modules import TextTower, tower_of
 from .pair import Tower
 from .pretrained import compile_model
@@ -76,12 +77,11 @@ class Transformer:
         return tower_of(model)
 
     def _model(self, tokenizer: Tokenizer) -> SentenceTransformer:
-        try:
-            from sentence_transformers import SentenceTransformer
-            from sentence_transformers.sentence_transformer import modules
-            from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
-        except ImportError:
-            raise ConfigError("a transformer needs sentence-transformers: pip install 'tempera[text]'") from None
+        require("text", "a transformer tower")
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.sentence_transformer import modules
+        from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
         tokenizer.add_special_tokens([_FIRST])  # so that no text is without tokens
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{_FIRST} $A", special_tokens=[(_FIRST, tokenizer.token_to_id(_FIRST))]

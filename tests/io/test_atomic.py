@@ -19,7 +19,8 @@ import pytest
 
 from tempera.artifacts.index import write_index
 from tempera.errors import OutputError
-from tempera.io.files import MARK, JsonLines, staged, write_json
+from tempera.io.atomic import MARK, staged
+from tempera.io.documents import JsonLines, write_json
 
 NEW = {"metrics.json": "{}", "model/weights": "1 2 3", "empty": None}
 OLD = {"metrics.json": "old", "model/old": "0", "notes.txt": "by hand"}
@@ -158,7 +159,7 @@ def test_a_folder_that_is_no_run_is_never_replaced(run: Path, overwrite: bool) -
 def test_a_file_is_never_replaced(run: Path, overwrite: bool) -> None:
     path = run / "notes.txt"
     assert refused(path, overwrite) == f"--output {path} is a file; give a folder"
-    assert refused(path / "below", overwrite).startswith(f"cannot write {path}/below: Not a directory (")
+    assert refused(path / "below", overwrite).startswith(f"cannot write {path}/below: File exists (")
     assert holds(run) == OLD
 
 

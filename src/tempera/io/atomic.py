@@ -1,0 +1,171 @@
+"""Files and folders that appear whole or not at all.
+
+What is written lies beside its place as NAME.partial, is written to disk (every file, every folder, and the folder around
+them), and only then takes its place. Whatever goes wrong on the way, the partial one is removed and what was there stays.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ..errors import OutputError
+from .lock import alone
+
+MARK = "metrics.json"  # the file that tells a finished run from other folders
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Give a file to write that replaces `path` when the block ends without an error; otherwise it is removed.
+
+    Raises:
+        OutputError: the file cannot be written (disk full, no permission), or `path` is something else than a file.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "scores.csv"
+    >>> with new_file(path) as partial:
+    ...     size = partial.write_text("1,2")
+    >>> path.read_text(), partial.exists()
+    ('1,2', False)
+    """
+    path, partial = _places(path)
+    with as_output_error(path, partial):
+        if path.exists() and not path.is_file():
+            raise OutputError(f"cannot write {path}: it is not a regular file; give another name")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield partial
+            _to_disk(partial)
+            os.replace(partial, path)
+            _to_disk(path.parent)
+        finally:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Replace the content of a file at once; raises OutputError as `new_file` does."""
+    with new_file(path) as partial:
+        partial.write_bytes(content)
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Give a folder to fill that replaces `folder` when the block ends without an error; otherwise it is removed.
+
+    Raises:
+        OutputError: the folder cannot be written (disk full, no permission), or somebody removed it meanwhile.
+    """
+    folder, partial = _places(folder)
+    with as_output_error(folder, partial):
+        try:
+            shutil.rmtree(partial, ignore_errors=True)  # a killed process left it
+            partial.mkdir(parents=True)
+            inode = partial.stat().st_ino
+            yield partial
+            if not partial.exists() or partial.stat().st_ino != inode:
+                raise OutputError(f"{partial} was removed while it was written; run the same command again")
+            for path in (*partial.rglob("*"), partial):
+                _to_disk(path)
+            _swap(partial, folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def staged(output: Path, overwrite: bool = False) -> Iterator[Path]:
+    """Give a folder to fill that becomes the run folder `output`; only one process at a time writes there.
+
+    Raises:
+        OutputError: `output` holds something and may not be replaced, another process writes there, or it cannot be written.
+    """
+    output, partial = _places(output)
+    busy = f"{partial}: another process is writing there; wait for it, or give another --output"
+    with as_output_error(output, partial):
+        _refuse(output, overwrite)
+        with alone(output.with_name(f"{output.name}.lock"), busy):
+            _refuse(output, overwrite)  # another process may have finished in between
+            with new_folder(output) as folder:
+                yield folder
+
+
+def append(path: Path, content: bytes) -> None:
+    """Add to the end of a file, and wait until it is on disk."""
+    new = not path.exists()
+    with path.open("ab") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    if new:
+        _to_disk(path.parent)
+
+
+def _places(path: Path) -> tuple[Path, Path]:
+    """Return where a file or folder belongs, and where it is written; a link stays, and its target is replaced."""
+    path = Path(os.path.realpath(path))
+    return path, path.parent / f"{path.name}.partial"
+
+
+@contextmanager
+def as_output_error(path: Path, partial: Path | None = None) -> Iterator[None]:
+    """Raise OutputError, in one line, where the block meets a full disk or a folder that may not be written.
+
+    Args:
+        path: the output that is named.
+        partial: where it is written, if the system does not say which file it was.
+    """
+    try:
+        yield
+    except OSError as error:
+        where = error.filename if isinstance(error.filename, str) else str(partial or path)
+        kept = "; what was in it is untouched" if os.path.exists(path) else ""
+        why = error.strerror or f"{error}; is the disk full?"  # numpy counts what it has not written
+        raise OutputError(f"cannot write {path}: {why} ({where}){kept}") from error
+
+
+def _refuse(output: Path, overwrite: bool) -> None:
+    if not output.exists():
+        return
+    if not output.is_dir():
+        raise OutputError(f"--output {output} is a file; give a folder")
+    if output.is_mount():
+        raise OutputError(
+            f"--output {output} is a mount point, which cannot be replaced whole; give a folder inside it"
+        )
+    if not any(output.iterdir()):
+        return
+    if not (output / MARK).exists():
+        raise OutputError(f"--output {output} holds files that are not a run of Tempera; give another folder")
+    if not overwrite:
+        raise OutputError(f"--output {output} holds another run; give another folder, or --overwrite to replace it")
+
+
+def _swap(new: Path, place: Path) -> None:
+    old = place.with_name(f"{place.name}.replaced")
+    shutil.rmtree(old, ignore_errors=True)  # a process that was killed here left it
+    if place.exists():
+        place.rename(old)
+    try:
+        new.rename(place)
+        _to_disk(place.parent)
+    except BaseException:
+        if place.exists():
+            place.rename(new)
+        if old.exists():
+            old.rename(place)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _to_disk(path: Path) -> None:
+    if os.name == "nt" and path.is_dir():  # Windows opens no folders, and keeps their names itself
+        return
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

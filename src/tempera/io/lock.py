@@ -1,0 +1,52 @@
+"""One process at a time, the same on Linux, macOS and Windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from ..errors import OutputError
+from .console import logger
+
+
+@contextmanager
+def alone(path: Path, busy: str, seconds: float = 0.0, patient: bool = False) -> Iterator[None]:
+    """Hold a lock file while the block runs; a process that ends, however it ends, holds nothing any more.
+
+    Args:
+        path: the lock file: it is made here and removed at the end. The lock of a folder that is replaced lies beside it.
+        busy: the message if another process holds the lock after `seconds`.
+        seconds: how long to wait for another process.
+        patient: show `busy` then and go on waiting, instead of raising it.
+
+    Raises:
+        OutputError: another process holds the lock.
+        OSError: the lock file cannot be written.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "lock"
+    >>> with alone(path, "busy"), alone(path, "another process is writing"):
+    ...     pass
+    Traceback (most recent call last):
+        ...
+    tempera.errors.OutputError: another process is writing
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()  # where no file can be made, this is an OSError; the lock would take it for another process
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=seconds, poll_interval=0.1)
+    except Timeout:
+        if not patient:
+            raise OutputError(busy) from None
+        logger.info(busy)
+        lock.acquire(poll_interval=0.1)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # Windows removes it on release
+            path.unlink()
+        lock.release()

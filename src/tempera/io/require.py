@@ -1,0 +1,39 @@
+"""Optional libraries: one check and one message for all of them."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from ..errors import MissingLibrary
+
+# The extras of pyproject.toml, and the modules that they bring.
+EXTRAS = {
+    "text": ("sentence_transformers",),
+    "trainer": ("sentence_transformers", "datasets"),
+    "faiss": ("faiss",),
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "lora": ("peft",),
+    "tune": ("optuna",),
+}
+
+
+def require(library: str, purpose: str, *modules: str) -> None:
+    """Refuse to go on without an optional library.
+
+    Args:
+        library: an extra of this package, such as "text", or else the name of a library.
+        purpose: what needs it, as the message says it.
+        modules: those that are needed of the extra; none is all of them.
+
+    Raises:
+        MissingLibrary: says what is missing, for what, and how to install it.
+
+    >>> require("tune", "tempera tune", "no_such_module")
+    Traceback (most recent call last):
+        ...
+    tempera.errors.MissingLibrary: tempera tune needs no-such-module: pip install 'tempera[tune]'
+    """
+    for module in modules or EXTRAS.get(library, (library,)):
+        if find_spec(module) is None:
+            target = f"'tempera[{library}]'" if library in EXTRAS else library
+            raise MissingLibrary(f"{purpose} needs {module.replace('_', '-')}: pip install {target}")

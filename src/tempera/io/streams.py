@@ -1,0 +1,51 @@
+"""Rows of objects in memory: frames of pandas or polars, tables of pyarrow, data sets of Hugging Face."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from ..errors import DataError
+from .tables import Block, valid
+
+_ROWS = 1 << 16
+
+
+def stream(data: Any) -> Iterator[Block]:
+    """An object's rows, some at a time.
+
+    Raises:
+        DataError: what is no table, or has no rows.
+    """
+    first = 1
+    for table in _tables(data):
+        for start in range(0, len(table), _ROWS):
+            part = table.slice(start, _ROWS)
+            valid(part, "data", first)
+            yield Block(part, "data", first)
+            first += len(part)
+    if first == 1:
+        raise DataError("data holds no rows: an empty data set cannot be trained on")
+
+
+def _tables(data: Any) -> Iterator[pa.Table]:
+    library = sys.modules.get("datasets")  # an object of it cannot be there unless it has been imported
+    if library is not None and isinstance(data, library.Dataset | library.IterableDataset):
+        yield from data.with_format("arrow").iter(_ROWS)
+        return
+    if isinstance(data, dict):
+        raise DataError(f"data holds several data sets ({', '.join(map(str, data))}): hand over one of them")
+    try:
+        reader = pa.RecordBatchReader.from_stream(data)
+    except (pa.ArrowException, ValueError) as error:
+        reason = "; ".join(str(part).splitlines()[0] for part in error.args)
+        raise DataError(f"data is {type(data).__name__}, and no table can be made of it: {reason}") from None
+    except TypeError:
+        raise DataError(
+            f"data is {type(data).__name__}, which gives no Arrow stream (__arrow_c_stream__): "
+            "hand over a datasets.Dataset, a frame of pandas or polars, or a table of pyarrow"
+        ) from None
+    yield from (pa.Table.from_batches([batch]) for batch in reader)
