@@ -97,7 +97,7 @@ def test_the_command(tempera: Any, tiny_run: Path, tmp_path: Path, pairs: tuple[
     given = tmp_path / "pairs.jsonl"
     given.write_text("".join(json.dumps({"query": q, "positive": d}) + "\n" for q, d in zip(*pairs)))
     output = tmp_path / "mined.parquet"
-    answer = tempera("mine", tiny_run, given, "-o", output, "-n", "2", "--share", "0.9", "--json")
+    answer = tempera("mine", tiny_run, given, "-o", output, "-n", "2", "--relative-margin", "0.1", "--json")
     assert answer.code == 0, answer.err
     assert answer.document["queries"] == 40 and set(answer.document["dropped"]) == {"relative margin"}
     assert len(parquet.read_table(output)) == 40
@@ -123,8 +123,11 @@ def test_roles_of_columns_are_given_as_in_training(tempera: Any, tiny_run: Path,
     assert answer.code == 0, answer.err
     assert answer.document["queries"] == 10 and answer.document["left_out"] == {"repeated pairs": 1}
     assert parquet.read_table(tmp_path / "mined.parquet")["positives"][3].as_py() == ["of: zu mori tel"]
-    assert "there is only data.query=title" in tempera("mine", tiny_run, "data.query=title", "-o", "x").err
-    assert "and 2 are given" in tempera("mine", tiny_run, given, given, "-o", "x").err
+    assert (
+        "give a table of pairs or a BEIR folder besides data.query=title"
+        in tempera("mine", tiny_run, "data.query=title", "-o", "x").err
+    )
+    assert "give one table of pairs or BEIR folder, not 2" in tempera("mine", tiny_run, given, given, "-o", "x").err
 
 
 def test_documents_of_one_given_id_are_one(tmp_path: Path) -> None:
@@ -160,7 +163,18 @@ def test_a_beir_folder(tempera: Any, tiny_run: Path, tmp_path: Path) -> None:
         "queries without a relevant document": 2,
         "judgements of queries without a relevant document": 1,
     }
-    command = ["mine", tiny_run, folder, "-o", tmp_path / "mined.parquet", "-n", "8", "--share", "9", "--json"]
+    command = [
+        "mine",
+        tiny_run,
+        folder,
+        "-o",
+        tmp_path / "mined.parquet",
+        "-n",
+        "8",
+        "--relative-margin",
+        "-8",
+        "--json",
+    ]
     answer = tempera(*command)
     assert answer.code == 0, answer.err
     assert answer.document["candidates"] == 8 + 9  # the whole corpus less what answers

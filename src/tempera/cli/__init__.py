@@ -17,7 +17,7 @@ from ..errors import TemperaError
 from .laboratory import calibrate, sweep, tune
 from .models import evaluate, export, mine, search
 from .recommending import add_items, recommend
-from .shared import Configured
+from .shared import Command, Configured
 from .training import train, verify
 
 app = typer.Typer(
@@ -30,7 +30,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     *(mine, calibrate, sweep, tune, export, verify),
 )
 for command in COMMANDS:
-    app.command(command.__name__.replace("_", "-"), cls=Configured if command is train else None)(command)
+    app.command(command.__name__.replace("_", "-"), cls=Configured if command is train else Command)(command)
 # Former names, which are refused with the present one.
 RENAMED = {"eval": "evaluate", "--share": "--relative-margin, which is 1 - share"}
 EVERYWHERE = ("--quiet", "-q", "--verbose", "-v", "--no-progress", "--version")  # options of every command

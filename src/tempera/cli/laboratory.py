@@ -9,45 +9,34 @@ from typing import Annotated
 import typer
 
 from ..errors import TemperaError
-from .shared import Arguments, Json, answer, one_with_roles, say, split
+from .shared import Arguments, Count, Json, Output, answer, one_with_roles, say, split
 
 
 def sweep(
     arguments: Arguments = None,
-    over: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--over",
-            metavar="FIELD=VALUES",
-            help="Values: low:high:log:count, low:high:linear:count or a,b,c. Repeat for a grid.",
-        ),
-    ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds at each point.")] = 3,
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="DIR", help="Output folder; an interrupted sweep in it is resumed."),
-    ] = Path("runs/sweep"),
-    learned: Annotated[
-        str,
-        typer.Option(
-            "--learned", metavar="T,T,...", help="Also train with learned temperatures from these starting values."
-        ),
-    ] = "",
-    scheduled: Annotated[
-        str,
-        typer.Option("--scheduled", metavar="A:B,...", help="Also train with temperatures on a schedule from A to B."),
-    ] = "",
-    metric: Annotated[
-        str | None,
-        typer.Option("--metric", help="Metric to compare by (default: ndcg@10, else the first one measured)."),
-    ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Number of runs at once, one CPU thread each.")] = 1,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Discard the sweep in --output.")] = False,
+    over: list[str] | None = None,
+    seeds: Count = 3,
+    output: Output = Path("runs/sweep"),
+    learned: str = "",
+    scheduled: str = "",
+    metric: str | None = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1)] = 1,
+    overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
     """Train at each value of an option, with several seeds.
 
     Prints a table and the best region, and draws a picture.
+
+    Args:
+        over: OPTION=VALUES with low:high:log:count, low:high:linear:count or a,b,c; repeat for a grid.
+        seeds: number of seeds at each point.
+        output: output folder; an interrupted sweep in it is resumed.
+        learned: also train with learned temperatures from these starting values, e.g. 0.02,0.1,0.5.
+        scheduled: also train with temperatures on a schedule, e.g. 0.2:0.02.
+        metric: metric to compare by (default: ndcg@10, else the first one measured).
+        jobs: number of runs at once, one CPU thread each.
+        overwrite: discard the sweep in --output.
     """
     from ..experiments.sweep import sweep as run_sweep
 
@@ -65,43 +54,35 @@ def sweep(
 
 def tune(
     arguments: Arguments = None,
-    space: Annotated[
-        Path | None,
-        typer.Option(
-            "--space",
-            metavar="SPACE.yaml",
-            help="Ranges or choices by option, e.g. objective.temperature: 0.01:0.5:log",
-        ),
-    ] = None,
-    trials: Annotated[
-        int, typer.Option("--trials", min=1, help="Total number of completed trials, over all workers.")
-    ] = 25,
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="DIR", help="Output folder; an interrupted tuning in it is resumed."),
-    ] = Path("runs/tune"),
-    metric: Annotated[
-        str | None, typer.Option("--metric", help="Metric to maximise (default: ndcg@10, else the first one measured).")
-    ] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Number of trials at once.")] = 1,
-    keep: Annotated[int, typer.Option("--keep", min=0, help="Number of best trials whose run folder is kept.")] = 1,
-    storage: Annotated[
-        str | None, typer.Option("--storage", metavar="URL", help="Database that workers on several machines share.")
-    ] = None,
-    study: Annotated[
-        str, typer.Option("--study", metavar="NAME", help="Name of the study in the storage.")
-    ] = "tempera",
-    prune: Annotated[bool, typer.Option("--prune/--no-prune", help="Stop unpromising trials early.")] = True,
-    lost_after: Annotated[
-        float,
-        typer.Option("--lost-after", min=1, metavar="SECONDS", help="Silence after which a worker counts as lost."),
-    ] = 60.0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Discard the tuning in --output.")] = False,
+    space: Path | None = None,
+    trials: Count = 25,
+    output: Output = Path("runs/tune"),
+    metric: str | None = None,
+    workers: Count = 1,
+    keep: Annotated[int, typer.Option(min=0)] = 1,
+    storage: str | None = None,
+    study: str = "tempera",
+    prune: bool = True,
+    lost_after: Annotated[float, typer.Option(min=1)] = 60.0,
+    overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
     """Search for the best options (Bayesian, with Optuna).
 
     Each trial runs in a process of its own.
+
+    Args:
+        space: YAML file with the range or the choices of each option, e.g. objective.temperature: 0.01:0.5:log.
+        trials: total number of completed trials, over all workers.
+        output: output folder; an interrupted tuning in it is resumed.
+        metric: metric to maximise (default: ndcg@10, else the first one measured).
+        workers: number of trials at once.
+        keep: number of best trials whose run folder is kept.
+        storage: URL of a database that workers on several machines share.
+        study: name of the study in the storage.
+        prune: stop unpromising trials early.
+        lost_after: seconds of silence after which a worker counts as lost.
+        overwrite: discard the tuning in --output.
     """
     from ..experiments.tune import tune as run_tuning
 
@@ -109,11 +90,7 @@ def tune(
     if space is None:
         raise TemperaError("--space is required: a YAML file with lines such as objective.temperature: 0.01:0.5:log")
     result = run_tuning(
-        file,
-        space,
-        trials,
-        output,
-        overrides,
+        *(file, space, trials, output, overrides),
         metric=metric,
         workers=workers,
         keep=keep,
@@ -123,42 +100,39 @@ def tune(
         lost_after=lost_after,
         overwrite=overwrite,
     )
-    end = f"picture: {result.folder}/tune.svg\ntrain with the best options: tempera train {quote(f'{result.folder}/best.yaml')}"
+    best = quote(f"{result.folder}/best.yaml")
+    end = f"picture: {result.folder}/tune.svg\ntrain with the best options: tempera train {best}"
     answer(result.json(), as_json, lambda: say(f"{result}\n{end}"))
 
 
 def calibrate(
-    model: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder or model folder.")],
-    pairs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="PAIRS|data.ROLE=COLUMN",
-            help="Labelled or unlabelled pairs, or a BEIR folder. Omit to use the run's held-out queries.",
-        ),
-    ] = None,
-    precision: Annotated[
-        list[float] | None,
-        typer.Option("--precision", metavar="P", help="Target precision for which to report a threshold (repeatable)."),
-    ] = None,
-    recall: Annotated[
-        list[float] | None,
-        typer.Option("--recall", metavar="R", help="Target recall for which to report a threshold (repeatable)."),
-    ] = None,
-    depth: Annotated[int, typer.Option("--depth", min=1, help="Number of hits of each query to use.")] = 10,
-    split: Annotated[str, typer.Option("--split", help="Split to read from a BEIR folder.")] = "test",
+    run: Path,
+    pairs: Annotated[list[str] | None, typer.Argument(metavar="PAIRS|data.ROLE=COLUMN")] = None,
+    precision: list[float] | None = None,
+    recall: list[float] | None = None,
+    depth: Count = 10,
+    split: str = "test",
     as_json: Json = False,
 ) -> None:
     """Turn similarities into probabilities, for search --threshold.
 
     They are written beside the model.
+
+    Args:
+        run: run folder or model folder.
+        pairs: labelled or unlabelled pairs, or a BEIR folder; omit to use the run's held-out queries.
+        precision: target precision for which to report a threshold (repeatable).
+        recall: target recall for which to report a threshold (repeatable).
+        depth: number of hits of each query to use.
+        split: split to read from a BEIR folder.
     """
     from ..run.calibrate import calibrate as run_calibration
     from ..text.embedder import Model
 
     path, roles = one_with_roles(pairs) if pairs else (None, None)
     stated = (precision, recall) if precision or recall else ([0.9], [0.9])
-    result = run_calibration(model, path, roles, stated[0] or (), stated[1] or (), depth, split)
-    folder = Model(str(model)).folder
+    result = run_calibration(run, path, roles, stated[0] or (), stated[1] or (), depth, split)
+    folder = Model(str(run)).folder
     document = {"output": str(folder.absolute()), **result.json()}
     answer(document, as_json, lambda: say(f"{result}\npicture: {folder}/calibration.svg"))
 

@@ -9,10 +9,10 @@ import typer
 
 from ..errors import TemperaError, one_line
 from .output import print_findings
-from .shared import Json, answer, one_with_roles, say, with_roles
+from .shared import Count, Json, Output, answer, one_with_roles, say, with_roles
 
 _PREVIEW = 100  # letters of a document beside its place
-_FACTS = {  # of an export, in words
+_FACTS = {  # numbers of an export, in words
     "largest_difference": "largest difference of a coordinate from the saved model",
     "overlap@10": "share of the 10 exact nearest neighbours that the index finds",
     "tried_on": "users that it was tried on",
@@ -20,22 +20,24 @@ _FACTS = {  # of an export, in words
 
 
 def search(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="Text to search for.")],
-    k: Annotated[int, typer.Option("-k", min=1, help="Number of hits to show.")] = 10,
-    index: Annotated[
-        Path | None, typer.Option("--index", metavar="DIR", help="Exported index to search instead of the run's own.")
-    ] = None,
-    onnx: Annotated[
-        Path | None, typer.Option("--onnx", metavar="DIR", help="Exported ONNX model to embed the query with.")
-    ] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option("--threshold", metavar="P", min=0, max=1, help="Lowest probability to show; see calibrate."),
-    ] = None,
+    run: Path,
+    query: str,
+    k: Annotated[int, typer.Option("-k", min=1)] = 10,
+    index: Path | None = None,
+    onnx: Path | None = None,
+    threshold: Annotated[float | None, typer.Option(min=0, max=1)] = None,
     as_json: Json = False,
 ) -> None:
-    """Search the documents of a run."""
+    """Search the documents of a run.
+
+    Args:
+        run: run folder.
+        query: text to search for.
+        k: number of hits to show.
+        index: exported index to search instead of the run's own.
+        onnx: exported ONNX model to embed the query with.
+        threshold: lowest probability to show; see calibrate.
+    """
     from ..artifacts.run_folder import Run
 
     ranked = Run(run).search(query, k, index, onnx, None if threshold is None else 0.0)
@@ -54,51 +56,39 @@ def search(
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder or run folder.")],
-    data: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="DATA|data.ROLE=COLUMN",
-            help="BEIR folders, tables of pairs, or tables with columns sentence1, sentence2 and score.",
-        ),
-    ],
-    against: Annotated[
-        Path | None, typer.Option("--against", metavar="MODEL", help="Another model, compared query by query.")
-    ] = None,
-    bm25: Annotated[bool, typer.Option("--bm25", help="Compare with BM25, too.")] = False,
-    split: Annotated[str, typer.Option("--split", help="Split to read from a BEIR folder.")] = "test",
-    metrics: Annotated[
-        str, typer.Option("--metrics", help="Any of ndcg, mrr, map, recall, precision, hit, e.g. ndcg@10,mrr.")
-    ] = "",
-    k: Annotated[str, typer.Option("-k", "--k", help="Depths of metrics that name none, e.g. 1,10.")] = "",
-    exclude_self: Annotated[
-        bool, typer.Option("--exclude-self", help="Leave a query's own text out of its ranking.")
-    ] = False,
-    per_query: Annotated[
-        Path | None, typer.Option("--per-query", metavar="FILE", help="Write every score to a .parquet or .csv file.")
-    ] = None,
+    model: Path,
+    data: Annotated[list[str], typer.Argument(metavar="DATA|data.ROLE=COLUMN")],
+    against: Path | None = None,
+    bm25: bool = False,
+    split: str = "test",
+    metrics: str = "",
+    k: Annotated[str, typer.Option("-k", "--k")] = "",
+    exclude_self: bool = False,
+    per_query: Path | None = None,
     as_json: Json = False,
 ) -> None:
     """Evaluate a model, also against another one or BM25.
 
     Differences are reported with confidence intervals.
+
+    Args:
+        model: model folder or run folder.
+        data: BEIR folders, tables of pairs, or tables with columns sentence1, sentence2 and score.
+        against: another model, compared query by query.
+        bm25: compare with BM25, too.
+        split: split to read from a BEIR folder.
+        metrics: any of ndcg, mrr, map, recall, precision, hit, e.g. ndcg@10,mrr.
+        k: depths of metrics that name none, e.g. 1,10.
+        exclude_self: leave a query's own text out of its ranking.
+        per_query: write every score to this .parquet or .csv file.
     """
     from ..text import evaluate as judge
 
     depths = [int(part) if part.isdecimal() else _wrong_depth(part) for part in k.split(",") if part]
     names = [name.strip() for name in metrics.split(",") if name.strip()]
     paths, roles = with_roles(data)
-    findings = judge.evaluate(
-        model,
-        *paths,
-        against=against,
-        bm25=bm25,
-        split=split,
-        metrics=names,
-        k=depths,
-        exclude_self=exclude_self,
-        roles=roles,
-    )
+    comparison: dict[str, Any] = {"against": against, "bm25": bm25, "exclude_self": exclude_self}
+    findings = judge.evaluate(model, *paths, split=split, metrics=names, k=depths, roles=roles, **comparison)
     if per_query is not None:
         judge.write_per_query(per_query, findings)
     documents = [finding.json() for finding in findings]
@@ -107,74 +97,72 @@ def evaluate(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder; for ONNX also a model folder.")],
-    to: Annotated[str, typer.Option("--to", help="onnx, faiss or parquet.")],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write (default: RUN/export/FORMAT).")
-    ] = None,
-    kind: Annotated[str, typer.Option("--kind", help="Kind of FAISS index: hnsw or ivf_pq.")] = "hnsw",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export in --output.")] = False,
+    run: Path,
+    to: Annotated[str, typer.Option()],
+    output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
+    kind: str = "hnsw",
+    overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
     """Export a model to ONNX, or its vectors to FAISS or Parquet.
 
     Of a recommender, the ONNX model is its tower of users.
+
+    Args:
+        run: run folder; for ONNX also a model folder.
+        to: onnx, faiss or parquet.
+        output: folder to write (default: RUN/export/FORMAT).
+        kind: kind of FAISS index, hnsw or ivf_pq.
+        overwrite: replace an earlier export in --output.
     """
     from ..artifacts.run_folder import Run
 
     facts = Run(run).export(to, output, kind, overwrite)
-    numbers = {name: value for name, value in facts.items() if isinstance(value, int | float)}
-    lines = [
-        f"{_FACTS.get(name, name)}: {value:{',' if isinstance(value, int) else '.3g'}}"
-        for name, value in numbers.items()
-    ]
-    answer(facts, as_json, lambda: say("\n".join([f"written: {facts['output']}", *lines])))
+    lines = [f"written: {facts['output']}"]
+    for name, value in facts.items():
+        if isinstance(value, int | float):
+            lines.append(f"{_FACTS.get(name, name)}: {value:{',' if isinstance(value, int) else '.3g'}}")
+    answer(facts, as_json, lambda: say("\n".join(lines)))
 
 
 def mine(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model folder or run folder.")],
-    pairs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="PAIRS|data.ROLE=COLUMN", help="A table of queries and their answers, or a BEIR folder."
-        ),
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Parquet file to write.")],
-    corpus: Annotated[
-        Path | None, typer.Option("--corpus", metavar="DOCS", help="Table or BEIR folder of more candidates.")
-    ] = None,
-    split: Annotated[str, typer.Option("--split", help="Split to read from a BEIR folder.")] = "train",
-    negatives: Annotated[int, typer.Option("--negatives", "-n", min=1, help="Number of negatives a query.")] = 10,
-    skip: Annotated[int, typer.Option("--skip", min=0, help="Number of best ranks to leave out.")] = 0,
-    depth: Annotated[int, typer.Option("--depth", min=1, help="Last rank to consider.")] = 100,
-    absolute_margin: Annotated[
-        float | None,
-        typer.Option("--absolute-margin", help="Lowest distance of a negative's score from the positive's."),
-    ] = None,
-    relative_margin: Annotated[
-        float,
-        typer.Option(
-            "--relative-margin", help="The same as a fraction of the positive's score; 0.05 keeps up to 95 %."
-        ),
-    ] = 0.05,
-    cross_encoder: Annotated[
-        Path | None, typer.Option("--cross-encoder", metavar="MODEL", help="Cross-encoder that checks the negatives.")
-    ] = None,
-    cross_margin: Annotated[
-        float, typer.Option("--cross-margin", help="Relative margin of the cross-encoder's scores.")
-    ] = 0.0,
-    faiss: Annotated[
-        str | None, typer.Option("--faiss", metavar="INDEX", help="Search by an index such as HNSW32 (default: exact).")
-    ] = None,
-    cache: Annotated[
-        Path | None, typer.Option("--cache", metavar="DIR", help="Folder of vectors (default: vectors/ beside FILE).")
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE.")] = False,
+    model: Path,
+    pairs: Annotated[list[str], typer.Argument(metavar="PAIRS|data.ROLE=COLUMN")],
+    output: Output,
+    corpus: Path | None = None,
+    split: str = "train",
+    negatives: Annotated[int, typer.Option("--negatives", "-n", min=1)] = 10,
+    skip: Annotated[int, typer.Option(min=0)] = 0,
+    depth: Count = 100,
+    absolute_margin: float | None = None,
+    relative_margin: float = 0.05,
+    cross_encoder: Path | None = None,
+    cross_margin: float = 0.0,
+    faiss: str | None = None,
+    cache: Path | None = None,
+    overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
     """Mine hard negatives for a table of pairs.
 
     Reports what was dropped and which queries got too few.
+
+    Args:
+        model: model folder or run folder.
+        pairs: table of queries and their answers, or a BEIR folder.
+        output: Parquet file to write.
+        corpus: table or BEIR folder of more candidates.
+        split: split to read from a BEIR folder.
+        negatives: number of negatives for each query.
+        skip: number of best ranks to leave out.
+        depth: last rank to consider.
+        absolute_margin: how far a negative's score is at least below the positive's.
+        relative_margin: the same as a fraction of the positive's score; 0.05 keeps negatives up to 95 % of it.
+        cross_encoder: cross-encoder that checks the negatives.
+        cross_margin: relative margin of the cross-encoder's scores.
+        faiss: search by an index such as HNSW32 (default: exactly).
+        cache: folder of vectors (default: vectors/ beside the output).
+        overwrite: replace the output.
     """
     from dataclasses import asdict
 
@@ -183,19 +171,8 @@ def mine(
 
     options = Mining(negatives, skip, depth, absolute_margin, relative_margin, cross_margin)
     path, roles = one_with_roles(pairs)
-    report = run_mining(
-        model,
-        path,
-        output,
-        options,
-        corpus=corpus,
-        split=split,
-        roles=roles,
-        cross_encoder=cross_encoder,
-        faiss=faiss,
-        cache=cache,
-        overwrite=overwrite,
-    )
+    places: dict[str, Any] = {"corpus": corpus, "cross_encoder": cross_encoder, "cache": cache, "overwrite": overwrite}
+    report = run_mining(model, path, output, options, split=split, roles=roles, faiss=faiss, **places)
     document = {"output": str(output.absolute()), **asdict(report)}
     answer(document, as_json, lambda: say("\n".join(report.lines())))
 

@@ -12,25 +12,26 @@ from .shared import Json, answer, say
 
 
 def recommend(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of a recommender.")],
-    user: Annotated[str | None, typer.Option("--user", metavar="ID", help="User to recommend to.")] = None,
-    history: Annotated[
-        str | None, typer.Option("--history", metavar="A,B,C", help="Items that the user took before, the latest last.")
-    ] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="Number of items to show.")] = 10,
-    include_seen: Annotated[bool, typer.Option("--include-seen", help="Recommend items of the history, too.")] = False,
-    index: Annotated[
-        Path | None, typer.Option("--index", metavar="DIR", help="Exported index to search instead of the run's own.")
-    ] = None,
-    elapsed: Annotated[
-        float,
-        typer.Option(
-            "--elapsed", min=0, help="Time since the user's last event (for models with an `elapsed` feature)."
-        ),
-    ] = 0.0,
+    run: Path,
+    user: str | None = None,
+    history: str | None = None,
+    k: Annotated[int, typer.Option("-k", min=1)] = 10,
+    include_seen: bool = False,
+    index: Path | None = None,
+    elapsed: Annotated[float, typer.Option(min=0)] = 0.0,
     as_json: Json = False,
 ) -> None:
-    """Recommend items to a user, or by a history of items."""
+    """Recommend items to a user, or by a history of items.
+
+    Args:
+        run: run folder of a recommender.
+        user: id of a user.
+        history: items that the user took before, the latest last, e.g. A,B,C.
+        k: number of items to show.
+        include_seen: recommend items of the history, too.
+        index: exported index to search instead of the run's own.
+        elapsed: time since the user's last event (only for models with an `elapsed` feature).
+    """
     from ..artifacts.run_folder import Run
 
     items = None if history is None else [name.strip() for name in history.split(",") if name.strip()]
@@ -42,16 +43,14 @@ def recommend(
     answer(document, as_json, lambda: say(str(result)))
 
 
-def add_items(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of a recommender.")],
-    items: Annotated[
-        Path, typer.Argument(metavar="ITEMS", help="Table of items, with the columns of the items trained on.")
-    ],
-    as_json: Json = False,
-) -> None:
+def add_items(run: Path, items: Path, as_json: Json = False) -> None:
     """Add new items to a trained recommender.
 
     They are recommended by their features.
+
+    Args:
+        run: run folder of a recommender.
+        items: table of items, with the columns of the items trained on.
     """
     from ..artifacts.new_items import add_items as run_adding
 

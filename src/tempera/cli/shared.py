@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from ..errors import TemperaError, one_line
+from .options import described, lines
 
 Arguments = Annotated[
     list[str] | None,
@@ -19,6 +20,8 @@ Arguments = Annotated[
         help="A configuration file, and options in place of those in it. `tempera train --help` lists all options.",
     ),
 ]
+Count = Annotated[int, typer.Option(min=1)]
+Output = Annotated[Path, typer.Option("--output", "-o")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output instead of text.")]
 
 
@@ -63,12 +66,24 @@ def answer(document: Any, as_json: bool, show: Callable[[], Any]) -> None:
         show()
 
 
-class Configured(TyperCommand):
+class Command(TyperCommand):
+    """A command whose options are explained by the `Args:` of its function, and named after its parameters."""
+
+    def __init__(self, *given: Any, help: str, params: list[Any], **options: Any) -> None:
+        super().__init__(*given, help=help.partition("\n\nArgs:\n")[0], params=params, **options)
+        texts = described(help)
+        for parameter in params:
+            text = texts.get(parameter.name, parameter.help)
+            parameter.help = text[:1].upper() + text[1:]
+            parameter.metavar = parameter.metavar or parameter.name.split("_")[-1].upper()
+            if parameter.default is False:
+                parameter.secondary_opts = []  # a switch that is off has no --no-...
+
+
+class Configured(Command):
     """A command whose help ends with every option of a configuration."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the options below the help."""
-        from .options import lines
-
         formatter.write("\nOptions of a configuration (--print-config shows all of them with their values):\n")
         formatter.write("\n".join([*lines(), ""]))

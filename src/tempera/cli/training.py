@@ -4,32 +4,31 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from .output import print_run
-from .shared import Arguments, Json, answer, say, split
+from .shared import Arguments, Json, Output, answer, say, split
 
 
 def train(
     arguments: Arguments = None,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Run folder to write.")] = Path(
-        "runs/first"
-    ),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --output.")] = False,
-    print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print all options with their values, as YAML, and exit.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Read the data, show what would be trained, and exit.")
-    ] = False,
+    output: Output = Path("runs/first"),
+    overwrite: bool = False,
+    print_config: bool = False,
+    dry_run: bool = False,
     as_json: Json = False,
 ) -> None:
     """Train a retriever or a recommender.
 
     Without a configuration, it is trained on the code of the installed Python. A run that was interrupted is resumed by the
     same command.
+
+    Args:
+        output: run folder to write.
+        overwrite: replace the run in --output.
+        print_config: print all options with their values, as YAML, and exit.
+        dry_run: read the data, show what would be trained, and exit.
     """
     from .. import config as configuration
 
@@ -56,10 +55,7 @@ def train(
     stop()
 
 
-def verify(
-    arguments: Arguments = None,
-    as_json: Json = False,
-) -> None:
+def verify(arguments: Arguments = None, as_json: Json = False) -> None:
     """Check on your data that training computes what it should.
 
     Losses, gradients, caching, several processes and resuming are compared with their definitions. Exit code 1 if one fails.

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .batch import Batch
+from .batch import Batch, as_batch
 from .objective import Objective, exactly
 from .pools import Block
 from .tiles import Term, Tile, Vectors, leave_out, tiles
@@ -66,22 +66,24 @@ class Diagnosis:
         return f"<pre>{self}</pre>"
 
 
-def diagnose(objective: Objective, batch: Batch[Tensor], seed: int = 0) -> Diagnosis:
-    """Look at a batch of embeddings through an objective; nothing is changed.
+def diagnose(
+    objective: Objective, queries: Batch[Tensor] | Tensor, documents: Tensor | None = None, seed: int = 0
+) -> Diagnosis:
+    """Return what an objective sees in a batch of embeddings; nothing is changed.
 
     Args:
         objective: any, without its widths.
-        batch: embeddings, [b, D], with what its parts need.
-        seed: of the rows that are compared at random.
+        queries: embeddings, [b, D]; or a `Batch` with what the objective's parts need.
+        documents: embeddings, [b, D], of which row i answers query i; None with a `Batch`.
+        seed: seed of the rows that are compared at random.
 
     Raises:
         DataError: a part needs ids or other data that the batch does not have.
 
-    >>> from tempera.core.batch import Side
-    >>> found = diagnose(Objective(temperature=0.1), Batch(Side(torch.eye(4)), Side(torch.eye(4))))
-    >>> found.rank.tolist(), round(float(found.effective_negatives.mean()), 3)
+    >>> diagnosis = diagnose(Objective(temperature=0.1), torch.eye(4), torch.eye(4))
+    >>> diagnosis.rank.tolist(), round(float(diagnosis.effective_negatives.mean()), 3)
     ([1.0, 1.0, 1.0, 1.0], 3.0)
-    >>> print(found)  # doctest: +ELLIPSIS
+    >>> print(diagnosis)  # doctest: +ELLIPSIS
     similarity of the               5%     25%     50%     75%     95%
     pair                         1.000   1.000   1.000   1.000   1.000
     hardest negative             0.000   0.000   0.000   0.000   0.000
@@ -91,6 +93,7 @@ def diagnose(objective: Objective, batch: Batch[Tensor], seed: int = 0) -> Diagn
     probability                  1.000
     ...
     """
+    batch = as_batch(queries, documents)
     with torch.no_grad(), exactly(batch.doc.rows):
         return _diagnosis(objective, batch, seed)
 
