@@ -20,9 +20,10 @@ import torch
 
 from _harness import Aim, Meter, by_line, finish, own_bytes
 from tempera.engine.batches import Draws, Shuffled
+from tempera.ranking.ranking import Evaluation
 from tempera.text.catalogue import Catalogue, stored
-from tempera.text.pairs import hold_out
 from tempera.text.sources import PairsFile
+from tempera.text.split import hold_out
 from tempera.towers.tokenizer import tokenize, train_tokenizer
 
 SHARD, BATCH, STEPS = 250_000, 2048, 50
@@ -57,7 +58,7 @@ def measure(pairs: int) -> dict[str, dict[str, float]]:
         with meter("read"):
             rows, asked = PairsFile(str(folder)).read(cache)
         with meter("divide"):
-            split, catalogue = hold_out(rows, asked, 1000, 0), Catalogue.of(rows)
+            split, catalogue = hold_out(rows, asked, Evaluation(queries=1000, validation=0)), Catalogue.of(rows)
         with meter("tokens"):
             sides = [
                 stored(lambda part: tokenize(tokenizer, part), texts, cache / f"tokens.{i}")

@@ -104,7 +104,7 @@ def options(seed: int, folder: Path) -> dict[str, Any]:
         "data": {"source": "pairs", "path": str(path)},
         "tower": {"dimensions": WIDTH, "vocabulary": 2000},
         "train": train,
-        "evaluation": {"queries": ASKED, "metrics": [f"recall@{DEPTH}"], "bm25": False},
+        "evaluation": {"queries": ASKED, "validation": 0, "metrics": [f"recall@{DEPTH}"], "bm25": False},
     }
 
 

@@ -1,8 +1,8 @@
-"""Any objective in sentence-transformers' trainer: a learned temperature, checkpoints that hold it, batches of any size.
+"""Use any objective in sentence-transformers' trainer: a learned temperature, checkpoints that hold it, batches of any size.
 
     python examples/drop_in.py [FOLDER]
 
-Reached in 12 seconds of CPU: of 672 questions in English with answers in German, 75 held out, nDCG@10 0.013 -> 1.000,
+Result after 12 CPU seconds, on 672 questions in English with answers in German, 75 of them held out: nDCG@10 0.013 -> 1.000,
 temperature 0.05 -> 0.045.
 """
 
@@ -40,7 +40,7 @@ held_out = range(0, len(cases), 9)
 pairs = [i for i in range(len(cases)) if i not in held_out]
 train = Dataset.from_dict({"anchor": [questions[i] for i in pairs], "positive": [answers[i] for i in pairs]})
 
-# Any model: SentenceTransformer("all-MiniLM-L6-v2"). This one is made here, so that nothing is fetched.
+# Any model works, such as SentenceTransformer("all-MiniLM-L6-v2"). This one is built here, so that nothing is fetched.
 torch.manual_seed(0)
 tower = Transformer(layers=1, width=64, heads=2, vocabulary=400, max_length=32).build(questions + answers)
 model: SentenceTransformer = tower.of("doc").model  # type: ignore[attr-defined]
@@ -59,7 +59,7 @@ trainer = SentenceTransformerTrainer(
         per_device_train_batch_size=128,
         num_train_epochs=8,
         learning_rate=2e-3,
-        learning_rate_mapping={"temperature": 1e-2},  # the temperature's own
+        learning_rate_mapping={"temperature": 1e-2},  # of the temperature alone
         save_steps=20,
         report_to=[],
         disable_tqdm=True,

@@ -66,7 +66,7 @@ def small_options(pairs: Path) -> dict[str, Any]:
         "data": {"source": "pairs", "path": str(pairs)},
         "tower": {"dimensions": 16, "vocabulary": 300},
         "train": {"batch_size": 32, "num_train_epochs": 6, "evaluations": 1},
-        "evaluation": {"queries": 40},
+        "evaluation": {"queries": 40, "validation": 0},
     }
 
 

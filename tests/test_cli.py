@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -38,8 +39,7 @@ def refused(answer: Any, *says: str) -> str:
 def known(line: str) -> bool:
     """Whether it is something that a run says about itself."""
     return any(
-        part in line
-        for part in ("held-out queries against", "pairs a batch on", "towers: ", "expected memory of a step ")
+        part in line for part in ("test queries against", "pairs a batch on", "towers: ", "expected memory of a step ")
     )
 
 
@@ -66,7 +66,7 @@ def test_train_prints_one_json_document(cold: Any, tiny: list[str], tmp_path: Pa
     assert document["peak_memory_bytes"] > 2**20
     assert json.loads((tmp_path / "run" / "metrics.json").read_text()).items() <= document.items()
     first, *others = answer.err.splitlines()
-    assert first == "300 pairs: 260 to train on, 40 held-out queries against 300 documents"
+    assert first == "300 pairs: 260 for training, 0 validation and 40 test queries against 300 documents"
     assert others[0] == "32 pairs a batch on 1 process; each query is compared with 31 other documents"
     assert others[1].startswith("towers: 1 micro-batch, 1 kept in ") and others[2].startswith(
         "expected memory of a step "
@@ -81,7 +81,7 @@ def test_train_shows_a_table(tempera: Any, tiny: list[str], tmp_path: Path) -> N
     assert answer.code == 0
     for text in ("metric", "untrained", "trained", "ndcg@10", "recall@100", "peak memory"):
         assert text in answer.out
-    assert f"\nreport: {output}/report.html\nsearch: tempera search '{output}' " in answer.out  # quoted for the shell
+    assert f"\nreport: {output}/report.html\nsearch: tempera search {shlex.quote(str(output))} " in answer.out
     assert "bm25" not in answer.out
 
 
@@ -193,6 +193,22 @@ def test_an_error_of_ours_is_one_line_too(tempera: Any, monkeypatch: pytest.Monk
 
 
 # ---- refusals
+
+
+def test_a_full_disk_behind_standard_output_is_one_line(tiny_run: Path) -> None:
+    command = [sys.executable, "-m", "tempera", "search", str(tiny_run), "ka lo"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr == "tempera: cannot write to standard output: No space left on device\n"
+
+
+def test_the_commands_that_are_shown_can_be_copied(capsys: pytest.CaptureFixture[str]) -> None:
+    from tempera.cli.output import _print_end
+
+    document = {"seconds": {"train": 1.0}, "replaying": 0.0, "peak_memory_bytes": 1, "output": "runs/with space"}
+    _print_end(document, "search: tempera search {output}")
+    assert "tempera search 'runs/with space'" in capsys.readouterr().out
 
 
 def test_an_unknown_key_of_the_command_line(cold: Any, tmp_path: Path) -> None:
@@ -322,6 +338,7 @@ def test_an_output_that_is_no_place_for_a_run(tempera: Any, tiny: list[str], tmp
         "file/run": "cannot write",
         "other": "holds files that are not a run of Tempera",
         "x" * 300: "ile name too long",
+        "/": "--output / is a mount point",
     }.items():
         for overwrite in ([], ["--overwrite"]):
             refused(tempera("train", *tiny, *QUICK, "--output", tmp_path / output, *overwrite), says)

@@ -70,7 +70,7 @@ def test_the_model_of_an_index_is_known(run: Path) -> None:
     assert Run(run).search("kaban locel")
     other_model(run)
     with pytest.raises(
-        DataError, match=rf"^{run}/index holds vectors of another model \(\w+, and this one is \w+\): make"
+        DataError, match=rf"^{run}/index holds vectors of another model \(\w+; this model is \w+\): build"
     ):
         Run(run).search("kaban locel")
 
@@ -150,7 +150,7 @@ def test_how_much_is_found_is_measured(run: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_what_cannot_be_exported(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        ConfigError, match=r"cannot export to 'onxx'; there is onnx, faiss, parquet. Did you mean onnx\?"
+        ConfigError, match=r"cannot export to 'onxx'; choose one of onnx, faiss, parquet. Did you mean onnx\?"
     ):
         export(run, "onxx")
     with pytest.raises(DataError, match="no such run"):
@@ -161,9 +161,9 @@ def test_what_cannot_be_exported(run: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(OutputError, match="another run"):
         export(run, "parquet")
     if pytest.importorskip("faiss"):
-        with pytest.raises(ConfigError, match="no approximate index 'flat'; there is hnsw, ivf_pq"):
+        with pytest.raises(ConfigError, match="there is no approximate index 'flat'; choose one of hnsw, ivf_pq"):
             export(run, "faiss", kind="flat")
-        with pytest.raises(DataError, match="at least 256 documents, and there are 9; give --kind hnsw"):
+        with pytest.raises(DataError, match="IVF-PQ needs at least 256 documents, and there are 9; give --kind hnsw"):
             approximate.write(run / "x", np.eye(9, dtype=np.float32), "ivf_pq")
         (run / "bad").mkdir()
         (run / "bad" / "index.faiss").write_bytes(b"no index")
@@ -181,4 +181,4 @@ def test_the_commands(run: Path, cold: Callable[..., Any]) -> None:
     found = cold("search", run, "kaban locel", "--index", run / "export" / "parquet", "--json")
     assert found.document == cold("search", run, "kaban locel", "--json").document and len(found.document["hits"]) == 10
     wrong = cold("export", run, "--to", "tar")
-    assert wrong.code == 2 and wrong.err == "tempera: cannot export to 'tar'; there is onnx, faiss, parquet.\n"
+    assert wrong.code == 2 and wrong.err == "tempera: cannot export to 'tar'; choose one of onnx, faiss, parquet.\n"

@@ -107,7 +107,7 @@ def test_a_document_as_json(written: Path, vectors: np.ndarray) -> None:
 def test_a_model_of_another_width(written: Path, width: int) -> None:
     with pytest.raises(DataError) as error:
         Index(written).search(np.ones(width, np.float32))
-    assert str(error.value) == f"{written}: the model gives {width} dimensions and the index has {WIDTH}"
+    assert str(error.value) == f"{written}: the model has {width} dimensions, but the index has {WIDTH}"
 
 
 VECTORS, DOCUMENTS = "vectors.npy", "documents.arrow"

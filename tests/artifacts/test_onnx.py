@@ -83,11 +83,11 @@ def test_a_model_that_differs_is_not_kept(tmp_path: Path, monkeypatch: pytest.Mo
         write(path, module, inputs)
 
     monkeypatch.setattr(onnx, "write_module", altered)
-    with pytest.raises(OutputError, match=r"differs from it by 0.\d+ in a coordinate and is not kept"):
+    with pytest.raises(OutputError, match=r"differs from it by 0.\d+ in a coordinate, so it is not kept"):
         export(model, "onnx", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_that_is_no_export(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"is no exported model: .*tempera.json is missing"):
+    with pytest.raises(DataError, match=r"is not an exported model: .*tempera.json is missing"):
         OnnxModel(tmp_path)

@@ -121,5 +121,5 @@ def test_a_network_that_differs_is_not_kept(run: Run, tmp_path: Path, monkeypatc
 
 
 def test_a_folder_that_is_no_export(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"is no exported user tower: .*tempera.json is missing"):
+    with pytest.raises(DataError, match=r"is not an exported user tower: .*tempera.json is missing"):
         OnnxUsers(tmp_path)

@@ -116,7 +116,7 @@ def test_table_marks_the_best_of_each_column(page: str) -> None:
 
 def test_examples_say_what_was_right_and_which_rank(page: str) -> None:
     cards = [" ".join(re.sub("<[^>]*>", " ", card).split()) for card in page.split("<article")[1:]]
-    assert "✓ right json/__init__.py:183 0.910" in cards[0]
+    assert "✓ relevant json/__init__.py:183 0.910" in cards[0]
     assert cards[0].count("✓") == 1
     assert "BM25 rank 4 trained rank 1" in cards[0]
     assert "BM25 not in the first 100 trained not in the first 100" in cards[1]

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "CUDA_VISIBLE_DEVICES": ""}
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "tempera"]
 ACCELERATE = ["-m", "accelerate.commands.launch", "--num_processes", "2", "--main_process_port", "0", "-m", "tempera"]
-SPOKEN = "300 pairs: 260 to train on, 40 held-out queries against 300 documents"
+SPOKEN = "300 pairs: 260 for training, 0 validation and 40 test queries against 300 documents"
 LOST = "of 2 lost the others while"
 # `tempera` whose process of rank 1 comes to something in its third step.
 FAILING = """

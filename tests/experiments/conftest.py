@@ -21,5 +21,5 @@ def recommender(tmp_path: Path) -> dict[str, Any]:
         "data": {"source": "interactions", "path": str(tmp_path / "taken.parquet"), "split": "leave_last_out"},
         "tower": {"kind": "features", "dimensions": 8, "query_layers": [16], "dropout": 0.1},
         "train": {"batch_size": 40, "max_steps": 6, "sampled": 5},
-        "evaluation": {"metrics": ["hit@3"], "queries": 12},
+        "evaluation": {"metrics": ["hit@3"], "validation": 12},
     }

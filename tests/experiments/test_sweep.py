@@ -49,7 +49,7 @@ def small(pairs_file: Path) -> dict[str, Any]:
         "data": {"source": "pairs", "path": str(pairs_file)},
         "tower": {"dimensions": 16, "vocabulary": 300},
         "train": {"batch_size": 32, "seed": 5},
-        "evaluation": {"queries": 40, "bm25": False},
+        "evaluation": {"queries": 40, "validation": 60, "bm25": False},
     }
 
 
@@ -82,10 +82,17 @@ def test_every_point_has_its_seeds(finished: Sweep) -> None:
     assert finished.seeds == (5, 6) and finished.metric == "ndcg@10"
 
 
+def validated(run: Any) -> dict[str, float]:
+    """The metrics of a run's validation queries after its last step."""
+    records = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
+    metrics: dict[str, float] = [record["metrics"] for record in records if record["event"] == "evaluation"][-1]
+    return metrics
+
+
 def test_a_point_is_the_run_alone(finished: Sweep, small: dict[str, Any], tmp_path: Path) -> None:
     alone = train(small, tmp_path / "run", [*SHORT, "objective.temperature=0.1"])
     point = finished.points[1]
-    assert point.outcomes[0].metrics == alone.metrics["trained"]
+    assert point.outcomes[0].metrics == validated(alone) != alone.metrics["trained"]
     steps = [json.loads(line) for line in (alone.folder / "log.jsonl").read_text().splitlines()]
     last = [record for record in steps if record["event"] == "step"][-1]  # a tenth of 12 steps
     assert (point.outcomes[0].loss, point.outcomes[0].grad_norm) == (last["loss"], last["grad_norm"])
@@ -165,7 +172,7 @@ def test_a_scheduled_temperature_is_the_run_alone(finished: Sweep, small: dict[s
     alone = train(small, tmp_path / "run", [*SHORT, "objective.temperature={value: 0.2, final: 0.02}"])
     (point,) = finished.scheduled
     assert point.name == "scheduled from 0.2 to 0.02"
-    assert point.outcomes[0].metrics == alone.metrics["trained"] != finished.points[0].outcomes[0].metrics
+    assert point.outcomes[0].metrics == validated(alone) != finished.points[0].outcomes[0].metrics
     assert all(run.temperature == pytest.approx(0.02) for run in point.outcomes)
     assert [(row["scheduled from"], row["scheduled to"]) for row in finished.table][-2:] == [(None, None), (0.2, 0.02)]
     assert point not in finished.region
@@ -250,7 +257,7 @@ def test_it_prints_itself(finished: Sweep) -> None:
     text = str(finished)
     assert len(text.splitlines()) == 1 + 7 + 1
     assert "learned 0.05 -> " in text and "scheduled 0.2 -> 0.02" in text
-    assert "objective.temperature" in text and "0.02" in text and "2 seeds and 40 queries" in text
+    assert "objective.temperature" in text and "0.02" in text and "2 seeds and 60 queries" in text
     assert finished.best is not None and f"best objective.temperature: {finished.best.name} " in text
 
 

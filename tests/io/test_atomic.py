@@ -19,7 +19,7 @@ import pytest
 
 from tempera.artifacts.index import write_index
 from tempera.errors import OutputError
-from tempera.io.atomic import MARK, staged
+from tempera.io.atomic import MARK, new_file, staged, write_file
 from tempera.io.documents import JsonLines, write_json
 
 NEW = {"metrics.json": "{}", "model/weights": "1 2 3", "empty": None}
@@ -349,6 +349,43 @@ def test_folders_that_may_not_be_written(nobody: Path, output: str, kept: bool) 
     assert message.endswith("; what was in it is untouched") == kept
     assert holds(nobody / "run") == OLD
     assert sorted(path.name for path in nobody.iterdir()) == ["closed", "run"]
+
+
+# Files.
+
+
+def test_a_file_is_replaced_whole_or_stays(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "scores.csv"
+    write_file(path, b"old")
+
+    def stops() -> None:
+        with new_file(path) as partial:
+            partial.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OutputError) as error:
+        stops()
+    expected = f"cannot write {path}: No space left on device ({path}.partial); what was in it is untouched"
+    assert str(error.value) == expected
+    assert path.read_bytes() == b"old" and [each.name for each in path.parent.iterdir()] == ["scores.csv"]
+
+
+def test_a_file_is_on_disk_before_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, synced = tmp_path / "file", list[tuple[int, bool]]()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append((os.fstat(descriptor).st_ino, path.exists())))
+    write_file(path, b"new")
+    monkeypatch.undo()
+    assert synced == [(path.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
+
+
+def test_only_files_are_replaced_by_files(tmp_path: Path) -> None:
+    (link := tmp_path / "link").symlink_to(tmp_path / "file")
+    write_file(link, b"1")
+    assert link.is_symlink() and (tmp_path / "file").read_bytes() == b"1"
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "folder", Path("/dev/null")):
+        with pytest.raises(OutputError, match="it is not a regular file; give another name"):
+            write_file(path, b"1")
 
 
 # What is written.

@@ -48,7 +48,7 @@ def test_the_model_in_training_guides_in_steps(tmp_path: Path, monkeypatch: pyte
     for step, scale in ((20, 21), (29, 21), (19, 11), (10, 11)):
         assert guides.at(step)("query", torch.tensor([4, 1])).tolist() == [[4.0 * scale, 1, 2], [1.0 * scale, 1, 2]]
         assert guides.at(step)("doc", torch.tensor([5])).tolist() == [[-5.0, 1.0, 2.0]]
-    with pytest.raises(DataError, match="is to be computed anew"):
+    with pytest.raises(DataError, match="is missing, so the guide of step"):
         guides.at(9)
     assert len(list((tmp_path / "guide").iterdir())) == 4
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from typing import Any
 
@@ -161,8 +162,24 @@ def test_faiss_finds_what_all_products_find(options: Mining) -> None:
 def test_refusals() -> None:
     with pytest.raises(DataError, match=r"1 queries have no answer, such as query 1"):
         mine(np.eye(2), np.eye(2), (np.array([0]), np.array([0])), Mining(1))
-    with pytest.raises(ConfigError, match=r"5 negatives are asked for, and the ranks 8 to 10 are 3"):
+    with pytest.raises(ConfigError, match="negatives is 5, but the ranks 8 to 10 hold only 3 documents"):
         Mining(5, 7, 10)
     pytest.importorskip("faiss")
-    with pytest.raises(ConfigError, match="FAISS makes no index 'Nonsense'"):
+    with pytest.raises(ConfigError, match="FAISS cannot build the index 'Nonsense'"):
         by_faiss(np.eye(2, dtype=np.float32), "Nonsense")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"relative_margin": math.nan}, "relative_margin is nan; give a finite number of at most 1"),
+        ({"relative_margin": 4.0}, "relative_margin is 4; give a finite number of at most 1"),
+        ({"absolute_margin": -0.5}, "absolute_margin is -0.5; give a finite number of at least 0"),
+        ({"absolute_margin": math.inf}, "absolute_margin is inf; give a finite number of at least 0"),
+        ({"cross_margin": -math.inf}, "cross_margin is -inf; give a finite number"),
+    ],
+)
+def test_margins_that_drop_everything_are_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        Mining(**options)  # type: ignore[arg-type]
+    assert str(error.value) == message

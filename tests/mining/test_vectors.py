@@ -160,12 +160,12 @@ def test_two_writers_take_turns(tmp_path: Path) -> None:
 
 def test_refusals(tmp_path: Path) -> None:
     store = Store(tmp_path, "s")
-    with pytest.raises(DataError, match="not finite as float32"):
+    with pytest.raises(DataError, match="texts as float32 are not finite"):
         embed(store, ["a"], lambda texts: np.full((len(texts), 2), np.nan, np.float32))
-    with pytest.raises(DataError, match="not finite as float16"), np.errstate(over="ignore"):
+    with pytest.raises(DataError, match="texts as float16 are not finite"), np.errstate(over="ignore"):
         embed(Store(tmp_path, "s", "float16"), ["a"], lambda texts: np.full((len(texts), 2), 1e6, np.float32))
     embed(store, ["a"], encode)
-    with pytest.raises(DataError, match=r"vectors of shape \(1, 2\), and \(1, 5\) is expected"):
+    with pytest.raises(DataError, match=r"vectors of shape \(1, 2\); expected \(1, 5\)"):
         embed(store, ["b"], lambda texts: np.ones((len(texts), 2), np.float32))
     (tmp_path / "s-float32" / "about.json").write_text("{")
     with pytest.raises(DataError, match="is not a store of vectors"):

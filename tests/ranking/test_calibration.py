@@ -222,9 +222,9 @@ def test_too_few_pairs_and_similarities_that_say_nothing_are_refused() -> None:
     pairs, _ = made(0)
     with pytest.raises(DataError, match="9 queries are too few"):
         fit(pairs[pairs.query < 9])
-    with pytest.raises(DataError, match="0 pairs that are relevant are too few"):
+    with pytest.raises(DataError, match="0 relevant pairs are too few"):
         fit(Scored(pairs.scores, np.zeros(len(pairs), bool), pairs.query))
-    with pytest.raises(DataError, match="0 pairs that are not are too few"):
+    with pytest.raises(DataError, match="0 irrelevant pairs are too few"):
         fit(Scored(pairs.scores, np.ones(len(pairs), bool), pairs.query))
     with pytest.raises(DataError, match="relevant pairs are not more similar than others"):
         fit(Scored(-pairs.scores, pairs.relevant, pairs.query))

@@ -43,10 +43,10 @@ def test_rows_of_equal_scores_and_wide_rows() -> None:
             assert np.array_equal(best, np.take_along_axis(scores, positions, 1))
 
 
-def test_scores_that_are_no_numbers_are_refused() -> None:
+def test_scores_with_nan_are_refused() -> None:
     scores = np.zeros((3, 100), np.float32)
     scores[1] = np.nan
-    with pytest.raises(DataError, match=r"row 1 holds scores that are no numbers \(NaN\)"):
+    with pytest.raises(DataError, match="row 1 of the scores has NaN"):
         top_of(scores, 4)
 
 

@@ -130,5 +130,5 @@ def test_a_model_that_diverged_is_not_given_the_first_rank(monkeypatch: pytest.M
     assert str(error.value) == "scores of query 3 are no numbers (NaN): the model has diverged"
     vectors = np.ones((4, 2), np.float32)
     vectors[2, 1] = np.inf
-    with pytest.raises(DataError, match="vector 2 of the items holds a value that is not finite"):
+    with pytest.raises(DataError, match=r"the embeddings of items are not finite .*, the first is row 2"):
         inner(np.ones((1, 2), np.float32), vectors)

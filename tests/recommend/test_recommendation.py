@@ -78,7 +78,7 @@ def options(folder: Path) -> dict[str, Any]:
             "masks": ["same_id", "known_positives"],
         },
         "train": {"batch_size": 64, "max_steps": 120, "learning_rate": 0.02, "evaluations": 1, "seed": 1},
-        "evaluation": {"metrics": ["hit@1", "hit@10", "ndcg@10"], "baselines": True, "queries": 20},
+        "evaluation": {"metrics": ["hit@1", "hit@10", "ndcg@10"], "baselines": True, "validation": 20},
     }
 
 

@@ -91,7 +91,7 @@ def kinds(pairs: Path, folder: Path) -> dict[str, dict[str, Any]]:
             "tower": {"kind": "features", "dimensions": 8, "dropout": 0.2, "doc": ["id"], "history": {}},
             "objective": {"temperature": {"value": 0.1, "learnable": True}, "masks": ["same_id", "known_positives"]},
             "train": {"batch_size": 32, "num_train_epochs": 4, "evaluations": 1, "save_steps": 4},
-            "evaluation": {"queries": 20},
+            "evaluation": {"validation": 20},
         },
     }
 
@@ -200,22 +200,21 @@ def test_only_the_latest_checkpoints_stay(
 def test_a_full_disk_leaves_the_last_good_checkpoint(
     options_of: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tempera.engine.checkpoint import State
-
     whole = left(train(options_of["static"], tmp_path / "whole").folder)
     with monkeypatch.context() as patch:
-        save = State.save
+        write = Path.write_bytes
 
-        def failing(state: State, folder: Path, beside: Any = None) -> None:
-            if state.step == 15:
-                raise OSError(28, "No space left on device", str(folder))
-            save(state, folder, beside)
+        def failing(path: Path, content: bytes) -> int:
+            if path.parent.name != "step-000000015.partial":
+                return write(path, content)
+            write(path, content[:99])
+            raise OSError(28, "No space left on device", str(path))
 
-        patch.setattr(State, "save", failing)
-        with pytest.raises(
-            OutputError, match=r"step 15 in .*: No space left on device; .* goes on from .*step-000000010"
-        ):
+        patch.setattr(Path, "write_bytes", failing)
+        message = r"cannot write .*step-000000015: No space left on device .*; .* goes on from .*step-000000010"
+        with pytest.raises(OutputError, match=message):
             train(options_of["static"], tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run.checkpoints").iterdir()] == ["step-000000010"]
     assert left(train(options_of["static"], tmp_path / "run").folder) == whole
 
 

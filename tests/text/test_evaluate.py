@@ -20,6 +20,7 @@ import torch
 from scipy import stats
 
 from tempera.errors import ConfigError, DataError, OutputError
+from tempera.io.ids import content_id
 from tempera.ranking.compare import Comparison, Difference, compare, sign_flip
 from tempera.ranking.metrics import Relevant
 from tempera.text.embedder import Model
@@ -277,6 +278,13 @@ def test_the_command(models: tuple[Path, Path], beir: Path, tmp_path: Path, cold
                 v for v, s, m in zip(table["value"], table["system"], table["metric"]) if (s, m) == (system, metric)
             ]
             assert np.mean(rows) == pytest.approx(found["mean"]) and found["low"] <= found["mean"] <= found["high"]
+    again = cold("evaluate", models[0], beir, "--per-query", scores)
+    assert again.code == 2 and f"{scores} exists; give another file, or --overwrite" in again.err
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("query,positive\na,b\n")
+    itself = cold("evaluate", models[0], pairs, "--per-query", pairs, "--overwrite")
+    assert itself.code == 2 and "is read by this command and is never replaced by it" in itself.err
+    assert pairs.read_text() == "query,positive\na,b\n"
     run = tmp_path / "run"  # a run is judged by the model it holds
     shutil.copytree(models[0], run / "model")
     shown = cold("evaluate", run, beir, "--metrics", "hit", "-k", "1")
@@ -288,7 +296,7 @@ def test_what_is_wrong_is_one_line(models: tuple[Path, Path], beir: Path, tmp_pa
         evaluate(models[0], beir, against=models[0] / ".." / "a")
     with pytest.raises(ConfigError, match="no metric 'ndgc@10'"):
         evaluate(models[0], beir, metrics=["ndgc"])
-    with pytest.raises(DataError, match="neither a saved model nor a run"):
+    with pytest.raises(DataError, match="neither a saved model of texts nor a run"):
         evaluate(tmp_path, beir)
     with pytest.raises(DataError, match=r"is no BEIR folder: corpus.jsonl is missing"):
         evaluate(models[0], tmp_path)
@@ -296,3 +304,33 @@ def test_what_is_wrong_is_one_line(models: tuple[Path, Path], beir: Path, tmp_pa
         write_per_query(tmp_path / "scores.xls", [])
     assert not list(tmp_path.iterdir())
     assert resolved([], [5]) == ("ndcg@5", "mrr@5", "recall@5", "precision@5", "hit@5", "map@5")
+
+
+def test_queries_that_a_run_was_trained_on_are_counted(tiny_run: Path, pairs_file: Path, tmp_path: Path) -> None:
+    held_out = [hashed for hashed in map(content_id, _queries(pairs_file)) if hashed not in _trained(tiny_run)]
+    assert len(held_out) == 40
+    what = f"queries that {tiny_run} was trained on"
+    (finding,) = evaluate(tiny_run, pairs_file, metrics=["ndcg@10"])
+    assert finding.json()["counts"][what] == 260
+    (finding,) = evaluate(tiny_run / "model", pairs_file, metrics=["ndcg@10"])  # a model alone has no memory of it
+    assert not any("trained" in name for name in finding.json()["counts"])
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"query": "never seen", "doc": "a"}\n{"query": "nor this", "doc": "b"}\n')
+    (finding,) = evaluate(tiny_run, other, metrics=["ndcg@10"])
+    assert what not in finding.json()["counts"]
+
+
+def test_a_damaged_list_of_training_queries_is_one_line(tiny_run: Path, pairs_file: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(tiny_run, run)
+    (run / "trained.npy").write_bytes(b"\x93NUMPY, or not")
+    with pytest.raises(DataError, match=r"trained\.npy cannot be read"):
+        evaluate(run, pairs_file)
+
+
+def _queries(path: Path) -> list[str]:
+    return [json.loads(line)["query"] for line in path.read_text().splitlines()]
+
+
+def _trained(run: Path) -> set[int]:
+    return set(np.load(run / "trained.npy").tolist())

@@ -69,23 +69,22 @@ def test_a_stopped_run_goes_on(
         monkeypatch.setattr(f"tempera.{name}.BLOCK", 7)
     task, options, model = Task.of(*pairs), Mining(3, relative_margin=0.0), tiny_run / "model"
     whole = mine(model, task, tmp_path / "whole.parquet", options)
-    written = files._write_whole
-    made: list[str] = []
+    new_file, made = files.new_file, list[str]()
 
-    def stops(table: Any, path: Path) -> None:
+    def stops(path: Path) -> Any:
         if len(made) == 3:
             raise KeyboardInterrupt
         made.append(path.name)
-        written(table, path)
+        return new_file(path)
 
     output = tmp_path / "stopped.parquet"
-    monkeypatch.setattr(files, "_write_whole", stops)
+    monkeypatch.setattr(files, "new_file", stops)
     with pytest.raises(KeyboardInterrupt):
         mine(model, task, output, options)
     assert not output.exists()
-    monkeypatch.setattr(files, "_write_whole", lambda table, path: (made.append(path.name), written(table, path)))
+    monkeypatch.setattr(files, "new_file", lambda path: (made.append(path.name), new_file(path))[1])
     assert mine(model, task, output, options) == whole
-    assert made == [f"{number:06d}.parquet" for number in range(6)]
+    assert made == [*(f"{number:06d}.parquet" for number in range(6)), output.name]
     assert parquet.read_table(output) == parquet.read_table(tmp_path / "whole.parquet")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stopped.parquet", "vectors", "whole.parquet"]
     with pytest.raises(OutputError, match="--overwrite"):
@@ -104,6 +103,10 @@ def test_the_command(tempera: Any, tiny_run: Path, tmp_path: Path, pairs: tuple[
     again = tempera("mine", tiny_run, given, "-o", output)
     assert again.code == 2 and "exists; give another file, or --overwrite" in again.err
     assert "negatives of" in tempera("mine", tiny_run, given, "-o", output, "--overwrite").out
+    for text in (given, tmp_path / ".." / tmp_path.name / given.name):
+        itself = tempera("mine", tiny_run, given, "-o", text, "--overwrite")
+        assert itself.code == 2 and "is read by this command and is never replaced by it" in itself.err
+    assert given.read_text().startswith('{"query"')
     wrong = tempera("mine", tiny_run, given, "-o", tmp_path / "x", "-n", "9", "--depth", "3")
     assert wrong.code == 2 and "raise depth" in wrong.err
 
@@ -123,10 +126,8 @@ def test_roles_of_columns_are_given_as_in_training(tempera: Any, tiny_run: Path,
     assert answer.code == 0, answer.err
     assert answer.document["queries"] == 10 and answer.document["left_out"] == {"repeated pairs": 1}
     assert parquet.read_table(tmp_path / "mined.parquet")["positives"][3].as_py() == ["of: zu mori tel"]
-    assert (
-        "give a table of pairs or a BEIR folder besides data.query=title"
-        in tempera("mine", tiny_run, "data.query=title", "-o", "x").err
-    )
+    nothing = tempera("mine", tiny_run, "data.query=title", "-o", "x").err
+    assert "give a table of pairs or a BEIR folder besides data.query=title" in nothing
     assert "give one table of pairs or BEIR folder, not 2" in tempera("mine", tiny_run, given, given, "-o", "x").err
 
 

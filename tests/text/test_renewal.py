@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -41,7 +42,7 @@ def options(folder: Path, negatives: bool = False, **sections: Any) -> dict[str,
         "data": {"source": "pairs", "path": str(folder / "pairs.jsonl")},
         "tower": {"dimensions": 8, "vocabulary": 120},
         "train": {"batch_size": 10, "max_steps": 9, "evaluations": 0},
-        "evaluation": {"queries": 10, "bm25": False},
+        "evaluation": {"queries": 10, "validation": 0, "bm25": False},
     }
     return {name: {**given.get(name, {}), **sections.get(name, {})} for name in {**given, **sections}}
 
@@ -125,7 +126,7 @@ def test_the_data_s_own_negatives_are_replaced_after_the_first_steps(tmp_path: P
     assert task.refresh(3)["mined"]["kept"] > 0 and mined(task) != own
     everything = {text for row in mined(task) for text in row}
     assert everything & {text for row in own for text in row}  # what has been a negative is a candidate
-    held_out = {*task.split.pairs.texts("doc", task.split.asked)}
+    held_out = {*task.split.pairs.texts("doc", task.split.test)}
     assert not everything & held_out
 
 
@@ -228,11 +229,68 @@ def test_a_run_mines_guides_and_keeps_to_its_budget(tmp_path: Path) -> None:
     assert not list(runs[0].folder.rglob("*.npy"))[1:]  # vectors of the index, and none of the way
 
 
-def test_evaluation_on_the_way_ranks_the_sample(tmp_path: Path) -> None:
-    task = task_of(options(tmp_path, evaluation={"corpus": 25}), tmp_path)
-    before = task.judge().ranking
+@pytest.mark.parametrize("validation", [0, 8])
+def test_looks_on_the_way_rank_the_sample(tmp_path: Path, validation: int) -> None:
+    task = task_of(options(tmp_path, evaluation={"corpus": 25, "validation": validation}), tmp_path)
+    before = task.judge("validation").ranking
     assert before.ranked.max() >= 25 and task.sample is not None and len(task.sample.docs) == 25
-    part = task.judge(whole=False).ranking
-    assert part.ranked.max() < 25
+    part = task.judge("validation", whole=False).ranking
+    assert part.ranked.max() < 25 and len(part.ranked) == (validation or 10)
     for metric, value in part.metrics.items():
         assert value - before.metrics[metric] == pytest.approx(task.bias[metric]) and value >= before.metrics[metric]
+    if validation:
+        assert task.judge("test", whole=False).ranking.ranked.max() >= 25
+
+
+def test_a_look_without_a_sample_draws_it(tmp_path: Path) -> None:
+    verdicts = []
+    for asks in (["validation"], []):
+        task = task_of(options(tmp_path, evaluation={"corpus": 25, "validation": 8}), tmp_path)
+        for part in asks:
+            task.judge(part)
+        verdicts.append(task.judge("validation", whole=False).ranking)
+    assert verdicts[0].metrics == verdicts[1].metrics and verdicts[1].ranked.max() < 25
+
+
+def test_each_part_asks_its_own_queries_and_the_corpus_is_embedded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = task_of(options(tmp_path, evaluation={"validation": 8}), tmp_path)
+    counts: list[int] = []
+    vectors = task.vectors
+
+    def counted(features: Any, rows: np.ndarray, role: Any = "doc") -> np.ndarray:
+        counts.append(len(rows))
+        return vectors(features, rows, role)
+
+    monkeypatch.setattr(task, "vectors", counted)
+    first = [len(task.judge(part).ranking.ranked) for part in ("test", "validation")]
+    assert first == [10, 8] and sorted(counts) == [8, 10, len(task.split.corpus)]
+    move(task)  # nothing but the weights says so
+    counts.clear()
+    moved = task.judge("validation").ranking
+    fresh = task_of(options(tmp_path, evaluation={"validation": 8}), tmp_path / "other")
+    move(fresh)
+    assert sorted(counts) == [8, len(task.split.corpus)]
+    assert moved.ranked.tolist() == fresh.judge("validation").ranking.ranked.tolist()
+
+
+def test_counts_and_first_lines_say_how_the_pairs_are_divided(tmp_path: Path) -> None:
+    task = task_of(options(tmp_path, evaluation={"validation": 8}), tmp_path)
+    counts = task.counts()
+    assert (counts["pairs"], counts["queries"], counts["validation"]) == (80, 10, 8) and not task.chooses
+    lost = 80 - counts["train"] - len(task.split.test) - len(task.split.validation)
+    assert sum(counts["dropped"].values()) == lost
+    assert task.lines()[0].startswith(f"80 pairs: {counts['train']} for training, 8 validation and 10 test queries")
+    assert task.lines()[-1] == "8 validation queries are too few to choose by (at least 50): defaults stand"
+
+
+def test_a_batch_that_is_too_large_says_what_is_held_out(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        task_of(options(tmp_path, train={"batch_size": 64}, evaluation={"validation": 8}), tmp_path)
+    assert re.fullmatch(
+        r"train\.batch_size is 64 and the data has (\d+) pairs to train on: give a batch_size of at most \1, or more data, or "
+        r"hold out less: of 80 pairs, 8 validation and 10 test queries are held out \(evaluation\.validation, "
+        r"evaluation\.queries\)",
+        str(error.value),
+    )

@@ -20,18 +20,19 @@ Vectors = NDArray[np.float32]
 
 FILE = "index.faiss"
 KINDS = ("hnsw", "ivf_pq")
-_CODES = 256  # of a byte: what product quantisation needs vectors for
+_CODES = 256  # values of a byte: product quantisation learns each from one vector at least
 
 
 def write(path: Path, vectors: Vectors, kind: str) -> None:
     """Build an index of unit vectors, [c, D], by inner product.
 
-    hnsw: 32 neighbours a vector, vectors whole (Malkov and Yashunin 2018). ivf_pq: about 4 sqrt(c) clusters of which a
-    search visits every eighth, vectors as one byte for every four numbers (Jegou et al. 2011).
+    hnsw: 32 neighbours for each uncompressed vector (Malkov and Yashunin 2018). ivf_pq: about 4 sqrt(c) clusters, of which
+    a search visits one in eight; one byte for every four numbers of a vector (Jegou et al. 2011).
 
     Raises:
-        ConfigError: no such kind.
-        DataError: too few documents to learn compression from, or faiss is not installed.
+        ConfigError: there is no such kind.
+        DataError: there are too few documents to learn the compression from.
+        MissingLibrary: faiss is not installed.
     """
     faiss = _faiss()
     count, width = vectors.shape
@@ -40,22 +41,22 @@ def write(path: Path, vectors: Vectors, kind: str) -> None:
         index.hnsw.efConstruction, index.hnsw.efSearch = 200, 128
     elif kind == "ivf_pq":
         if count < _CODES:
-            raise DataError(f"IVF-PQ learns from at least {_CODES} documents, and there are {count}; give --kind hnsw")
+            raise DataError(f"IVF-PQ needs at least {_CODES} documents, and there are {count}; give --kind hnsw")
         clusters = max(1, min(int(4 * math.sqrt(count)), count // 39))
         parts = max(part for part in range(1, max(2, width // 4 + 1)) if width % part == 0)
         index = faiss.index_factory(width, f"IVF{clusters},PQ{parts}x8", faiss.METRIC_INNER_PRODUCT)
         index.nprobe = max(1, clusters // 8)
-        index.do_polysemous_training = False  # it orders codes, in 10 s and more, for a search that is not ours
-        index.pq.cp.min_points_per_centroid = 1  # it says in 32 lines that more documents would be better
+        index.do_polysemous_training = False  # it takes 10 s and more, for a kind of search that is not used here
+        index.pq.cp.min_points_per_centroid = 1  # otherwise it prints 32 lines of advice to use more documents
         index.train(np.ascontiguousarray(vectors))
     else:
-        raise ConfigError(f"no approximate index {kind!r}; there is {', '.join(KINDS)}")
+        raise ConfigError(f"there is no approximate index {kind!r}; choose one of {', '.join(KINDS)}")
     index.add(np.ascontiguousarray(vectors))
-    path.write_bytes(faiss.serialize_index(index).tobytes())  # its own writer tells no full disk
+    path.write_bytes(faiss.serialize_index(index).tobytes())  # its own writer does not report a full disk
 
 
 class Approximate:
-    """An index on disk, read whole."""
+    """An approximate index, read into memory."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -65,18 +66,18 @@ class Approximate:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """c and D."""
+        """Return c and D."""
         return self.index.ntotal, self.index.d
 
     def top(self, queries: Vectors, k: int) -> tuple[Vectors, NDArray[np.int64]]:
-        """Scores and positions of about the k nearest, best first; [q, m], m being k or what every query found."""
+        """Return scores and positions of about the k nearest, best first, [q, m]; m is the least number of hits of a query."""
         scores, positions = self.index.search(np.ascontiguousarray(queries, np.float32), min(k, self.index.ntotal))
         found = int((positions >= 0).sum(1).min(initial=positions.shape[1]))
         return scores[:, :found], positions[:, :found]
 
 
 def overlap(path: Path, vectors: Vectors, k: int = 10, queries: int = 200) -> float:
-    """Share of the exact k nearest of some documents that the index on disk finds."""
+    """Return the share of the exact k nearest of some documents that the index on disk finds."""
     rows = np.random.default_rng(0).permutation(len(vectors))[:queries]
     exact = top(vectors[rows], vectors, k)[1]
     found = Approximate(path).top(vectors[rows], k)[1]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..io.atomic import write_file
 from ..io.documents import read_json
-from ..ranking.calibration import BASE, Bin, Fitted, Judgement, Scored, Threshold, bins
+from ..ranking.calibration import BASE, Bin, FittedMap, Judgement, Scored, Threshold, bins
 from ..ranking.compare import Difference
 from ..ranking.probability import Isotonic, Logistic, Map
 from .pictures import canvas, svg_of
@@ -137,7 +137,7 @@ def write_calibration(folder: Path, found: Calibration, picture: Mapping[str, by
         write_file(folder / name, content)
 
 
-def picture(pairs: Scored, fitted: Fitted) -> dict[str, bytes]:
+def picture(pairs: Scored, fitted: FittedMap) -> dict[str, bytes]:
     """SVG and PNG: what was said against what was so, and the way from similarity to probability."""
     with canvas("calibration", 8.2, 3.9) as figure:
         left, right = figure.subplots(1, 2)
@@ -165,7 +165,7 @@ def _reliability(axes: Axes, found: Sequence[Bin], kind: str, most: float) -> No
     axes.legend(loc="upper left")
 
 
-def _curves(axes: Axes, pairs: Scored, fitted: Fitted) -> None:
+def _curves(axes: Axes, pairs: Scored, fitted: FittedMap) -> None:
     low, high = float(pairs.scores.min()), float(pairs.scores.max())
     edges, x = np.linspace(low, high, 41), np.linspace(low, high, 400)
     most = max(float(curve(x).max()) for curve in fitted.maps.values())

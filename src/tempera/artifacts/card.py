@@ -103,7 +103,7 @@ def render_card(card: Card) -> str:
         f"# {_text(card.title or card.kind.title)}",
         card.kind.sentence,
         "## Use\n\n" + _fenced(card.kind.use, "python"),
-        "## Training data\n\n" + _table(["what", "how much"], [[key, value] for key, value in card.data.items()]),
+        "## Training data\n\n" + _table(["item", "count"], [[key, value] for key, value in card.data.items()]),
         *(["## Metrics\n\n" + _metrics(card.metrics)] if card.metrics else []),
         "## Recipe\n\n" + _fenced(card.recipe, "yaml"),
         "## Licence\n\n" + _licence(card),
@@ -120,7 +120,7 @@ def _metrics(systems: Mapping[str, Mapping[str, Difference]]) -> str:
     names = list(dict.fromkeys(name for metrics in systems.values() for name in metrics))
     rows = [[name, *(_cell(metrics.get(name)) for metrics in systems.values())] for name in names]
     shares = sorted({100 * found.confidence for metrics in systems.values() for found in metrics.values()})
-    note = f"In brackets: bootstrap intervals over held-out queries, {', '.join(f'{share:g}' for share in shares)} %."
+    note = f"In brackets: {', '.join(f'{share:g}' for share in shares)} % bootstrap intervals over held-out queries."
     return _table(["metric", *systems], rows) + "\n\n" + note
 
 
@@ -131,7 +131,7 @@ def _cell(found: Difference | None) -> str:
 def _licence(card: Card) -> str:
     parts = {"model": card.license, "training data": card.data_license, "base model": card.base_model}
     said = [f"- {what}: {_text(value) if value else 'not stated'}" for what, value in parts.items()]
-    return "\n".join(said) + "\n\nWhat is not stated has to be cleared before the model is passed on."
+    return "\n".join(said) + "\n\nConfirm any licence marked 'not stated' before redistributing this model."
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:

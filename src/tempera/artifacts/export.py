@@ -1,4 +1,4 @@
-"""A run's model and corpus in the formats of others."""
+"""Export of a run's model and corpus to the formats of other programs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 from ..errors import ConfigError, DataError, did_you_mean
 from ..io.atomic import MARK, staged
 from ..io.documents import write_json
+from ..towers.saved import model_folder
 from .index import Index, write_approximate, write_parquet
 
 TARGETS = ("onnx", "faiss", "parquet")
 
 
-Users = Callable[[Path], dict[str, Any]]  # writes a tower of users into a folder
+Users = Callable[[Path], dict[str, Any]]  # writes a tower of users into a folder and returns facts about it
 
 
 def export(
@@ -25,25 +26,26 @@ def export(
     users: Users | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Write a folder beside what a run or a model folder holds; the facts of it, which its metrics.json holds too.
+    """Write an export into a folder; return facts about it, which the folder's metrics.json holds too.
 
-    onnx: the model with pooling and normalisation inside, tried against the saved one. faiss: the corpus as an
-    approximate index, with the share of exact neighbours it finds. parquet: ids and vectors for a vector database.
+    onnx: the model with pooling and normalisation inside, compared with the saved one. faiss: the corpus as an approximate
+    index, with the share of exact neighbours that it finds. parquet: ids and vectors for a vector database.
 
     Args:
         run: a run folder; for ONNX also a model folder.
-        output: the folder to make; RUN/export/onnx and so on if None.
-        kind: of a FAISS index, hnsw or ivf_pq.
-        users: what writes a recommender's ONNX: the tower of its users, and its items with their vectors.
+        output: the folder to write; None is RUN/export/onnx and so on.
+        kind: kind of FAISS index, hnsw or ivf_pq.
+        users: writes a recommender's ONNX: its user tower, and its items with their vectors.
         overwrite: replace an earlier export.
 
     Raises:
-        ConfigError: an unknown target or kind.
-        DataError: no run, or a library that is not installed.
-        OutputError: an output that cannot be written, or that gives other vectors than the model.
+        ConfigError: there is no such target or kind.
+        DataError: there is no such run.
+        MissingLibrary: a library is not installed.
+        OutputError: the output cannot be written, or gives other vectors than the model.
     """
     if to not in TARGETS:
-        raise ConfigError(f"cannot export to {to!r}; there is {', '.join(TARGETS)}.{did_you_mean(to, TARGETS)}")
+        raise ConfigError(f"cannot export to {to!r}; choose one of {', '.join(TARGETS)}.{did_you_mean(to, TARGETS)}")
     if not run.is_dir():
         raise DataError(f"no such run: {run}")
     place = run / "export" / to if output is None else output
@@ -59,8 +61,7 @@ def _written(run: Path, to: str, folder: Path, kind: str, users: Users | None) -
     if to == "onnx":
         from .onnx import write_onnx
 
-        inside = run / "model"
-        return {"largest_difference": write_onnx(folder, inside if inside.is_dir() else run)}
+        return {"largest_difference": write_onnx(folder, model_folder(run))}
     index = Index(run / "index")
     facts = {"documents": len(index.documents), "dimensions": index.vectors.shape[1]}
     if to == "faiss":

@@ -1,4 +1,4 @@
-"""A searchable corpus on disk: one vector, one id and one place for every document.
+"""A searchable corpus on disk: a vector, an id, a name and a place for every document.
 
 Letters in shapes: c documents, D width.
 """
@@ -31,7 +31,7 @@ _SCHEMA = pa.schema([(name, pa.large_string()) for name in _COLUMNS])
 
 @dataclass(frozen=True)
 class Found:
-    """One document of an answer."""
+    """One hit of a search."""
 
     rank: int  # from 1
     score: float
@@ -39,15 +39,15 @@ class Found:
     name: str
     place: str
     preview: str
-    probability: float | None = None  # that it is an answer, if the model is calibrated
+    probability: float | None = None  # of being an answer, if the model is calibrated
 
     def json(self) -> dict[str, Any]:
-        """As a JSON object; a model without calibration has no probability there."""
+        """Return the hit as a JSON object, without a probability if the model is not calibrated."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def write_index(folder: Path, vectors: Vectors, documents: pa.Table, stamp: Stamp | None = None) -> None:
-    """Write unit vectors, [c, D], and a table with the columns doc_id, name, place and doc; one row each."""
+    """Write unit vectors, [c, D], and a table of their documents with the columns doc_id, name, place and doc."""
     folder.mkdir(parents=True)
     np.save(folder / _VECTORS, np.ascontiguousarray(vectors, np.float32), allow_pickle=False)
     table = pa.table(
@@ -71,7 +71,7 @@ class Index:
     """An index on disk: exact and memory-mapped, or approximate (FAISS), or the Parquet table of ids and vectors.
 
     Raises:
-        DataError: no index, a damaged one, or one with a link that leads out of its folder.
+        DataError: the folder holds no index, a damaged one, a link that leads out of it, or a pipe.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -81,33 +81,32 @@ class Index:
             self.documents, self.vectors = _opened(folder)
             self.stamp = Stamp.read(self.documents.schema.metadata)
             self.documents = self.documents.select(_COLUMNS).cast(_SCHEMA)
-            self.documents.validate(full=True)  # a damaged file may point anywhere in memory
+            self.documents.validate(full=True)  # a damaged file could point anywhere in memory
         except FileNotFoundError as error:
             raise DataError(f"{folder} is not an index: {error.filename or error} is missing") from None
         except DataError:
             raise
-        except Exception as error:  # whatever a damaged file makes of the readers
+        except Exception as error:  # a damaged file makes readers raise anything
             raise DataError(f"{folder} is not a readable index: {str(error) or type(error).__name__}") from None
         if len(self.vectors.shape) != 2 or self.vectors.shape[0] != len(self.documents) or not self.vectors.shape[1]:
             raise DataError(f"{folder} is damaged: {self.vectors.shape} vectors for {len(self.documents)} documents")
 
     def search(self, query: Vectors, k: int = 10, model: str | None = None) -> list[Found]:
-        """The k documents nearest to a query vector, [D], best first.
+        """Return the k documents nearest to a query vector, [D], best first.
 
         Raises:
-            DataError: a vector of another width, or of another model than the index says, if `model` (its fingerprint)
-                is given.
+            DataError: the query has another width, or is by another model than the index, if `model` (its fingerprint) is given.
         """
         if model is not None and self.stamp is not None:
             self.stamp.refuse_other(model, self.folder)
         if query.shape != self.vectors.shape[1:]:
             width = self.vectors.shape[1]
-            raise DataError(f"{self.folder}: the model gives {query.shape[0]} dimensions and the index has {width}")
+            raise DataError(f"{self.folder}: the model has {query.shape[0]} dimensions, but the index has {width}")
         if isinstance(self.vectors, np.ndarray):
             try:
                 scores, positions = top(query[None], self.vectors, k)
-            except DataError:  # a score that is no number
-                raise DataError(f"{self.folder} or the query's vector holds numbers that are not finite") from None
+            except DataError:  # a score is NaN
+                raise DataError(f"the embeddings of {self.folder}, or of the query, are not finite") from None
         else:
             scores, positions = self.vectors.top(query[None], k)
         rows = self.documents.take(pa.array(positions[0])).to_pylist()
@@ -115,7 +114,7 @@ class Index:
 
 
 def _opened(folder: Path) -> tuple[pa.Table, Any]:
-    """Documents and their vectors."""
+    """Return the documents and their vectors."""
     if (folder / _TABLE).exists():
         return _parquet(folder / _TABLE)
     if (folder / approximate.FILE).exists():
@@ -123,7 +122,7 @@ def _opened(folder: Path) -> tuple[pa.Table, Any]:
     else:
         vectors = np.lib.format.open_memmap(folder / _VECTORS, mode="r")
         if vectors.dtype != np.float32:
-            raise ValueError(f"{_VECTORS} holds {vectors.dtype}, and float32 is expected")
+            raise ValueError(f"{_VECTORS} holds {vectors.dtype}; expected float32")
     return pa.ipc.open_file(pa.memory_map(str(folder / _DOCUMENTS))).read_all(), vectors
 
 
@@ -136,7 +135,7 @@ def _parquet(path: Path) -> tuple[pa.Table, Vectors]:
 
 
 def write_parquet(folder: Path, index: Index) -> None:
-    """The documents of an exact index with a column `vector` of D floats, as vector databases read them."""
+    """Write the documents of an exact index with a column `vector` of D floats, as vector databases read them."""
     import pyarrow.parquet as parquet
 
     vectors = _exact(index)
@@ -148,7 +147,7 @@ def write_parquet(folder: Path, index: Index) -> None:
 
 
 def write_approximate(folder: Path, index: Index, kind: str) -> float:
-    """An exact index as FAISS's HNSW or IVF-PQ; the share of the exact 10 nearest that it finds."""
+    """Write an exact index as FAISS's HNSW or IVF-PQ; return the share of the exact 10 nearest documents that it finds."""
     vectors = _exact(index)
     folder.mkdir(parents=True, exist_ok=True)
     approximate.write(folder / approximate.FILE, vectors, kind)
@@ -158,5 +157,5 @@ def write_approximate(folder: Path, index: Index, kind: str) -> float:
 
 def _exact(index: Index) -> Vectors:
     if not isinstance(index.vectors, np.ndarray):
-        raise DataError(f"{index.folder} is approximate; give the exact index it was made of")
+        raise DataError(f"{index.folder} is approximate; give the exact index that it was built from")
     return index.vectors

@@ -1,4 +1,4 @@
-"""A model as ONNX, pooling and normalisation inside, proved against the model it was made of.
+"""Export of a model to ONNX, with pooling and normalisation inside, compared with the model itself.
 
 Letters in shapes: n texts, w tokens of the longest of them, D width.
 """
@@ -28,21 +28,21 @@ from .onnx_model import ABOUT, INPUTS, MODEL, TOKENIZER, OnnxModel
 
 Vectors = NDArray[np.float32]
 
-TOLERANCE = 1e-4  # of a coordinate; runtimes sum in other orders
-# Short and long, empty, and of several scripts: what the written model is tried on.
+TOLERANCE = 1e-4  # largest difference of a coordinate: runtimes add up in other orders
+# Texts that both models embed: short, long, empty, and of several scripts.
 PROBES = ("a", "parse the date of a mail", "", "Größe, 漢字 and ΣΊΣΥΦΟΣ", "of many words that go on " * 40)
 
 
 def write_onnx(folder: Path, model: Path, probes: Sequence[str] = PROBES) -> float:
-    """Write model.onnx, tokenizer.json and tempera.json from a saved model; the largest difference of a coordinate.
+    """Write model.onnx, tokenizer.json and tempera.json; return the largest difference of a coordinate from the saved model.
 
-    The network takes input_ids and attention_mask, [n, w] of any n and w, and gives sentence_embedding, unit vectors
-    [n, D]. It is run on `probes` before anything is reported.
+    The network maps input_ids and attention_mask, [n, w] of any n and w, to sentence_embedding, unit vectors [n, D]. Both
+    models embed `probes` for the comparison.
 
     Raises:
         MissingLibrary: onnx, onnxscript or onnxruntime is not installed.
-        ConfigError: a model that cannot be exported.
-        OutputError: the written model gives other vectors than the saved one.
+        ConfigError: the model cannot be exported.
+        OutputError: the exported model gives other vectors than the saved one.
     """
     require("onnx", "exporting to ONNX")
     found = exportable(model)
@@ -64,7 +64,9 @@ def write_onnx(folder: Path, model: Path, probes: Sequence[str] = PROBES) -> flo
         ours = OnnxModel(folder).encode(probes, role)
         worst = max(worst, float(np.abs(ours - load(model, role)(list(probes))).max()))
     if not worst <= TOLERANCE:
-        raise OutputError(f"the ONNX model of {model} differs from it by {worst:.2g} in a coordinate and is not kept")
+        raise OutputError(
+            f"the ONNX model of {model} differs from it by {worst:.2g} in a coordinate, so it is not kept"
+        )
     return worst
 
 
@@ -75,9 +77,9 @@ def write_module(
     names: Sequence[str] = INPUTS,
     output: str = "sentence_embedding",
 ) -> None:
-    """A module over tables of codes as ONNX, with any number of rows and columns."""
+    """Write a module over tables of codes as ONNX, for any number of rows and columns."""
     free = tuple(dict.fromkeys(range(tensor.ndim), torch.export.Dim.DYNAMIC) for tensor in inputs)
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of a torchvision that nobody needs
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of a missing torchvision, which is not needed
     noise = io.StringIO()
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise):
@@ -91,6 +93,6 @@ def write_module(
                 dynamic_shapes=free,
                 verbose=False,
             )
-    except Exception as error:  # whatever the model's modules and the exporter raise
+    except Exception as error:  # modules and the exporter raise anything
         raise ConfigError(f"the model cannot be exported to ONNX: {str(error).strip().splitlines()[0]}") from None
     program.save(str(path), external_data=None)

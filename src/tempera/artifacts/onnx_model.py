@@ -1,4 +1,4 @@
-"""An exported ONNX model as a function of texts; needs onnxruntime and tokenizers only.
+"""An exported ONNX model as a function of texts; it needs onnxruntime and tokenizers only.
 
 Letters in shapes: n texts, D width.
 """
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..io.documents import parsed
+from ..io.documents import read_json
 from ..io.require import require
 from ..io.untrusted import refuse_unsafe, without_panics
 from ..towers.saved import said
@@ -27,26 +27,27 @@ INPUTS = ("input_ids", "attention_mask")
 
 @contextmanager
 def opened(folder: Path, what: str) -> Iterator[tuple[dict[str, Any], Any]]:
-    """What an exported model says of itself, and the session that runs it.
+    """Open an exported model: its facts, and the session that runs it.
 
     Raises:
-        DataError: no `what` in the folder, or one that cannot be read, inside the block too.
+        DataError: the folder holds no `what`, or one that cannot be read; in the block, too.
+        MissingLibrary: onnxruntime is not installed.
     """
     require("onnx", f"opening {folder}", "onnxruntime")
     import onnxruntime
 
     refuse_unsafe(folder)
     try:
-        about = parsed((folder / ABOUT).read_text(encoding="utf-8"))
+        about = read_json(folder / ABOUT)
         yield about, onnxruntime.InferenceSession(str(folder / MODEL), providers=["CPUExecutionProvider"])
     except FileNotFoundError as error:
-        raise DataError(f"{folder} is no {what}: {error.filename} is missing") from None
+        raise DataError(f"{folder} is not an {what}: {error.filename} is missing") from None
     except Exception as error:  # onnxruntime raises no narrower one
         raise DataError(f"{folder} is not a readable ONNX model: {said(error)}") from None
 
 
 class OnnxModel:
-    """A model that `write_onnx` has left; needs onnxruntime and tokenizers only."""
+    """A model that `write_onnx` wrote; it needs onnxruntime and tokenizers only."""
 
     def __init__(self, folder: Path) -> None:
         from tokenizers import Tokenizer
@@ -62,12 +63,12 @@ class OnnxModel:
         self.tokenizer.enable_padding(pad_id=about["pad"])
 
     def encode(self, texts: Sequence[str], role: str = "query") -> Vectors:
-        """Texts to unit vectors, [n, D], behind the prompt of their role."""
+        """Embed texts, each after the prompt of its role, as unit vectors, [n, D]."""
         prompt = self.prompts.get(role, "")
         rows = self.tokenizer.encode_batch([prompt + text for text in texts], add_special_tokens=self.special_tokens)
         values = ([row.ids for row in rows], [row.attention_mask for row in rows])
         inputs = {name: np.array(value, np.int64).reshape(len(rows), -1) for name, value in zip(INPUTS, values)}
-        if not inputs["input_ids"].shape[1]:  # only texts without tokens: one that is masked
+        if not inputs["input_ids"].shape[1]:  # no text has a token: one that is masked
             inputs = {name: np.zeros((len(rows), 1), np.int64) for name in INPUTS}
         vectors: Vectors = self.session.run(None, inputs)[0]
         return vectors

@@ -21,11 +21,11 @@ from .onnx_model import ABOUT, MODEL, opened
 Vectors = NDArray[np.float32]
 Codes = NDArray[np.int64]
 
-TOLERANCE = 1e-4  # of a coordinate; runtimes sum in other orders
+TOLERANCE = 1e-4  # largest difference of a coordinate: runtimes add up in other orders
 
 
 class OnnxUsers:
-    """An exported user tower; needs onnxruntime only."""
+    """An exported user tower; it needs onnxruntime only."""
 
     def __init__(self, folder: Path) -> None:
         with opened(folder, "exported user tower") as (about, self.session):
@@ -33,7 +33,7 @@ class OnnxUsers:
             self.unknown_user: int | None = about["unknown_user"]
 
     def encode(self, histories: Sequence[Codes], users: Sequence[int | None] | None = None) -> Vectors:
-        """Vectors of histories, codes of items with the latest last, [n, D]; of users where the tower asks for them."""
+        """Embed histories (codes of items, the latest last), and users if the tower has features of users, [n, D]."""
         inputs = {"history": padded(histories)}
         if self.unknown_user is not None:
             given = [None] * len(histories) if users is None else users
@@ -43,7 +43,7 @@ class OnnxUsers:
 
 
 def padded(histories: Sequence[Codes]) -> Codes:
-    """Rows of one length, [n, w], with -1 in front of the shorter ones; w is 1 at least.
+    """Return rows of one length w, [n, w], with -1 in front of the shorter ones; w is at least 1.
 
     >>> padded([np.array([4, 2]), np.array([], np.int64)]).tolist()
     [[4, 2], [-1, -1]]
@@ -57,19 +57,19 @@ def padded(histories: Sequence[Codes]) -> Codes:
 def write_users(
     folder: Path, module: UserModule, model: str, histories: Sequence[Codes], users: Sequence[int], expected: Vectors
 ) -> float:
-    """Write model.onnx and tempera.json; the largest difference of a coordinate from what the tower gives.
+    """Write model.onnx and tempera.json; return the largest difference of a coordinate from the tower.
 
-    The network takes history, [n, w] of any n and w, and user, [n], if the tower has features of users; it gives
+    The network maps history, [n, w] of any n and w, and user, [n], if the tower has features of users, to
     user_embedding, [n, D].
 
     Args:
         model: the fingerprint of the model.
-        histories: what the written network is tried on, with `users`.
-        expected: their vectors by the tower, [n, D].
+        histories: with `users`, input for the comparison.
+        expected: their embeddings by the tower, [n, D].
 
     Raises:
-        DataError: onnx, onnxscript or onnxruntime is not installed.
-        OutputError: the written network gives other vectors.
+        MissingLibrary: onnx, onnxscript or onnxruntime is not installed.
+        OutputError: the exported network gives other vectors.
     """
     require("onnx", "exporting to ONNX")
     from .onnx import write_module
@@ -81,7 +81,9 @@ def write_users(
     write_json(folder / ABOUT, {"model": model, "unknown_user": unknown, "history": _HISTORY})
     worst = float(np.abs(OnnxUsers(folder).encode(histories, users) - expected).max())
     if not worst <= TOLERANCE:
-        raise OutputError(f"the ONNX user tower differs from the tower by {worst:.2g} in a coordinate and is not kept")
+        raise OutputError(
+            f"the ONNX user tower differs from the tower by {worst:.2g} in a coordinate, so it is not kept"
+        )
     return worst
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,8 @@ class Recommender(RunFolder):
     def _refuse_other(self) -> None:
         if (self.folder / "model" / "modules.json").is_file():
             raise DataError(
-                f'{self.folder} is a run of texts and recommends nothing: tempera search {self.folder} "what you look for"'
+                f"{self.folder} is a run of texts and recommends nothing: "
+                f'tempera search {quote(str(self.folder))} "what you look for"'
             )
         if not self.recommends:
             raise DataError(f"{self.folder} is not a run of a recommender: {HISTORIES} is missing")

@@ -39,7 +39,8 @@ class Example:
 FACTS = {
     "pairs": "pairs found",
     "train": "pairs trained on",
-    "queries": "held-out queries",
+    "validation": "validation queries",
+    "queries": "test queries",
     "corpus": "documents ranked",
 }
 

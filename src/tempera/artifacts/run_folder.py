@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DataError
@@ -115,7 +116,8 @@ class Run(RunFolder):
         """
         if self.recommends:
             raise DataError(
-                f"{self.folder} is a recommender and has no texts to search in: tempera recommend {self.folder} --user ID"
+                f"{self.folder} is a recommender and has no texts to search in: "
+                f"tempera recommend {quote(str(self.folder))} --user ID"
             )
         if not query.strip():
             raise DataError("the query is empty; give words to search for")

@@ -1,4 +1,4 @@
-"""Which model made the vectors of an index, so that another one is refused."""
+"""A stamp in an index: the model that made its vectors, so that another model is refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KEY = b"tempera"
 
 @dataclass(frozen=True)
 class Stamp:
-    """What a search has to know of the vectors it compares with."""
+    """Facts about the vectors of an index that a search needs."""
 
     model: str  # fingerprint
     dimensions: int
@@ -24,18 +24,18 @@ class Stamp:
 
     @classmethod
     def read(cls, metadata: Mapping[bytes, bytes] | None) -> Stamp | None:
-        """The stamp in an Arrow or Parquet schema's metadata; None if there is none."""
+        """Return the stamp in the metadata of an Arrow or Parquet schema; None if there is none."""
         text = (metadata or {}).get(_KEY)
         return None if text is None else cls(**parsed(text))
 
     def metadata(self) -> dict[bytes, bytes]:
-        """For a schema."""
+        """Return the stamp as metadata of a schema."""
         return {_KEY: json.dumps(asdict(self)).encode()}
 
     def refuse_other(self, model: str, place: Path) -> None:
         """Raise DataError unless a model with this fingerprint made the vectors."""
         if model != self.model:
             raise DataError(
-                f"{place} holds vectors of another model ({self.model[:12]}, and this one is {model[:12]}): "
-                "make the index anew, or give the model it was made with"
+                f"{place} holds vectors of another model ({self.model[:12]}; this model is {model[:12]}): "
+                "build the index again, or give the model that made it"
             )

@@ -65,6 +65,7 @@ def evaluate(
     k: Annotated[str, typer.Option("-k", "--k")] = "",
     exclude_self: bool = False,
     per_query: Path | None = None,
+    overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
     """Evaluate a model, also against another one or BM25.
@@ -81,16 +82,19 @@ def evaluate(
         k: depths of metrics that name none, e.g. 1,10.
         exclude_self: leave a query's own text out of its ranking.
         per_query: write every score to this .parquet or .csv file.
+        overwrite: replace the file of --per-query.
     """
     from ..text import evaluate as judge
 
     depths = [int(part) if part.isdecimal() else _wrong_depth(part) for part in k.split(",") if part]
     names = [name.strip() for name in metrics.split(",") if name.strip()]
     paths, roles = with_roles(data)
+    if per_query is not None:
+        judge.refuse_scores(per_query, overwrite, paths)
     comparison: dict[str, Any] = {"against": against, "bm25": bm25, "exclude_self": exclude_self}
     findings = judge.evaluate(model, *paths, split=split, metrics=names, k=depths, roles=roles, **comparison)
     if per_query is not None:
-        judge.write_per_query(per_query, findings)
+        judge.write_per_query(per_query, findings, overwrite)
     documents = [finding.json() for finding in findings]
     document = {"model": str(model), "against": None if against is None else str(against), "tasks": documents}
     answer(document, as_json, lambda: print_findings(documents))

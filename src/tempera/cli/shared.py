@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from ..errors import TemperaError, one_line
+from ..errors import OutputError, TemperaError, one_line
 from .options import described, lines
 
 Arguments = Annotated[
@@ -59,11 +61,21 @@ def say(text: str) -> None:
 
 
 def answer(document: Any, as_json: bool, show: Callable[[], Any]) -> None:
-    """Print one JSON document, or call what prints it for people."""
-    if as_json:
-        print(json.dumps(document, allow_nan=False))
-    else:
-        show()
+    """Print one JSON document, or what `show` prints for people.
+
+    Raises:
+        OutputError: standard output takes no more, as on a full disk; a reader that has gone is no error.
+    """
+    try:
+        if as_json:
+            print(json.dumps(document, allow_nan=False))
+        else:
+            show()
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest once more at its end
+        if not isinstance(error, BrokenPipeError):
+            raise OutputError(f"cannot write to standard output: {error.strerror or error}") from None
 
 
 class Command(TyperCommand):

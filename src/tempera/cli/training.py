@@ -45,11 +45,11 @@ def train(
         expected = rehearse(file, overrides)
         answer(expected, as_json, lambda: say("\n".join(lines(expected))))
         return
-    from ..engine.devices import is_main, stop
+    from ..engine.devices import start, stop
     from ..run.train import train as run_training
 
     run = run_training(file, output, overrides, overwrite)
-    if is_main():
+    if start().group.main:
         document = {"output": str(run.folder.absolute()), **run.document}
         answer(document, as_json, lambda: print_run(document))
     stop()

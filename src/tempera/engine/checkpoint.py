@@ -20,7 +20,7 @@ from ..errors import DataError
 from ..io.atomic import new_folder
 from ..io.documents import read_json
 from .cache import Cache
-from .devices import is_main
+from .distributed import ALONE, Group
 from .plan import Footprint
 from .shards import divided_as, whole
 
@@ -38,6 +38,7 @@ class State:
     cache: Cache
     step: int = 0  # optimiser steps that have been taken
     left_out: int = 0  # of them in a row, until now, because they were not finite
+    group: Group = ALONE  # the processes that train; the main one writes
 
     def save(self, folder: Path, beside: Mapping[str, bytes] | None = None) -> None:
         """Write a checkpoint that is whole or not there; one that `folder` holds is replaced.
@@ -58,9 +59,9 @@ class State:
         tensors = {}
         for name, value in divided.items():
             everything = whole(value)
-            if is_main():  # a copy each: towers may share weights, and the format holds none twice
+            if self.group.main:  # a copy each: towers may share weights, and the format holds none twice
                 tensors[name] = everything.detach().to("cpu", copy=True).contiguous()
-        if not is_main():
+        if not self.group.main:
             return
         cache = {"bytes": self.cache.bytes, "micro_bytes": self.cache.micro_bytes, "tokens": self.cache.tokens}
         numbers = {

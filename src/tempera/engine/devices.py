@@ -106,11 +106,6 @@ def one_voice(group: Group) -> Iterator[None]:
         yield
 
 
-def is_main() -> bool:
-    """Whether this process is the one that answers for all that were started with it."""
-    return not dist.is_initialized() or dist.get_rank() == 0
-
-
 def stop() -> None:
     """Leave the other processes, at the end of a program; does nothing in one that has none."""
     if not dist.is_initialized():

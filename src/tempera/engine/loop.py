@@ -58,12 +58,12 @@ class Training:
         mixed_precision: of the towers: no, bf16 or fp16; logits, norms and softmax are float32 in any case.
         fsdp: divide the weights of the towers, their gradients and the optimiser's moments among the processes (FSDP2), for
             towers that one device cannot hold with all that. The first process judges and saves a whole copy.
-        guide: folder of a saved model whose vectors the mask `guided` compares by; each distinct text is read once, ever: the
-            vectors stay in vectors/ beside the run, by model and content. `self` is the model in training.
+        guide: folder of a saved model, or of a run, whose vectors the mask `guided` compares by; each distinct text is read
+            once, ever: the vectors stay in vectors/ beside the run, by model and content. `self` is the model in training.
         guide_every: steps after which the guide `self` reads all texts anew.
         ddp_timeout: seconds that processes wait for one another before they give up; the first one judges and writes
             alone, and the others wait meanwhile.
-        seed: of the weights, the order of the rows and the choice of what is held out.
+        seed: of the weights and the order of the rows; `evaluation.seed` is that of what is held out.
         evaluations: how often the held-out queries are asked during training.
         report_to: trackers that get the numbers of log.jsonl as they are written, by Accelerate: tensorboard, wandb, mlflow,
             trackio. Their files stand in OUTPUT.trackers. Sweeps and tunings have tables of their own and tell none.
@@ -153,7 +153,7 @@ def begin(towers: Towers, objective: Loss, options: Training, devices: Devices |
         options.table_optimizer,
         options.table_learning_rate,
     )
-    return State(modules, optimizer, devices.scaler(), options.cached(devices))
+    return State(modules, optimizer, devices.scaler(), options.cached(devices), group=devices.group)
 
 
 def train(

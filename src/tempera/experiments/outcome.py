@@ -147,7 +147,7 @@ def _outcome(config: Config, task: Task, rows: Tensor, metric: str, folder: Path
     with JsonLines(folder / "log.jsonl") as job.log:
         job.read()
         job.train()
-    verdict = job.task.judge(whole=False)
+    verdict = job.task.judge("validation")
     steps = [record for record in job.log.records if record["event"] == "step"]
     last = steps[-max(1, round(LAST * len(steps))) :]
     return replace(

@@ -11,10 +11,10 @@ from typing import Any
 
 from ..artifacts.pictures import label, number
 from ..engine.devices import start
+from ..engine.digest import digest
 from ..errors import ConfigError, OutputError, TemperaError
 from ..io.atomic import write_file
 from ..io.console import logger, progress_bar
-from ..run.train import digest
 from . import parallel
 from .claim import claimed
 from .grid import axes_of

@@ -27,11 +27,11 @@ import torch
 from ..build import build
 from ..config import Options
 from ..engine.devices import start
+from ..engine.digest import digest
 from ..errors import TemperaError
 from ..io.atomic import write_file
 from ..io.documents import JsonLines, parsed
-from ..recommend.recommendation import Recommendation
-from ..run.train import Job, digest
+from ..run.train import Job
 
 STOP, OUTCOME, MESSAGES = b"stop", "outcome.json", "messages.txt"
 _EVERY = 0.02  # seconds between two looks at a run
@@ -109,8 +109,7 @@ def _trained(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     with JsonLines(folder / "log.jsonl") as made.log:
         verdicts = made.fit()
         assert verdicts is not None
-        # A recommender's test is for the configuration that is chosen, which its validation does.
-        chosen = made.task.judge(whole=False) if isinstance(made.task, Recommendation) else verdicts[1]
+        chosen = made.task.judge("validation")  # the test is for the configuration that validation chooses
         value = chosen.ranking.metrics[job["metric"]]
         temperature, data = config.objective.temperature.value, digest(made.task.content())
         if job["keep"] and (job["bar"] is None or value > job["bar"]):

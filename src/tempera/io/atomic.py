@@ -93,6 +93,16 @@ def staged(output: Path, overwrite: bool = False) -> Iterator[Path]:
                 yield folder
 
 
+def refuse_replacing(output: Path, overwrite: bool, *read: str | Path) -> None:
+    """Raise OutputError if a file is there and may not be replaced, and if it is one of those that are read, or in one."""
+    if not output.exists():
+        return
+    if any(output.resolve().is_relative_to(Path(path).resolve()) for path in read):
+        raise OutputError(f"{output} is read by this command and is never replaced by it; give another file to write")
+    if not overwrite:
+        raise OutputError(f"{output} exists; give another file, or --overwrite to replace it")
+
+
 def append(path: Path, content: bytes) -> None:
     """Add to the end of a file, and wait until it is on disk."""
     new = not path.exists()

@@ -1,4 +1,4 @@
-"""Vectors of texts by a saved model, looked up where a store has them.
+"""Embeddings of texts by a saved model; those that a store holds are not computed again.
 
 Letters in shapes: n texts, m rows of the store, G width.
 """
@@ -20,7 +20,7 @@ from .vectors import Dtype, Floats, Rows, Store, keys_of
 
 @dataclass(frozen=True)
 class Embedded:
-    """Vectors of n texts: text i has `vectors[rows[i]]`.
+    """Embeddings of n texts: that of text i is `vectors[rows[i]]`.
 
     >>> Embedded(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, 0, 1]))[np.array([0, 1])].tolist()
     [[3.0, 4.0], [1.0, 2.0]]
@@ -33,12 +33,12 @@ class Embedded:
         return len(self.rows)
 
     def __getitem__(self, chosen: Any) -> NDArray[np.float32]:
-        """Vectors of chosen texts, by slice, boolean mask or positions."""
+        """Return the embeddings of chosen texts, by slice, boolean mask or positions."""
         return np.asarray(self.vectors[self.rows[chosen]], np.float32)
 
 
 def embed(store: Store, texts: Sequence[str], encode: Encode, progress: str | None = None) -> Embedded:
-    """Vectors of texts, computed where the store has none; texts of any number of calls share the store."""
+    """Return embeddings of texts, computing those that the store lacks."""
     rows = store.fill(keys_of(texts), lambda missing: encode([texts[i] for i in missing]), progress)
     return Embedded(store.vectors, rows)
 
@@ -46,7 +46,7 @@ def embed(store: Store, texts: Sequence[str], encode: Encode, progress: str | No
 def embed_by(
     model: Path, role: Role, texts: Sequence[str], folder: Path, dtype: Dtype = "float32", progress: str | None = None
 ) -> Embedded:
-    """Unit vectors of texts by a saved model, which is opened only where the store in `folder` lacks some."""
+    """Return unit vectors of texts by a saved model, which is opened only if the store in `folder` lacks some."""
     store = Store(folder, f"{fingerprint(model)}-{role}", dtype)
     opened: list[Encode] = []
 

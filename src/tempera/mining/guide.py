@@ -1,4 +1,4 @@
-"""A guide, paid once: vectors by row for `Side.guide`, scores of a cross-encoder by pair.
+"""Guides, computed once: embeddings by row for `Side.guide`, and scores of a cross-encoder by pair.
 
 Letters in shapes: n rows, G width, e pairs.
 """
@@ -22,7 +22,7 @@ from ..errors import DataError
 from ..io.arrays import reserved
 from ..io.atomic import new_file
 from ..towers.cross import Judge, load_cross_encoder
-from ..towers.saved import fingerprint
+from ..towers.saved import fingerprint, model_folder
 from .embed import Embedded, embed_by
 from .vectors import SHARD, Dtype, Floats, Rows, Store, keys_of_pairs
 
@@ -47,34 +47,37 @@ class Guide:
     def __post_init__(self) -> None:
         widths = self.query.vectors.shape[1], self.doc.vectors.shape[1]
         if widths[0] != widths[1]:
-            raise DataError(f"a guide compares queries with documents, and its vectors have widths {widths}")
+            raise DataError(
+                f"a guide compares queries with documents, but its embeddings have the widths {widths[0]} and {widths[1]}"
+            )
 
     @classmethod
     def of(
         cls, model: Path, queries: Sequence[str], docs: Sequence[str], folder: Path, dtype: Dtype = "float32"
     ) -> Guide:
-        """By a saved model: what the stores in `folder` have of its vectors is not computed again."""
+        """Embed by a saved model or the model of a run; embeddings that the stores in `folder` hold are not computed again."""
+        model = model_folder(model)
         return cls(
-            embed_by(model, "query", queries, folder, dtype, "guide reads queries"),
-            embed_by(model, "doc", docs, folder, dtype, "guide reads documents"),
+            embed_by(model, "query", queries, folder, dtype, "embedding queries by the guide"),
+            embed_by(model, "doc", docs, folder, dtype, "embedding documents by the guide"),
         )
 
     def __call__(self, role: Role, rows: Tensor) -> Tensor:
-        """Vectors of chosen queries, or else documents, [n, G]: what `Side.guide` takes."""
+        """Return embeddings of chosen queries, or else documents, [n, G], for `Side.guide`."""
         table = self.query if role == "query" else self.doc
         return torch.from_numpy(table[rows.numpy()])
 
 
 @dataclass(frozen=True)
 class SelfGuide:
-    """The model in training as its own guide, with vectors that are computed anew every k steps.
+    """The model in training as its own guide: its embeddings of all texts are computed again every k steps.
 
-    The vectors lie in `folder` under the step they were made before, so that a run which is taken up again goes on with
-    those it had; what is there is not computed again.
+    The embeddings lie in `folder`, named by the step before which they were computed. So a resumed run continues with the
+    embeddings that it had, and those that exist are not computed again.
 
     Args:
-        folder: where to keep them, beside the checkpoints; those of the last two refreshments stay.
-        every: steps from one refreshment to the next.
+        folder: holds the embeddings, beside the checkpoints; the latest two sets are kept.
+        every: number of steps between two sets.
         dtype: float16 halves the files.
     """
 
@@ -83,7 +86,7 @@ class SelfGuide:
     dtype: Dtype = "float16"
 
     def due(self, step: int) -> bool:
-        """Whether step `step`, counted from 0, begins with a refreshment."""
+        """Return whether the embeddings are computed before step `step`, counted from 0."""
         return step % self.every == 0
 
     def refresh(
@@ -94,7 +97,7 @@ class SelfGuide:
         read_query: Callable[[Any], Floats],
         read_doc: Callable[[Any], Floats],
     ) -> Guide:
-        """Compute all vectors with the model as it is before step `step`; it reads some of the texts, or positions, at once."""
+        """Embed all texts with the model as it is before step `step`; the two functions embed some texts, or positions."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for role, texts, read in (("query", queries, read_query), ("doc", docs, read_doc)):
             if not self._path(step, role).exists():
@@ -105,7 +108,7 @@ class SelfGuide:
         return self.at(step)
 
     def at(self, step: int) -> Guide:
-        """The vectors that step `step` is guided by, as an earlier refreshment left them."""
+        """Return the guide of step `step`, from embeddings that were computed before that step or an earlier one."""
         made = step - step % self.every
         return Guide(self._open(made, "query"), self._open(made, "doc"))
 
@@ -123,9 +126,11 @@ class SelfGuide:
         try:
             vectors = np.lib.format.open_memmap(path, mode="r")
         except FileNotFoundError:
-            raise DataError(f"{path} is missing: the guide of step {step} is to be computed anew") from None
+            raise DataError(
+                f"{path} is missing, so the guide of step {step} cannot be restored; start the run again with --overwrite"
+            ) from None
         except (OSError, ValueError) as error:
-            raise DataError(f"{path} is not readable: {error}") from None
+            raise DataError(f"{path} cannot be read: {error}") from None
         return Embedded(vectors, np.arange(len(vectors)))
 
     def _path(self, step: int, role: str) -> Path:
@@ -134,18 +139,18 @@ class SelfGuide:
 
 @dataclass(frozen=True)
 class CrossEncoder:
-    """Scores of pairs by a cross-encoder, each distinct pair once; kept in a store."""
+    """Scores of pairs by a cross-encoder; each distinct pair is scored once and kept in a store."""
 
     store: Store
-    judge: Callable[[], Judge]  # opens the model, if it is needed at all
+    judge: Callable[[], Judge]  # opens the model, which is not needed if the store holds all scores
 
     @classmethod
     def of(cls, model: Path, folder: Path) -> CrossEncoder:
-        """By a saved model, with its scores in `folder`."""
+        """Score by a saved model, with a store of its scores in `folder`."""
         return cls(Store(folder, f"{fingerprint(model)}-pairs"), lambda: load_cross_encoder(model))
 
     def __call__(self, pairs: Pairs, progress: str | None = None) -> NDArray[np.float32]:
-        """Scores, [e]."""
+        """Return the scores of pairs, [e]."""
         opened: list[Judge] = []
 
         def score(missing: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -159,7 +164,7 @@ class CrossEncoder:
 
 @dataclass(frozen=True)
 class Checked:
-    """Explicit negatives after a cross-encoder has seen them."""
+    """Explicit negatives after a check by a cross-encoder."""
 
     kept: list[list[bool]]  # for every negative of every row
     dropped: int
@@ -173,14 +178,14 @@ def check_negatives(
     margin: float = 0.0,
     kind: Literal["absolute", "relative"] = "absolute",
 ) -> Checked:
-    """Which explicit negatives a cross-encoder finds less fitting than every positive of their row.
+    """Return which explicit negatives a cross-encoder scores below every positive of their row.
 
     A negative is dropped where
 
         score(query, negative) > p - margin         absolute, p the lowest score of the row's positives
         score(query, negative) > p - margin * |p|   relative
 
-    A tie, up to rounding, is not above. A row without positives drops nothing.
+    A tie, up to rounding, is kept. A row without positives drops nothing.
 
     >>> def by_length(pairs):
     ...     return np.array([len(doc) for _, doc in pairs], np.float32)
@@ -202,7 +207,7 @@ def check_negatives(
 def bound(
     positive: NDArray[np.floating[Any]], margin: float, kind: Literal["absolute", "relative"]
 ) -> NDArray[np.float64]:
-    """The highest score that a negative may have beside each positive's score, a rounding more, [n]."""
+    """Return the highest score that a negative may have, given each positive's score, plus rounding, [n]."""
     p = np.asarray(positive, np.float64)
     size = np.where(np.isfinite(p), np.abs(p), 0.0)
     return np.asarray(p - (margin if kind == "absolute" else margin * size) + _CLOSE * np.maximum(size, 1.0))

@@ -24,27 +24,32 @@ from .shortfall import Report
 Cross = Callable[[Pairs], NDArray[np.float32]]  # scores of pairs, [e]
 
 BLOCK = 1024  # queries at once
+_RANGES = (  # of margins: least, most, and how a message says it
+    ("absolute_margin", 0.0, math.inf, " of at least 0"),
+    ("relative_margin", -math.inf, 1.0, " of at most 1"),
+    ("cross_margin", -math.inf, math.inf, ""),
+)
 
 
 @dataclass(frozen=True)
 class Mining:
-    """Which of the documents nearest to a query become its negatives.
+    """The choice of hard negatives among the documents nearest to a query.
 
     Documents are ranked by the inner product of unit vectors, without the query's answers and the query itself. Of the
-    ranks skip + 1 .. depth those stay whose score s fulfils, with p the lowest score of the query's answers,
+    ranks skip + 1 .. depth, those remain whose score s fulfils, with p the lowest score of the query's answers,
 
         s <= p - absolute_margin   and   s <= p - relative_margin * |p|
 
-    and, where a cross-encoder judges, its scores the second line with `cross_margin`. The best `negatives` are taken.
+    With a cross-encoder, its scores must fulfil the second condition with `cross_margin`. The best `negatives` are taken.
 
     Args:
-        negatives: how many a query gets.
-        skip: best ranks that are left out.
-        depth: last rank that is looked at.
-        absolute_margin: None does without.
+        negatives: number of negatives of each query.
+        skip: number of best ranks that are left out.
+        depth: last rank that is considered.
+        absolute_margin: at least 0; None applies none.
         relative_margin: 0.05 keeps what scores at most 95 % of the answer: TopK-PercPos, the best of seven in NV-Retriever
-            (Moreira et al. 2024). None does without.
-        cross_margin: relative, of the cross-encoder's scores.
+            (Moreira et al. 2024). At most 1; None applies none.
+        cross_margin: relative margin for the scores of the cross-encoder.
     """
 
     negatives: Annotated[int, Field(gt=0)] = 10
@@ -56,18 +61,15 @@ class Mining:
 
     def __post_init__(self) -> None:
         if self.negatives < 1 or self.skip < 0:
-            raise ConfigError(
-                f"negatives is {self.negatives} and skip {self.skip}: at least 1 and at least 0 is expected"
-            )
-        for name in ("absolute_margin", "relative_margin", "cross_margin"):
-            if not math.isfinite(margin := getattr(self, name) or 0.0) or (name != "absolute_margin" and margin > 1):
-                raise ConfigError(
-                    f"{name} is {margin:g}, but a number such as 0.05 is expected, and at most 1 if relative"
-                )
+            raise ConfigError(f"negatives is {self.negatives} and skip is {self.skip}; give at least 1 and at least 0")
+        for name, least, most, allowed in _RANGES:
+            margin = getattr(self, name)
+            if margin is not None and not (math.isfinite(margin) and least <= margin <= most):
+                raise ConfigError(f"{name} is {margin:g}; give a finite number{allowed}")
         if self.depth - self.skip < self.negatives:
             raise ConfigError(
-                f"{self.negatives} negatives are asked for, and the ranks {self.skip + 1} to {self.depth} are "
-                f"{max(0, self.depth - self.skip)}: raise depth, or lower negatives or skip"
+                f"negatives is {self.negatives}, but the ranks {self.skip + 1} to {self.depth} hold only "
+                f"{max(0, self.depth - self.skip)} documents; raise depth, or lower negatives or skip"
             )
 
 
@@ -76,8 +78,8 @@ class Mined:
     """Negatives of q queries, best first."""
 
     positions: Ints  # [q, n] documents; -1 where a query has fewer
-    scores: NDArray[np.float32]  # [q, n] the model's; -inf where there is none
-    ranks: Ints  # [q, n] from 1, answers and the query itself not counted; 0 where there is none
+    scores: NDArray[np.float32]  # [q, n] the model's; -inf where there is no negative
+    ranks: Ints  # [q, n] from 1, not counting the answers and the query itself; 0 where there is no negative
     answer_scores: NDArray[np.float32]  # [e] the model's scores of the answers
     report: Report
 
@@ -91,19 +93,19 @@ def mine(
     cross: Cross | None = None,
     search: Search | None = None,
 ) -> Mined:
-    """Negatives of every query, by vectors: for mining anew during training, or when the vectors are at hand.
+    """Mine hard negatives for every query from embeddings: during training, or where the embeddings exist already.
 
     Args:
         queries: unit vectors, [q, D].
         docs: unit vectors of distinct documents, [c, D]; float16 and memory-mapped ones are read block by block.
-        answers: which documents answer which query, by position and sorted by query; each query has one at least.
-        options: how many, from which ranks, with which margins.
-        itself: the document that each query is, or -1, [q].
+        answers: pairs of a query and a document that answers it, by position and sorted by query; each query needs one.
+        options: number, ranks and margins of the negatives.
+        itself: position of the document that equals each query, or -1, [q].
         cross: scores of a cross-encoder for pairs of positions.
-        search: who finds the nearest; None is exact.
+        search: finds the nearest documents; None searches exactly.
 
     Raises:
-        DataError: a query without answer.
+        DataError: a query has no answer.
 
     >>> found = mine(np.eye(2)[:1], np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]), (np.array([0]), np.array([0])), Mining(1))
     >>> found.positions.tolist(), found.ranks.tolist()
@@ -129,7 +131,7 @@ def mine_blocks(
     search: Search | None = None,
     first: int = 0,
 ) -> Iterator[Mined]:
-    """The same, `BLOCK` queries at a time, beginning with block `first`: memory does not grow with the queries."""
+    """Mine as `mine` does, `BLOCK` queries at a time from block `first` on: memory does not grow with the queries."""
     missing = np.setdiff1d(np.arange(len(queries)), answers[0])
     if len(missing):
         raise DataError(f"{len(missing)} queries have no answer, such as query {missing[0]}: each one needs a positive")
@@ -191,12 +193,12 @@ def _margins(options: Mining) -> list[tuple[str, float, Literal["absolute", "rel
 
 
 def _filter(live: NDArray[np.bool_], fits: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], Ints]:
-    """What stays, and how many each query loses, [q]."""
+    """Return which candidates remain, and how many each query loses, [q]."""
     return live & fits, np.asarray((live & ~fits).sum(1))
 
 
 def _without(answers: Pairs, itself: Ints) -> Pairs:
-    """Pairs that can be no negatives, by rising query."""
+    """Return the pairs that cannot be negatives, in order of queries."""
     own = np.flatnonzero(itself >= 0)
     rows, columns = np.concatenate([answers[0], own]), np.concatenate([answers[1], itself[own]])
     order = np.argsort(rows, kind="stable")
@@ -204,14 +206,14 @@ def _without(answers: Pairs, itself: Ints) -> Pairs:
 
 
 def _lowest(scores: NDArray[np.float32], rows: Ints, count: int) -> NDArray[np.float64]:
-    """The lowest score of each query's answers, [q]."""
+    """Return the lowest score of each query's answers, [q]."""
     lowest = np.full(count, np.inf)
     np.minimum.at(lowest, rows, scores)
     return lowest
 
 
 def _at(values: NDArray[Any], columns: Ints) -> NDArray[Any]:
-    """Chosen columns; zeros where there are none to choose from."""
+    """Return chosen columns; zeros where there are no columns."""
     return np.take_along_axis(values, columns, 1) if values.shape[1] else np.zeros(columns.shape, values.dtype)
 
 

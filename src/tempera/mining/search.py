@@ -1,4 +1,4 @@
-"""Who finds the nearest documents: all inner products, or an index of FAISS.
+"""Search for the nearest documents: exact, or through an index of FAISS.
 
 Letters in shapes: q queries, c documents, e pairs.
 """
@@ -18,19 +18,19 @@ from ..ranking.nearest import top
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
 Pairs = tuple[Ints, Ints]  # queries and documents by position, [e] each
-# Queries, how many, and pairs that are no answer, to scores and positions; -1 where there are no more.
+# From queries, k, and pairs to leave out, to scores and positions, [q, k]; the position is -1 where there are no more.
 Search = Callable[[NDArray[np.float32], int, Pairs], tuple[NDArray[np.float32], Ints]]
 
 
 def exact(docs: Floats) -> Search:
-    """Search by all inner products."""
+    """Return a search that computes all inner products."""
     return lambda queries, k, without: top(queries, docs, k, without=without)
 
 
 def by_faiss(docs: NDArray[np.float32], factory: str) -> Search:
-    """Search in an index that `faiss.index_factory` describes: Flat, HNSW32, IVF1024,Flat or another.
+    """Return a search in the index that `faiss.index_factory` describes: Flat, HNSW32, IVF1024,Flat or another.
 
-    Approximate ones may miss documents, and the rank is then among those that were found.
+    An approximate index may miss documents; ranks then count the documents that it returns.
 
     Raises:
         MissingLibrary: FAISS is not installed.
@@ -45,7 +45,7 @@ def by_faiss(docs: NDArray[np.float32], factory: str) -> Search:
         for start in range(0, len(docs), 1 << 16):
             index.add(np.ascontiguousarray(docs[start : start + (1 << 16)], np.float32))
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"FAISS makes no index {factory!r}: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"FAISS cannot build the index {factory!r}: {' '.join(str(error).split())}") from None
 
     def find(queries: NDArray[np.float32], k: int, without: Pairs) -> tuple[NDArray[np.float32], Ints]:
         most = int(np.bincount(without[0], minlength=1).max()) if len(without[0]) else 0

@@ -1,4 +1,4 @@
-"""What mining did: what was dropped by which filter, and why queries fell short."""
+"""A report on mining: candidates that each filter dropped, and why queries got too few negatives."""
 
 from __future__ import annotations
 
@@ -13,27 +13,38 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Report:
-    """What became of the candidates, and why queries fell short. Reports of blocks add up."""
+    """Counts of the candidates by their fate, and of the queries with too few negatives. Reports of blocks add up."""
 
     queries: int = 0
-    answers: int = 0  # pairs of a query and a document that answers it: none of them can become a negative
-    itself: int = 0  # queries that are a document, which cannot become their negative either
+    answers: int = 0  # pairs of a query and a document that answers it, which never become negatives
+    itself: int = 0  # queries that are also a document, which is never their negative
     candidates: int = 0  # documents in the rank range, over all queries
-    dropped: dict[str, int] = field(default_factory=dict)  # by the first filter that refuses
-    spare: int = 0  # good, and not needed
+    dropped: dict[str, int] = field(default_factory=dict)  # by the first filter that refuses each
+    spare: int = 0  # acceptable negatives beyond the number requested
     kept: int = 0
-    short: int = 0  # queries with fewer negatives than asked for
-    empty: int = 0  # and without any
-    short_by: dict[str, int] = field(default_factory=dict)  # by what took most of their candidates
+    short: int = 0  # queries with fewer negatives than requested
+    empty: int = 0  # queries without any negative
+    short_by: dict[str, int] = field(
+        default_factory=dict
+    )  # these queries by the filter that took most of their candidates
     left_out: dict[str, int] = field(default_factory=dict)  # rows of the files that were not read, by reason
 
     @classmethod
     def of(
         cls, negatives: int, answers: int, itself: int, candidates: Ints, dropped: dict[str, Ints], good: Ints
     ) -> Report:
-        """Of one block, from what each query had, lost and has left, [q] each.
+        """Report on one block of queries.
 
-        A query that falls short does so by what took most of its candidates; too few of them come first.
+        A query with too few negatives is counted under the filter that took most of its candidates, or under the ranks if it
+        had too few candidates to begin with.
+
+        Args:
+            negatives: how many a query gets.
+            answers: pairs of a query and its answer.
+            itself: queries that are also a document.
+            candidates: documents in the rank range of each query, [q].
+            dropped: candidates that each filter took, [q] each.
+            good: acceptable negatives of each query, [q].
         """
         kept = np.minimum(good, negatives)
         short = kept < negatives
@@ -60,15 +71,15 @@ class Report:
         )
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Return the report as lines of text."""
         means = {"ranks": "too few documents in the rank range"}
         lines = [
             *(f"left out: {count:,} {reason}" for reason, count in self.left_out.items()),
             f"{self.queries:,} queries with {self.answers:,} answers: {self.kept:,} negatives of {self.candidates:,} candidates",
             *(f"dropped by {name}: {count:,}" for name, count in self.dropped.items()),
-            f"good and not needed: {self.spare:,}",
-            f"queries that are a document themselves: {self.itself:,}",
-            f"queries with too few negatives: {self.short:,}, of which without any: {self.empty:,}",
+            f"acceptable, but not needed: {self.spare:,}",
+            f"queries that are also a document: {self.itself:,}",
+            f"queries with too few negatives: {self.short:,} ({self.empty:,} have none)",
         ]
         return lines + [
             f"  mostly because of {means.get(name, name)}: {count:,}" for name, count in self.short_by.items()

@@ -1,6 +1,6 @@
-"""Vectors that are computed once: a store on disk, addressed by content.
+"""A store of vectors on disk, addressed by content: each is computed once.
 
-Letters in shapes: n texts asked for, m rows of the store, G width.
+Letters in shapes: n texts, m rows of the store, G width.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ from ..io.atomic import append, as_output_error, write_file
 from ..io.console import progress_bar
 from ..io.documents import read_json
 from ..io.lock import alone
+from ..ranking.nearest import refuse_not_finite
 
 Keys = NDArray[np.bytes_]
 Rows = NDArray[np.int64]
 Dtype = Literal["float16", "float32"]
 Floats = NDArray[np.floating[Any]]
 
-SHARD = 4096  # rows that are computed, and made durable, at once; what a kill can cost
-_WIDEST = 1 << 24  # numbers of a vector
+SHARD = 4096  # rows that are computed and written to disk together; a kill loses at most as many
+_WIDEST = 1 << 24  # largest width that is believed
 _RECORD = np.dtype([("key", "S16"), ("check", "<u8")])
 
 
 def keys_of(texts: Sequence[str]) -> Keys:
-    """128-bit hashes of texts, exactly as they are, [n]."""
+    """Return 128-bit hashes of texts, exactly as they are, [n]."""
     return _keys(text.encode("utf-8", "surrogatepass") for text in texts)
 
 
 def keys_of_pairs(pairs: Sequence[tuple[str, str]]) -> Keys:
-    """128-bit hashes of pairs of texts, [n]."""
+    """Return 128-bit hashes of pairs of texts, [n]."""
     encoded = ((a.encode("utf-8", "surrogatepass"), b.encode("utf-8", "surrogatepass")) for a, b in pairs)
     return _keys(b"%d\0%b%b" % (len(a), a, b) for a, b in encoded)
 
@@ -47,14 +48,14 @@ def keys_of_pairs(pairs: Sequence[tuple[str, str]]) -> Keys:
 class Store:
     """Vectors by key, in a folder that grows and is never rewritten.
 
-    A shard is written, made durable and only then entered into the index with a checksum a row, so that a kill costs one
-    shard at most and a torn tail is found and dropped. Any number of processes may read; one at a time writes, and the
-    others wait for it.
+    A shard is written to disk before its keys are, each key with a checksum of its row. So a kill costs one shard at most,
+    and an incomplete end is detected and dropped. Any number of processes may read; one at a time writes, and the others
+    wait for it.
 
     Args:
-        folder: where spaces of vectors are kept.
-        space: what makes a vector, besides its text: hashes of the model and of how texts are read.
-        dtype: float16 halves the file; a cosine is then right to about 1e-3.
+        folder: holds a subfolder for each space of vectors.
+        space: identifies what determines a vector besides its text: hashes of the model and of how it reads texts.
+        dtype: float16 halves the file; cosines are then exact to about 1e-3.
 
     >>> import tempfile
     >>> store = Store(Path(tempfile.mkdtemp()), "lengths")
@@ -66,7 +67,7 @@ class Store:
     folder: Path
     space: str
     dtype: Dtype = "float32"
-    computed: int = 0  # rows that this object had to compute
+    computed: int = 0  # number of rows that this object computed
     _keys: Keys = field(default_factory=lambda: np.empty(0, "S16"), repr=False)
     _order: Rows = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
 
@@ -79,14 +80,14 @@ class Store:
 
     @property
     def vectors(self) -> Floats:
-        """Every vector, memory-mapped, [m, G]."""
+        """Return all vectors, memory-mapped, [m, G]."""
         if not len(self):
             return np.empty((0, self._width() or 0), self.dtype)
         vectors: Floats = np.memmap(self._file("vectors"), self.dtype, "r", shape=(len(self), self._width() or 0))
         return vectors
 
     def find(self, keys: Keys) -> Rows:
-        """The row of each key, [n]; -1 where there is none."""
+        """Return the row of each key, [n]; -1 for a key that the store lacks."""
         if not len(self):
             return np.full(len(keys), -1)
         at = np.searchsorted(self._keys, keys, sorter=self._order).clip(max=len(self) - 1)
@@ -94,22 +95,22 @@ class Store:
         return np.where(self._keys[rows] == keys, rows, -1)
 
     def fill(self, keys: Keys, compute: Callable[[Rows], Floats], progress: str | None = None) -> Rows:
-        """The row of each key, [n], after what is missing has been computed, each distinct key once.
+        """Return the row of each key, [n]; missing vectors are computed first, each distinct key once.
 
         Args:
-            keys: what is wanted, [n].
-            compute: positions in `keys`, [s], to their vectors, [s, G].
-            progress: what to call the bar; None shows none.
+            keys: of the vectors, [n].
+            compute: returns the vectors, [s, G], of positions in `keys`, [s].
+            progress: label of the progress bar; None shows none.
 
         Raises:
-            DataError: a vector that is not finite, or of another width.
+            DataError: a vector is not finite, or has another width.
             OutputError: the folder cannot be written.
         """
         rows = self.find(keys)
         if (rows >= 0).all():
             return rows
         with as_output_error(self.folder):
-            busy = f"waiting for another process that fills {self.folder}"
+            busy = f"waiting for another process that is writing vectors to {self.folder}"
             with alone(self._file("lock"), busy, seconds=2.0, patient=True):
                 self._read()
                 missing = np.flatnonzero(self.find(keys) < 0)
@@ -127,10 +128,9 @@ class Store:
         width = self._width()
         if vectors.ndim != 2 or len(vectors) != len(keys) or width not in (None, vectors.shape[1]):
             expected = f"({len(keys)}, {'width' if width is None else width})"
-            raise DataError(f"a model gave vectors of shape {vectors.shape}, and {expected} is expected")
+            raise DataError(f"the model returned vectors of shape {vectors.shape}; expected {expected}")
         stored = np.ascontiguousarray(vectors, self.dtype)
-        if not np.isfinite(stored).all():
-            raise DataError(f"a model gave a vector that is not finite as {self.dtype}: is it trained, and in range?")
+        refuse_not_finite(stored, f"texts as {self.dtype}")
         if width is None:
             write_file(self._file("about.json"), json.dumps({"width": vectors.shape[1]}).encode())
         records = np.empty(len(keys), _RECORD)
@@ -140,7 +140,7 @@ class Store:
         self.computed += len(keys)
 
     def _read(self) -> None:
-        """Read the index as far as it is whole."""
+        """Read the keys up to the last complete row."""
         width = self._width()
         if width is None:
             return
@@ -154,7 +154,7 @@ class Store:
         self._order = np.argsort(self._keys)
 
     def _cut(self) -> None:
-        """Drop what a killed writer left behind the last whole row."""
+        """Remove what a killed writer left after the last complete row."""
         row = (self._width() or 0) * np.dtype(self.dtype).itemsize
         for name, size in (("keys", _RECORD.itemsize), ("vectors", row)):
             if _size(self._file(name)) > size * len(self):
@@ -168,7 +168,7 @@ class Store:
         except (OSError, ValueError, KeyError, TypeError):
             width = None
         if type(width) is not int or not 0 < width <= _WIDEST:
-            raise DataError(f"{self.folder} is not a store of vectors: remove it, and it is computed anew") from None
+            raise DataError(f"{self.folder} is not a store of vectors; remove it, and it is computed again") from None
         return width
 
     def _file(self, name: str) -> Path:

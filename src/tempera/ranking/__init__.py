@@ -1,1 +1,1 @@
-"""Exact search, metrics, intervals and calibration: what both worlds are judged by."""
+"""Exact search, metrics, intervals and calibration: the evaluation of both texts and recommenders."""

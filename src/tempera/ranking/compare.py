@@ -1,4 +1,4 @@
-"""What a mean and a difference between two systems are worth."""
+"""Intervals of means, and tests of differences between two systems."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean of a - b over queries, and the interval that holds it with the stated confidence."""
+    """A mean over queries, of a metric or of a difference, with its interval at the stated confidence."""
 
     mean: float
     low: float
@@ -24,7 +24,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A difference between two systems, and the chance `p` of one as large if their names were given at random."""
+    """A difference between two systems, and the p-value of a randomisation test that swaps them at random."""
 
     difference: Difference
     p: float
@@ -32,36 +32,34 @@ class Comparison:
 
     @property
     def real(self) -> bool:
-        """Whether the interval excludes 0 and the test rejects chance at the same level."""
-        found = self.difference
-        return not found.low <= 0 <= found.high and self.p < 1 - found.confidence + 1e-12
+        """Return whether the interval excludes 0 and the test rejects chance at the same level."""
+        d = self.difference
+        return not d.low <= 0 <= d.high and self.p < 1 - d.confidence + 1e-12
 
     def sentence(self, ours: str, theirs: str, metric: str) -> str:
-        """The verdict in plain words.
+        """Return the verdict as a sentence.
 
         >>> Comparison(Difference(0.02, 0.01, 0.03, 0.95), 0.002, 300).sentence("a", "b", "ndcg@10")
         'a is better than b in ndcg@10 by 0.0200 (95 % interval 0.0100 to 0.0300, p = 0.0020, 300 queries)'
         """
-        found = self.difference
-        worse = self.real and found.mean < 0
-        low, high = (-found.high, -found.low) if worse else (found.low, found.high)  # of what the sentence says
-        facts = f"{100 * found.confidence:g} % interval {low:.4f} to {high:.4f}"
+        d = self.difference
+        worse = self.real and d.mean < 0
+        low, high = (-d.high, -d.low) if worse else (d.low, d.high)  # with the sign of the sentence
+        facts = f"{100 * d.confidence:g} % interval {low:.4f} to {high:.4f}"
         facts += f", p = {self.p:.4f}, {self.queries:,} queries"
         if not self.real:
-            return f"{ours} and {theirs} are not shown to differ in {metric}: {found.mean:+.4f} may be chance ({facts})"
-        return (
-            f"{ours} is {'worse' if worse else 'better'} than {theirs} in {metric} by {abs(found.mean):.4f} ({facts})"
-        )
+            return f"{ours} and {theirs} are not shown to differ in {metric}: {d.mean:+.4f} may be chance ({facts})"
+        return f"{ours} is {'worse' if worse else 'better'} than {theirs} in {metric} by {abs(d.mean):.4f} ({facts})"
 
     def json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return the comparison as a JSON object."""
         return {**asdict(self.difference), "p": self.p, "queries": self.queries, "real": self.real}
 
 
 def bootstrap(
     a: Floats, b: Floats | None = None, confidence: float = 0.95, draws: int = 10_000, seed: int = 0
 ) -> Difference:
-    """Percentile bootstrap of the mean paired difference, or of a mean (Efron and Tibshirani 1993, chapter 13).
+    """Return the percentile bootstrap of the mean paired difference, or of a mean (Efron and Tibshirani 1993, chapter 13).
 
     >>> difference = bootstrap(np.array([1.0, 0.5, 0.75]), np.array([0.0, 0.0, 0.25]))
     >>> round(difference.mean, 3), difference.low > 0
@@ -78,13 +76,13 @@ def bootstrap(
 def bootstrap_columns(
     values: Floats, groups: NDArray[np.int64] | None = None, confidence: float = 0.95, draws: int = 1000, seed: int = 0
 ) -> list[Difference]:
-    """Percentile bootstrap of the mean of each column, [n, m], from the same resamples of rows.
+    """Return the percentile bootstrap of the mean of each column, [n, m], from the same resamples of rows.
 
-    Rows of one group, [n], such as the queries of one user, are drawn together: they are not independent, and drawn one by
-    one they would seem to say more than they do (Davison and Hinkley 1997, section 3.8).
+    Rows of one group, [n], such as the queries of one user, are drawn together, because they are not independent; drawn one
+    by one, they would make the intervals too narrow (Davison and Hinkley 1997, section 3.8).
 
-    >>> [found] = bootstrap_columns(np.array([[1.0], [1.0], [0.0]]), np.array([7, 7, 4]))
-    >>> round(found.mean, 3), found.low, found.high
+    >>> [mean] = bootstrap_columns(np.array([[1.0], [1.0], [0.0]]), np.array([7, 7, 4]))
+    >>> round(mean.mean, 3), mean.low, mean.high
     (0.667, 0.0, 1.0)
     """
     totals = resampled(np.column_stack([values, np.ones(len(values))]), groups, draws, seed)
@@ -93,7 +91,7 @@ def bootstrap_columns(
 
 
 def resampled(values: Floats, groups: NDArray[np.int64] | None = None, draws: int = 1000, seed: int = 0) -> Floats:
-    """Sums of the columns of `draws` resamples of the rows, [n, m] -> [draws, m]; rows of one group, [n], come together.
+    """Return the column sums of `draws` resamples of the rows, [n, m] -> [draws, m]; rows of one group, [n], are drawn together.
 
     >>> resampled(np.ones((3, 1)), draws=2).tolist()
     [[3.0], [3.0]]
@@ -110,17 +108,17 @@ def resampled(values: Floats, groups: NDArray[np.int64] | None = None, draws: in
 
 
 def interval(value: float, draws: Floats, confidence: float) -> Difference:
-    """A value with the percentile interval of its resamples."""
+    """Return a value with the percentile interval of its resamples."""
     tail = (1 - confidence) / 2
     low, high = np.quantile(draws, [tail, 1 - tail])
     return Difference(value, float(low), float(high), confidence)
 
 
 def sign_flip(a: Floats, b: Floats, draws: int = 10_000, seed: int = 0) -> float:
-    """Two-sided p-value of the mean paired difference when each query's two systems change places at random.
+    """Return the two-sided p-value of the mean paired difference if each query's two systems are swapped at random.
 
-    p = (1 + draws with |mean| as large) / (1 + draws): Fisher's randomisation test (Smucker et al. 2007), which needs
-    no distribution of the differences.
+    p = (1 + draws with |mean| as large) / (1 + draws): Fisher's randomisation test (Smucker et al. 2007), which
+    assumes no distribution of the differences.
 
     >>> sign_flip(np.ones(20), np.zeros(20)) < 0.001, sign_flip(np.ones(20), np.ones(20))
     (True, 1.0)
@@ -136,7 +134,7 @@ def sign_flip(a: Floats, b: Floats, draws: int = 10_000, seed: int = 0) -> float
 
 
 def compare(a: Mapping[str, Floats], b: Mapping[str, Floats], draws: int = 10_000) -> dict[str, Comparison]:
-    """Two systems' scores of the same queries, metric by metric."""
+    """Compare two systems' scores of the same queries, metric by metric."""
     return {
         name: Comparison(bootstrap(x, b[name], draws=draws), sign_flip(x, b[name], draws), len(x))
         for name, x in a.items()
@@ -144,6 +142,6 @@ def compare(a: Mapping[str, Floats], b: Mapping[str, Floats], draws: int = 10_00
 
 
 def _blocks(draws: int, width: int) -> list[int]:
-    """Sizes of blocks of draws, so that memory stays small however many there are."""
+    """Return sizes of blocks of draws that keep the memory small, however many draws there are."""
     parts = np.array_split(np.empty(draws), max(1, draws * width // 1_000_000))
     return [len(part) for part in parts if len(part)]

@@ -1,4 +1,4 @@
-"""Metrics of rankings, vectorised; the definitions are trec_eval's.
+"""Vectorised metrics of rankings, with trec_eval's definitions.
 
 Letters in shapes: q queries, K depth of the ranking, r relevant documents of all queries.
 """
@@ -30,37 +30,38 @@ class Relevant:
 
     @classmethod
     def of(cls, docs: Sequence[Sequence[int]]) -> Relevant:
-        """Equally relevant documents of each query."""
+        """Return equally relevant documents of each query."""
         query = np.repeat(np.arange(len(docs)), [len(d) for d in docs])
         doc = np.array([d for row in docs for d in row], np.int64)
         return cls(len(docs), query, doc, np.ones(len(doc)))
 
     def gains(self, ranked: Ints) -> Floats:
-        """Gains of ranked documents, [q, K] -> [q, K]; 0 where not relevant or where the ranking holds -1."""
+        """Return the gains of ranked documents, [q, K] -> [q, K]; 0 where not relevant or where the ranking holds -1."""
         if not len(self.doc):
             return np.zeros(ranked.shape)
         size = int(max(self.doc.max(initial=0), ranked.max(initial=0))) + 1
         keys = self.query * size + self.doc
         order = np.argsort(keys)
-        wanted = np.arange(len(ranked))[:, None] * size + ranked
-        at = np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)
-        found = (keys[order[at]] == wanted) & (ranked >= 0)
-        gains: Floats = np.where(found, self.gain[order[at]], 0.0)
+        pairs = np.arange(len(ranked))[:, None] * size + ranked
+        at = np.searchsorted(keys, pairs, sorter=order).clip(max=len(keys) - 1)
+        relevant = (keys[order[at]] == pairs) & (ranked >= 0)
+        gains: Floats = np.where(relevant, self.gain[order[at]], 0.0)
         return gains
 
     def counts(self) -> Ints:
-        """Relevant documents of each query, [q]."""
+        """Return the number of relevant documents of each query, [q]."""
         return np.bincount(self.query, minlength=self.queries)
 
 
 def evaluate(ranked: Ints, relevant: Relevant, metrics: Sequence[str] = DEFAULT_METRICS) -> dict[str, Floats]:
-    """Each metric for each query.
+    """Return each metric for each query.
 
-    ndcg@k: DCG_k = sum gain / log2(rank + 1), over the DCG of the best ranking (Jarvelin and Kekalainen 2002);
-    mrr@k: 1 / rank of the first relevant document, 0 below k; recall@k, precision@k: share found, share right;
-    hit@k: whether one was found; map@k: the sum of precisions at the relevant ranks to k, over all relevant documents.
-    A query without relevant documents counts 0. trec_eval puts equal scores in falling order of the documents' ids, and
-    `tempera.ranking.nearest.top` in the order of the corpus: order a corpus by falling id and the two agree.
+    ndcg@k is DCG_k = sum gain / log2(rank + 1), over the DCG of the best ranking (Jarvelin and Kekalainen 2002); mrr@k is
+    1 / rank of the first relevant document, 0 below k; recall@k is the share of the relevant documents within k, precision@k
+    the share of the first k that is relevant; hit@k is 1 if the first k hold a relevant document; map@k is the sum of the
+    precisions at the relevant ranks up to k, over the number of relevant documents. A query without relevant documents
+    counts 0. trec_eval orders equal scores by descending document id, `tempera.ranking.nearest.top` by corpus position: sort
+    the corpus by descending id and the two agree.
 
     Args:
         ranked: corpus positions, best first, [q, K]; -1 where a ranking is shorter.
@@ -75,10 +76,10 @@ def evaluate(ranked: Ints, relevant: Relevant, metrics: Sequence[str] = DEFAULT_
 
 
 def parsed(name: str) -> tuple[str, int]:
-    """Kind and depth of a metric.
+    """Return the kind and the depth of a metric.
 
     Raises:
-        ConfigError: there is none of this name.
+        ConfigError: an unknown name.
     """
     kind, _, depth = name.partition("@")
     if kind not in _METRICS or not depth.isdecimal() or int(depth) < 1:

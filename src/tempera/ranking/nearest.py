@@ -1,6 +1,6 @@
-"""Exact nearest neighbours, in blocks: memory does not grow with the documents, nor with the queries but for the answer.
+"""Exact nearest neighbours, in blocks: apart from the result, memory does not grow with the documents or the queries.
 
-Letters in shapes: q queries, c documents, D width, k how many are wanted, e pairs that are left out.
+Letters in shapes: q queries, c documents, D width, k documents per query, e excluded pairs.
 """
 
 from __future__ import annotations
@@ -17,19 +17,36 @@ _WIDTH = 4096  # documents at once: with 1,024 queries the scores stay within th
 _CELLS = 1 << 22  # scores held at once
 
 
+def refuse_not_finite(embeddings: NDArray[np.floating], of: str) -> None:
+    """Raise DataError if embeddings, [n, D], hold a NaN or an infinity.
+
+    >>> refuse_not_finite(np.array([[0.0], [np.nan]]), "queries")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    tempera.errors.DataError: the embeddings of queries are not finite (1 of 2, the first is row 1): the model has ...
+    """
+    wrong = ~np.isfinite(embeddings).all(1)
+    if wrong.any():
+        raise DataError(
+            f"the embeddings of {of} are not finite ({wrong.sum():,} of {len(wrong):,}, the first is row {wrong.argmax()}): "
+            "the model has diverged; lower train.learning_rate, or take another model"
+        )
+
+
 def top(
     queries: Floats, docs: NDArray[np.floating], k: int, block: int = 1024, without: tuple[Ints, Ints] | None = None
 ) -> tuple[Floats, Ints]:
-    """Scores and positions of the k documents with the highest inner product, best first, [q, min(k, c)] each.
+    """Return scores and positions of the k documents with the highest inner product, best first, [q, min(k, c)] each.
 
-    Equal scores come in the order of the documents. Where fewer than k documents are allowed, the rest is -inf at -1.
+    Equal scores come in the order of the documents. Where fewer than k documents are allowed, the rest has score -inf and
+    position -1.
 
     Args:
         queries: [q, D].
         docs: [c, D]; float16 and memory-mapped files are read block by block.
-        k: how many.
-        block: queries at once.
-        without: rows of queries, rising, and of documents that are no answer to them, [e] each.
+        k: number of documents for each query.
+        block: largest number of queries at once.
+        without: excluded pairs, as positions of queries, ascending, and of documents, [e] each.
 
     >>> scores, positions = top(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32), 1)
     >>> positions.tolist()
@@ -43,16 +60,16 @@ def top(
     width = max(_WIDTH, k)
     block = max(1, min(block, _CELLS // width))
     for start in range(0, len(queries), block):
-        rows = slice(start, start + block)
-        out = None if without is None else _of_rows(without, start, start + block)
-        scores[rows], positions[rows] = _top(np.ascontiguousarray(queries[rows], np.float32), docs, k, width, out)
+        part = slice(start, start + block)
+        excluded = None if without is None else _of_queries(without, start, start + block)
+        scores[part], positions[part] = _top(np.ascontiguousarray(queries[part], np.float32), docs, k, width, excluded)
     if without is not None:
         positions[np.isneginf(scores)] = -1
     return scores, positions
 
 
 def top_of(scores: Floats, k: int) -> tuple[Floats, Ints]:
-    """The k highest of each row of scores, best first, [q, c] -> [q, k] each; equal scores in the order of columns.
+    """Return the k highest of each row of scores, best first, [q, c] -> [q, k] each; equal scores in the order of columns.
 
     Raises:
         DataError: a row where NaN leaves too few scores.
@@ -62,9 +79,9 @@ def top_of(scores: Floats, k: int) -> tuple[Floats, Ints]:
     rows, columns = np.divmod(flat, scores.shape[1])
     count = np.bincount(rows, minlength=len(scores))
     if (count < k).any():
-        raise DataError(f"row {int((count < k).argmax())} holds scores that are no numbers (NaN)")
+        raise DataError(f"row {int((count < k).argmax())} of the scores has NaN")
     place = np.arange(len(rows)) - np.repeat(count.cumsum() - count, count)
-    falling = np.full((len(scores), int(count.max(initial=k))), np.inf, np.float32)  # what is inside, then nothing
+    falling = np.full((len(scores), int(count.max(initial=k))), np.inf, np.float32)  # padded with inf
     positions = np.zeros(falling.shape, np.int64)
     falling[rows, place], positions[rows, place] = -scores.reshape(-1)[flat], columns
     kept = np.argsort(falling, axis=1, kind="stable")[:, :k]
@@ -72,7 +89,7 @@ def top_of(scores: Floats, k: int) -> tuple[Floats, Ints]:
 
 
 def _bound(scores: Floats, k: int) -> Floats:
-    """What the k highest of each row reach, [q, 1]: the k-th highest of the maxima of at least k groups of columns."""
+    """Return a lower bound of the k highest of each row, [q, 1]: the k-th highest of the maxima of at least k column groups."""
     groups = min(scores.shape[1], max(4 * k, 1024))
     maxima = scores[:, :groups].copy()
     for start in range(groups, scores.shape[1] - groups + 1, groups):
@@ -80,17 +97,17 @@ def _bound(scores: Floats, k: int) -> Floats:
     return np.partition(maxima, groups - k, axis=1)[:, groups - k, None]
 
 
-def _of_rows(without: tuple[Ints, Ints], start: int, stop: int) -> tuple[Ints, Ints]:
-    """The pairs of some queries, counted from the first of them, by rising document."""
-    found = slice(*np.searchsorted(without[0], (start, stop)))
-    order = np.argsort(without[1][found], kind="stable")
-    return without[0][found][order] - start, without[1][found][order]
+def _of_queries(without: tuple[Ints, Ints], start: int, stop: int) -> tuple[Ints, Ints]:
+    """Return the pairs of the queries from `start` to `stop`, counted from `start`, by ascending document."""
+    part = slice(*np.searchsorted(without[0], (start, stop)))
+    order = np.argsort(without[1][part], kind="stable")
+    return without[0][part][order] - start, without[1][part][order]
 
 
 def _top(
     queries: Floats, docs: NDArray[np.floating], k: int, width: int, without: tuple[Ints, Ints] | None
 ) -> tuple[Floats, Ints]:
-    """One block of queries: only what beats a row's k-th best so far is kept, and put in order now and then."""
+    """Search for one block of queries, keeping only the scores that beat a row's k-th best so far."""
     buffer = np.empty((len(queries), width), np.float32)
     best = _Best(len(queries), k)
     for start in range(0, len(docs), width):
@@ -104,7 +121,7 @@ def _top(
 
 
 class _Best:
-    """The k best of every row so far, and what has beaten the k-th since it was last put in order."""
+    """The k best of every row so far, and the candidates that have beaten the k-th since the last merge."""
 
     def __init__(self, rows: int, k: int) -> None:
         self.k = k
@@ -114,11 +131,11 @@ class _Best:
         self.count = np.zeros(rows, np.int64)  # waiting in each row
 
     def offer(self, scores: Floats, start: int) -> None:
-        """Scores of the documents from `start` on, [q, width]; all of them later than those before."""
+        """Add the scores of the documents from `start` on, [q, width]; they come after all earlier ones."""
         if self.scores.shape[1] < self.k:
             self.scores, self.positions = top_of(scores, self.k)
             return
-        # A tie with the k-th is no gain: the earlier document stands.
+        # A tie with the k-th changes nothing: the earlier document stays.
         flat = np.flatnonzero(scores > self.scores[:, -1:])
         rows, columns = np.divmod(flat, scores.shape[1])
         self.waiting.append((rows, scores.reshape(-1)[flat], columns + start))
@@ -127,7 +144,7 @@ class _Best:
             self.settle()
 
     def settle(self) -> tuple[Floats, Ints]:
-        """Put in order what waits."""
+        """Merge the waiting candidates and return scores and positions."""
         if self.count.any():
             rows = np.concatenate([rows for rows, _, _ in self.waiting])
             touched, number = np.unique(rows, return_counts=True)

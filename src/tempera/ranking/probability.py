@@ -1,4 +1,4 @@
-"""From a similarity to the probability that a document answers: a logistic curve, or a rising function of any form.
+"""Maps from a similarity to the probability of relevance: a logistic curve, or any increasing function.
 
 Letters in shapes: n pairs, u distinct scores, b blocks.
 """
@@ -14,30 +14,30 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-_STEPS = 100  # of Newton's method, which takes about ten
+_STEPS = 100  # limit of Newton's method, which takes about ten
 
 
 @dataclass(frozen=True)
 class Logistic:
     """P = 1 / (1 + exp(-(slope * score + intercept))).
 
-    1 / slope is by how much a similarity has to rise to make the odds e times as high.
+    A similarity that rises by 1 / slope multiplies the odds by e.
     """
 
     slope: float
     intercept: float
 
     def __call__(self, scores: Floats) -> Floats:
-        """Probabilities of scores."""
+        """Return the probabilities of scores."""
         return _sigmoid(self.slope * np.asarray(scores, np.float64) + self.intercept)
 
     @classmethod
     def fit(cls, scores: Floats, relevant: Mask) -> Logistic:
-        """The curve of the lowest log loss by Platt's targets, [n] each.
+        """Fit the curve of the lowest log loss with Platt's targets, [n] each.
 
-        Targets are (r + 1) / (r + 2) for the r relevant pairs and 1 / (w + 2) for the w others in place of 1 and 0, so that
-        separable pairs have a finite curve (Platt 1999). Newton's method with a halved step where a whole one does
-        not descend (Lin, Lin and Weng 2007).
+        The targets are (r + 1) / (r + 2) for the r relevant pairs and 1 / (w + 2) for the w others instead of 1 and 0, so that
+        separable pairs have a finite curve (Platt 1999). Newton's method halves a step that does not descend (Lin, Lin and
+        Weng 2007).
 
         >>> curve = Logistic.fit(np.array([0.1, 0.2, 0.7, 0.9]), np.array([False, False, True, True]))
         >>> curve(np.array([0.1, 0.5, 0.9])).round(2).tolist()
@@ -74,26 +74,26 @@ class Isotonic:
     probabilities: tuple[float, ...]
 
     def __call__(self, scores: Floats) -> Floats:
-        """Probabilities of scores."""
-        found: Floats = np.interp(scores, self.scores, self.probabilities)
-        return found
+        """Return the probabilities of scores."""
+        probabilities: Floats = np.interp(scores, self.scores, self.probabilities)
+        return probabilities
 
     @classmethod
     def fit(cls, scores: Floats, relevant: Mask) -> Isotonic:
-        """The rising function with the least squared error, [n] each (Zadrozny and Elkan 2002).
+        """Fit the increasing function with the least squared error, [n] each (Zadrozny and Elkan 2002).
 
-        The lowest score gets one relevant pair more and the highest one that is not, so that no probability is 0 or 1: a block
-        of m pairs at an end that are all alike then says 1 / (m + 1) or m / (m + 1).
+        The lowest score gets an extra relevant pair and the highest an extra irrelevant one, so that no probability is 0 or 1:
+        a block of m equal pairs at an end gets 1 / (m + 1) or m / (m + 1).
         """
         distinct, at = np.unique(scores, return_inverse=True)
         weight = np.bincount(at).astype(np.float64)
         right = np.bincount(at, relevant)
         right[0] += 1
-        np.add.at(weight, [0, -1], 1)  # which may be one score
+        np.add.at(weight, [0, -1], 1)  # both ends may be the same score
         first, value = rising(right / weight, weight)
         last = np.append(first[1:], len(distinct)) - 1
-        knots, which = np.unique(np.concatenate([first, last]), return_index=True)
-        return cls(tuple(distinct[knots].tolist()), tuple(np.concatenate([value, value])[which].tolist()))
+        knots, place = np.unique(np.concatenate([first, last]), return_index=True)
+        return cls(tuple(distinct[knots].tolist()), tuple(np.concatenate([value, value])[place].tolist()))
 
 
 Map = Logistic | Isotonic
@@ -101,15 +101,15 @@ MAPS: dict[str, Callable[[Floats, Mask], Map]] = {"logistic": Logistic.fit, "iso
 
 
 def constant(scores: Floats, relevant: Mask) -> Logistic:
-    """The share of relevant pairs, whatever the score: what a map has to beat."""
+    """Return the share of relevant pairs, whatever the score: the baseline of a map."""
     right, wrong = int(relevant.sum()), int((~relevant).sum())
     return Logistic(0.0, float(np.log((right + 1) / (wrong + 1))))
 
 
 def rising(values: Floats, weight: Floats) -> tuple[NDArray[np.int64], Floats]:
-    """The nearest rising values by weighted squares, as blocks of equal ones: where each begins, and its value, [b] each.
+    """Return the nearest increasing values by weighted squares, as blocks of equal ones: their starts and values, [b] each.
 
-    Neighbours that fall are replaced by their mean until none is left (Ayer et al. 1955).
+    Decreasing neighbours are replaced by their mean until none is left (Ayer et al. 1955).
 
     >>> [part.tolist() for part in rising(np.array([1.0, 3.0, 2.0, 4.0]), np.ones(4))]
     [[0, 1, 3], [1.0, 2.5, 4.0]]
@@ -125,5 +125,5 @@ def rising(values: Floats, weight: Floats) -> tuple[NDArray[np.int64], Floats]:
 
 
 def _sigmoid(z: Floats) -> Floats:
-    p: Floats = np.exp(-np.logaddexp(0, -z))  # which neither overflows nor rounds small ones to 0
+    p: Floats = np.exp(-np.logaddexp(0, -z))  # neither overflows nor rounds small values to 0
     return p

@@ -1,10 +1,10 @@
-"""A retrieval task: queries, a corpus, and which documents answer which query."""
+"""Options of the evaluation, and the metrics of one system's ranking."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,31 +16,43 @@ from .metrics import DEFAULT_METRICS, Relevant, evaluate
 from .nearest import top
 
 DEPTH = 100
+MOST = 1500  # queries of validation, and of test, unless a number is given
+LEAST_TO_CHOOSE = 50  # validation queries; by fewer nothing is chosen
+Part = Literal["validation", "test"]  # what is held out: to choose by, and to report on
 
 
 def depth_of(metrics: Sequence[str]) -> int:
-    """How deep to rank for some metrics; 100 at least."""
+    """Return the depth to rank to for some metrics, at least 100."""
     return max([DEPTH, *(int(name.partition("@")[2]) for name in metrics)])
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is held out and how it is judged.
+    """Options of the evaluation on held-out queries.
 
     Args:
-        queries: distinct queries to hold out, at most half of those there are.
-        metrics: any of ndcg, mrr, recall, precision, hit and map, each with a depth.
-        bm25: whether BM25 is tuned and ranked beside the trained model.
-        baselines: whether popularity, item-kNN, EASE and transition counts are ranked beside a recommender.
-        cold_items: share of the items that a recommender is not trained on, and asked for as new ones.
-        budget: most of the time that evaluation on the way may take, as a share; one that would take more is left out, and
+        queries: number of distinct test queries, at most half of the queries that may be asked. None is a tenth of all distinct
+            queries, at most 1,500, and at most a quarter of those that may be asked; or all queries of a file named for the test.
+        validation: number of distinct queries to choose by, counted in the same way; with 0 there are none, and evaluations
+            during training ask the test queries. A recommender asks at most this many validation events, 1,500 by default.
+        seed: seed of the choice of held-out queries; `train.seed` does not move it.
+        shared_documents: "drop" leaves out of training every pair whose document answers a held-out query; "keep"
+            trains on them, as the splits of many public data sets do, which raises the scores. Queries are never shared.
+        metrics: any of ndcg, mrr, recall, precision, hit and map, each with a depth, such as ndcg@10.
+        bm25: tune BM25 on training queries and report it beside the trained model.
+        baselines: report popularity, item-kNN, EASE and transition counts beside a recommender.
+        cold_items: share of the items to withhold from a recommender's training and to evaluate as new items.
+        budget: largest share of the time for evaluation during training; an evaluation that would exceed it is skipped and
             counted. 1 is no limit.
-        corpus: documents that are ranked on the way: all that are relevant, those that the untrained model confuses with them, and
-            others at random. None ranks all, as the first and the last evaluation do. On fewer, scores are too high; by how
-            much is measured on the untrained model.
+        corpus: number of documents to rank during training: all relevant ones, those that the untrained model confuses with
+            them, and random others. None ranks all, as the first and the last evaluation do. Scores on fewer documents are too
+            high; the bias is measured on the untrained model.
     """
 
-    queries: Annotated[int, Field(gt=0)] = 1500
+    queries: Annotated[int, Field(gt=0)] | None = None
+    validation: Annotated[int, Field(ge=0)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    shared_documents: Literal["drop", "keep"] = "drop"
     metrics: tuple[str, ...] = DEFAULT_METRICS
     bm25: bool = True
     baselines: bool = False
@@ -51,42 +63,42 @@ class Evaluation:
     def __post_init__(self) -> None:
         if not self.metrics:
             raise ConfigError("metrics is empty; give at least one, such as ndcg@10")
-        evaluate(np.zeros((1, 1), np.int64), Relevant.of([[0]]), self.metrics)  # a wrong name is told before a long run
+        evaluate(np.zeros((1, 1), np.int64), Relevant.of([[0]]), self.metrics)  # refuse a wrong name before a long run
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """What one system found, judged."""
+    """A system's ranked documents, and its metrics for each query."""
 
     ranked: NDArray[np.int64]  # [q, K] corpus positions, best first
     per_query: dict[str, NDArray[np.float64]]  # each [q]
 
     @classmethod
     def of(cls, ranked: NDArray[np.int64], relevant: Relevant, metrics: Sequence[str]) -> Ranking:
-        """Judge a ranking."""
+        """Evaluate a ranking."""
         return cls(ranked, evaluate(ranked, relevant, metrics))
 
     @classmethod
     def by_vectors(
         cls, queries: NDArray[np.float32], docs: NDArray[np.float32], relevant: Relevant, metrics: Sequence[str]
     ) -> Ranking:
-        """Judge the nearest documents of query vectors, by inner product; [q, D] and [c, D]."""
+        """Evaluate the nearest documents of query vectors by inner product; [q, D] and [c, D]."""
         return cls.of(top(queries, docs, depth_of(metrics))[1], relevant, metrics)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Means over queries."""
+        """Return the means over queries."""
         return {name: float(values.mean()) for name, values in self.per_query.items()}
 
     def intervals(self) -> dict[str, Difference]:
-        """Means with the intervals that hold them."""
+        """Return the means with their intervals."""
         return {name: bootstrap(values) for name, values in self.per_query.items()}
 
     def against(self, other: Ranking) -> dict[str, Comparison]:
-        """This system's scores less those of another one for the same queries."""
+        """Compare this system with another one on the same queries."""
         return compare(self.per_query, other.per_query)
 
     def first_right(self, relevant: Relevant) -> NDArray[np.int64]:
-        """Rank of each query's first relevant document, from 1, [q]; 0 where none was found."""
+        """Return the rank of each query's first relevant document, from 1, [q]; 0 where none was ranked."""
         hit = relevant.gains(self.ranked) > 0
         return np.where(hit.any(1), hit.argmax(1) + 1, 0)

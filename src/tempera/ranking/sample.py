@@ -1,4 +1,4 @@
-"""Evaluation that fits into training: a smaller corpus with a known bias, and a budget of time.
+"""Cheap evaluation during training: a smaller corpus with a known bias, and a budget of time.
 
 Letters in shapes: q queries, c documents, s sampled documents, K depth of a ranking, D width.
 """
@@ -23,18 +23,18 @@ Vectors = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Sample:
-    """Part of a corpus that holds every relevant document; scores on it are too high, `bias` says by how much."""
+    """A part of a corpus that holds every relevant document; scores on it are too high, by `bias`."""
 
     docs: Ints  # [s] positions in the corpus, rising
-    relevant: Relevant  # counts documents as in `docs`
+    relevant: Relevant  # by positions in `docs`
     positives: int  # distinct relevant documents among them
-    hardest: int  # documents that are there because a ranking put them high
+    hardest: int  # documents taken from the top of a ranking
 
     def bias(self, queries: Vectors, docs: Vectors, metrics: Sequence[str], full: Relevant) -> dict[str, float]:
-        """Each metric on the sample less the same on the whole corpus, for one model's unit vectors, [q, D] and [c, D].
+        """Return each metric on the sample less that on the whole corpus, for one model's unit vectors, [q, D] and [c, D].
 
-        Measured on the untrained model it says how far the numbers of training stand above those of the whole corpus;
-        it shrinks as the model gets better, so it does not correct them.
+        Measured on the untrained model, it estimates how much the metrics during training exceed those of the whole corpus. It
+        shrinks as the model improves, so it does not correct them.
         """
         small = Ranking.by_vectors(queries, docs[self.docs], self.relevant, metrics).metrics
         whole = Ranking.by_vectors(queries, docs, full, metrics).metrics
@@ -44,13 +44,15 @@ class Sample:
 def sample_corpus(
     relevant: Relevant, corpus: int, size: int, ranked: Ints | None = None, share: float = 0.5, seed: int = 0
 ) -> Sample:
-    """Every relevant document, then the hardest ones of a ranking, then others at random, `size` in all.
+    """Return a sample of every relevant document, then the hardest ones of a ranking, then random others, `size` in all.
 
     Args:
         corpus: number of documents.
-        size: documents to keep; the relevant ones are kept even if they are more.
-        ranked: a ranking of the whole corpus, [q, K] with -1 for none: rank by rank, of all queries, its documents fill
-            up to `share` of the places that relevant ones leave. With them a sample is less biased than at random.
+        size: documents to keep; all relevant ones are kept even if they are more.
+        ranked: a ranking of the whole corpus, [q, K], padded with -1: its documents, rank by rank over all queries, fill up to
+            `share` of the places that the relevant ones leave. They make the sample less biased than random documents do.
+        share: largest share of these places that the ranking fills.
+        seed: seed of the random documents.
 
     Raises:
         ConfigError: a size below 1, or a share outside 0 to 1.
@@ -60,9 +62,9 @@ def sample_corpus(
     ([2, 5, 7], [2])
     """
     if size < 1:
-        raise ConfigError(f"a sample of {size} documents is asked for, and at least 1 is expected")
+        raise ConfigError(f"size is {size}, but a sample needs at least 1 document")
     if not 0 <= share <= 1:
-        raise ConfigError(f"a share of {share:g} hardest documents is asked for, and 0 to 1 is expected")
+        raise ConfigError(f"share is {share:g}, but the share of hardest documents must be from 0 to 1")
     chosen = np.zeros(corpus, bool)
     chosen[relevant.doc] = True
     positives = int(chosen.sum())
@@ -83,7 +85,7 @@ def sample_corpus(
 
 @dataclass
 class Budget:
-    """Evaluation for at most a share of the time: of evaluating and training together.
+    """A limit of the time for evaluation, as a share of the time for evaluation and training together.
 
     Args:
         share: from 0 (never) to 1 (always).
@@ -102,10 +104,10 @@ class Budget:
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
-            raise ConfigError(f"an evaluation budget of {self.share:g} is given, and a share from 0 to 1 is expected")
+            raise ConfigError(f"share is {self.share:g}, but an evaluation budget must be from 0 to 1")
 
     def allows(self, training: float) -> bool:
-        """Whether one more evaluation, after `training` seconds of training, would stay within the share."""
+        """Return whether one more evaluation, after `training` seconds of training, stays within the share."""
         after = self.spent + self.cost
         return self.share > 0 and after <= self.share * (training + after)
 

@@ -1,4 +1,4 @@
-"""How similarities are spread: pairs against random pairs; and whether they are spread at all."""
+"""Cosines of pairs beside those of random pairs, and signs of collapsed embeddings."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
-ALIKE = 0.99  # cosines above this are of vectors that no search tells apart
-FLAT = 0.02  # share of the dimensions below which the vectors lie on a line or two; those of sound runs were above 0.5
+ALIKE = 0.99  # vectors with a higher cosine cannot be told apart by a search
+FLAT = 0.02  # share of the dimensions below which the vectors lie on a line or two; healthy runs were above 0.5
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,12 @@ class Spread:
 
     pairs: Floats  # [n]
     random: Floats  # [n]
-    rank: float = np.inf  # effective, of the queries or the documents, the lower one
-    most: int = 1  # that it could be
+    rank: float = np.inf  # effective rank of the queries or of the documents, whichever is lower
+    most: int = 1  # largest possible rank
 
     @property
     def collapsed(self) -> str | None:
-        """What is wrong with vectors that have become alike: 95 % of the random pairs above 0.99, or a rank near 1."""
+        """Return the sign of a collapse, or None: 95 % of the random pairs have a cosine above 0.99, or the rank is near 1."""
         if len(self.random) > 1 and (low := float(np.quantile(self.random, 0.05))) > ALIKE:
             return f"95 % of the random pairs have a cosine above {low:.4f}"
         if self.rank < 1 + FLAT * (self.most - 1):
@@ -32,7 +32,7 @@ class Spread:
 
     @property
     def auc(self) -> float:
-        """The chance that a pair is more similar than a random pair (Mann and Whitney 1947); ties count half."""
+        """Return the probability that a pair is more similar than a random pair (Mann and Whitney 1947); ties count half."""
         values = np.concatenate([self.pairs, self.random])
         _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
         ranks = (counts.cumsum() - (counts - 1) / 2)[inverse]
@@ -40,7 +40,7 @@ class Spread:
         return float((ranks[:n].sum() - n * (n + 1) / 2) / (n * len(self.random)))
 
     def summary(self) -> dict[str, float]:
-        """Quantiles of both, the area under the curve, and the effective rank if it is known."""
+        """Return quantiles of both, the area under the curve, and the effective rank if it is known."""
         named = {"pairs": self.pairs, "random": self.random}
         quantiles = {f"{name}_{q}%": float(np.quantile(v, q / 100)) for name, v in named.items() for q in (5, 50, 95)}
         rank = {"effective_rank": self.rank} if np.isfinite(self.rank) else {}
@@ -48,7 +48,7 @@ class Spread:
 
 
 def spread(queries: Floats, docs: Floats, seed: int = 0) -> Spread:
-    """Spread of unit vectors, row i of both being a pair, [n, D] each; each query is also given one random other row."""
+    """Return the spread of unit vectors, [n, D] each, of which row i is a pair; each query also gets one random other document."""
     n = len(queries)
     other = (np.arange(n) + np.random.default_rng(seed).integers(1, max(2, n), n)) % n
     rank = min(effective_rank(queries), effective_rank(docs))
@@ -56,13 +56,13 @@ def spread(queries: Floats, docs: Floats, seed: int = 0) -> Spread:
 
 
 def effective_rank(vectors: Floats) -> float:
-    """exp of the entropy of the singular values' shares: over how many dimensions rows, [n, D], are spread.
+    """Return exp of the entropy of the singular values' shares: the number of dimensions that vectors, [n, D], occupy.
 
         p_k = sigma_k / sum(sigma),    rank = exp(-sum p_k log p_k)
 
-    From 1, all on one line, to min(n, D), or 0 for nothing but zeros (Roy and Vetterli 2007, eq. 3 and 4).
+    It is from 1, all on one line, to min(n, D), or 0 if all vectors are zero (Roy and Vetterli 2007, eq. 3 and 4).
 
-    >>> [round(effective_rank(np.float32(rows)), 4) for rows in (np.eye(3), np.ones((3, 2)), np.zeros((2, 2)))]
+    >>> [round(effective_rank(np.float32(x)), 4) for x in (np.eye(3), np.ones((3, 2)), np.zeros((2, 2)))]
     [3.0, 1.0, 0.0]
     """
     sigma = np.linalg.svd(vectors.astype(np.float64), compute_uv=False)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..errors import DataError
 from ..ranking.metrics import parsed
-from ..ranking.nearest import top_of
+from ..ranking.nearest import refuse_not_finite, top_of
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -89,9 +89,7 @@ def inner(queries: Floats, items: Floats) -> Scores:
         DataError: vectors with values that are not finite.
     """
     for side, vectors in (("queries", queries), ("items", items)):
-        if not np.isfinite(vectors).all():
-            row = int((~np.isfinite(vectors).all(1)).argmax())
-            raise DataError(f"vector {row} of the {side} holds a value that is not finite: the model has diverged")
+        refuse_not_finite(vectors, side)
     across = np.ascontiguousarray(items, np.float32).T
     scratch = np.empty((0, len(items)), np.float32)
 

@@ -26,7 +26,9 @@ from ..core.batch import Batch
 from ..core.frame import Frame
 from ..engine.batches import Draws
 from ..engine.distributed import ALONE, Group
-from ..errors import ConfigError, DataError, TemperaError
+from ..errors import ConfigError, DataError
+from ..ranking.nearest import refuse_not_finite
+from ..ranking.ranking import LEAST_TO_CHOOSE, MOST, Part
 from ..ranking.spread import spread
 from ..run.task import Judged, Sampler, Verdict
 from ..text.preview import visits_summary
@@ -69,8 +71,7 @@ class Recommendation:
     tower: FeatureTowers
 
     def __init__(self, config: Config, cache: Path) -> None:
-        self.config, options = config, config.train
-        self.seed = options.seed  # of the choice of what is asked on the way
+        self.config = config
         assert isinstance(config.data, Interactions | Handed)
         if not isinstance(config.tower, Features):
             raise ConfigError("tower.kind: users and items are embedded by their features: take kind: features")
@@ -87,7 +88,7 @@ class Recommendation:
         self.division = timeline.source.split(timeline)
         self.withheld: Withheld | None = None
         if share := config.evaluation.cold_items:
-            timeline, self.division, self.withheld = withhold(timeline, self.division, share, options.seed)
+            timeline, self.division, self.withheld = withhold(timeline, self.division, share, config.evaluation.seed)
             self.timeline = timeline
         self.division = _asking(self.division)
         train = self.division.train
@@ -130,6 +131,7 @@ class Recommendation:
             "pairs": len(self.timeline),
             "dropped": {**self.timeline.dropped, **self.division.counts},
             "train": int(self.division.train.sum()),
+            "validation": len(next(iter(self.validation.values()), ())),
             "queries": len(self.division.test[self.protocol]),
             "corpus": len(self.timeline.item_ids),
             "users": len(self.timeline.user_ids),
@@ -176,12 +178,24 @@ class Recommendation:
         """Nothing follows the towers."""
         return {}
 
-    def judge(self, whole: bool = True) -> Verdict:
-        """The towers as they are now, by the test of every protocol; on the way, by some of the validation."""
-        if not whole:
-            asked = self.division.validation or self.division.test
-            events = self._some(next(iter(asked.values())), self.config.evaluation.queries)
-            return self._verdict(events, self.item_vectors)[0]
+    @property
+    def chooses(self) -> bool:
+        """Return True if validation has enough events to choose by."""
+        return len(next(iter(self.validation.values()), ())) >= LEAST_TO_CHOOSE
+
+    @property
+    def validation(self) -> Mapping[str, Events]:
+        """The events to choose by, of each protocol; none where the split or `evaluation.validation` has none."""
+        return {} if self.config.evaluation.validation == 0 else self.division.validation
+
+    def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
+        """Ask the towers as they are now: the test by every protocol, or some of the validation by the first.
+
+        Without a validation its place is taken by some of the test. Items are never sampled, so `whole` changes nothing.
+        """
+        if part == "validation":
+            events = next(iter((self.validation or self.division.test).values()))
+            return self._verdict(self._some(events, self.config.evaluation.validation or MOST), self.item_vectors)[0]
         items = self.item_vectors
         found = {name: self._verdict(events, items) for name, events in self.division.test.items()}
         system = OURS[bool(self.reached)]
@@ -216,7 +230,7 @@ class Recommendation:
     def _some(self, events: Events, most: int) -> Events:
         if len(events) <= most:
             return events
-        chosen = np.random.default_rng(self.seed).choice(len(events), most, replace=False)
+        chosen = np.random.default_rng(self.config.evaluation.seed).choice(len(events), most, replace=False)
         return events[np.sort(chosen)]
 
     def _seen(self, events: Events) -> Histories:
@@ -341,6 +355,5 @@ def _asking(division: Division) -> Division:
 
 def _finite(vectors: Tensor) -> NDArray[np.float32]:
     found: NDArray[np.float32] = vectors.numpy()
-    if not np.isfinite(found).all():
-        raise TemperaError("training has left embeddings that are not finite: lower train.learning_rate")
+    refuse_not_finite(found, "users and items")
     return found

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ..artifacts.calibrated import Calibration, picture, write_calibration
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError
 from ..ranking.calibration import fit, thresholds
 from ..text.embedder import Model
 from ..text.roles import Roles
@@ -58,8 +58,6 @@ def calibrate(
     """
     _check(precision, recall, depth)
     judged = Model(str(model))
-    if not (judged.folder / "modules.json").is_file():
-        raise DataError(f"{model} is neither a saved model of texts nor a run with one: modules.json is missing")
     given = known(judged, None if pairs is None else Path(pairs), roles, depth, split)
     fitted = fit(given.pairs)
     queries, relevant, _ = given.pairs.kinds

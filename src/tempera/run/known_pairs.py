@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,10 @@ from ..ranking.calibration import Scored
 from ..ranking.metrics import Relevant
 from ..text.beir import is_beir
 from ..text.embedder import Model, Vectors, encode_all
-from ..text.pairs import Pairs, Text, hold_out
+from ..text.pairs import Pairs, Text
 from ..text.roles import UNTRAINED, Roles, refuse_roles
 from ..text.sources import Given, PairsFile, read_table
+from ..text.split import hold_out
 from ..text.tasks import Retrieval
 from ..towers.saved import Encode, fingerprint
 
@@ -89,18 +91,20 @@ def known(model: Model, path: Path | None, roles: Roles | None, depth: int, spli
 
 
 def held_out(folder: Path) -> Pairs:
-    """The pairs of the queries that a run has held out, from its data, read again.
+    """Read a run's data again, and return the pairs of its validation queries; of its test, if there is no validation.
 
     Raises:
         DataError: no run, data of an object of Python, or data that have changed since.
     """
     if not (folder / "config.yaml").is_file():
-        raise DataError(f"{folder} is no run and has held nothing out: give pairs, tempera calibrate {folder} PAIRS")
+        raise DataError(
+            f"{folder} is no run and has held nothing out: give pairs, tempera calibrate {quote(str(folder))} PAIRS"
+        )
     config = build(configuration.load(folder / "config.yaml"))
     if isinstance(config.data, Given):
         raise DataError(f"{folder} was trained on an object of Python, which is gone: give pairs that it has not seen")
     pairs, candidates = config.data.read(None)
-    split = hold_out(pairs, candidates, config.evaluation.queries, config.train.seed)
+    split = hold_out(pairs, candidates, config.evaluation)
     queries = pairs.ids("query")
     then = Run(folder).document["data"]
     now = {"pairs": len(pairs), "train": len(split.train), "corpus": len(split.corpus)}
@@ -109,7 +113,7 @@ def held_out(folder: Path) -> Pairs:
             f"the data of {folder} have changed since ({then['pairs']:,} pairs then, {len(pairs):,} now), and what was held out "
             "is not known any more: give pairs that it has not seen"
         )
-    asked = np.isin(queries, queries[split.asked])
+    asked = np.isin(queries, queries[split.validation if len(split.validation) else split.test])
     return Pairs(pairs.table.filter(pa.array(asked)))
 
 

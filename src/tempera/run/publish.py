@@ -80,7 +80,7 @@ class Leaving:
         """What the saved model's README.md says."""
         resolved, data = self.config.resolved, self.metrics["data"]
         source = {"source": str(resolved["data"].get("path") or resolved["data"]["source"])}
-        counts = {name: f"{data[name]:,}" for name in ("pairs", "train", "queries", "corpus")}
+        counts = {name: f"{data[name]:,}" for name in ("pairs", "train", "validation", "queries", "corpus")}
         dropped = {f"left out: {reason}": f"{count:,}" for reason, count in data.get("dropped", {}).items()}
         return Card(
             **vars(self.config.card),

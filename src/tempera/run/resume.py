@@ -20,7 +20,6 @@ from typing import Any
 import yaml
 
 from ..engine.checkpoint import State
-from ..engine.devices import is_main
 from ..errors import DataError, OutputError
 from ..io.console import logger
 from ..io.documents import parsed, read_json, read_json_lines
@@ -98,7 +97,7 @@ class Checkpoints:
                 self.folder / f"step-{state.step:09d}",
                 {_POSITION: json.dumps(about, indent=2).encode(), _LOG: lines.encode()},
             )
-            for old in sorted(self.folder.glob("step-?????????"))[: -self.keep] if is_main() else []:
+            for old in sorted(self.folder.glob("step-?????????"))[: -self.keep] if state.group.main else []:
                 shutil.rmtree(old, ignore_errors=True)
         except OutputError as error:
             left = "from the beginning" if self.latest is None else f"from {self.latest}"

@@ -18,6 +18,7 @@ from ..build import Config
 from ..core.batch import Batch
 from ..engine.distributed import ALONE, Group
 from ..ranking.compare import Difference
+from ..ranking.ranking import Part
 from ..ranking.spread import Spread
 from ..towers.pair import Encoder
 
@@ -79,7 +80,7 @@ class Task(Protocol):
         """
 
     def counts(self) -> dict[str, Any]:
-        """What there is, for metrics.json: pairs, train, queries, corpus, dropped."""
+        """What there is, for metrics.json: pairs, train, validation, queries (of the test), corpus, dropped."""
 
     def lines(self) -> list[str]:
         """The same for people."""
@@ -102,8 +103,15 @@ class Task(Protocol):
         All processes call, and may share the work.
         """
 
-    def judge(self, whole: bool = True) -> Verdict:
-        """The tower as it is now, asked what was held out; on the way, it may be asked less."""
+    @property
+    def chooses(self) -> bool:
+        """Return True if validation has enough queries to choose a checkpoint or an option by; else defaults stand."""
+
+    def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
+        """Ask the tower as it is now what was held out: validation to choose by, the test to report on.
+
+        Without validation its place is taken by the test. `whole=False` may ask less, which is for looks on the way.
+        """
 
     def baselines(self) -> dict[str, Judged]:
         """Other systems on the same queries, by name, as the configuration asks for them."""

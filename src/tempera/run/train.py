@@ -6,7 +6,7 @@ import copy
 import itertools
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-import xxhash
 
 from .. import config as configuration
 from ..artifacts.run_folder import Run
@@ -26,6 +25,7 @@ from ..core.similarity import cosine
 from ..engine import loop, outlook
 from ..engine.cache import free_bytes
 from ..engine.devices import Devices, one_voice, start
+from ..engine.digest import digest
 from ..engine.faults import broken
 from ..engine.shards import gather, refuse_compiled, shard
 from ..errors import DataError, TemperaError
@@ -85,7 +85,7 @@ def train(
     folders = staged(Path(output), overwrite) if devices.group.main else TemporaryDirectory()
     place, training = Path(output).resolve(), resolved.train
     kept = Checkpoints(
-        place.with_name(f"{place.name}.checkpoints"), resolved.resolved, training.save_total_limit, training.save_steps
+        place.parent / f"{place.name}.checkpoints", resolved.resolved, training.save_total_limit, training.save_steps
     )
     with one_voice(devices.group), folders as folder, within_memory(kept):
         kept.begin(anew=overwrite)
@@ -151,15 +151,15 @@ class Job:
             return None
         with self.timed("evaluate"):
             began = time.perf_counter()
-            before = self.task.judge()
+            before, look = self.task.judge(), self.task.judge("validation")
             if self.config.evaluation.corpus is None:  # those on the way take as long
                 self.budget.cost = time.perf_counter() - began
-            self.log.write(event="evaluation", step=0, metrics=before.ranking.metrics)
+            self.log.write(event="evaluation", step=0, metrics=look.ranking.metrics)
         with self.timed("train"):
             self.train()
         with self.timed("evaluate"):
-            after = self.task.judge()
-            self.log.write(event="evaluation", step=self.steps, metrics=after.ranking.metrics)
+            after, look = self.task.judge(), self.task.judge("validation")
+            self.log.write(event="evaluation", step=self.steps, metrics=look.ranking.metrics)
             self.alarms.collapse(self.steps, after.spread)
         return before, after
 
@@ -305,13 +305,13 @@ class Job:
             logger.info(f"checkpoint: {self.kept.latest}; the same command goes on from it")
 
     def pause(self, step: int) -> None:
-        """The held-out queries after some steps, if the budget allows them."""
+        """Ask the validation queries after some steps, if the budget allows it."""
         if not self.budget.allows(time.perf_counter() - self.began - self.budget.spent):
             self.left_out += 1
             self.log.write(event="evaluation left out", step=step)
             return
         with self.budget.timed():
-            found = self.task.judge(whole=False)
+            found = self.task.judge("validation", whole=False)
         self.log.write(event="evaluation", step=step, metrics=found.ranking.metrics)
         self.alarms.collapse(step, found.spread)
 
@@ -369,11 +369,3 @@ class Job:
             for line in lines:
                 logger.info(line)
             self.log.write(event="plan", text=lines, expected_bytes=sizes, replayed=plan.replayed)
-
-
-def digest(tensors: Iterable[torch.Tensor]) -> int:
-    """64 bits by which tensors are known to be the same, bit by bit."""
-    content = xxhash.xxh3_64()
-    for tensor in tensors:
-        content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return content.intdigest()

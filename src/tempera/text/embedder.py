@@ -5,7 +5,7 @@ Letters in shapes: n texts, D width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -15,24 +15,44 @@ from numpy.typing import NDArray
 
 from ..errors import DataError
 from ..io.console import progress_bar
-from ..towers.saved import Encode, load
+from ..io.ids import content_ids
+from ..ranking.nearest import refuse_not_finite
+from ..towers.saved import Encode, load, model_folder
 
 Vectors = NDArray[np.float32]
 
+TRAINED = "trained.npy"  # of a run: ids of the contents of its training queries, rising, [u]
 _BLOCK = 10_000  # texts that are encoded at once
 
 
 @dataclass(frozen=True)
 class Model:
-    """A saved model, by its folder or by the run that holds it; nothing is loaded before it is used."""
+    """A saved model, by its folder or by the run that holds it; nothing is loaded before it is used.
+
+    Raises:
+        DataError: the folder holds no model.
+    """
 
     path: str
+    folder: Path = field(init=False)
 
-    @property
-    def folder(self) -> Path:
-        """Where modules.json lies."""
-        inside = Path(self.path) / "model"
-        return inside if (inside / "modules.json").is_file() else Path(self.path)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", model_folder(Path(self.path)))
+
+    def trained_on(self, queries: pa.ChunkedArray) -> int:
+        """Count the queries that the run was trained on, by their content; 0 for a model without its run.
+
+        Raises:
+            DataError: a file of the run that cannot be read.
+        """
+        path = Path(self.path) / TRAINED
+        if not path.is_file():
+            return 0
+        try:
+            trained = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{path} cannot be read: {error}") from None
+        return int(np.isin(content_ids(queries), trained).sum())
 
     @cached_property
     def query(self) -> Encode:
@@ -53,9 +73,5 @@ def encode_all(encode: Encode, texts: pa.ChunkedArray, what: str) -> Vectors:
             parts.append(encode(texts.slice(start, _BLOCK).to_pylist()))
             bar.update(len(parts[-1]))
     vectors = np.concatenate(parts)
-    if (wrong := ~np.isfinite(vectors).all(1)).any():
-        text = texts[int(wrong.argmax())].as_py()
-        raise DataError(
-            f"the model gives a vector that is not finite for {text[:60]!r} ({int(wrong.sum())} such texts)"
-        )
+    refuse_not_finite(vectors, what)
     return vectors

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..errors import ConfigError, DataError, OutputError
-from ..io.atomic import new_file
+from ..errors import ConfigError, OutputError
+from ..io.atomic import new_file, refuse_replacing
 from ..ranking.compare import Comparison
 from ..ranking.metrics import DEFAULT_METRICS, KINDS
 from ..ranking.ranking import Evaluation
@@ -107,9 +107,6 @@ def evaluate(
     if against is not None and Path(against).resolve() == Path(model).resolve():
         raise ConfigError(f"{model} is to be compared with itself; give another model")
     models = [Model(str(path)) for path in (model, against) if path is not None]
-    for each in models:
-        if not (each.folder / "modules.json").is_file():
-            raise DataError(f"{each.path} is neither a saved model nor a run: modules.json is missing")
     tasks = [read_task(given, split, roles) if isinstance(given, str | Path) else given for given in data]
     findings = []
     for task in tasks:
@@ -117,7 +114,9 @@ def evaluate(
             findings.append(Finding(task, {each.path: task.judge(each) for each in models}))
             continue
         systems: dict[str, Judged] = {}
-        ranked = replace(task, exclude_self=exclude_self)
+        trained = {f"queries that {each.path} was trained on": each.trained_on(task.queries["text"]) for each in models}
+        counts = {**task.counts, **{what: count for what, count in trained.items() if count}}
+        ranked = replace(task, exclude_self=exclude_self, counts=counts)
         systems |= {each.path: ranked.judge(each, names) for each in models}
         findings.append(Finding(ranked, systems | ({BM25: ranked.bm25(names)} if bm25 else {})))
     return findings
@@ -135,13 +134,25 @@ def resolved(metrics: Sequence[str], k: Sequence[int]) -> tuple[str, ...]:
     return Evaluation(metrics=tuple(dict.fromkeys(name for part in parts for name in part))).metrics
 
 
-def write_per_query(path: Path, findings: Sequence[Finding]) -> None:
-    """Every score of every query as .parquet or .csv, whole or not at all."""
+def refuse_scores(path: Path, overwrite: bool = False, read: Sequence[str | Path] = ()) -> None:
+    """Raise OutputError unless every score of every query can be written to `path`; before they are computed.
+
+    Args:
+        path: a file of .parquet or .csv.
+        overwrite: replace a file that is there.
+        read: what is evaluated, which is never replaced.
+    """
+    if path.suffix not in (".parquet", ".csv"):
+        raise OutputError(f"cannot write scores to {path}; give a name that ends in .parquet or .csv")
+    refuse_replacing(path, overwrite, *read)
+
+
+def write_per_query(path: Path, findings: Sequence[Finding], overwrite: bool = False) -> None:
+    """Write every score of every query as .parquet or .csv; raises OutputError as `refuse_scores` does."""
     import pyarrow.csv as csv
     import pyarrow.parquet as parquet
 
-    writers = {".parquet": parquet.write_table, ".csv": csv.write_csv}
-    if path.suffix not in writers:
-        raise OutputError(f"cannot write scores to {path}; give a name that ends in {' or '.join(writers)}")
+    refuse_scores(path, overwrite)
+    write = parquet.write_table if path.suffix == ".parquet" else csv.write_csv
     with new_file(path) as partial:
-        writers[path.suffix](pa.concat_tables([finding.per_query() for finding in findings]), str(partial))
+        write(pa.concat_tables([finding.per_query() for finding in findings]), str(partial))

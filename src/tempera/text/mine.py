@@ -14,8 +14,8 @@ import pyarrow.parquet as parquet
 import xxhash
 from numpy.typing import NDArray
 
-from ..errors import DataError, OutputError
-from ..io.atomic import as_output_error, new_file
+from ..errors import DataError
+from ..io.atomic import as_output_error, new_file, refuse_replacing
 from ..io.console import progress_bar
 from ..io.documents import parsed
 from ..io.tables import parquet_table
@@ -24,8 +24,7 @@ from ..mining.guide import CrossEncoder
 from ..mining.hard_negatives import BLOCK, Cross, Mined, Mining, mine_blocks
 from ..mining.search import Ints, Pairs, by_faiss
 from ..mining.shortfall import Report
-from ..towers.saved import fingerprint
-from .embedder import Model
+from ..towers.saved import fingerprint, model_folder
 from .mining_task import Task
 from .roles import Roles
 
@@ -78,17 +77,16 @@ def mine(
 
     Raises:
         DataError: data or a model that cannot be read, or no pairs.
-        OutputError: the output exists, or cannot be written.
+        OutputError: the output exists, is one of the files that were read, or cannot be written.
 
     >>> report = mine("runs/first", "pairs.jsonl", "runs/mined.parquet", Mining(negatives=2, relative_margin=0.05))
     >>> report.queries
     100
     """
-    model, output, options = Model(str(model)).folder, Path(output), options or Mining()
-    if output.exists() and not overwrite:
-        raise OutputError(f"--output {output} exists; give another file, or --overwrite to replace it")
+    model, output, options = model_folder(Path(model)), Path(output), options or Mining()
     more = None if corpus is None else Path(corpus)
     task = pairs if isinstance(pairs, Task) else Task.read(Path(pairs), roles, more, split)
+    refuse_replacing(output, overwrite, *task.read_from)
     if not len(task.answers[0]):
         raise DataError("there are no pairs to mine negatives for")
     cross_encoder = None if cross_encoder is None else Path(cross_encoder)

@@ -35,6 +35,7 @@ class Task:
     answers: Pairs  # by rising query, each pair once
     itself: Ints  # [q] the document that each query is, -1 for none
     left_out: Mapping[str, int] = field(default_factory=dict)  # of the rows of the files, by reason
+    read_from: tuple[Path, ...] = ()  # the files and folders
 
     @classmethod
     def of(cls, queries: Sequence[str], docs: Sequence[str], corpus: Sequence[str] = ()) -> Task:
@@ -64,7 +65,8 @@ class Task:
         more = read.others
         if corpus is not None:
             more = [*more, *(_beir(corpus, split).others if is_beir(corpus) else documents(corpus))]
-        return replace(cls.of(read.queries, read.answers, more), left_out=read.left_out)
+        files = (path,) if corpus is None else (path, corpus)
+        return replace(cls.of(read.queries, read.answers, more), left_out=read.left_out, read_from=files)
 
     def key(self) -> str:
         """A hash of all of it."""

@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..errors import DataError
@@ -17,11 +18,12 @@ from ..io.arrays import mapped
 from ..io.ids import Ids, content_id, content_ids, mixed
 from ..io.texts import Texts
 
-__all__ = ["Ids", "Pairs", "Rows", "Source", "Split", "content_id", "hold_out"]
+__all__ = ["Ids", "Pairs", "Rows", "Source", "content_id"]
 
 Rows = NDArray[np.int64]
 Text = Literal["query", "doc"]
 REPEATED = "repeated pairs"
+TRAIN, VALIDATION, TEST = 0, 1, 2  # of the column `part`
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Pairs:
     """Row i pairs `query[i]` with `doc[i]`; equal ids are the same content, or the same given id.
 
     Columns of the table: query, doc, query_id, doc_id, name (what to call the document), place (where it stands); where
-    the source has them also weight, negatives and negative_ids (lists), and source (its position in a mixture).
+    the source has them also weight, negatives and negative_ids (lists), source (its position in a mixture), and part
+    (TRAIN, VALIDATION or TEST, where a user has named files for them).
     """
 
     table: pa.Table
@@ -106,6 +109,14 @@ class Pairs:
         return distinct(self.ids(role))
 
     @property
+    def part(self) -> NDArray[np.uint8]:
+        """The part that each row is named for, [n]; TRAIN where nothing is said."""
+        if "part" not in self.table.column_names:
+            return np.full(len(self), TRAIN, np.uint8)
+        part: NDArray[np.uint8] = pc.fill_null(self.table["part"], TRAIN).to_numpy()
+        return part
+
+    @property
     def negatives(self) -> tuple[Ids, Rows]:
         """Ids of all negatives, row after row, [m], and where each row's begin and end, [n + 1]."""
         if "negatives" not in self.table.column_names:
@@ -137,8 +148,10 @@ def distinct(ids: Ids) -> tuple[Rows, Rows]:
 
 
 def row_keys(table: pa.Table) -> Ids:
-    """One key for each row: of its query, its document and the set of its negatives, [n]."""
+    """Return one key for each row: of its query, its document, the set of its negatives and its part, [n]."""
     keys = mixed(table["doc_id"].to_numpy(), table["query_id"].to_numpy())
+    if "part" in table.column_names:
+        keys = mixed(keys, Pairs(table).part.astype(np.int64))
     negatives, offsets = Pairs(table).negatives
     if len(negatives):
         sums = np.concatenate([[0], mixed(negatives, 1).cumsum()])  # wraps around, which a difference undoes
@@ -196,41 +209,3 @@ class Source(Protocol):
 
         Large sources write their rows into `folder`, if given, and map them.
         """
-
-
-@dataclass(frozen=True)
-class Split:
-    """Rows to train on, and what evaluation asks and ranks.
-
-    No row of `train` has the query or the document of a row of `asked`.
-    """
-
-    pairs: Pairs
-    train: Rows
-    asked: Rows  # held-out pairs, at least one a query
-    corpus: Rows  # one row for every distinct document that evaluation ranks
-
-
-def hold_out(pairs: Pairs, candidates: NDArray[np.bool_], queries: int, seed: int) -> Split:
-    """Hold out `queries` distinct queries of the candidate rows, half of them at most.
-
-    Every pair that shares a query or a document with a held-out pair is left out of training. The corpus to rank is
-    every distinct document of the candidate rows.
-
-    Raises:
-        DataError: nothing is left to train on or to ask.
-    """
-    query_ids, doc_ids = pairs.ids("query"), pairs.ids("doc")
-    distinct = np.unique(query_ids[candidates])
-    chosen = np.random.default_rng(seed).permutation(distinct)[: min(queries, len(distinct) // 2)]
-    is_chosen = np.isin(query_ids, chosen)
-    asked = candidates & is_chosen
-    closed = is_chosen | np.isin(doc_ids, doc_ids[asked])
-    ranked = np.flatnonzero(candidates)
-    corpus = ranked[np.sort(np.unique(doc_ids[ranked], return_index=True)[1])]
-    if not asked.any() or closed.all():
-        raise DataError(
-            f"{len(pairs)} pairs with {len(distinct)} distinct queries cannot be divided into training and evaluation: "
-            "give more data"
-        )
-    return Split(pairs, np.flatnonzero(~closed), np.flatnonzero(asked), corpus)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -24,31 +25,36 @@ from ..core.batch import Batch, Role
 from ..core.matryoshka import Matryoshka
 from ..core.ragged import Ragged
 from ..engine.batches import Draws, Shuffled
+from ..engine.digest import digest
 from ..engine.distributed import ALONE, Group
 from ..engine.loop import Training
-from ..errors import ConfigError, TemperaError
+from ..errors import ConfigError
 from ..io.console import logger
+from ..io.ids import content_ids
 from ..mining.guide import CrossEncoder, Guide
 from ..ranking.metrics import Relevant
-from ..ranking.ranking import Ranking, depth_of
+from ..ranking.nearest import refuse_not_finite
+from ..ranking.ranking import Part, Ranking, depth_of
 from ..ranking.sample import Sample, sample_corpus
 from ..ranking.spread import spread
 from ..run.task import Judged, Sampler, Verdict
 from ..towers.saved import fingerprint, load
 from .catalogue import Catalogue, stored
+from .embedder import TRAINED
 from .lexical import Lexical
 from .mixture import Mixture
-from .pairs import Rows, Source, Split, hold_out
+from .pairs import Rows, Source
 from .preview import summary
 from .renewal import Renewal, checked
 from .samplers import Mixed, NoDuplicates
+from .split import Split, hold_out
 
 BM25_TUNING_QUERIES = 500
 SELF = "self"  # the guide that is the model in training
 
 
 @dataclass
-class Asked:
+class Questions:
     """Held-out queries, by positions among the distinct texts of all pairs."""
 
     split: Split
@@ -58,7 +64,7 @@ class Asked:
     relevant: Relevant
 
     @classmethod
-    def of(cls, split: Split, query_of: Rows, doc_of: Rows, rows: Rows) -> Asked:
+    def of(cls, split: Split, query_of: Rows, doc_of: Rows, rows: Rows) -> Questions:
         """Ask each distinct query of `rows` once; its answers are the documents it is paired with there."""
         distinct, first, inverse = np.unique(query_of[rows], return_index=True, return_inverse=True)
         place = np.full(int(doc_of.max()) + 1, -1)
@@ -84,10 +90,14 @@ class Retrieval:
         if pairs.source is not None:  # with the roles of its columns written down
             ((name, found),) = describe(pairs.source).items()
             self.source = {"source": name, **found}
-        self.split = split = hold_out(pairs, candidates, config.evaluation.queries, options.seed)
+        self.split = split = hold_out(pairs, candidates, config.evaluation)
         self.catalogue = catalogue = Catalogue.of(pairs)
-        self.asked = Asked.of(split, catalogue.query_of, catalogue.doc_of, split.asked)
-        self.sampler: Sampler = sampler(config.data, catalogue, split.train, options)
+        test = Questions.of(split, catalogue.query_of, catalogue.doc_of, split.test)
+        validation = test
+        if len(split.validation):
+            validation = Questions.of(split, catalogue.query_of, catalogue.doc_of, split.validation)
+        self.questions: dict[Part, Questions] = {"validation": validation, "test": test}
+        self.sampler: Sampler = sampler(config.data, catalogue, split, options)
         self.tower = config.tower.build(catalogue.trained(split.train))
         self.queries = stored(
             lambda part: self.tower.features(part, "reading queries", "query"), catalogue.queries, cache / "tokens.0"
@@ -101,7 +111,7 @@ class Retrieval:
         """The same texts, split and tokens for another run."""
         other = copy.copy(self)
         other.config, other.anew = config, cache / "anew"
-        other.sampler = sampler(config.data, self.catalogue, self.split.train, config.train)
+        other.sampler = sampler(config.data, self.catalogue, self.split, config.train)
         other.tower = config.tower.again(self.tower)
         other._begin()
         return other
@@ -118,13 +128,15 @@ class Retrieval:
             self.rows = replace(self.rows, guide=guide)
         self._follow()
         self.sample: Sample | None = None  # of the corpus, once the untrained model has ranked it
-        self.latest: NDArray[np.float32] | None = None  # vectors of what was ranked last, of the tower as it still is
+        self.latest: tuple[int, NDArray[np.float32]] | None = (
+            None  # the corpus embedded last, by weights of this digest
+        )
 
     def _follow(self) -> None:
         """Have a cross-encoder judge the negatives; say what will follow the model."""
         options, mining = self.config.train, self.config.mining
         cross = None if mining.cross_encoder is None else CrossEncoder.of(Path(mining.cross_encoder), self.store)
-        self.dropped = dict(self.split.pairs.dropped)
+        self.dropped = {**self.split.pairs.dropped, **self.split.dropped}
         if cross is not None and self.rows.negatives is not None:
             self.rows, count = checked(self.rows, self.catalogue, cross, mining.cross_margin)
             self.dropped["negatives that the cross-encoder scores like answers"] = count
@@ -159,25 +171,28 @@ class Retrieval:
         logger.info(f"mined before step {step + 1}: {report.lines()[0]}")
         return {"mined": asdict(report)}
 
+    @property
+    def chooses(self) -> bool:
+        """Return True if validation has enough queries to choose by."""
+        return self.split.chooses
+
     def counts(self) -> dict[str, Any]:
-        """What there is."""
+        """Count pairs, what is left out by reason, and the parts of the split."""
+        split = self.split
         return {
-            "pairs": len(self.split.pairs),
+            "pairs": len(split.pairs),
             "dropped": self.dropped,
-            "train": len(self.split.train),
-            "queries": len(self.asked.rows),
-            "corpus": len(self.split.corpus),
+            "train": len(split.train),
+            "validation": split.queries(split.validation),
+            "queries": split.queries(split.test),
+            "corpus": len(split.corpus),
+            **({"shared_documents": split.shared} if split.shared else {}),
         }
 
     def lines(self) -> list[str]:
-        """The same for people."""
-        counts = self.counts()
-        return [
-            "{pairs:,} pairs: {train:,} to train on, {queries:,} held-out queries against {corpus:,} documents".format(
-                **counts
-            ),
-            *(f"left out: {count:,} {reason}" for reason, count in counts["dropped"].items()),
-        ]
+        """Return the same as lines for people."""
+        first, *rest = self.split.lines()
+        return [first, *(f"left out: {count:,} {reason}" for reason, count in self.dropped.items()), *rest]
 
     def summary(self) -> dict[str, Any]:
         """Three rows, lengths, repeats, negatives a query."""
@@ -191,16 +206,16 @@ class Retrieval:
     @property
     def width(self) -> int:
         """Of the embeddings."""
-        return len(self.vectors(self.docs, self.asked.doc_of[:1])[0])
+        return len(self.vectors(self.docs, self.catalogue.doc_of[:1])[0])
 
     @property
     def ranked(self) -> Rows:
         """The distinct documents that evaluation ranks."""
-        return self.asked.doc_of[self.split.corpus]
+        return self.catalogue.doc_of[self.split.corpus]
 
     def batch(self, rows: Tensor, number: int) -> Batch[Ragged]:
         """Tokens of chosen pairs."""
-        self.latest = None  # the tower is about to change
+        self.latest = None  # the tower is about to change: the memory is for the step
         return self.rows.batch(rows, number)
 
     def called(self, rows: Tensor) -> list[str]:
@@ -209,44 +224,60 @@ class Retrieval:
         texts = zip(at, self.split.pairs.texts("place", at), self.split.pairs.texts("query", at), strict=True)
         return [f"{place or f'pair {row}'} ({' '.join(query.split())[:40]!r})" for row, place, query in texts]
 
-    def judge(self, whole: bool = True) -> Verdict:
-        """The tower as it is now, asked the held-out queries; on part of the corpus if that is enough and asked for."""
-        asked, options = self.asked, self.config.evaluation
-        part = None if whole else self.sample
-        docs = self.ranked if part is None else self.ranked[part.docs]
-        queries = self.vectors(self.queries, asked.query_of[asked.rows], "query")
-        corpus = self.vectors(self.docs, docs)
+    def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
+        """Ask the tower as it is now the queries of a part; without validation queries that is always the test.
+
+        Args:
+            part: "validation" to choose by, "test" to report on.
+            whole: rank every document; False ranks the sample of `evaluation.corpus` where there is one. The
+                sample is drawn when validation is first asked, from what the tower then confuses.
+        """
+        options, questions = self.config.evaluation, self.questions[part]
+        sampling = options.corpus is not None and questions is self.questions["validation"]
+        if sampling and not whole and self.sample is None:
+            self.judge(part)
+        sample = None if whole or not sampling else self.sample
+        queries = self.vectors(self.queries, questions.query_of[questions.rows], "query")
+        if sample is None:
+            docs, relevant, corpus = self.ranked, questions.relevant, self.corpus
+        else:
+            docs, relevant = self.ranked[sample.docs], sample.relevant
+            corpus = self.vectors(self.docs, docs)
         place = np.empty(len(self.docs), np.int64)
         place[docs] = np.arange(len(docs))
-        answers = corpus[place[asked.doc_of[asked.rows]]]
-        relevant = asked.relevant if part is None else part.relevant
-        if part is None:
-            self.latest = corpus
+        answers = corpus[place[questions.doc_of[questions.rows]]]
         ranking = Ranking.by_vectors(queries, corpus, relevant, options.metrics)
-        if options.corpus is not None and self.sample is None:
+        if options.corpus is not None and sampling and self.sample is None:
             seed = self.config.train.seed
             self.sample = sample_corpus(relevant, len(corpus), options.corpus, ranking.ranked, seed=seed)
             self.bias = self.sample.bias(queries, corpus, options.metrics, relevant)
         return Verdict(ranking, spread(queries, answers))
 
+    @property
+    def corpus(self) -> NDArray[np.float32]:
+        """Unit vectors of the documents that evaluation ranks, embedded again only if the weights have changed."""
+        weights = digest((*self.tower.parameters(), *self.tower.buffers()))
+        if self.latest is None or self.latest[0] != weights:
+            self.latest = weights, self.vectors(self.docs, self.ranked)
+        return self.latest[1]
+
     def vectors(self, features: Ragged, rows: Rows, role: Role = "doc") -> NDArray[np.float32]:
         """Unit vectors of chosen rows."""
         vectors: NDArray[np.float32] = self.tower.encode(features[torch.from_numpy(rows)], role).numpy()
-        if not np.isfinite(vectors).all():
-            raise TemperaError("training has left embeddings that are not finite: lower train.learning_rate")
+        refuse_not_finite(vectors, {"query": "queries", "doc": "documents"}[role])
         return vectors
 
     def baselines(self) -> dict[str, Judged]:
         """BM25, if it is asked for, tuned on training queries of the same corpus."""
         if not self.config.evaluation.bm25:
             return {}
-        asked, split = self.asked, self.split
+        asked, split = self.questions["test"], self.split
         inside = np.isin(asked.doc_of[split.train], asked.doc_of[split.corpus])
         rows = split.train[inside]
         chosen = np.random.default_rng(self.config.train.seed).permutation(len(rows))[:BM25_TUNING_QUERIES]
         self.lexical = Lexical(split.pairs.texts("doc", split.corpus))
         if len(chosen):
-            tuning = Asked.of(split, asked.query_of, asked.doc_of, rows[chosen])
+            tuning = Questions.of(split, asked.query_of, asked.doc_of, rows[chosen])
             self.lexical.tune(tuning.queries, tuning.relevant)
         ranked = self.lexical.rank(asked.queries, depth_of(self.config.evaluation.metrics))
         return {"bm25": Ranking.of(ranked, asked.relevant, self.config.evaluation.metrics)}
@@ -267,19 +298,19 @@ class Retrieval:
         return found
 
     def write(self, folder: Path) -> None:
-        """Every distinct document and its vector."""
+        """Write every distinct document with its vector, and the ids of the training queries' contents."""
         vectors = self._all()
         stamp = Stamp(fingerprint(folder / "model"), vectors.shape[1])
         write_index(folder / "index", vectors, self.catalogue.table(), stamp)
+        trained = content_ids(self.split.pairs.table["query"].take(pa.array(self.split.train)))
+        np.save(folder / TRAINED, np.unique(trained), allow_pickle=False)
 
     def _all(self) -> NDArray[np.float32]:
         """Vectors of every distinct document; what has just been ranked is not read again."""
-        everything = np.arange(len(self.docs))
-        if self.latest is None:
-            return self.vectors(self.docs, everything)
-        found = np.empty((len(self.docs), self.latest.shape[1]), np.float32)
-        found[self.ranked] = self.latest
-        if len(rest := np.setdiff1d(everything, self.ranked)):
+        corpus = self.corpus
+        found = np.empty((len(self.docs), corpus.shape[1]), np.float32)
+        found[self.ranked] = corpus
+        if len(rest := np.setdiff1d(np.arange(len(self.docs)), self.ranked)):
             found[rest] = self.vectors(self.docs, rest)
         return found
 
@@ -292,7 +323,7 @@ class Retrieval:
 
     def examples(self, systems: Mapping[str, Judged], count: int = 10, shown: int = 5) -> list[Example]:
         """Held-out queries at random, with what was found."""
-        asked, pairs, corpus = self.asked, self.split.pairs, self.split.corpus
+        asked, pairs, corpus = self.questions["test"], self.split.pairs, self.split.corpus
         trained, bm25 = systems["trained"], systems.get("bm25")
         assert isinstance(trained, Ranking) and isinstance(bm25, Ranking | None)
         rank = trained.first_right(asked.relevant)
@@ -321,15 +352,26 @@ class Retrieval:
 
     def _scores(self, queries: Rows, ranked: NDArray[np.int64]) -> NDArray[np.float32]:
         """Cosines of queries and what was ranked for them, [q, k]."""
-        asked = self.asked
+        asked = self.questions["test"]
         a = self.vectors(self.queries, asked.query_of[asked.rows[queries]], "query")
         b = self.vectors(self.docs, asked.doc_of[self.split.corpus[ranked.ravel()]]).reshape(*ranked.shape, -1)
         cosines: NDArray[np.float32] = np.einsum("qd,qkd->qk", a, b)
         return cosines
 
 
-def sampler(source: Source, catalogue: Catalogue, rows: Rows, options: Training) -> Shuffled | NoDuplicates | Mixed:
-    """Which of the training rows stand in which batch."""
+def sampler(source: Source, catalogue: Catalogue, split: Split, options: Training) -> Shuffled | NoDuplicates | Mixed:
+    """Return which of the training rows stand in which batch.
+
+    Raises:
+        ConfigError: a batch of more rows than there are to train on.
+    """
+    rows = split.train
+    if options.batch_size > len(rows):
+        raise ConfigError(
+            f"train.batch_size is {options.batch_size} and the data has {len(rows)} pairs to train on: give a batch_size of at "
+            f"most {len(rows)}, or more data, or hold out less: of {len(split.pairs):,} pairs, {split.held_out} are held out "
+            "(evaluation.validation, evaluation.queries)"
+        )
     if isinstance(source, Mixture):
         if options.batch_sampler != "shuffled":
             raise ConfigError("train.batch_sampler: no_duplicates is for one source, and data is a mixture; drop it")

@@ -17,8 +17,9 @@ from ..io.columns import chosen, refuse_absent
 from ..io.ids import given_ids
 from ..io.streams import stream
 from ..io.tables import Block, blocks, read_table
-from .beir import read_beir
+from .beir import Beir, read_beir
 from .pairs import Pairs, Source
+from .parts import joined, named_parts
 from .roles import DOC_NAMES, QUERY_NAMES, Roles
 from .rows import docs_of, rows_of
 
@@ -31,13 +32,21 @@ class PairsFile(Roles):
 
     Args:
         path: a .parquet, .jsonl, .jsonl.gz, .json, .csv or .csv.gz file, or a folder of them.
+        validation: another one, whose queries are the validation; None draws validation from the rows of `path`.
+        test: another one, whose queries are the test.
     """
 
     path: str
+    validation: str | None = None
+    test: str | None = None
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """All pairs; evaluation may ask every one of them."""
-        return _pairs(blocks(Path(self.path)), self, folder)
+        parts = {}
+        for part, path, place in named_parts(self, self.path, folder):
+            alone = replace(self, path=path, validation=None, test=None)
+            parts[part] = _pairs(blocks(Path(path)), alone, place)[0]
+        return _asked(joined(parts))
 
 
 @dataclass(frozen=True)
@@ -80,15 +89,30 @@ class BeirFolder:
 
     Args:
         path: the folder of corpus.jsonl, queries.jsonl and qrels/, each plain or with .gz.
-        split: the file of qrels.
+        split: the file of qrels to train on.
+        validation: another one, whose queries are the validation; None draws validation from the queries of `split`.
+        test: another one, whose queries are the test. A run ranks the documents that answer a query of any of the three;
+            `tempera eval` ranks the whole corpus.
     """
 
     path: str
     split: str = "train"
+    validation: str | None = None
+    test: str | None = None
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """A pair for every judgement above 0; documents without one are left out of training, and counted."""
-        beir = read_beir(self.path, self.split)
+        parts, answers = {}, np.empty(0, np.int64)
+        for part, split, place in named_parts(self, self.split, folder):
+            beir = read_beir(self.path, split)
+            parts[part] = Pairs.distinct_of([self._table(beir)], place)
+            answers = np.union1d(answers, beir.doc[beir.grade > 0])
+        unused = {"documents that answer no query": len(beir.corpus) - len(answers)}
+        pairs = joined(parts)
+        return _asked(replace(pairs, dropped={**{k: v for k, v in unused.items() if v}, **pairs.dropped}))
+
+    def _table(self, beir: Beir) -> pa.Table:
+        """Return a row for every judgement above 0."""
         good = np.flatnonzero(beir.grade > 0)
         query, doc = (pa.array(side[good]) for side in (beir.query, beir.doc))
         columns = {
@@ -99,8 +123,7 @@ class BeirFolder:
         table = pa.table({name: column.cast(pa.large_string()) for name, column in columns.items()})
         for role, part, at in self._sides(beir, query, doc):
             table = table.append_column(f"{role}_id", pa.array(given_ids(part["id"].take(at))))
-        unused = {"documents that answer no query": len(beir.corpus) - len(np.unique(beir.doc[good]))}
-        return _asked(Pairs.distinct_of([table], folder, {k: v for k, v in unused.items() if v}))
+        return table
 
     def _sides(self, beir: Any, query: pa.Array, doc: pa.Array) -> tuple[tuple[str, pa.Table, pa.Array], ...]:
         return (("query", beir.queries, query), ("doc", beir.corpus, doc))

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..errors import ConfigError
-from ..io.documents import parsed
+from ..io.documents import read_json
 from ..io.untrusted import inside, refuse_unsafe
 from .pretrained import open_model
 
@@ -59,7 +59,7 @@ def exportable(folder: Path) -> Exportable:
         ConfigError: a model that does not go from token ids to one vector by itself, such as one with a router.
     """
     refuse_unsafe(folder)
-    modules = parsed((folder / "modules.json").read_text(encoding="utf-8"))
+    modules = read_json(folder / "modules.json")
     kinds = [module["type"].rsplit(".", 1)[-1] for module in modules]
     prompts = _prompts(folder)
     if kinds[0] == "StaticEmbedding" and set(kinds[1:]) <= {"Normalize"}:
@@ -81,7 +81,7 @@ def _prompts(folder: Path) -> dict[str, str]:
     path = folder / "config_sentence_transformers.json"
     if not path.is_file():
         return {}
-    about = parsed(path.read_text(encoding="utf-8"))
+    about = read_json(path)
     given = about.get("prompts") or {}
     default = given.get(about.get("default_prompt_name") or "", "")
     names = {"query": ("query",), "doc": ("document", "passage", "corpus")}

@@ -12,7 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..io.documents import parsed
+from ..io.documents import read_json
 from ..io.require import require
 from ..io.untrusted import inside, refuse_unsafe, without_panics
 
@@ -20,6 +20,18 @@ if TYPE_CHECKING:  # it would load torch
     from ..core.batch import Role
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
+
+
+def model_folder(path: Path) -> Path:
+    """Return the folder of a saved model of texts: `path` itself, or the model of the run folder `path`.
+
+    Raises:
+        DataError: neither of them holds a model.
+    """
+    for folder in (path / "model", path):
+        if (folder / "modules.json").is_file():
+            return folder
+    raise DataError(f"{path} is neither a saved model of texts nor a run with one: modules.json is missing")
 
 
 def load(folder: Path, role: Role = "query") -> Encode:
@@ -33,7 +45,7 @@ def load(folder: Path, role: Role = "query") -> Encode:
     """
     refuse_unsafe(folder)
     try:
-        modules = parsed((folder / "modules.json").read_text(encoding="utf-8"))
+        modules = read_json(folder / "modules.json")
         kinds = [module["type"].rsplit(".", 1)[-1] for module in modules]
         paths = [inside(folder, module["path"]) for module in modules]
     except (FileNotFoundError, NotADirectoryError):
@@ -47,7 +59,7 @@ def load(folder: Path, role: Role = "query") -> Encode:
 
 def _has_prompts(folder: Path) -> bool:
     try:
-        about = parsed((folder / "config_sentence_transformers.json").read_text(encoding="utf-8"))
+        about = read_json(folder / "config_sentence_transformers.json")
         return any(about.get("prompts", {}).values())
     except FileNotFoundError:
         return False

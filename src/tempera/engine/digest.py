@@ -1,0 +1,21 @@
+"""A short number by which tensors are known to be the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+import xxhash
+from torch import Tensor
+
+
+def digest(tensors: Iterable[Tensor]) -> int:
+    """Return 64 bits that are equal for tensors that are equal bit by bit.
+
+    >>> digest([torch.zeros(2)]) == digest([torch.zeros(2)]) != digest([torch.ones(2)])
+    True
+    """
+    content = xxhash.xxh3_64()
+    for tensor in tensors:
+        content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return content.intdigest()

@@ -1,0 +1,50 @@
+"""Files or splits that a user names for validation and test, read beside those to train on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from .pairs import TEST, TRAIN, VALIDATION, Pairs
+
+
+class Named(Protocol):
+    """A source whose options may name validation and test."""
+
+    @property
+    def validation(self) -> str | None:
+        """What is read for validation."""
+
+    @property
+    def test(self) -> str | None:
+        """What is read for the test."""
+
+
+def named_parts(source: Named, train: str, folder: Path | None) -> Iterator[tuple[int, str, Path | None]]:
+    """Return each part that is named, its name, and where its rows are written; `train` names the training rows."""
+    yield TRAIN, train, folder
+    for part, name in ((VALIDATION, source.validation), (TEST, source.test)):
+        if name is not None:
+            yield part, name, folder and folder / f"part.{part}"
+
+
+def joined(parts: Mapping[int, Pairs]) -> Pairs:
+    """Return the rows of all parts, with a column `part`; rows that were dropped are added up.
+
+    A single part is returned as it is.
+    """
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    tables = [
+        pairs.table.append_column("part", pa.array(np.full(len(pairs), part, np.uint8)))
+        for part, pairs in parts.items()
+    ]
+    dropped: Counter[str] = Counter()
+    for pairs in parts.values():
+        dropped.update(pairs.dropped)
+    return Pairs(pa.concat_tables(tables, promote_options="default"), dict(dropped))

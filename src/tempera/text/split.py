@@ -1,0 +1,152 @@
+"""Pairs divided by query: those to train on, those to choose by, and those to report on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DataError
+from ..ranking.ranking import LEAST_TO_CHOOSE, MOST, Evaluation
+from .pairs import TEST, TRAIN, VALIDATION, Ids, Pairs, Rows
+
+SHARES_QUERY = "pairs that share a query with validation or test"
+SHARES_DOCUMENT = "pairs that share a document with validation or test"
+NOT_ASKED = "pairs for validation or test beyond the number of queries"
+_Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows to train on, and the held-out rows that evaluation asks and ranks.
+
+    No query is in two parts. No row of `train` has a document of a held-out row, unless `shared_documents` is keep.
+    Validation and test may share documents: neither is trained on, and both are answered from one corpus.
+    """
+
+    pairs: Pairs
+    train: Rows
+    validation: Rows  # to choose by, every pair of a query; may be empty
+    test: Rows  # to report on, at least one pair
+    corpus: Rows  # one row for every distinct document that evaluation ranks
+    dropped: Mapping[str, int] = field(default_factory=dict)  # left out of training, by reason
+    shared: int = 0  # training rows that share a document with a held-out row, and are kept
+
+    def queries(self, rows: Rows) -> int:
+        """Count the distinct queries of some rows."""
+        return len(np.unique(self.pairs.ids("query")[rows]))
+
+    @property
+    def held_out(self) -> str:
+        """Return what is held out, in words: "300 validation and 300 test queries"."""
+        return f"{self.queries(self.validation):,} validation and {self.queries(self.test):,} test queries"
+
+    @property
+    def chooses(self) -> bool:
+        """Return True if validation has enough queries to choose a checkpoint, an option or a threshold by."""
+        return self.queries(self.validation) >= LEAST_TO_CHOOSE
+
+    def lines(self) -> list[str]:
+        """Return the first lines of a run: how the pairs are divided, and what that has cost."""
+        first = (
+            f"{len(self.pairs):,} pairs: {len(self.train):,} for training, {self.held_out} against "
+            f"{len(self.corpus):,} documents"
+        )
+        if lost := self.dropped.get(SHARES_QUERY, 0) + self.dropped.get(SHARES_DOCUMENT, 0):
+            first += f"; {lost:,} pairs were left out of training because they share a query or a document with them"
+        if self.shared:
+            first += f"; {self.shared:,} of the training pairs share a document with them (evaluation.shared_documents)"
+        few = self.queries(self.validation)
+        if self.chooses:
+            return [first]
+        return [
+            first,
+            f"{few} validation queries are too few to choose by (at least {LEAST_TO_CHOOSE}): defaults stand",
+        ]
+
+
+def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation) -> Split:
+    """Divide pairs by query.
+
+    Rows that a source has named for validation or test (`Pairs.part`) are those parts. Else the queries are drawn, by
+    `options.seed`, from the candidate rows: the test first, so that the size of validation does not move it.
+    The corpus is every distinct document of the candidate rows.
+
+    Args:
+        pairs: rows of all parts.
+        candidates: rows whose query may be asked and whose document may be ranked, [n].
+        options: `queries`, `validation`, `seed` and `shared_documents`.
+
+    Raises:
+        DataError: no row is left to train on or to ask.
+    """
+    query_ids, doc_ids, part = pairs.ids("query"), pairs.ids("doc"), pairs.part
+    drawn = _draw(query_ids, candidates, part, options)
+    test = _asked(query_ids, candidates, part, TEST, drawn[TEST])
+    validation = _asked(query_ids, candidates, part, VALIDATION, np.setdiff1d(drawn[VALIDATION], query_ids[test]))
+    held = test | validation
+    of_query = np.isin(query_ids, query_ids[held])
+    of_doc = ~of_query & (part == TRAIN) & np.isin(doc_ids, doc_ids[held])
+    keeps = options.shared_documents == "keep"
+    train = ~of_query & (part == TRAIN) & (keeps | ~of_doc)
+    ranked = np.flatnonzero(candidates)
+    lost = {
+        SHARES_QUERY: int((of_query & ~held).sum()),
+        SHARES_DOCUMENT: 0 if keeps else int(of_doc.sum()),
+        NOT_ASKED: int(((part != TRAIN) & ~of_query).sum()),
+    }
+    split = Split(
+        pairs,
+        np.flatnonzero(train),
+        np.flatnonzero(validation),
+        np.flatnonzero(test),
+        ranked[np.sort(np.unique(doc_ids[ranked], return_index=True)[1])],
+        {reason: count for reason, count in lost.items() if count},
+        int(of_doc.sum()) if keeps else 0,
+    )
+    _refuse_empty(split, len(np.unique(query_ids[candidates])))
+    return split
+
+
+def _draw(query_ids: Ids, candidates: _Mask, part: NDArray[np.uint8], options: Evaluation) -> dict[int, Ids]:
+    """Return the queries of test and of validation: those that are named, else drawn from those that are free."""
+    free = np.setdiff1d(query_ids[candidates & (part == TRAIN)], query_ids[part != TRAIN])
+    order = np.random.default_rng(options.seed).permutation(free)
+    share = min(MOST, len(np.unique(query_ids)) // 10, len(free) // 4)
+    drawn: dict[int, Ids] = {}
+    for code, wanted, default in ((TEST, options.queries, max(1, share)), (VALIDATION, options.validation, share)):
+        if (part == code).any():
+            named = np.unique(query_ids[candidates & (part == code)])
+            drawn[code] = np.random.default_rng(options.seed).permutation(named)[:wanted]
+            continue
+        count = min(default if wanted is None else wanted, len(order) // 2)
+        drawn[code], order = order[:count], order[count:]
+    return drawn
+
+
+def _asked(query_ids: Ids, candidates: _Mask, part: NDArray[np.uint8], code: int, queries: Ids) -> _Mask:
+    """Return which rows are pairs of a part's queries, [n]: the part's own if a source has named some."""
+    source = code if (part == code).any() else TRAIN
+    asked: _Mask = candidates & (part == source) & np.isin(query_ids, queries)
+    return asked
+
+
+def _refuse_empty(split: Split, queries: int) -> None:
+    """Raise DataError with the cause if a split has no rows for training or for test."""
+    if not len(split.test):
+        raise DataError(
+            f"{len(split.pairs):,} pairs hold {queries:,} distinct queries that may be asked, too few to hold out one for the "
+            "test: give at least 2"
+        )
+    if not len(split.train):
+        documents = len(np.unique(split.pairs.ids("doc")))
+        lost = ", ".join(f"{count:,} are {reason}" for reason, count in split.dropped.items())
+        raise DataError(
+            f"no pair is left to train on: of {len(split.pairs):,} pairs with {queries:,} distinct queries and {documents:,} "
+            f"distinct documents, {split.held_out} are held out"
+            + (f", and {lost}" if lost else "")
+            + ": give more data, "
+            "hold out fewer queries (evaluation.queries, evaluation.validation), or set evaluation.shared_documents=keep"
+        )
