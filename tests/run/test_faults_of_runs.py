@@ -393,7 +393,7 @@ def test_interactions_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "data": {"source": "interactions", "path": str(data), "split": "leave_last_out"},
         "tower": {"kind": "features", "dimensions": 8, "doc": ["id"], "history": {}},
         "train": {"batch_size": 32, "num_train_epochs": 2, "evaluations": 1},
-        "evaluation": {"queries": 20},
+        "evaluation": {"validation": 20},
     }
     whole = left(train(options, tmp_path / "whole").folder)
     at_step(monkeypatch, lambda step: os.truncate(data, 9) if step == 3 else None)
