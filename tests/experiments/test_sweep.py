@@ -395,7 +395,7 @@ def test_the_command_answers(tempera: Any, small: dict[str, Any], tmp_path: Path
         (same, "--over is required"),
         ((*same, "--over", "x"), "write FIELD=VALUES"),
         ((*same, "--over", "objective.temperature=0.1:1:log:100000000"), "confirm more than 1,000 with --yes"),
-        ((*same, "--over", "objective.temperature=1,2", "--learned", "a"), "--learned has 'a'"),
+        ((*same, "--over", "objective.temperature=1,2", "--learned", "a"), "--learned is 'a'"),
         ((*same, "--over", "objective.temperature=1,2", "--scheduled", "0.2"), "--scheduled has '0.2'"),
     ):
         answer = tempera(*wrong)

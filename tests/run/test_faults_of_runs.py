@@ -53,7 +53,7 @@ def job(pairs_file: Path, tmp_path: Path) -> Options:
         "tower": {"dimensions": 16, "vocabulary": 300},
         "objective": {"temperature": 0.1},
         "train": {"batch_size": 32, "num_train_epochs": 2, "evaluations": 1, "save_steps": 5},
-        "evaluation": {"queries": 40, "bm25": False},
+        "evaluation": {"queries": 40, "validation": 0, "bm25": False},
     }
 
 
@@ -332,7 +332,7 @@ def test_a_disk_that_is_full_while(
         else:
             patch.setattr(
                 *{
-                    "index": ("tempera.text.retrieval.write_index", full),
+                    "index": ("tempera.artifacts.index.write_index", full),
                     "report": ("tempera.run.publish.render", full),
                 }[what]
             )
@@ -393,7 +393,7 @@ def test_interactions_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "data": {"source": "interactions", "path": str(data), "split": "leave_last_out"},
         "tower": {"kind": "features", "dimensions": 8, "doc": ["id"], "history": {}},
         "train": {"batch_size": 32, "num_train_epochs": 2, "evaluations": 1},
-        "evaluation": {"queries": 20},
+        "evaluation": {"validation": 20},
     }
     whole = left(train(options, tmp_path / "whole").folder)
     at_step(monkeypatch, lambda step: os.truncate(data, 9) if step == 3 else None)
@@ -429,7 +429,7 @@ def test_sigterm_while_judging_or_saving(
     whole = left(train(job, tmp_path / "whole").folder)
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     judge, write, judged = HeldOutQueries.judge, write_json, iter(range(9))
-    asked = {"on the way": 1, "at the end": 2}.get(moment)
+    asked = {"on the way": 2, "at the end": 4}.get(moment)
 
     def judging(held_out: HeldOutQueries, *given: Any, **named: Any) -> Any:
         if next(judged) == asked:
