@@ -409,7 +409,7 @@ def test_a_stopped_training_leaves_a_checkpoint_and_nothing_else(
     assert out == ""
     assert [line for line in err.splitlines() if not known(line)] == [
         f"{number.name}: ends with this step; again to end at once",
-        f"checkpoint: {only(folder / 'run.checkpoints')}; the same command goes on from it",
+        f"saved checkpoint {only(folder / 'run.checkpoints')}; run the same command again to resume",
         f"tempera: stopped by {number.name}",
     ]
     assert [path.name for path in folder.iterdir()] == ["run.checkpoints"]
