@@ -278,8 +278,8 @@ def test_a_search_in_what_is_no_run_and_for_nothing(tempera: Any, tiny_run: Path
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("empty.jsonl", "", "an empty data set cannot be trained on"),
-        ("rows.csv", "query,doc\n", "an empty data set cannot be trained on"),
+        ("empty.jsonl", "", "empty.jsonl is empty"),
+        ("rows.csv", "query,doc\n", "rows.csv holds no rows"),
         ("one.jsonl", '{"query": "a b", "doc": "a c"}\n', "give more data"),
         ("other.jsonl", '{"x": "a", "y": "b"}\n', "has no column that is usual for a query"),
         ("broken.jsonl", '{"query": \n', "broken.jsonl, row 1: not JSON"),
@@ -297,7 +297,7 @@ def test_an_empty_folder_of_python(tempera: Any, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     command = ["train", f"data.roots=[{source}]", "--output", tmp_path / "run"]
-    refused(tempera(*command), "an empty data set cannot be trained on")
+    refused(tempera(*command), "no Python files under")
     (source / "a.py").write_text("def f():\n    return 1\n")
     refused(tempera(*command), "no function or class with a docstring")
     assert [path.name for path in tmp_path.iterdir()] == ["source"]

@@ -90,7 +90,7 @@ def test_defaults_and_bounds_are_those_of_the_signature(pages: ModuleType) -> No
     assert "| `batch_size` | whole number above 1 | `2048` |" in page
     assert "| `dropout` | number at least 0, below 1 | `0.1` |" in page
     assert "| `temperature` | number or [temperature](#temperature) | `0.05` |" in page
-    assert "| `path` | text | needed |" in page
+    assert "| `path` | text | required |" in page
     assert "| `report_to` | list of `tensorboard` or `wandb` or `mlflow` or `trackio` | `[]` |" in page
 
 

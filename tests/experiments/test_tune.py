@@ -41,7 +41,7 @@ def small(pairs_file: Path) -> dict[str, Any]:
         "data": {"source": "pairs", "path": str(pairs_file)},
         "tower": {"dimensions": 16, "vocabulary": 300},
         "train": {"batch_size": 32, "seed": 5},
-        "evaluation": {"queries": 40, "bm25": False},
+        "evaluation": {"queries": 40, "validation": 0, "bm25": False},
     }
 
 

@@ -173,10 +173,10 @@ def test_graded_pairs(models: tuple[Path, Path], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("score", "nan", "row 2: score is no number (1 such rows)"),
-        ("score", "", "row 2: score is no number (1 such rows)"),
-        ("score", "high", "row 2: score is no number (1 such rows)"),
-        ("sentence2", " ", "row 2: sentence2 has no text (1 such rows)"),
+        ("score", "nan", "row 2: column 'score' has no number"),
+        ("score", "", "row 2: column 'score' has no number"),
+        ("score", "high", "row 2: column 'score' is 'high'; expected a number"),
+        ("sentence2", " ", "row 2: column 'sentence2' has no text"),
     ],
 )
 def test_faults_in_graded_pairs(tmp_path: Path, column: str, value: str, message: str) -> None:
@@ -196,7 +196,7 @@ def test_graded_pairs_that_are_no_pairs(tmp_path: Path) -> None:
     parquet.write_table(
         pa.table({"sentence1": [1, 2], "sentence2": ["b"] * 2, "score": [1, 2]}), tmp_path / "n.parquet"
     )
-    with pytest.raises(DataError, match=r"n.parquet: column sentence1 holds int64, and texts are expected"):
+    with pytest.raises(DataError, match=r"n.parquet: column 'sentence1' holds int64; expected texts"):
         read_task(tmp_path / "n.parquet")
 
 
