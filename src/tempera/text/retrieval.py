@@ -334,14 +334,14 @@ class Retrieval:
         examples = []
         for i, query in enumerate(queries):
             found = corpus[trained.ranked[query, :shown]]
-            names, places = pairs.texts("name", found), pairs.texts("place", found)
+            names, places = pairs.labels(found), pairs.texts("place", found)
             answers = corpus[asked.relevant.doc[asked.relevant.query == query]]
             examples.append(
                 Example(
                     query=asked.queries[query],
-                    answers=tuple(a or b for a, b in zip(pairs.texts("name", answers), pairs.texts("place", answers))),
+                    answers=tuple(pairs.labels(answers)),
                     hits=tuple(
-                        Hit(name or place, place, float(score), bool(good))
+                        Hit(name, place, float(score), bool(good))
                         for name, place, score, good in zip(names, places, scores[i], right[query])
                     ),
                     baseline_rank=int(other[query]) or None,
