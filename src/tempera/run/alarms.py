@@ -97,7 +97,7 @@ def within_memory(kept: Checkpoints) -> Iterator[None]:
         left = f"; {kept.latest} is left" if kept.latest else ""
         raise TemperaError(
             "out of memory: lower train.cache_memory and train.micro_batch_tokens (what the towers take), "
-            f"train.batch_size or evaluation.corpus{left} ({said[:120] or type(error).__name__})"
+            f"train.batch_size, evaluation.corpus or the size of the tower{left} ({said[:120] or type(error).__name__})"
         ) from None
 
 
