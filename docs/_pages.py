@@ -10,24 +10,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
-from griffe import Docstring
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from tempera import build
-from tempera.artifacts.card import Labels
+from tempera.cli import options as command_line
 from tempera.core.matryoshka import Matryoshka
 from tempera.core.memory import Memory
 from tempera.core.objective import Objective
 from tempera.core.temperature import Temperature
-from tempera.engine.loop import Training
-from tempera.ranking.ranking import Evaluation
 from tempera.recommend.history import History
-from tempera.text.renewal import Anew
 from tempera.towers.lora import Lora
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
-PLAIN: dict[str, Any] = {"train": Training, "evaluation": Evaluation, "mining": Anew, "card": Labels}
+PLAIN = build.PLAIN
 STATES: tuple[Any, ...] = (Temperature, Memory, Matryoshka, Lora, History)
 # Kinds of parts that no section is named after.
 KINDS: dict[str, Any] = {
@@ -124,9 +120,8 @@ def described(make: Any) -> dict[str, str]:
     descriptions: dict[str, str] = {}
     for each in reversed(inspect.getmro(make)) if inspect.isclass(make) else (make,):
         if each.__doc__ and each.__module__.startswith("tempera."):
-            for section in Docstring(inspect.cleandoc(each.__doc__)).parse("google", warnings=False):
-                if section.kind.value == "parameters":
-                    descriptions |= {p.name: " ".join(p.description.split()).replace("|", "\\|") for p in section.value}
+            described_here = command_line.described(each.__doc__)
+            descriptions |= {name: text.replace("|", "\\|") for name, text in described_here.items()}
     return descriptions
 
 
