@@ -196,7 +196,7 @@ def searched(document: dict[str, list[object]]) -> None:
 
 CHECKS: dict[str, Callable[..., None]] = {
     "train": trained,
-    "eval": judged,
+    "evaluate": judged,
     "mine": mined,
     "search": searched,
     "recommend": recommended,
@@ -209,6 +209,6 @@ def test_a_recipe_says_what_it_does(recipe: Path) -> None:
     lines = recipe.read_text(encoding="utf-8").splitlines()
     comments = [line for line in lines if line.startswith("#")]
     assert lines[: len(comments)] == comments
-    assert "Reached" in "".join(comments), "what was measured, and on what"
+    assert "Result" in "".join(comments), "what was measured, and on what"
     path = yaml.safe_load("\n".join(lines))["data"].get("path", "data/")
     assert path.startswith("data/"), "a placeholder, and not a place of one machine"

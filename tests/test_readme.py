@@ -1,13 +1,18 @@
-"""The README's Python example runs as it stands, and its map has every module."""
+"""The README's Python example runs as it stands, its commands exist, and CONTRIBUTING's map has every module."""
 
-import json
+import csv
+import importlib.util
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
-README = Path(__file__).parents[1] / "README.md"
-PACKAGE = Path(__file__).parents[1] / "src" / "tempera"
+from tempera.cli import EVERYWHERE, app
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
 TOPICS = ["password", "invoice", "delivery", "refund", "address", "subscription", "language", "warranty"]
 ACTIONS = [
     "reset",
@@ -28,18 +33,14 @@ ACTIONS = [
 def test_the_python_example_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [
-        {
-            "question": f"how do I {action} my {topic}?",
-            "answer": f"To {action} the {topic}, open {topic} and choose {action}.",
-        }
-        for action in ACTIONS
-        for topic in TOPICS
-    ]
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with (tmp_path / "pairs.csv").open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(["question", "answer"])
+        for action in ACTIONS:
+            for topic in TOPICS:
+                answer = f"To {action} the {topic}, open {topic} and choose {action}."
+                rows.writerow([f"how do I {action} my {topic}?", answer])
     (example,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.S)
-    # 96 pairs leave 48 to train on; the example's batch is for more.
-    example = example.replace('"batch_size": 64', '"batch_size": 16')
     monkeypatch.chdir(tmp_path)
     exec(compile(example, "README.md", "exec"), {})
     first, answer = capsys.readouterr().out.splitlines()
@@ -47,17 +48,27 @@ def test_the_python_example_runs(
     assert "password" in answer
 
 
-def test_the_file_map_names_every_module_in_its_folder() -> None:
-    lines = (
-        README.read_text(encoding="utf-8").partition("    src/tempera/\n")[2].partition("    tests/ ")[0].splitlines()
-    )
-    named: dict[str, set[str]] = {"": set()}
-    folder = ""
-    for line in lines:
-        if line.startswith("      ") and line[6] != " ":
-            head = line.split()[0]
-            folder = head.rstrip("/") if head.endswith("/") else ""
-        named.setdefault(folder, set()).update(re.findall(r"\w+", line))
-    for path in PACKAGE.rglob("*.py"):
-        room = path.relative_to(PACKAGE).parent.as_posix().strip(".")
-        assert path.stem in named[room] or path.stem.startswith("__"), path
+@pytest.mark.parametrize("page", [README, *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.stem)
+def test_every_command_exists_with_its_options(page: Path) -> None:
+    commands: Any = vars(typer.main.get_command(app))["commands"]
+    # A command is a line, and the lines behind each \ at its end; [ ] are around what may be left out.
+    for line in re.findall(r"(?<![\w./])tempera ((?:[^`\n\\]|\\\n)+)", page.read_text(encoding="utf-8")):
+        name, *words = line.split("  #")[0].replace("\\\n", " ").split()
+        used = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", " ".join(words)))
+        if name not in commands:
+            assert not used, f"no command: tempera {line}"
+            continue
+        known = {option for field in commands[name].params for option in (*field.opts, *field.secondary_opts)}
+        assert used <= known | set(EVERYWHERE), f"tempera {line}"
+
+
+def test_the_map_names_every_module() -> None:
+    spec = importlib.util.spec_from_file_location("tempera_map", ROOT / "docs" / "_map.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert module.filled(page) == page, "python docs/_map.py writes the map again"
+    package = ROOT / "src" / "tempera"
+    rooms = {path.relative_to(package).parts[0].removesuffix(".py") for path in package.rglob("*.py")}
+    assert rooms - {"__init__", "__main__"} == {name for floor in module.FLOORS for name in floor}

@@ -83,7 +83,7 @@ def test_four_workers_share_a_study_and_one_is_killed(server: str, pairs_file: P
         "data": {"source": "pairs", "path": str(pairs_file)},
         "tower": {"dimensions": 16, "vocabulary": 300},
         "train": {"batch_size": 32, "max_steps": 12, "evaluations": 1},
-        "evaluation": {"queries": 40, "bm25": False},
+        "evaluation": {"queries": 40, "validation": 0, "bm25": False},
     }
     (tmp_path / "config.yaml").write_text(configuration.dump(given))
     (tmp_path / "space.yaml").write_text("objective.temperature: 0.02:2:log\ntrain.learning_rate: 1e-3:0.1:log\n")

@@ -52,7 +52,7 @@ def job(pairs_file: Path, tmp_path: Path) -> Options:
         "tower": {"dimensions": 16, "vocabulary": 300},
         "objective": {"temperature": 0.1},
         "train": {"batch_size": 32, "num_train_epochs": 2, "evaluations": 1, "save_steps": 5},
-        "evaluation": {"queries": 40, "bm25": False},
+        "evaluation": {"queries": 40, "validation": 0, "bm25": False},
     }
 
 
@@ -392,7 +392,7 @@ def test_interactions_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "data": {"source": "interactions", "path": str(data), "split": "leave_last_out"},
         "tower": {"kind": "features", "dimensions": 8, "doc": ["id"], "history": {}},
         "train": {"batch_size": 32, "num_train_epochs": 2, "evaluations": 1},
-        "evaluation": {"queries": 20},
+        "evaluation": {"validation": 20},
     }
     whole = left(train(options, tmp_path / "whole").folder)
     at_step(monkeypatch, lambda step: os.truncate(data, 9) if step == 3 else None)
@@ -428,12 +428,12 @@ def test_sigterm_while_judging_or_saving(
     whole = left(train(job, tmp_path / "whole").folder)
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     judge, write, judged = Retrieval.judge, write_json, iter(range(9))
-    asked = {"on the way": 1, "at the end": 2}.get(moment)
+    asked = {"on the way": 2, "at the end": 3}.get(moment)
 
-    def judging(task: Retrieval, whole: bool = True) -> Any:
+    def judging(task: Retrieval, part: Any = "test", whole: bool = True) -> Any:
         if next(judged) == asked:
             signal.raise_signal(signal.SIGTERM)
-        return judge(task, whole)
+        return judge(task, part, whole)
 
     def writing(*given: Any) -> None:
         if moment == "saving":

@@ -151,14 +151,15 @@ class Job:
             return None
         with self.timed("evaluate"):
             began = time.perf_counter()
-            before, look = self.task.judge(), self.task.judge("validation")
+            look = self.task.judge("validation")
             if self.config.evaluation.corpus is None:  # those on the way take as long
                 self.budget.cost = time.perf_counter() - began
+            before = self.task.judge("test")
             self.log.write(event="evaluation", step=0, metrics=look.ranking.metrics)
         with self.timed("train"):
             self.train()
         with self.timed("evaluate"):
-            after, look = self.task.judge(), self.task.judge("validation")
+            look, after = self.task.judge("validation"), self.task.judge("test")
             self.log.write(event="evaluation", step=self.steps, metrics=look.ranking.metrics)
             self.alarms.collapse(self.steps, after.spread)
         return before, after

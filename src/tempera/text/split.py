@@ -59,12 +59,10 @@ class Split:
         if self.shared:
             first += f"; {self.shared:,} of the training pairs share a document with them (evaluation.shared_documents)"
         few = self.queries(self.validation)
-        if self.chooses:
+        if self.chooses or not few:
             return [first]
-        return [
-            first,
-            f"{few} validation queries are too few to choose by (at least {LEAST_TO_CHOOSE}): defaults stand",
-        ]
+        least = f"at least {LEAST_TO_CHOOSE}"
+        return [first, f"{few} validation queries are too few to choose by ({least}): defaults stand"]
 
 
 def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation) -> Split:
@@ -138,15 +136,13 @@ def _refuse_empty(split: Split, queries: int) -> None:
     if not len(split.test):
         raise DataError(
             f"{len(split.pairs):,} pairs hold {queries:,} distinct queries that may be asked, too few to hold out one for the "
-            "test: give at least 2"
+            "test: give more data"
         )
     if not len(split.train):
         documents = len(np.unique(split.pairs.ids("doc")))
         lost = ", ".join(f"{count:,} are {reason}" for reason, count in split.dropped.items())
         raise DataError(
             f"no pair is left to train on: of {len(split.pairs):,} pairs with {queries:,} distinct queries and {documents:,} "
-            f"distinct documents, {split.held_out} are held out"
-            + (f", and {lost}" if lost else "")
-            + ": give more data, "
-            "hold out fewer queries (evaluation.queries, evaluation.validation), or set evaluation.shared_documents=keep"
+            f"distinct documents, {split.held_out} are held out{f', and {lost}' if lost else ''}: give more data, hold out "
+            "fewer queries (evaluation.queries, evaluation.validation), or set evaluation.shared_documents=keep"
         )

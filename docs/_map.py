@@ -1,0 +1,53 @@
+"""Write the file map of CONTRIBUTING.md from the first sentence of every module: `python docs/_map.py`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "CONTRIBUTING.md"
+FLOORS = (  # rooms and root modules, from the lowest floor to the highest
+    ("errors", "io"),
+    ("core",),
+    ("engine", "towers"),
+    ("ranking", "mining"),
+    ("text", "recommend"),
+    ("artifacts",),
+    ("config", "build"),
+    ("run",),
+    ("experiments",),
+    ("cli", "integrations"),
+)
+_MAP = re.compile(r"(<!-- map -->\n).*(<!-- /map -->)", re.S)
+
+
+def sentence(path: Path) -> str:
+    """Return the first sentence of a module's docstring, without its full stop."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return re.split(r"(?<!\bal)\.(?:\s|$)", " ".join(text.split("\n\n")[0].split()))[0]
+
+
+def lines(package: Path) -> Iterator[str]:
+    """Yield the map of a package, floor by floor, a line for each module."""
+    for floor, names in enumerate(FLOORS):
+        for name in names:
+            module, room = package / f"{name}.py", package / name
+            if module.is_file():
+                yield f"{floor}  {module.name:<24}{sentence(module)}"
+            else:
+                yield f"{floor}  {name + '/':<24}{sentence(room / '__init__.py')}"
+                paths = sorted(path for path in room.glob("*.py") if path.stem != "__init__")
+                yield from (f"     {path.name:<24}{sentence(path)}" for path in paths)
+
+
+def filled(page: str) -> str:
+    """Return the page with its map written again."""
+    rows = "\n".join(lines(ROOT / "src" / "tempera"))
+    return _MAP.sub(lambda match: f"{match[1]}```text\n{rows}\n```\n{match[2]}", page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
