@@ -27,7 +27,7 @@ def visits_summary(visits: Visits, events: torch.Tensor, titles: Sequence[str], 
         titles: what items are called.
         last: events that histories are read back to.
     """
-    train, count, batch = np.flatnonzero(visits.train), visits.counts, replace(visits, knowing=True).batch(events)
+    train, count, batch = np.flatnonzero(visits.train), visits.counts, visits.batch(events)
     begin, stop = visits.timeline.histories(train)
     own = torch.ones(len(events), dtype=torch.int64) if batch.known is None else batch.known.lengths
     present = len(batch.doc) + (0 if batch.sampled is None else len(batch.sampled))
