@@ -57,7 +57,7 @@ def text_options(pairs: Path, **train_options: Any) -> dict[str, Any]:
             **{"batch_size": 32, "num_train_epochs": 3, "evaluations": 2, "save_steps": 5, "seed": 3},
             **train_options,
         },
-        "evaluation": {"queries": 40},
+        "evaluation": {"queries": 40, "validation": 0},
     }
 
 
