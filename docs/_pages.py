@@ -1,4 +1,4 @@
-"""Pages of the site that are made from the package and from the notebooks when it is built."""
+"""Generate pages of the site from the package and from the notebooks."""
 
 from __future__ import annotations
 
@@ -10,24 +10,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
-from griffe import Docstring
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from tempera import build
-from tempera.artifacts.card import Labels
+from tempera.cli import options as command_line
 from tempera.core.matryoshka import Matryoshka
 from tempera.core.memory import Memory
 from tempera.core.objective import Objective
 from tempera.core.temperature import Temperature
-from tempera.engine.loop import Training
-from tempera.ranking.ranking import Evaluation
 from tempera.recommend.history import History
-from tempera.text.renewal import Anew
 from tempera.towers.lora import Lora
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
-PLAIN: dict[str, Any] = {"train": Training, "evaluation": Evaluation, "mining": Anew, "card": Labels}
+PLAIN = build.PLAIN
 STATES: tuple[Any, ...] = (Temperature, Memory, Matryoshka, Lora, History)
 # Kinds of parts that no section is named after.
 KINDS: dict[str, Any] = {
@@ -52,25 +48,25 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def options() -> str:
-    """Every option that a configuration may have, section by section, from the signatures and docstrings."""
+    """Return the page of every option, section by section, from the signatures and docstrings."""
     lines = [
         "# Every option",
         "",
-        "`tempera train --print-config` shows what a run would take; `section.option=value` on the command line, or a YAML "
-        "file, changes it. This page is made from the signatures that configurations are checked against.",
+        "`tempera train --print-config` shows the options of a run; change them by `section.option=value` on the command line, or "
+        "in a YAML file. This page is generated from the signatures that configurations are checked against.",
     ]
     for name, (kind, tag, default) in build.SECTIONS.items():
         lines += ["", f"## {name}", ""]
         if kind is Objective:
             lines += _presets(default)
-            lines += ["", *_table("Parts, which any preset takes in place of its own", Objective)]
+            lines += ["", *_table("Parts, which override those of the preset", Objective)]
             continue
-        lines += [f"`{name}.{tag}` chooses one of the following; without it, `{default}`."]
+        lines += [f"`{name}.{tag}` chooses one of the following; the default is `{default}`."]
         for part, make in build.PARTS[kind].items():
             lines += ["", f"### {name}: {part}", "", *_table("", make)]
     for name, make in PLAIN.items():
         lines += ["", f"## {name}", "", *_table("", make)]
-    lines += ["", "## Parts", "", "A part is written by its name, or as `name: {option: value}`."]
+    lines += ["", "## Parts", "", "Write a part by its name, or as `name: {option: value}`."]
     for title, kind in KINDS.items():
         lines += ["", f"### {title}"]
         for part, make in build.PARTS[kind].items():
@@ -81,7 +77,7 @@ def options() -> str:
 
 
 def about(part: Any) -> str:
-    """What a part without options is."""
+    """Return the description of a part without options."""
     blocks = getattr(part, "blocks", ())
     pairs = ", ".join(f"{anchor} against {candidate}" for anchor, candidate in blocks)
     return f"{pairs[0].upper()}{pairs[1:]}." if pairs else "No options."
@@ -94,40 +90,43 @@ def _presets(default: str) -> list[str]:
         own = {n: p.default for n, p in inspect.signature(make).parameters.items() if p.kind is not p.VAR_KEYWORD}
         shown = ", ".join(f"`{n}` {shown_default(value)}" for n, value in own.items())
         rows.append(f"| `{name}` | {first_line(make)} | {shown} |")
-    head = [f"`objective.preset` is one of these; without it, `{default}`.", "", "| preset | is | its own options |"]
+    head = [
+        f"`objective.preset` is one of these; the default is `{default}`.",
+        "",
+        "| preset | description | own options |",
+    ]
     return [*head, "|---|---|---|", *rows]
 
 
 def first_line(make: Any) -> str:
-    """The head of a docstring."""
+    """Return the first paragraph of a docstring."""
     return (inspect.getdoc(make) or "").split("\n\n")[0].replace("\n", " ")
 
 
 def _table(title: str, make: Any) -> list[str]:
     hints = {n: hint for n, hint in build._hints(make).items() if (make, n) != (Matryoshka, "objective")}
-    told = described(make)
+    descriptions = described(make)
     lines = [f"{title}:" if title else first_line(make), ""]
     if not hints:
         return lines[:1]
-    lines += ["| option | takes | default | is |", "|---|---|---|---|"]
+    lines += ["| option | type | default | description |", "|---|---|---|---|"]
     for name, hint in hints.items():
-        lines.append(f"| `{name}` | {taken(hint)} | {default_of(make, name)} | {told.get(name, '')} |")
+        lines.append(f"| `{name}` | {taken(hint)} | {default_of(make, name)} | {descriptions.get(name, '')} |")
     return lines
 
 
 def described(make: Any) -> dict[str, str]:
-    """What docstrings say of each parameter, those of a class's own before those of its bases."""
-    found: dict[str, str] = {}
+    """Return the description of each parameter; those of a class override those of its bases."""
+    descriptions: dict[str, str] = {}
     for each in reversed(inspect.getmro(make)) if inspect.isclass(make) else (make,):
         if each.__doc__ and each.__module__.startswith("tempera."):
-            for section in Docstring(inspect.cleandoc(each.__doc__)).parse("google", warnings=False):
-                if section.kind.value == "parameters":
-                    found |= {p.name: " ".join(p.description.split()).replace("|", "\\|") for p in section.value}
-    return found
+            described_here = command_line.described(each.__doc__)
+            descriptions |= {name: text.replace("|", "\\|") for name, text in described_here.items()}
+    return descriptions
 
 
 def default_of(make: Any, name: str) -> str:
-    """The default of an option, as YAML."""
+    """Return the default of an option, as YAML."""
     if dataclasses.is_dataclass(make):
         (field,) = (field for field in dataclasses.fields(make) if field.name == name)
         if field.default_factory is not dataclasses.MISSING:
@@ -136,15 +135,15 @@ def default_of(make: Any, name: str) -> str:
 
 
 def shown_default(value: Any) -> str:
-    """A default as it stands in YAML."""
+    """Return a default as YAML."""
     if value is inspect.Parameter.empty:
-        return "needed"
+        return "required"
     text = yaml.safe_dump(build.describe(value), default_flow_style=True, width=10**6).removesuffix("\n...\n").strip()
     return f"`{text}`".replace("|", "\\|")
 
 
 def taken(hint: Any) -> str:
-    """What an option takes, in words."""
+    """Return the type of an option, in words."""
     for title, kind in KINDS.items():
         if hint == kind or (title == "feature" and hint == build.Feature):
             return f"[{title}](#{title.replace(' ', '-')})"
@@ -181,11 +180,11 @@ def _bounds(metadata: Sequence[Any]) -> Iterator[str]:
 
 
 def notebook(path: Path) -> str:
-    """A notebook as a page: its texts and its code."""
+    """Return a notebook as a page: its texts and its code."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     parts = []
     for cell in cells:
         source = "".join(cell["source"])
         parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
-    parts.append(f"A test runs this page as `notebooks/{path.name}`; open that with Jupyter to go on from here.")
+    parts.append(f"A test runs this page as `notebooks/{path.name}`; open that file in Jupyter to try more.")
     return "\n\n".join(parts) + "\n"

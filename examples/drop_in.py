@@ -17,9 +17,7 @@ from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
-from tempera import Temperature, mnr
-from tempera.core.masks import SameId
-from tempera.integrations.sentence_transformers import ContrastiveLoss, ObjectiveState
+from tempera import ContrastiveLoss, ObjectiveState, SameId, Temperature, mnr
 from tempera.towers.transformer import Transformer
 
 ACTIONS = {

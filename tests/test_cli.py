@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import signal
@@ -99,7 +100,12 @@ def test_search_shows_rank_score_and_place(tempera: Any, tiny_run: Path, pairs_f
     assert (answer.code, answer.err) == (0, "")
     lines = answer.out.splitlines()
     assert len(lines) == 10
-    assert lines[0].split() == ["1", "1.000", f"{pairs_file}:42"]
+    assert lines[0].split() == [
+        "1",
+        "1.000",
+        *doc.split(),
+        f"{pairs_file}:42",
+    ]  # a document without a name shows its text
     assert len(tempera("search", tiny_run, doc, "-k", "2").out.splitlines()) == 2
     assert len(tempera("search", tiny_run, doc, "-k", "9999").out.splitlines()) == 300
 
@@ -131,6 +137,18 @@ def test_help(tempera: Any, arguments: list[str]) -> None:
     answer = tempera(*arguments)
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.startswith("Usage: ")
+
+
+def test_help_is_not_cut_and_names_every_option(tempera: Any) -> None:
+    answer = tempera("--help")
+    assert "..." not in answer.out.partition("Commands:")[2]
+    page = tempera("train", "--help").out
+    options = tempera("train", "--print-config", "--json").document
+    for section in ("data", "tower", "train", "evaluation", "mining", "card"):
+        for option in set(options[section]) - {"source", "kind"}:
+            assert f"  {section}.{option}=" in page
+    assert "train.batch_size=2048 " in page and "data.source=pairs" in page and "--print-config" in page
+    assert re.search(r"tower.dimensions=256 +[A-Za-z]", page)
 
 
 def test_a_reader_that_has_gone_is_no_reason_to_complain() -> None:
@@ -213,7 +231,7 @@ def test_an_unknown_key_of_a_file(tempera: Any, tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["train", "none.yaml"], "no such configuration file: none.yaml"),
-        (["train", "a.yaml", "b.yaml"], "one configuration is expected, and 2 are given: a.yaml, b.yaml"),
+        (["train", "a.yaml", "b.yaml"], "give one configuration file, not 2: a.yaml, b.yaml"),
         (["train", "=1"], "an override is dotted.key=value"),
         (["train", "train.seed=["], "is not YAML"),
         (["train", "objective.temperature=0"], "objective.temperature: the temperature must be above 0 and is 0"),
@@ -225,7 +243,14 @@ def test_an_unknown_key_of_a_file(tempera: Any, tmp_path: Path) -> None:
         (["train", "data.source=pairs"], "data.path: is needed and not given"),
         (["train", "data.source=pairs", "data.path=none.jsonl"], "no such file: none.jsonl"),
         (["train", "data.roots=[/no/such/folder]"], "no such folder: /no/such/folder"),
+        (["train", "train.lr=1"], "no such option. Did you mean learning_rate?"),
+        (["train", "data.source=pairs", "data.path=a.csv", "data.roots=[x]"], "belongs to data.source=installed_python"),
         (["train", "--output"], "--output"),
+        (["eval", "runs/first", "pairs.csv"], "eval is now called evaluate"),
+        (["mine", "run", "x.csv", "-o", "x", "--share=0.9"], "--share is now called --relative-margin, which is 1 - share"),
+        (["mine", "run", "x.csv", "-o", "x", "--relative-margin", "nan"], "relative_margin is nan"),
+        (["mine", "run", "x.csv", "-o", "x", "--relative-margin", "4"], "at most 1"),
+        (["recommend", "none", "--history", ","], "names no item; give ids"),
         (["train", "--nonsense"], "No such option: --nonsense"),
         (["search"], "RUN"),
         (["search", "none", "words"], "no such run: none"),
@@ -253,8 +278,8 @@ def test_a_search_in_what_is_no_run_and_for_nothing(tempera: Any, tiny_run: Path
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("empty.jsonl", "", "an empty data set cannot be trained on"),
-        ("rows.csv", "query,doc\n", "an empty data set cannot be trained on"),
+        ("empty.jsonl", "", "empty.jsonl is empty"),
+        ("rows.csv", "query,doc\n", "rows.csv holds no rows"),
         ("one.jsonl", '{"query": "a b", "doc": "a c"}\n', "give more data"),
         ("other.jsonl", '{"x": "a", "y": "b"}\n', "has no column that is usual for a query"),
         ("broken.jsonl", '{"query": \n', "broken.jsonl, row 1: not JSON"),
@@ -272,7 +297,7 @@ def test_an_empty_folder_of_python(tempera: Any, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     command = ["train", f"data.roots=[{source}]", "--output", tmp_path / "run"]
-    refused(tempera(*command), "an empty data set cannot be trained on")
+    refused(tempera(*command), "no Python files under")
     (source / "a.py").write_text("def f():\n    return 1\n")
     refused(tempera(*command), "no function or class with a docstring")
     assert [path.name for path in tmp_path.iterdir()] == ["source"]

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator
 from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tempera.config import COMMAND_LINE, Options, dump, load, of
+from tempera.artifacts.card import Labels
+from tempera.build import PARTS, _Builder, _hints, build
+from tempera.config import COMMAND_LINE, Options, dump, inline, load, of, parse
+from tempera.core.objective import Objective
+from tempera.core.temperature import Temperature
+from tempera.engine.loop import Training
 from tempera.errors import ConfigError
+from tempera.ranking.ranking import Evaluation
+from tempera.recommend.history import History
+from tempera.text.renewal import Anew
+from tempera.towers.lora import Lora
 
 
 @pytest.fixture
@@ -108,13 +119,11 @@ def test_what_is_not_yaml_is_told_with_its_line(refusal, content: str, line: int
 @pytest.mark.parametrize(
     "content",
     [
-        "a: 2020-13-45\n",
         "a: !!int ''\n",
         "a: !!float x\n",
         "a: !!bool perhaps\n",
         "a: !!timestamp x\n",
         "a: \x00\n",
-        "a: 0b_\n",
     ],
 )
 def test_values_that_yaml_cannot_make(refusal, content: str) -> None:
@@ -182,6 +191,12 @@ def test_aliases_repeat_and_may_hold_themselves(loaded) -> None:
         ("a.b=[1, two]", [1, "two"]),
         ("a.b={c: {d: 1}}", {"c": {"d": 1}}),
         ("a.b= 7 ", 7),
+        ("a.b=no", "no"),
+        ("a.b={on: Off}", {"on": "Off"}),
+        ("a.b=1:10", "1:10"),
+        ("a.b=[8:16, 2020-01-01]", ["8:16", "2020-01-01"]),
+        ("a.b=1e-3", 1e-3),
+        ("a.b=[1_000, -.5, 0x10, 007]", [1000, -0.5, 16, "007"]),
         ("a.b=data/x y.csv", "data/x y.csv"),
     ],
 )
@@ -230,16 +245,94 @@ def test_overrides_that_cannot_be(refusal, override: str, message: str) -> None:
     assert refusal("s: 5\nl: [1]\n", override) == message
 
 
-@pytest.mark.parametrize("text", ["[", "{a", "2020-13-45", "'", "*x", "!!int x", "\t- x: [", "[" * 1_000])
+@pytest.mark.parametrize("text", ["[", "{a", "'", "*x", "!!int x", "\t- x: [", "[" * 1_000])
 def test_an_override_that_is_not_yaml(text: str) -> None:
     with pytest.raises(ConfigError, match=r"is not YAML: "):
         load(None, [f"a.b={text}"])
 
 
-def test_dump_is_read_back() -> None:
-    values = {"b": {"z": 1, "a": [1.5, None, "ü", "2e-5", ".inf"]}, "a": True, "long": "word " * 60}
-    assert yaml.safe_load(dump(values)) == values
-    assert list(yaml.safe_load(dump(values))) == ["b", "a", "long"]
+WORDS = [
+    "no",
+    "on",
+    "Off",
+    "yes",
+    "1:10",
+    "2e-5",
+    "1_0",
+    "007",
+    "0o17",
+    ".inf",
+    "null",
+    "",
+    "2020-01-01",
+    "true",
+    "=",
+    "<<",
+]
+
+
+def test_dump_is_read_back_also_by_readers_of_the_older_yaml() -> None:
+    values = {"b": {"z": 1, "a": [1.5, 1e-5, None, "ü", *WORDS]}, "a": True, "long": "word " * 60}
+    for read in (yaml.safe_load, parse):
+        assert read(dump(values)) == values
+        assert list(read(dump(values))) == ["b", "a", "long"]
+    assert load(None, [f"{key}={inline(value)}" for key, value in values.items()]).values == values
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(alphabet="0123456789.:-+_eExnoyNftrul~", max_size=6))
+def test_every_text_is_read_back(text: str) -> None:
+    assert parse(dump({"a": text})) == {"a": text} == yaml.safe_load(dump({"a": text}))
+
+
+def words_of(hint: Any) -> Iterator[str | bool]:
+    """Words, and switches, that an option with this annotation takes."""
+    if isinstance(hint, Hashable) and hint in PARTS:
+        yield from (name for name in PARTS[hint])
+    elif get_origin(hint) is Literal:
+        yield from (word for word in get_args(hint) if isinstance(word, str))
+    elif hint is bool:
+        yield from (True, False)
+    else:
+        for part in get_args(hint):
+            yield from words_of(part)
+
+
+def every_option() -> Iterator[tuple[str, Any, str | bool]]:
+    """Each option of a configuration that takes a word or is a switch, with each of these."""
+    parts = {part for names in PARTS.values() for part in names.values() if isinstance(part, type)}
+    makes = {*parts, *PARTS[Objective].values(), Training, Evaluation, Anew, Labels, Temperature, History, Lora}
+    for make in sorted(makes, key=lambda make: make.__name__):
+        for name, hint in _hints(make).items():
+            for word in words_of(hint):
+                yield f"{make.__name__}.{name}", hint, word
+
+
+OPTIONS = list(every_option())
+
+
+def test_the_words_of_every_option_stay_words_and_every_switch_can_be_said_in_four_ways(tmp_path: Path) -> None:
+    assert len({name for name, _, _ in OPTIONS}) > 60 and ("Training.mixed_precision", "no") in {
+        o[::2] for o in OPTIONS
+    }
+    for name, hint, word in OPTIONS:
+        said = {True: ["true", "yes", "on", "True"], False: ["false", "no", "off", "False"]}.get(word, [word])
+        for text in said:
+            (tmp_path / "c.yaml").write_text(f"a:\n  {text}: {text}\n  list: [{text}]\n")
+            from_file, from_override = load(tmp_path / "c.yaml").values, load(None, [f"a={text}"]).values
+            if isinstance(word, str):
+                assert from_file == {"a": {word: word, "list": [word]}} and from_override == {"a": word}, name
+            else:
+                builder = _Builder(Options())
+                assert builder.value(hint, from_override["a"], name) is word
+                assert builder.value(hint, from_file["a"]["list"][0], name) is word
+
+
+@pytest.mark.parametrize("word", ["no", "bf16"])
+def test_a_documented_default_can_be_given(tmp_path: Path, word: str) -> None:
+    (tmp_path / "c.yaml").write_text(f"train:\n  mixed_precision: {word}\n  fsdp: off\n")
+    assert build(load(tmp_path / "c.yaml")).train.mixed_precision == word
+    assert build(load(None, [f"train.mixed_precision={word}", "train.fsdp=no"])).train.mixed_precision == word
 
 
 @settings(max_examples=100, deadline=None)

@@ -196,7 +196,7 @@ def searched(document: dict[str, list[object]]) -> None:
 
 CHECKS: dict[str, Callable[..., None]] = {
     "train": trained,
-    "eval": judged,
+    "evaluate": judged,
     "mine": mined,
     "search": searched,
     "recommend": recommended,

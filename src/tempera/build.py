@@ -65,7 +65,7 @@ PARTS: dict[Any, dict[str, Any]] = {
     Feature: dict(FEATURES),
     OfUser: {**FEATURES, "elapsed": Elapsed},
     Pooling: dict(POOLINGS),
-    Objective: {preset.__name__: preset for preset in presets.PRESETS},
+    Objective: {**{preset.__name__: preset for preset in presets.PRESETS}, "infonce": presets.infonce},
 }
 # Sections name their part with a key of its own, and its default.
 SECTIONS: dict[str, tuple[Any, str, str]] = {
@@ -73,6 +73,8 @@ SECTIONS: dict[str, tuple[Any, str, str]] = {
     "tower": (TowerOptions, "kind", "static"),
     "objective": (Objective, "preset", "mnr"),
 }
+# Sections that are one part.
+PLAIN: dict[str, Any] = {"train": Training, "evaluation": Evaluation, "mining": Anew, "card": Labels}
 
 
 _SHORT = reprlib.Repr()
@@ -110,7 +112,7 @@ def build(options: Options) -> Config:
         ConfigError: an unknown section, option or name, or a value it cannot take; says where it was written.
     """
     builder = _Builder(options)
-    sections = {**dict.fromkeys(SECTIONS), "train": Training, "evaluation": Evaluation, "mining": Anew, "card": Labels}
+    sections = {**dict.fromkeys(SECTIONS), **PLAIN}
     builder.refuse_unknown("", options.values, list(sections))
     made: dict[str, Any] = {}
     resolved: dict[str, Any] = {}
@@ -167,9 +169,12 @@ class _Builder:
         for key in given:
             if key not in known:
                 full = f"{path}.{key}" if path else str(key)
+                kind, tag, _ = SECTIONS.get(path, (None, "", ""))
+                if others := [name for name, make in PARTS.get(kind, {}).items() if key in _hints(make)]:
+                    self.fail(full, f"this {tag} has no such option; it belongs to {path}.{tag}={' or '.join(others)}")
+                takes = f"; {path or 'a configuration'} takes {', '.join(known) or 'no options'}"
                 hint = did_you_mean(str(key), known)
-                takes = ", ".join(known) or "no options"
-                self.fail(full, f"no such option; {path or 'a configuration'} takes {takes}.{hint}")
+                self.fail(full, f"no such option{'.' if hint else takes}{hint}")
 
     def named(self, kind: Any, name: Any, path: str) -> Any:
         """The part of a kind with a name."""

@@ -1,7 +1,12 @@
-"""The configuration of a run: YAML, dotted overrides, and where each option was written."""
+"""The configuration of a run: YAML, dotted overrides, and where each option was written.
+
+YAML is read by the core schema of version 1.2, in which only `true` and `false` are switches: `no`, `on`, `off` and `yes` are
+words, `1:10` is a text and not 70, and `1e-3` is a number.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +19,31 @@ from .errors import ConfigError
 COMMAND_LINE = "command line"
 _MOST = 100_000  # values of a file, each as often as aliases repeat it
 Place = Callable[[int], str]  # what to call a line, counted from 0
+# What plain scalars of YAML 1.2 stand for, each with the characters that it may begin with; 1_000 is a number here, too.
+_SCALARS = {
+    "null": (r"null|Null|NULL|~|", ["~", "n", "N", ""]),
+    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    "int": (r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F]+)", list("-+0123456789")),
+    "float": (
+        r"[-+]?((0|[1-9][0-9_]*)?\.[0-9]+|(0|[1-9][0-9_]*)\.?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+    "merge": (r"<<", ["<"]),
+}
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads plain scalars as YAML 1.2 does."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what readers of YAML 1.1 and of 1.2 read alike: texts that either takes for something else are quoted."""
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _name, (_pattern, _first) in _SCALARS.items():
+    for _kind in (_Loader, _Dumper):
+        _kind.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(f"(?:{_pattern})\\Z"), _first)
 
 
 @dataclass
@@ -54,8 +84,32 @@ def of(given: Mapping[str, Any] | str | Path | None, overrides: Sequence[str] = 
 
 def dump(values: Mapping[str, Any]) -> str:
     """Options as YAML, in the order in which they are declared."""
-    text: str = yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True, width=100)
+    text: str = yaml.dump(dict(values), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
     return text
+
+
+def parse(text: str) -> Any:
+    """Read one value as it stands in a file or behind an override's `=`.
+
+    Raises:
+        ConfigError: not YAML.
+
+    >>> parse("[no, 1:10, 1e-3, true]")
+    ['no', '1:10', 0.001, True]
+    """
+    return _parse(text, text, "", lambda line: f"line {line + 1}")[0]
+
+
+def inline(value: Any) -> str:
+    """Write one value as it stands behind an override's `=`.
+
+    >>> inline({"mixed_precision": "no", "widths": [32, 64]})
+    "{mixed_precision: 'no', widths: [32, 64]}"
+    """
+    text: str = yaml.dump(
+        value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=True, width=1 << 20
+    )
+    return text.removesuffix("...\n").strip()
 
 
 def _read(path: Path) -> Options:
@@ -81,7 +135,7 @@ def _parse(text: str, what: str, prefix: str, place: Place) -> tuple[Any, dict[s
     """YAML as values, and where each key below `prefix` was written."""
     places: dict[str, str] = {}
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         node = loader.get_single_node()
         if _size(node, {}) > _MOST:
             raise ConfigError(f"{what} stands for more than {_MOST:,} values, by aliases of aliases: write them out")

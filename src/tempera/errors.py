@@ -59,6 +59,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
     >>> did_you_mean("temprature", ["temperature", "pools"])
     ' Did you mean temperature?'
+    >>> did_you_mean("lr", ["seed", "learning_rate"]), did_you_mean("epochs", ["num_train_epochs"])
+    (' Did you mean learning_rate?', ' Did you mean num_train_epochs?')
     """
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    known = list(known)
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    near += [name for name in known if word == "".join(part[:1] for part in name.split("_"))]
+    near += [name for name in known if word in name and len(word) > 2]
     return f" Did you mean {near[0]}?" if near else ""

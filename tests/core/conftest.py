@@ -1,4 +1,4 @@
-"""Makes the helpers beside the tests importable: `oracle`, the definition in loops, and `dense`, in whole matrices."""
+"""Makes `examples`, beside the tests, importable: batches, and choices of the parts of an objective."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What `diagnose` reports, against plain loops over the oracle's tables; and that it leaves no trace."""
+"""What `diagnose` reports, against the definition; and that it leaves no trace."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import itertools
 import math
 from dataclasses import replace
 
-import oracle
+import examples
 import pytest
 import torch
-from oracle import Data, Parts
 from torch import Tensor
 
 from tempera.core import pools, presets
 from tempera.core.batch import Batch, Side
 from tempera.core.corrections import LogQ
+from tempera.core.definition import Definition, holds_positive
 from tempera.core.diagnose import QUANTILES, Diagnosis, diagnose
 from tempera.core.masks import Guided, KnownPositives, SameId
 from tempera.core.memory import Memory
@@ -22,84 +22,83 @@ from tempera.core.objective import Objective
 from tempera.core.similarity import cosine, dot
 from tempera.core.temperature import Temperature
 
-WHOLE = [*(oracle.made(seed) for seed in range(2)), oracle.made(2, shared=True)]
+WHOLE = [*(examples.made(seed) for seed in range(2)), examples.made(2, shared=True)]
 EACH_ROW = ("rank", "probability", "effective_negatives", "hardest_share", "positive", "hardest")
 
 
-def expected(data: Data, parts: Parts, i: int) -> dict[str, float]:
-    """What the first softmax shows of row i: its positive against all that is no positive of it."""
-    here = replace(parts, pools=(), partition="joint", numerator="one", hardest=None, tile=None)
-    blocks = oracle.groups(parts.pools, parts.partition)[0]
-    first = next(k for k, pair in enumerate(blocks) if oracle.holds_positive(pair))
-    negatives: list[tuple[float, float]] = []  # logit and similarity
-    for k, pair in enumerate(blocks):
-        mine = oracle.positives(data, pair, i, parts.numerator != "one" and k == first)
-        out = oracle.left_out(data, parts.same_id, parts.known, parts.guided, pair, i)
-        rest = [c for c in oracle.candidates(data, pair, i) if c not in mine and c not in out]
-        logits = oracle.split(data, here, pair, parts.numerator != "one" and k == first, i).negative
-        negatives += zip(logits, (oracle.similarities(data, parts.similarity, pair)[i][c] for c in rest), strict=True)
-    if parts.hardest is not None:
-        negatives = sorted(negatives, reverse=True)[: parts.hardest]
-    own = oracle.split(data, here, blocks[first], False, i).positive[0]
-    weights = [math.exp(logit) for logit, _ in negatives]
-    shares = [weight / sum(weights) for weight in weights]
-    return {
-        "rank": 1 + sum(logit > own for logit, _ in negatives),
-        "probability": math.exp(own) / (math.exp(own) + sum(weights)),
-        "effective_negatives": math.exp(-sum(p * math.log(p) for p in shares)) if shares else 0.0,
-        "hardest_share": max(shares, default=math.nan),
-        "positive": oracle.similarities(data, parts.similarity, blocks[first])[i][data.at(blocks[first][1], i)],
-        "hardest": max((s for _, s in negatives), default=math.nan),
+def expected(definition: Definition) -> list[dict[str, float]]:
+    """What the first softmax shows of each row: its positive against all that is no positive of it."""
+    blocks = definition.softmaxes()[0]
+    held = next(block for block in blocks if holds_positive(block))
+    similarities = {block: definition.similarities(block).tolist() for block in blocks}
+    logits = {block: definition.logits(block, False).tolist() for block in blocks}
+    own = definition.logits(held, True).tolist()
+    candidates = {
+        block: definition.negatives(block, definition.positives(block, several=block == held)) for block in blocks
     }
+    rows = []
+    for i, place in enumerate(definition.places(held[1])):
+        negatives = [(logits[b][i][c], similarities[b][i][c]) for b in blocks for c in candidates[b][i]]
+        if definition.objective.hardest is not None:
+            negatives = sorted(negatives, reverse=True)[: definition.objective.hardest]
+        positive, weights = own[i][place], [math.exp(logit) for logit, _ in negatives]
+        shares = [weight / sum(weights) for weight in weights]
+        rows.append(
+            {
+                "rank": 1 + sum(logit > positive for logit, _ in negatives),
+                "probability": math.exp(positive) / (math.exp(positive) + sum(weights)),
+                "effective_negatives": math.exp(-sum(p * math.log(p) for p in shares)) if shares else 0.0,
+                "hardest_share": max(shares, default=math.nan),
+                "positive": similarities[held][i][place],
+                "hardest": max((s for _, s in negatives), default=math.nan),
+            }
+        )
+    return rows
 
 
 @pytest.mark.parametrize("tile", [None, 60])
 def test_each_number_of_each_row(tile: int | None) -> None:
     spans = itertools.cycle((None, range(2, 6)))
-    for parts, data, span in zip(oracle.sampled(400, 100 if tile is None else 50), itertools.cycle(WHOLE), spans):
-        found = diagnose(oracle.objective_of(replace(parts, tile=tile)), oracle.batch_of(data, span=span))
-        rows = range(len(data)) if span is None else span
-        want = [expected(data, parts, i) for i in rows]
+    for parts, data, span in zip(examples.sampled(400, 100 if tile is None else 50), itertools.cycle(WHOLE), spans):
+        objective = examples.objective_of(replace(parts, tile=tile))
+        found = diagnose(objective, examples.batch_of(data, span=span))
+        want = expected(Definition(objective, data, objective.temperature.scale()))
+        want = want if span is None else want[span.start : span.stop]
         for name in EACH_ROW:
             got = getattr(found, name).tolist()
             assert got == pytest.approx([row[name] for row in want], rel=1e-9, abs=1e-9, nan_ok=True), (name, parts)
-        assert found.temperature == pytest.approx(oracle.T, rel=1e-12)
+        assert found.temperature == pytest.approx(examples.T, rel=1e-12)
 
 
 @pytest.mark.parametrize("data", WHOLE)
-def test_the_share_that_each_mask_leaves_out(data: Data) -> None:
+def test_the_share_that_each_mask_leaves_out(data: Batch[Tensor]) -> None:
     chosen = ("docs", "negatives", "sampled", "memory")
-    masks = {
-        "SameId": (SameId(), lambda pair, i: oracle.same_id(data, pair, i)),
-        "KnownPositives": (KnownPositives(), lambda pair, i: oracle.known(data, pair, i)),
-        "Guided": (Guided(0.1), lambda pair, i: oracle.guided(data, "absolute", pair, i)),
-    }
+    masks = {"SameId": SameId(), "KnownPositives": KnownPositives(), "Guided": Guided(0.1)}
     objective = Objective(
-        pools=[getattr(pools, name) for name in chosen],
-        masks=[mask for mask, _ in masks.values()],
-        memory=Memory(3),
-        tile_elements=20,
+        pools=[getattr(pools, name) for name in chosen], masks=list(masks.values()), memory=Memory(3), tile_elements=20
     )
-    pairs = [oracle.POOLS[name][0] for name in chosen]
-    every = [(pair, i, c) for pair in pairs for i in range(len(data)) for c in oracle.candidates(data, pair, i)]
-    found = diagnose(objective, oracle.batch_of(data)).masked
+    whole = Definition(objective, data, objective.temperature.scale())
+    found = diagnose(objective, examples.batch_of(data)).masked
     assert list(found) == list(masks)
-    for name, (_, rule) in masks.items():
-        out = [
-            (pair, i, c)
-            for pair, i, c in every
-            if c in rule(pair, i) and c not in oracle.positives(data, pair, i, False)
-        ]
-        assert found[name] == pytest.approx(len(out) / len(every), rel=1e-12) and out
-    assert diagnose(presets.mnr(), oracle.batch_of(data)).masked == {}
+    for name, mask in masks.items():
+        alone = Definition(Objective(pools=objective.pools, masks=[mask], memory=Memory(3)), data, whole.scale)
+        (blocks,) = whole.softmaxes()
+        count = out = 0
+        for block in blocks:
+            positives = whole.positives(block, several=False)
+            nothing, masked = whole.no_candidates(block), alone.masked(block)
+            count += sum(len(data.sides()[block[1]]) - len(never) for never in nothing)
+            out += sum(len(masked[i] - positives[i] - nothing[i]) for i in range(len(data)))
+        assert found[name] == pytest.approx(out / count, rel=1e-12) and out
+    assert diagnose(presets.mnr(), examples.batch_of(data)).masked == {}
 
 
-def random_documents(found: Diagnosis, batch: Batch[Tensor], kind: str, data: Data) -> list[int]:
+def random_documents(found: Diagnosis, batch: Batch[Tensor], objective: Objective) -> list[int]:
     """The document that each row's random similarity was taken with."""
-    table = oracle.similarities(data, kind, ("query", "doc"))
+    table = Definition(objective, batch, objective.temperature.scale()).similarities(("query", "doc")).tolist()
     drawn = []
     for i, value in enumerate(found.random.tolist()):
-        near = [j for j in range(len(data)) if abs(table[i][j] - value) < 1e-12]
+        near = [j for j in range(len(batch)) if abs(table[i][j] - value) < 1e-12]
         assert len(near) == 1 and near[0] != i
         drawn += near
     return drawn
@@ -108,11 +107,10 @@ def random_documents(found: Diagnosis, batch: Batch[Tensor], kind: str, data: Da
 @pytest.mark.parametrize("kind", ["cosine", "dot"])
 def test_alignment_and_uniformity(kind: str) -> None:
     data = WHOLE[0]
-    batch, objective = oracle.batch_of(data), Objective({"cosine": cosine, "dot": dot}[kind], 1.0)
+    batch, objective = examples.batch_of(data), Objective({"cosine": cosine, "dot": dot}[kind], 1.0)
 
     def unit(role: str, i: int) -> list[float]:
-        row = data.sides[role].rows[i]
-        return [x / math.sqrt(oracle.inner(row, row)) for x in row]
+        return torch.nn.functional.normalize(data.sides()[role].rows[i], dim=0).tolist()
 
     def distance(a: list[float], b: list[float]) -> float:
         return sum((x - y) ** 2 for x, y in zip(a, b, strict=True))
@@ -122,7 +120,7 @@ def test_alignment_and_uniformity(kind: str) -> None:
         found = diagnose(objective, batch, seed=seed)
         aligned = [distance(unit("query", i), unit("doc", i)) for i in range(len(data))]
         assert found.alignment == pytest.approx(sum(aligned) / len(data), rel=1e-12)
-        drawn = random_documents(found, batch, kind, data)
+        drawn = random_documents(found, batch, objective)
         apart = [math.exp(-2 * distance(unit("doc", i), unit("doc", j))) for i, j in enumerate(drawn)]
         assert found.uniformity == pytest.approx(math.log(sum(apart) / len(data)), rel=1e-12)
         assert diagnose(objective, batch, seed=seed).random.equal(found.random)
@@ -141,7 +139,7 @@ def test_a_row_without_negatives() -> None:
 
 
 def test_the_summary_is_of_means_and_quantiles() -> None:
-    found = diagnose(presets.mnr(masks=(SameId(),)), oracle.batch_of(WHOLE[0]))
+    found = diagnose(presets.mnr(masks=(SameId(),)), examples.batch_of(WHOLE[0]))
     summary = found.summary()
     for name in ("rank", "probability", "effective_negatives", "hardest_share"):
         assert summary[name] == pytest.approx(sum(getattr(found, name).tolist()) / len(WHOLE[0]))
@@ -152,7 +150,7 @@ def test_the_summary_is_of_means_and_quantiles() -> None:
 
 
 def test_nothing_is_changed() -> None:
-    batch = oracle.batch_of(WHOLE[0], grad=True)
+    batch = examples.batch_of(WHOLE[0], grad=True)
     objective = Objective(
         cosine,
         Temperature(0.1, learnable=True),
@@ -180,7 +178,7 @@ def test_a_temperature_out_of_bounds_is_not_changed() -> None:
     dial = Temperature(0.02, learnable=True)
     with torch.no_grad():
         dial.log_scale.fill_(5.0)
-    diagnose(presets.mnr(dial), oracle.batch_of(WHOLE[0]))
+    diagnose(presets.mnr(dial), examples.batch_of(WHOLE[0]))
     assert float(dial.log_scale.detach()) == 5.0
 
 
@@ -193,7 +191,7 @@ def test_a_pair_seen_from_both_sides_is_no_negative() -> None:
 
 
 def test_autocast_does_not_lower_the_precision_of_what_is_seen() -> None:
-    batch = oracle.batch_of(oracle.made(4, n=9), torch.float32)
+    batch = examples.batch_of(examples.made(4, n=9), torch.float32)
     plain = diagnose(presets.mnr(), batch)
     with torch.autocast("cpu", torch.bfloat16):
         found = diagnose(presets.mnr(), batch)

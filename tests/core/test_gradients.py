@@ -1,19 +1,19 @@
-"""Gradients of every embedding and of the temperature against autograd on whole matrices; precision of the inputs."""
+"""Gradients of every embedding and of the temperature against autograd through the definition; precision of the inputs."""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import replace
 
-import dense
-import oracle
+import examples
 import pytest
 import torch
-from oracle import Parts
+from examples import Parts
 from torch import Tensor
 
 from tempera.core.batch import Batch, Side
 from tempera.core.corrections import LogQ, Margin
+from tempera.core.definition import defined_losses
 from tempera.core.masks import Guided, KnownPositives, SameId
 from tempera.core.memory import Memory
 from tempera.core.objective import Objective
@@ -21,7 +21,7 @@ from tempera.core.pools import POOLS, back_docs, back_queries, docs, memory, neg
 from tempera.core.similarity import cosine, dot
 from tempera.core.temperature import Temperature
 
-WHOLE = [*(oracle.made(seed) for seed in range(2)), oracle.made(2, shared=True)]
+WHOLE = [*(examples.made(seed) for seed in range(2)), examples.made(2, shared=True)]
 LEAVES = ("query", "doc", "negatives", "sampled")
 Gradients = dict[str, Tensor]
 
@@ -38,21 +38,21 @@ def gradients(batch: Batch[Tensor], dial: Tensor) -> Gradients:
 
 
 def reference(batch: Batch[Tensor], parts: Parts) -> Gradients:
-    """By autograd on whole matrices, for the rows of the batch's span."""
-    dial = torch.tensor(1 / oracle.T, dtype=torch.float64).log().requires_grad_()
-    losses = dense.losses(replace(batch, span=None), parts, (-dial).exp())
+    """By autograd through the definition, for the rows of the batch's span."""
+    dial = torch.tensor(1 / examples.T, dtype=torch.float64).log().requires_grad_()
+    losses = defined_losses(examples.objective_of(parts), replace(batch, span=None), dial.exp())
     (batch.shares() * losses[batch.local]).sum().backward()
     return gradients(batch, dial)
 
 
 def by_propagate(batch: Batch[Tensor], parts: Parts) -> Gradients:
-    objective = oracle.objective_of(parts, Temperature(oracle.T, learnable=True))
+    objective = examples.objective_of(parts, Temperature(examples.T, learnable=True))
     objective.propagate(batch, batch.shares())
     return gradients(batch, objective.temperature.log_scale)
 
 
 def by_autograd(batch: Batch[Tensor], parts: Parts) -> Gradients:
-    objective = oracle.objective_of(parts, Temperature(oracle.T, learnable=True))
+    objective = examples.objective_of(parts, Temperature(examples.T, learnable=True))
     (batch.shares() * objective(batch)).sum().backward()
     return gradients(batch, objective.temperature.log_scale)
 
@@ -68,21 +68,21 @@ def off(got: Gradients, want: Gradients, tolerance: float) -> list[str]:
 @pytest.mark.parametrize("seed", range(4))
 def test_gradients_of_a_sample_of_all_combinations(seed: int) -> None:
     spans = itertools.cycle((None, None, range(0, 3), range(2, 6), range(6, 7)))
-    for parts, data, span in zip(oracle.sampled(100 + seed, 65), itertools.cycle(WHOLE), spans):
-        want = reference(oracle.batch_of(data, span=span, grad=True), parts)
+    for parts, data, span in zip(examples.sampled(100 + seed, 65), itertools.cycle(WHOLE), spans):
+        want = reference(examples.batch_of(data, span=span, grad=True), parts)
         for run in (by_propagate, by_autograd):
-            assert off(run(oracle.batch_of(data, span=span, grad=True), parts), want, 1e-10) == [], (run, parts, span)
+            assert off(run(examples.batch_of(data, span=span, grad=True), parts), want, 1e-10) == [], (run, parts, span)
 
 
 def test_every_leaf_has_a_gradient_to_compare() -> None:
-    want = reference(oracle.batch_of(WHOLE[0], grad=True), Parts(pools=tuple(oracle.POOLS), similarity="dot"))
+    want = reference(examples.batch_of(WHOLE[0], grad=True), Parts(pools=examples.POOLS, similarity="dot"))
     assert all(float(grad.abs().max()) > 1e-3 for grad in want.values()) and set(want) == {*LEAVES, "temperature"}
 
 
 def test_propagate_gives_the_losses_and_adds_to_what_is_there() -> None:
     parts = Parts(pools=("docs", "negatives"))
-    batch = oracle.batch_of(WHOLE[0], grad=True)
-    objective = oracle.objective_of(parts, Temperature(oracle.T, learnable=True))
+    batch = examples.batch_of(WHOLE[0], grad=True)
+    objective = examples.objective_of(parts, Temperature(examples.T, learnable=True))
     losses = objective.propagate(batch, batch.shares())
     assert not losses.requires_grad
     torch.testing.assert_close(losses, objective(batch).detach(), rtol=1e-14, atol=1e-14)
@@ -93,8 +93,8 @@ def test_propagate_gives_the_losses_and_adds_to_what_is_there() -> None:
 
 
 def test_a_fixed_temperature_has_no_gradient() -> None:
-    batch = oracle.batch_of(WHOLE[0], grad=True)
-    objective = oracle.objective_of(Parts())
+    batch = examples.batch_of(WHOLE[0], grad=True)
+    objective = examples.objective_of(Parts())
     objective.propagate(batch, batch.shares())
     assert objective.temperature.log_scale.grad is None and batch.query.rows.grad is not None
 
@@ -120,7 +120,7 @@ def test_embeddings_of_a_tower_are_reached_through_their_graph() -> None:
 @pytest.mark.parametrize(("similarity", "numerator"), [(cosine, "one"), (dot, "mean"), (cosine, "sum")])
 def test_gradcheck(similarity: object, numerator: str) -> None:
     """Numerical differences, without the parts that are held constant."""
-    plain = oracle.batch_of(oracle.made(40, n=4, width=2))
+    plain = examples.batch_of(examples.made(40, n=4, width=2))
     objective = Objective(
         similarity,
         Temperature(0.4, learnable=True),
@@ -155,11 +155,11 @@ def test_logits_are_float32_whatever_the_precision_of_the_embeddings(
     dtype: torch.dtype, tolerance: float, gradient_tolerance: float
 ) -> None:
     """Close to the float64 result of the same rounded numbers; gradients come back in the embeddings' precision."""
-    for parts, data in zip(oracle.sampled(200, 35), itertools.cycle(WHOLE)):
-        low = oracle.batch_of(data, dtype, grad=True)
-        exact = oracle.with_sides(low, lambda side: replace(side, rows=double(side.rows)))
-        want, gradient = dense.losses(exact, parts, oracle.T).detach(), reference(exact, parts)
-        objective = oracle.objective_of(parts, Temperature(oracle.T, learnable=True))
+    for parts, data in zip(examples.sampled(200, 35), itertools.cycle(WHOLE)):
+        low = examples.batch_of(data, dtype, grad=True)
+        exact = examples.with_sides(low, lambda side: replace(side, rows=double(side.rows)))
+        want, gradient = examples.defined(exact, parts).detach(), reference(exact, parts)
+        objective = examples.objective_of(parts, Temperature(examples.T, learnable=True))
         got = objective.propagate(low, low.shares())
         assert got.dtype == torch.float32
         torch.testing.assert_close(got.double(), want, rtol=tolerance, atol=tolerance, msg=str(parts))
@@ -170,10 +170,10 @@ def test_logits_are_float32_whatever_the_precision_of_the_embeddings(
 
 def test_precisions_can_be_mixed() -> None:
     """Towers in half precision beside a memory and negatives in float32."""
-    batch = oracle.batch_of(WHOLE[0], torch.bfloat16)
-    float32 = oracle.with_sides(batch, lambda side: replace(side, rows=side.rows.float()))
+    batch = examples.batch_of(WHOLE[0], torch.bfloat16)
+    float32 = examples.with_sides(batch, lambda side: replace(side, rows=side.rows.float()))
     mixed = replace(batch, memory=float32.memory, negatives=float32.negatives)
-    objective = oracle.objective_of(Parts(pools=("docs", "negatives", "memory")))
+    objective = examples.objective_of(Parts(pools=("docs", "negatives", "memory")))
     assert objective(mixed).equal(objective(float32))
 
 
@@ -181,9 +181,9 @@ def test_precisions_can_be_mixed() -> None:
 @pytest.mark.parametrize("t", [1e-3, 1.0, 1e3])
 def test_no_nan_where_everything_is_left_out(similarity: object, t: float) -> None:
     """All ids equal: every row's loss is exactly 0 and so is every gradient."""
-    data = oracle.made(5)
-    batch = oracle.batch_of(data, grad=True)
-    same = oracle.with_sides(batch, lambda side: replace(side, ids=torch.zeros(len(side), dtype=torch.int64)))
+    data = examples.made(5)
+    batch = examples.batch_of(data, grad=True)
+    same = examples.with_sides(batch, lambda side: replace(side, ids=torch.zeros(len(side), dtype=torch.int64)))
     dial = Temperature(t, learnable=True, floor=1e-4, ceiling=1e4)
     chosen = [pool for pool in POOLS if pool.name != "back_queries"]
     objective = Objective(similarity, dial, chosen, (LogQ(),), (SameId(),), memory=Memory(3), tile_elements=90)
@@ -197,8 +197,8 @@ def test_autocast_does_not_lower_the_precision_of_the_loss() -> None:
     parts = Parts(pools=("docs", "negatives", "queries"), guided="absolute", hardness="others")
     found = []
     for autocast in (False, True):
-        batch = oracle.batch_of(WHOLE[0], torch.float32, grad=True)
-        objective = oracle.objective_of(parts, Temperature(oracle.T, learnable=True))
+        batch = examples.batch_of(WHOLE[0], torch.float32, grad=True)
+        objective = examples.objective_of(parts, Temperature(examples.T, learnable=True))
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             losses = [objective(batch).detach(), objective.propagate(batch, batch.shares())]
         found.append([*losses, *gradients(batch, objective.temperature.log_scale).values()])
@@ -208,8 +208,8 @@ def test_autocast_does_not_lower_the_precision_of_the_loss() -> None:
 def test_autocast_does_not_reach_the_backward_pass() -> None:
     found = []
     for autocast in (False, True):
-        batch = oracle.batch_of(WHOLE[0], torch.float32, grad=True)
-        objective = oracle.objective_of(Parts(pools=("docs", "negatives")), Temperature(oracle.T, learnable=True))
+        batch = examples.batch_of(WHOLE[0], torch.float32, grad=True)
+        objective = examples.objective_of(Parts(pools=("docs", "negatives")), Temperature(examples.T, learnable=True))
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             objective(batch).sum().backward()
         found.append(gradients(batch, objective.temperature.log_scale))

@@ -7,12 +7,12 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-import oracle
+import examples
 import pytest
 import torch
+from examples import CHOICES, Parts
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import CHOICES, Parts
 from torch import Tensor
 
 from tempera.core.batch import Batch, Side
@@ -40,7 +40,7 @@ choices = st.builds(Parts, **{name: st.sampled_from(values) for name, values in 
 
 @st.composite
 def batches(draw: Callable, smallest: int = 2) -> Batch[Tensor]:
-    return oracle.batch_of(oracle.made(draw(seeds), n=draw(st.integers(smallest, 9))))
+    return examples.batch_of(examples.made(draw(seeds), n=draw(st.integers(smallest, 9))))
 
 
 def same(got: Tensor, want: Tensor, tolerance: float = 1e-12) -> None:
@@ -49,7 +49,7 @@ def same(got: Tensor, want: Tensor, tolerance: float = 1e-12) -> None:
 
 def with_leaves(batch: Batch[Tensor]) -> Batch[Tensor]:
     """The same numbers as new leaves of autograd."""
-    return oracle.with_sides(batch, lambda side: replace(side, rows=side.rows.detach().clone().requires_grad_()))
+    return examples.with_sides(batch, lambda side: replace(side, rows=side.rows.detach().clone().requires_grad_()))
 
 
 def gradients(objective: Objective, batch: Batch[Tensor]) -> tuple[Tensor, list[Tensor]]:
@@ -74,7 +74,7 @@ def test_permuting_rows_permutes_losses(parts: Parts, batch: Batch[Tensor], draw
         weight=batch.weight[order],
         known=batch.known[order],
     )
-    objective = oracle.objective_of(parts)
+    objective = examples.objective_of(parts)
     same(objective(moved), objective(batch)[order])
     same(moved.shares(), batch.shares()[order])
 
@@ -86,7 +86,7 @@ def test_permuting_the_candidates_of_a_pool_changes_nothing(
 ) -> None:
     count = len(batch.sides()[role])
     shuffled = batch.sides()[role][torch.tensor(draw.sample(range(count), count), dtype=torch.int64)]
-    objective = oracle.objective_of(parts)
+    objective = examples.objective_of(parts)
     same(objective(replace(batch, **{role: shuffled})), objective(batch))
 
 
@@ -96,7 +96,7 @@ def test_the_order_of_pools_corrections_and_masks_changes_nothing(parts: Parts, 
     """But for docs and back_queries: the first of them gives the numerator."""
     first = [name for name in parts.pools if name in ("docs", "back_queries")]
     rest = [name for name in parts.pools if name not in first]
-    plain, other = (oracle.objective_of(replace(parts, pools=p)) for p in (parts.pools, (*rest[::-1], *first)))
+    plain, other = (examples.objective_of(replace(parts, pools=p)) for p in (parts.pools, (*rest[::-1], *first)))
     other.corrections, other.masks = other.corrections[::-1], other.masks[::-1]
     same(other(batch), plain(batch))
 
@@ -104,7 +104,7 @@ def test_the_order_of_pools_corrections_and_masks_changes_nothing(parts: Parts, 
 @fixed
 @given(choices, batches())
 def test_losses_are_not_negative(parts: Parts, batch: Batch[Tensor]) -> None:
-    assert float(oracle.objective_of(parts)(batch).min()) > -1e-12
+    assert float(examples.objective_of(parts)(batch).min()) > -1e-12
 
 
 @fixed
@@ -116,7 +116,7 @@ def test_adding_a_candidate_that_is_left_out_of_every_row_changes_nothing(
     new = 999
     everyone = Ragged.of([[*batch.known[[i]].values.tolist(), new] for i in range(len(batch))])
     batch = replace(batch, known=everyone)
-    side, objective = batch.sides()[role], oracle.objective_of(replace(parts, known=True))
+    side, objective = batch.sides()[role], examples.objective_of(replace(parts, known=True))
     torch.manual_seed(seed)
     more = Side(
         torch.cat([side.rows, 3 * torch.randn(2, side.rows.shape[1], dtype=torch.float64)]),
@@ -175,8 +175,8 @@ def test_a_candidate_left_out_of_one_row_changes_that_row_only_where_unmasked(
 @fixed
 @given(choices, batches(), st.integers(1, 300))
 def test_tiles_change_nothing(parts: Parts, batch: Batch[Tensor], tile: int) -> None:
-    whole = gradients(oracle.objective_of(replace(parts, tile=None)), batch)
-    parted = gradients(oracle.objective_of(replace(parts, tile=tile)), batch)
+    whole = gradients(examples.objective_of(replace(parts, tile=None)), batch)
+    parted = gradients(examples.objective_of(replace(parts, tile=tile)), batch)
     same(parted[0], whole[0])
     for a, b in zip(parted[1], whole[1], strict=True):
         same(a, b)
@@ -186,11 +186,11 @@ def test_tiles_change_nothing(parts: Parts, batch: Batch[Tensor], tile: int) -> 
 @given(choices, batches(), st.floats(0.1, 10))
 def test_the_temperature_scales_logits_only(parts: Parts, batch: Batch[Tensor], a: float) -> None:
     """Embeddings times a at temperature times a^2 are the same logits, and what is added to them is not divided."""
-    longer = oracle.with_sides(batch, lambda side: replace(side, rows=a * side.rows))
+    longer = examples.with_sides(batch, lambda side: replace(side, rows=a * side.rows))
     parts = replace(parts, similarity="dot", hardness=None)
-    same(oracle.objective_of(parts, oracle.T * a * a)(longer), oracle.objective_of(parts)(batch), 1e-9)
+    same(examples.objective_of(parts, examples.T * a * a)(longer), examples.objective_of(parts)(batch), 1e-9)
     parts = replace(parts, similarity="cosine", hardness="others")
-    same(oracle.objective_of(parts)(longer), oracle.objective_of(parts)(batch), 1e-9)
+    same(examples.objective_of(parts)(longer), examples.objective_of(parts)(batch), 1e-9)
 
 
 @fixed
@@ -219,7 +219,7 @@ def test_without_any_negative_the_loss_and_its_gradients_are_0(
         {"cosine": cosine, "dot": dot}[parts.similarity],
         Temperature(t, learnable=True, floor=1e-4, ceiling=1e4),
         chosen,
-        oracle.objective_of(parts).corrections,
+        examples.objective_of(parts).corrections,
         (KnownPositives(),) if mask == "known" else (Guided(10.0),),
         parts.partition,
         "one",
@@ -246,13 +246,13 @@ SCALES = st.sampled_from([0.0, 1e-8, 1e-4, 1.0, 100.0, 1e4])
 def test_extreme_scales_and_zero_vectors_stay_finite(
     parts: Parts, seed: int, t: float, scales: list[float], dtype: torch.dtype
 ) -> None:
-    batch = oracle.batch_of(oracle.made(seed), dtype)
+    batch = examples.batch_of(examples.made(seed), dtype)
 
     def stretched(side: Side[Tensor]) -> Side[Tensor]:
         return replace(side, rows=side.rows * torch.tensor(scales).repeat(2)[: len(side), None].to(dtype))
 
-    objective = oracle.objective_of(parts, Temperature(t, learnable=True, floor=1e-4, ceiling=1e4))
-    losses, grads = gradients(objective, oracle.with_sides(batch, stretched))
+    objective = examples.objective_of(parts, Temperature(t, learnable=True, floor=1e-4, ceiling=1e4))
+    losses, grads = gradients(objective, examples.with_sides(batch, stretched))
     assert bool(losses.isfinite().all())
     assert all(bool(grad.isfinite().all()) for grad in grads)
     assert math.isfinite(float(objective.temperature.log_scale.grad))
@@ -263,7 +263,7 @@ def test_extreme_scales_and_zero_vectors_stay_finite(
 def test_devices_together_are_the_whole(parts: Parts, batch: Batch[Tensor], data: st.DataObject) -> None:
     """Each device answers for a span of the rows: losses lie side by side, gradients add up."""
     cuts = sorted(data.draw(st.sets(st.integers(1, len(batch) - 1), min_size=1, max_size=3)))
-    objective = oracle.objective_of(parts, Temperature(oracle.T, learnable=True))
+    objective = examples.objective_of(parts, Temperature(examples.T, learnable=True))
     dial = objective.temperature.log_scale
     whole, grads = gradients(objective, batch)
     dial_grad, dial.grad = dial.grad, None
@@ -283,7 +283,7 @@ def test_devices_together_are_the_whole(parts: Parts, batch: Batch[Tensor], data
 def test_constants_of_logq_and_margins(batch: Batch[Tensor], shift: float, margin: float) -> None:
     """A factor of all q cancels in classic; a margin on the positive is a factor of its odds."""
     classic = Objective(dot, 1.0, corrections=(LogQ(),))
-    same(classic(oracle.with_sides(batch, lambda side: replace(side, logq=side.logq + shift))), classic(batch), 1e-9)
+    same(classic(examples.with_sides(batch, lambda side: replace(side, logq=side.logq + shift))), classic(batch), 1e-9)
     # Refined differs from classic by the positive's own q.
     refined, raised = Objective(dot, 1.0, corrections=(LogQ("refined"),)), classic(batch).expm1().log()
     same(refined(batch).expm1().log(), raised - batch.doc.logq, 1e-7)
@@ -305,8 +305,8 @@ def test_the_hardest_of_all_are_all_and_fewer_are_less(batch: Batch[Tensor]) -> 
 def test_a_guide_that_finds_a_candidate_exactly_as_close_keeps_it(kind: str) -> None:
     """With numbers that are exact: a copy of the pair's document is not above the pair, and with a margin it is."""
     axes = torch.eye(4, dtype=torch.float64).repeat(2, 1)  # rows i and i + 4 are alike
-    batch = oracle.batch_of(oracle.made(3, n=8, bare=True))
-    batch = oracle.with_sides(batch, lambda side: replace(side, guide=axes[: len(side)]))
+    batch = examples.batch_of(examples.made(3, n=8, bare=True))
+    batch = examples.with_sides(batch, lambda side: replace(side, guide=axes[: len(side)]))
     plain, tied, strict = (
         Objective(dot, 1.0, masks=masks)(batch) for masks in ((), (Guided(0.0, kind),), (Guided(1e-6, kind),))
     )

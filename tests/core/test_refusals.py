@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-import oracle
+import examples
 import pytest
 import torch
-from oracle import Parts
+from examples import Parts
 
 from tempera.core import pools
 from tempera.core.batch import Batch, Side
@@ -19,7 +19,7 @@ from tempera.core.objective import Objective
 from tempera.core.similarity import cosine
 from tempera.errors import ConfigError, DataError
 
-WHOLE = oracle.batch_of(oracle.made(0), torch.float32)
+WHOLE = examples.batch_of(examples.made(0), torch.float32)
 EVERY = tuple(pool for pool in pools.POOLS)
 
 
@@ -145,12 +145,12 @@ def test_a_memory_keeps_something() -> None:
         Memory(0)
 
 
-def test_the_oracle_agrees_on_what_is_allowed() -> None:
-    for chosen in oracle.subsets(tuple(oracle.POOLS)):
+def test_what_the_examples_allow_is_what_the_objective_allows() -> None:
+    for chosen in examples.subsets(examples.POOLS):
         for partition in ("joint", "per_direction"):
             parts = Parts(pools=chosen, partition=partition)
             if not (chosen and parts.allowed):
                 with pytest.raises(ConfigError):
-                    oracle.objective_of(parts)
+                    examples.objective_of(parts)
             else:
-                assert oracle.objective_of(parts).similarity is cosine
+                assert examples.objective_of(parts).similarity is cosine

@@ -7,7 +7,7 @@ import itertools
 import math
 from dataclasses import replace
 
-import oracle
+import examples
 import pytest
 import torch
 from safetensors.torch import load, save
@@ -213,13 +213,15 @@ def test_a_schedule_from_auto_goes_on_after_a_checkpoint() -> None:
 
 @pytest.mark.parametrize("dial", [0.07, Temperature(0.07, learnable=True), Temperature("auto")])
 def test_a_batch_may_have_its_own(dial: float | Temperature) -> None:
-    for parts, data in zip(oracle.sampled(90, 40), itertools.cycle([oracle.made(4), oracle.made(5, shared=True)])):
-        objective, ordinary = oracle.objective_of(parts, dial), oracle.objective_of(parts)
-        want = torch.tensor(oracle.losses(data, parts), dtype=torch.float64)
-        batch, other = (oracle.batch_of(data, grad=True) for _ in range(2))
-        batch = replace(batch, temperature=oracle.T)
+    for parts, data in zip(
+        examples.sampled(90, 12), itertools.cycle([examples.made(4), examples.made(5, shared=True)])
+    ):
+        objective, ordinary = examples.objective_of(parts, dial), examples.objective_of(parts)
+        want = examples.defined(data, parts)
+        batch, other = (examples.batch_of(data, grad=True) for _ in range(2))
+        batch = replace(batch, temperature=examples.T)
         torch.testing.assert_close(objective(batch), want, rtol=1e-11, atol=1e-11)
-        assert defined_losses(objective, batch) == pytest.approx(want.tolist(), rel=1e-11, abs=1e-11)
+        torch.testing.assert_close(defined_losses(objective, batch).detach(), want, rtol=1e-11, atol=1e-11)
         torch.testing.assert_close(objective.propagate(batch, batch.shares()), want, rtol=1e-11, atol=1e-11)
         ordinary.propagate(other, other.shares())
         (batch.shares() * objective(batch)).sum().backward()  # a second time, by autograd
@@ -228,7 +230,7 @@ def test_a_batch_may_have_its_own(dial: float | Temperature) -> None:
                 found = batch.sides()[role].rows.grad
                 torch.testing.assert_close(found, 2 * side.rows.grad, rtol=1e-10, atol=1e-12)
         assert objective.temperature.log_scale.grad is None
-        assert diagnose(objective, batch).temperature == oracle.T
+        assert diagnose(objective, batch).temperature == examples.T
 
 
 def test_what_a_batch_cannot_have() -> None:

@@ -487,7 +487,7 @@ def test_the_command_answers(tempera: Any, small: dict[str, Any], tmp_path: Path
         and f"picture: {tmp_path}/out/sweep.svg" in shown.out
     )
     for wrong, says in (
-        (same, "--over is needed"),
+        (same, "--over is required"),
         ((*same, "--over", "x"), "expected FIELD=low:high:log:count"),
         ((*same, "--over", "objective.temperature=1,2", "--learned", "a"), "--learned has 'a'"),
         ((*same, "--over", "objective.temperature=1,2", "--scheduled", "0.2"), "--scheduled has '0.2'"),

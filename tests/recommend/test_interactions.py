@@ -190,8 +190,8 @@ def test_categories_are_ids() -> None:
 def test_ratings_are_never_taken_for_weights(put) -> None:
     path = put({"user_id": [1, 1, 2], "item_id": [1, 2, 3], "rating": [3, 5, 4], "time": [1, 2, 3]})
     assert refused(path) == (
-        "a.parquet: column 'rating' grades the items, and every row would train as a wish: give data.min_rating, the least "
-        "that is one, data.weight=rating to count rows by it, or data.metadata=[rating] to take all rows"
+        "a.parquet: column 'rating' holds ratings; without data.min_rating even low ratings would train as positives: give "
+        "data.min_rating, data.weight=rating to count rows by their rating, or data.metadata=[rating] to take all rows"
     )
     assert Interactions(path=path, metadata=("rating",)).read().weight is None
     assert Interactions(path=path, weight="rating").read().weight.tolist() == [3, 5, 4]
@@ -216,7 +216,10 @@ def test_what_is_missing_is_named_or_counted(put) -> None:
     [
         ({"user": ["a", None], "item": [1, 2]}, "a.parquet, row 2: column 'user' has no id"),
         ({"user": ["a", ""], "item": [1, 2]}, "a.parquet, row 2: column 'user' has no id"),
-        ({"user": [1, 2], "item": [1.5, 2]}, "a.parquet: column 'item' holds double, and ids are texts or integers"),
+        (
+            {"user": [1, 2], "item": [1.5, 2]},
+            "a.parquet: column 'item' holds double; expected ids as texts or integers",
+        ),
         (
             {"user": [1, 2], "item": [1, 2], "time": [1.0, np.nan]},
             "a.parquet, row 2: column 'time' has no time: data.missing_time=drop leaves such rows out",
@@ -227,11 +230,11 @@ def test_what_is_missing_is_named_or_counted(put) -> None:
         ),
         (
             {"user": [1, 2], "item": [1, 2], "time": ["3", "soon"]},
-            "a.parquet, row 2: column 'time' is 'soon', and a number or an ISO date is expected",
+            "a.parquet, row 2: column 'time' is 'soon'; expected numbers or ISO dates, of one kind in all rows",
         ),
         (
             {"user": [1, 2], "item": [1, 2], "time": [True, False]},
-            "a.parquet: column 'time' holds bool, and numbers or dates are expected",
+            "a.parquet: column 'time' holds bool; expected numbers or ISO dates",
         ),
         (
             {"user": [1, 2], "item": [1, 2], "weight": [1.0, -1.0]},
@@ -239,15 +242,15 @@ def test_what_is_missing_is_named_or_counted(put) -> None:
         ),
         (
             {"user": [1], "item": [1], "position": ["x"]},
-            "a.parquet, row 1: column 'position' is 'x', and a number is expected",
+            "a.parquet, row 1: column 'position' is 'x'; expected a number",
         ),
         (
             {"user": [1, 2, 3], "item": [1, 2, 3], "weight": [None, "1", "much"]},
-            "a.parquet, row 3: column 'weight' is 'much', and a number is expected",
+            "a.parquet, row 3: column 'weight' is 'much'; expected a number",
         ),
         (
             {"user": [1], "item": [1], "weight": [[1]]},
-            "a.parquet: column 'weight' holds list<element: int64>, and numbers are expected",
+            "a.parquet: column 'weight' holds list<element: int64>; expected a number",
         ),
         (
             {"user": [1, 2], "item": [1, 2], "weight": [1.0, np.inf]},
@@ -319,7 +322,7 @@ def test_a_column_is_taken_once(put) -> None:
 @pytest.mark.parametrize("sign", [";", "\t", "|", "::"])
 def test_columns_that_other_signs_divide_are_told(put, sign: str) -> None:
     message = refused(put(sign.join("abc") + "\n" + sign.join("123") + "\n"))
-    assert message.startswith(f"a.csv: its columns are divided by {sign!r}, and commas are expected: ")
+    assert message.startswith(f"a.csv: its columns are divided by {sign!r} instead of commas: ")
     assert "\n" not in message
     assert "no column that is usual for a user" in refused(put(f"a{sign}b\none\n"))  # which a name may have
 
@@ -420,12 +423,12 @@ def test_histories_are_what_stands_strictly_before(strict: bool) -> None:
         (
             "events.csv",
             'user,item,time\n"c","h","2020-01-01"\n"c","1","3"',
-            "events.csv, row 2: column 'time' is '3', and a time as in the rows before is expected",
+            "events.csv, row 2: column 'time' is '3'; expected numbers or ISO dates, of one kind in all rows",
         ),
         (
             "events.csv",
             "user,item,time\nc,h,2020-01-01\nc,1,soon",
-            "events.csv, row 2: column 'time' is 'soon', and a number or an ISO date is expected",
+            "events.csv, row 2: column 'time' is 'soon'; expected numbers or ISO dates, of one kind in all rows",
         ),
         (
             "events.jsonl",

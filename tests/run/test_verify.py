@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from tempera.cli import app
+from tempera.core import objective as objective_module
 from tempera.core.objective import Objective
 from tempera.engine import cache, checkpoint
 from tempera.engine.devices import Devices
@@ -97,14 +100,34 @@ def test_the_command_prints_a_table_and_tells_by_its_exit_code(tmp_path: Path, m
 def test_a_wrong_loss_is_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     right = Objective.propagate
     monkeypatch.setattr(Objective, "propagate", lambda self, batch, shares: right(self, batch, shares) * 1.0001)
-    assert failed(verification._objective(case)) == ["objective = its definition in loops: losses"]
+    assert failed(verification._objective(case)) == ["objective = its definition: losses"]
 
 
-def test_a_wrong_gradient_is_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("length", [0.01, 1.0, 100.0])
+def test_a_wrong_gradient_is_found_and_a_right_one_passes(
+    case: Case, monkeypatch: pytest.MonkeyPatch, length: float
+) -> None:
+    tower = copy.deepcopy(case.tower)
+    rows = tower(case.batches[0].doc.rows)
+    with torch.no_grad():
+        tower.embedding.weight *= length / float(rows.norm(dim=1).mean())
+    scaled = replace(case, tower=tower)
+    assert failed(verification._objective(scaled)) == []
     right = Objective.propagate
     monkeypatch.setattr(Objective, "propagate", lambda self, batch, shares: right(self, batch, 1.001 * shares))
-    assert failed(verification._objective(case)) == ["objective = its definition: gradient"]
+    assert failed(verification._objective(scaled)) == ["objective = its definition: gradients"]
     assert len(failed(verification._cached(case))) == 2
+
+
+def test_a_wrong_gradient_of_the_temperature_is_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = objective_module.sweep
+
+    def sweep(*given: Any) -> Any:
+        losses, gradients = right(*given)
+        return losses, gradients and replace(gradients, scale=1.001 * gradients.scale)
+
+    monkeypatch.setattr(objective_module, "sweep", sweep)
+    assert failed(verification._objective(case)) == ["objective = its definition: gradients"]
 
 
 def test_rows_that_come_back_in_another_order_are_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:

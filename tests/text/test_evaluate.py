@@ -129,7 +129,7 @@ def test_roles_of_columns(models: tuple[Path, Path], beir: Path, tmp_path: Path,
     assert task.counts["rows below min_score"] == 1 and task.counts["judgements"] == 1
     with pytest.raises(ConfigError, match=r"leave out the options data\.ROLE"):
         read_task(beir, roles=Roles())
-    command = ["eval", models[0], given, "data.min_score=2", "--metrics", "hit", "-k", "1", "--json"]
+    command = ["evaluate", models[0], given, "data.min_score=2", "--metrics", "hit", "-k", "1", "--json"]
     unknown = cold(*command)
     assert unknown.code == 2 and "column 'year' has no usual name" in unknown.err
     answer = cold(*command, "data.metadata=[year]")
@@ -173,10 +173,10 @@ def test_graded_pairs(models: tuple[Path, Path], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("score", "nan", "row 2: score is no number (1 such rows)"),
-        ("score", "", "row 2: score is no number (1 such rows)"),
-        ("score", "high", "row 2: score is no number (1 such rows)"),
-        ("sentence2", " ", "row 2: sentence2 has no text (1 such rows)"),
+        ("score", "nan", "row 2: column 'score' has no number"),
+        ("score", "", "row 2: column 'score' has no number"),
+        ("score", "high", "row 2: column 'score' is 'high'; expected a number"),
+        ("sentence2", " ", "row 2: column 'sentence2' has no text"),
     ],
 )
 def test_faults_in_graded_pairs(tmp_path: Path, column: str, value: str, message: str) -> None:
@@ -196,7 +196,7 @@ def test_graded_pairs_that_are_no_pairs(tmp_path: Path) -> None:
     parquet.write_table(
         pa.table({"sentence1": [1, 2], "sentence2": ["b"] * 2, "score": [1, 2]}), tmp_path / "n.parquet"
     )
-    with pytest.raises(DataError, match=r"n.parquet: column sentence1 holds int64, and texts are expected"):
+    with pytest.raises(DataError, match=r"n.parquet: column 'sentence1' holds int64; expected texts"):
         read_task(tmp_path / "n.parquet")
 
 
@@ -262,7 +262,7 @@ def test_verdicts() -> None:
 def test_the_command(models: tuple[Path, Path], beir: Path, tmp_path: Path, cold: Callable[..., Any]) -> None:
     scores = tmp_path / "scores.parquet"
     answer = cold(
-        "eval", models[0], beir, "--against", models[1], "--bm25", "--metrics", "ndcg,mrr@5", "-k", "1,10",
+        "evaluate", models[0], beir, "--against", models[1], "--bm25", "--metrics", "ndcg,mrr@5", "-k", "1,10",
         "--per-query", scores, "--json",
     )  # fmt: skip
     assert answer.code == 0, answer.err
@@ -278,16 +278,16 @@ def test_the_command(models: tuple[Path, Path], beir: Path, tmp_path: Path, cold
                 v for v, s, m in zip(table["value"], table["system"], table["metric"]) if (s, m) == (system, metric)
             ]
             assert np.mean(rows) == pytest.approx(found["mean"]) and found["low"] <= found["mean"] <= found["high"]
-    again = cold("eval", models[0], beir, "--per-query", scores)
+    again = cold("evaluate", models[0], beir, "--per-query", scores)
     assert again.code == 2 and f"{scores} exists; give another file, or --overwrite" in again.err
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("query,positive\na,b\n")
-    itself = cold("eval", models[0], pairs, "--per-query", pairs, "--overwrite")
+    itself = cold("evaluate", models[0], pairs, "--per-query", pairs, "--overwrite")
     assert itself.code == 2 and "is read by this command and is never replaced by it" in itself.err
     assert pairs.read_text() == "query,positive\na,b\n"
     run = tmp_path / "run"  # a run is judged by the model it holds
     shutil.copytree(models[0], run / "model")
-    shown = cold("eval", run, beir, "--metrics", "hit", "-k", "1")
+    shown = cold("evaluate", run, beir, "--metrics", "hit", "-k", "1")
     assert shown.code == 0 and "hit@1" in shown.out
 
 

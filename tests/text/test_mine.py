@@ -14,7 +14,7 @@ from tempera.errors import DataError, OutputError
 from tempera.io.ids import content_id
 from tempera.mining.hard_negatives import Mining
 from tempera.text import mine as files
-from tempera.text.mine import mine_file
+from tempera.text.mine import mine
 from tempera.text.mining_task import Task
 from tempera.text.sources import Given
 from tempera.towers.saved import load
@@ -33,7 +33,7 @@ def pairs() -> tuple[list[str], list[str]]:
 def test_rows_hold_what_the_model_says(tiny_run: Path, tmp_path: Path, pairs: tuple[list[str], list[str]]) -> None:
     model, output = tiny_run / "model", tmp_path / "mined.parquet"
     corpus = [pairs[0][5], "hos hos", pairs[1][2] + " "]
-    report = mine_file(model, Task.of(*pairs, corpus), output, Mining(4, 1, 30, relative_margin=0.01))
+    report = mine(model, Task.of(*pairs, corpus), output, Mining(4, 1, 30, relative_margin=0.01))
     rows = parquet.read_table(output).to_pylist()
     read = load(model)
     answers: dict[str, set[str]] = {}
@@ -68,7 +68,7 @@ def test_a_stopped_run_goes_on(
     for name in ("text.mine", "mining.hard_negatives"):
         monkeypatch.setattr(f"tempera.{name}.BLOCK", 7)
     task, options, model = Task.of(*pairs), Mining(3, relative_margin=0.0), tiny_run / "model"
-    whole = mine_file(model, task, tmp_path / "whole.parquet", options)
+    whole = mine(model, task, tmp_path / "whole.parquet", options)
     new_file, made = files.new_file, list[str]()
 
     def stops(path: Path) -> Any:
@@ -80,23 +80,23 @@ def test_a_stopped_run_goes_on(
     output = tmp_path / "stopped.parquet"
     monkeypatch.setattr(files, "new_file", stops)
     with pytest.raises(KeyboardInterrupt):
-        mine_file(model, task, output, options)
+        mine(model, task, output, options)
     assert not output.exists()
     monkeypatch.setattr(files, "new_file", lambda path: (made.append(path.name), new_file(path))[1])
-    assert mine_file(model, task, output, options) == whole
+    assert mine(model, task, output, options) == whole
     assert made == [*(f"{number:06d}.parquet" for number in range(6)), output.name]
     assert parquet.read_table(output) == parquet.read_table(tmp_path / "whole.parquet")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stopped.parquet", "vectors", "whole.parquet"]
     with pytest.raises(OutputError, match="--overwrite"):
-        mine_file(model, task, output, options)
-    assert mine_file(model, task, output, Mining(2), overwrite=True) != whole
+        mine(model, task, output, options)
+    assert mine(model, task, output, Mining(2), overwrite=True) != whole
 
 
 def test_the_command(tempera: Any, tiny_run: Path, tmp_path: Path, pairs: tuple[list[str], list[str]]) -> None:
     given = tmp_path / "pairs.jsonl"
     given.write_text("".join(json.dumps({"query": q, "positive": d}) + "\n" for q, d in zip(*pairs)))
     output = tmp_path / "mined.parquet"
-    answer = tempera("mine", tiny_run, given, "-o", output, "-n", "2", "--share", "0.9", "--json")
+    answer = tempera("mine", tiny_run, given, "-o", output, "-n", "2", "--relative-margin", "0.1", "--json")
     assert answer.code == 0, answer.err
     assert answer.document["queries"] == 40 and set(answer.document["dropped"]) == {"relative margin"}
     assert len(parquet.read_table(output)) == 40
@@ -126,8 +126,9 @@ def test_roles_of_columns_are_given_as_in_training(tempera: Any, tiny_run: Path,
     assert answer.code == 0, answer.err
     assert answer.document["queries"] == 10 and answer.document["left_out"] == {"repeated pairs": 1}
     assert parquet.read_table(tmp_path / "mined.parquet")["positives"][3].as_py() == ["of: zu mori tel"]
-    assert "there is only data.query=title" in tempera("mine", tiny_run, "data.query=title", "-o", "x").err
-    assert "and 2 are given" in tempera("mine", tiny_run, given, given, "-o", "x").err
+    nothing = tempera("mine", tiny_run, "data.query=title", "-o", "x").err
+    assert "give a table of pairs or a BEIR folder besides data.query=title" in nothing
+    assert "give one table of pairs or BEIR folder, not 2" in tempera("mine", tiny_run, given, given, "-o", "x").err
 
 
 def test_documents_of_one_given_id_are_one(tmp_path: Path) -> None:
@@ -163,7 +164,18 @@ def test_a_beir_folder(tempera: Any, tiny_run: Path, tmp_path: Path) -> None:
         "queries without a relevant document": 2,
         "judgements of queries without a relevant document": 1,
     }
-    command = ["mine", tiny_run, folder, "-o", tmp_path / "mined.parquet", "-n", "8", "--share", "9", "--json"]
+    command = [
+        "mine",
+        tiny_run,
+        folder,
+        "-o",
+        tmp_path / "mined.parquet",
+        "-n",
+        "8",
+        "--relative-margin",
+        "-8",
+        "--json",
+    ]
     answer = tempera(*command)
     assert answer.code == 0, answer.err
     assert answer.document["candidates"] == 8 + 9  # the whole corpus less what answers

@@ -19,7 +19,12 @@ Users = Callable[[Path], dict[str, Any]]  # writes a tower of users into a folde
 
 
 def export(
-    run: Path, to: str, output: Path | None = None, kind: str = "hnsw", users: Users | None = None
+    run: Path,
+    to: str,
+    output: Path | None = None,
+    kind: str = "hnsw",
+    users: Users | None = None,
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """Write an export into a folder; return facts about it, which the folder's metrics.json holds too.
 
@@ -31,6 +36,7 @@ def export(
         output: the folder to write; None is RUN/export/onnx and so on.
         kind: kind of FAISS index, hnsw or ivf_pq.
         users: writes a recommender's ONNX: its user tower, and its items with their vectors.
+        overwrite: replace an earlier export.
 
     Raises:
         ConfigError: there is no such target or kind.
@@ -43,7 +49,7 @@ def export(
     if not run.is_dir():
         raise DataError(f"no such run: {run}")
     place = run / "export" / to if output is None else output
-    with staged(place) as folder:
+    with staged(place, overwrite) as folder:
         facts = {"to": to, "output": str(place), **_written(run, to, folder, kind, users)}
         write_json(folder / MARK, facts)
     return facts

@@ -170,11 +170,14 @@ class Run(RunFolder):
         add_items(self.folder, Path(path))
         return Run(self.folder)
 
-    def export(self, to: str, output: Path | None = None, kind: str = "hnsw") -> dict[str, Any]:
+    def export(
+        self, to: str, output: str | Path | None = None, kind: str = "hnsw", overwrite: bool = False
+    ) -> dict[str, Any]:
         """The model as ONNX, of a recommender the users' tower, or the corpus or items as an index or a table of vectors.
 
         See `tempera.artifacts.export.export`.
         """
         from .export import export
 
-        return export(self.folder, to, output, kind, self.recommender.export_users if self.recommends else None)
+        users = self.recommender.export_users if self.recommends else None
+        return export(self.folder, to, None if output is None else Path(output), kind, users, overwrite)

@@ -17,6 +17,7 @@ from ..errors import TemperaError
 from .laboratory import calibrate, sweep, tune
 from .models import evaluate, export, mine, search
 from .recommending import add_items, recommend
+from .shared import Command, Configured
 from .training import train, verify
 
 app = typer.Typer(
@@ -24,21 +25,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
-COMMANDS: dict[str, Callable[..., None]] = {
-    "train": train,
-    "verify": verify,
-    "search": search,
-    "calibrate": calibrate,
-    "recommend": recommend,
-    "eval": evaluate,
-    "export": export,
-    "add-items": add_items,
-    "mine": mine,
-    "sweep": sweep,
-    "tune": tune,
-}
-for name, command in COMMANDS.items():
-    app.command(name)(command)
+COMMANDS: tuple[Callable[..., None], ...] = (
+    *(train, search, evaluate, recommend, add_items),
+    *(mine, calibrate, sweep, tune, export, verify),
+)
+for command in COMMANDS:
+    app.command(command.__name__.replace("_", "-"), cls=Configured if command is train else Command)(command)
+# Former names, which are refused with the present one.
+RENAMED = {"eval": "evaluate", "--share": "--relative-margin, which is 1 - share"}
 EVERYWHERE = ("--quiet", "-q", "--verbose", "-v", "--no-progress", "--version")  # options of every command
 
 
@@ -106,8 +100,15 @@ def main() -> None:
 
 
 def _arguments(given: list[str]) -> list[str]:
-    """Put the options of every command first, where they are parsed; behind `--` nothing is an option."""
+    """Put the options of every command first, where they are parsed; behind `--` nothing is an option.
+
+    Raises:
+        TemperaError: a former name of a command or an option.
+    """
     end = given.index("--") if "--" in given else len(given)
+    for name in [*given[:1], *(argument.partition("=")[0] for argument in given[:end] if argument.startswith("--"))]:
+        if name in RENAMED:
+            raise TemperaError(f"{name} is now called {RENAMED[name]}")
     return sorted(given[:end], key=lambda argument: argument not in EVERYWHERE) + given[end:]
 
 

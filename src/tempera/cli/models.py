@@ -1,4 +1,4 @@
-"""Commands that put a model to work: search, judge, export, mine."""
+"""Commands that use a model: search, evaluate, export, mine."""
 
 from __future__ import annotations
 
@@ -9,69 +9,81 @@ import typer
 
 from ..errors import TemperaError, one_line
 from .output import print_findings
-from .shared import Json, answer, one_with_roles, say, with_roles
+from .shared import Count, Json, Output, answer, one_with_roles, say, with_roles
+
+_PREVIEW = 100  # letters of a document beside its place
+_FACTS = {  # numbers of an export, in words
+    "largest_difference": "largest difference of a coordinate from the saved model",
+    "overlap@10": "share of the 10 exact nearest neighbours that the index finds",
+    "tried_on": "users that it was tried on",
+}
 
 
 def search(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="What to look for.")],
-    k: Annotated[int, typer.Option("-k", min=1, help="How many to show.")] = 10,
-    index: Annotated[
-        Path | None, typer.Option("--index", metavar="DIR", help="An exported index to search instead.")
-    ] = None,
-    onnx: Annotated[Path | None, typer.Option("--onnx", metavar="DIR", help="An exported model to embed by.")] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option("--threshold", metavar="P", min=0, max=1, help="Least probability that is shown; see calibrate."),
-    ] = None,
+    run: Path,
+    query: str,
+    k: Annotated[int, typer.Option("-k", min=1)] = 10,
+    index: Path | None = None,
+    onnx: Path | None = None,
+    threshold: Annotated[float | None, typer.Option(min=0, max=1)] = None,
     as_json: Json = False,
 ) -> None:
-    """Search a run's corpus with its model."""
+    """Search the documents of a run.
+
+    Args:
+        run: run folder.
+        query: text to search for.
+        k: number of hits to show.
+        index: exported index to search instead of the run's own.
+        onnx: exported ONNX model to embed the query with.
+        threshold: lowest probability to show; see calibrate.
+    """
     from ..artifacts.run_folder import Run
 
     ranked = Run(run).search(query, k, index, onnx, None if threshold is None else 0.0)
-    found = [hit for hit in ranked if threshold is None or (hit.probability or 0.0) >= threshold]
-    document: dict[str, Any] = {"query": query, "hits": [hit.json() for hit in found]}
-    names = [one_line(hit.name) for hit in found]
-    width = max(map(len, names), default=0)
+    hits = [hit for hit in ranked if threshold is None or (hit.probability or 0.0) >= threshold]
+    document: dict[str, Any] = {"query": query, "hits": [hit.json() for hit in hits]}
+    texts = [one_line(hit.name or " ".join(hit.preview.split()))[:_PREVIEW] for hit in hits]
+    width = max(map(len, texts), default=0)
     lines = [
-        f"{hit.rank:>2}  {hit.score:.3f}  {percent(hit.probability)}{name:<{width}}  {one_line(hit.place)}"
-        for hit, name in zip(found, names)
+        f"{hit.rank:>2}  {hit.score:.3f}  {percent(hit.probability)}{text:<{width}}  {one_line(hit.place)}"
+        for hit, text in zip(hits, texts)
     ]
     if threshold is not None:
-        document |= {"threshold": threshold, "left_out": len(ranked) - len(found)}
-        lines.append(f"left out: {len(ranked) - len(found)} of {len(ranked)} with a probability below {threshold:g}")
+        document |= {"threshold": threshold, "left_out": len(ranked) - len(hits)}
+        lines.append(f"left out: {len(ranked) - len(hits)} of {len(ranked)} with a probability below {threshold:g}")
     answer(document, as_json, lambda: say("\n".join(lines)))
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder or a run folder.")],
-    data: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="DATA ... [data.ROLE=COLUMN ...]",
-            help="BEIR folders, tables of pairs, tables with sentence1, sentence2, score.",
-        ),
-    ],
-    against: Annotated[
-        Path | None, typer.Option("--against", metavar="MODEL", help="Another model, compared query by query.")
-    ] = None,
-    bm25: Annotated[bool, typer.Option("--bm25", help="BM25 beside it.")] = False,
-    split: Annotated[str, typer.Option("--split", help="Of BEIR folders.")] = "test",
-    metrics: Annotated[
-        str, typer.Option("--metrics", help="Of ndcg, mrr, map, recall, precision, hit: ndcg@10,mrr or so.")
-    ] = "",
-    k: Annotated[str, typer.Option("-k", "--k", help="Depths for metrics without one: 1,10 or so.")] = "",
-    exclude_self: Annotated[
-        bool, typer.Option("--exclude-self", help="Leave a query's own text out of its ranking.")
-    ] = False,
-    per_query: Annotated[
-        Path | None, typer.Option("--per-query", metavar="FILE", help="Write every score to a .parquet or .csv.")
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --per-query.")] = False,
+    model: Path,
+    data: Annotated[list[str], typer.Argument(metavar="DATA|data.ROLE=COLUMN")],
+    against: Path | None = None,
+    bm25: bool = False,
+    split: str = "test",
+    metrics: str = "",
+    k: Annotated[str, typer.Option("-k", "--k")] = "",
+    exclude_self: bool = False,
+    per_query: Path | None = None,
+    overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Judge a model on retrieval sets, pairs or graded pairs; say whether it differs from another one."""
+    """Evaluate a model, also against another one or BM25.
+
+    Differences are reported with confidence intervals.
+
+    Args:
+        model: model folder or run folder.
+        data: BEIR folders, tables of pairs, or tables with columns sentence1, sentence2 and score.
+        against: another model, compared query by query.
+        bm25: compare with BM25, too.
+        split: split to read from a BEIR folder.
+        metrics: any of ndcg, mrr, map, recall, precision, hit, e.g. ndcg@10,mrr.
+        k: depths of metrics that name none, e.g. 1,10.
+        exclude_self: leave a query's own text out of its ranking.
+        per_query: write every score to this .parquet or .csv file.
+        overwrite: replace the file of --per-query.
+    """
     from ..text import evaluate as judge
 
     depths = [int(part) if part.isdecimal() else _wrong_depth(part) for part in k.split(",") if part]
@@ -79,17 +91,8 @@ def evaluate(
     paths, roles = with_roles(data)
     if per_query is not None:
         judge.refuse_scores(per_query, overwrite, paths)
-    findings = judge.evaluate(
-        model,
-        *paths,
-        against=against,
-        bm25=bm25,
-        split=split,
-        metrics=names,
-        k=depths,
-        exclude_self=exclude_self,
-        roles=roles,
-    )
+    comparison: dict[str, Any] = {"against": against, "bm25": bm25, "exclude_self": exclude_self}
+    findings = judge.evaluate(model, *paths, split=split, metrics=names, k=depths, roles=roles, **comparison)
     if per_query is not None:
         judge.write_per_query(per_query, findings, overwrite)
     documents = [finding.json() for finding in findings]
@@ -98,85 +101,90 @@ def evaluate(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder; for ONNX also a model folder.")],
-    to: Annotated[str, typer.Option("--to", help="onnx, faiss or parquet.")],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="The folder to make; RUN/export/... if none.")
-    ] = None,
-    kind: Annotated[str, typer.Option("--kind", help="Of a FAISS index: hnsw or ivf_pq.")] = "hnsw",
+    run: Path,
+    to: Annotated[str, typer.Option()],
+    output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
+    kind: str = "hnsw",
+    overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Write a run's model (of a recommender: its tower of users) as ONNX, or its corpus as a FAISS or Parquet index."""
+    """Export a model to ONNX, or its vectors to FAISS or Parquet.
+
+    Of a recommender, the ONNX model is its tower of users.
+
+    Args:
+        run: run folder; for ONNX also a model folder.
+        to: onnx, faiss or parquet.
+        output: folder to write (default: RUN/export/FORMAT).
+        kind: kind of FAISS index, hnsw or ivf_pq.
+        overwrite: replace an earlier export in --output.
+    """
     from ..artifacts.run_folder import Run
 
-    facts = Run(run).export(to, output, kind)
-    answer(facts, as_json, lambda: say("\n".join(f"{name}: {value}" for name, value in facts.items())))
+    facts = Run(run).export(to, output, kind, overwrite)
+    lines = [f"written: {facts['output']}"]
+    for name, value in facts.items():
+        if isinstance(value, int | float):
+            lines.append(f"{_FACTS.get(name, name)}: {value:{',' if isinstance(value, int) else '.3g'}}")
+    answer(facts, as_json, lambda: say("\n".join(lines)))
 
 
 def mine(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder, or a run folder.")],
-    pairs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="PAIRS [data.ROLE=COLUMN ...]", help="Queries and what answers them: a table, or a BEIR folder."
-        ),
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The Parquet file to write.")],
-    corpus: Annotated[
-        Path | None, typer.Option("--corpus", metavar="DOCS", help="A table or BEIR folder of more candidates.")
-    ] = None,
-    split: Annotated[str, typer.Option("--split", help="Of BEIR folders.")] = "train",
-    negatives: Annotated[int, typer.Option("--negatives", "-n", min=1, help="How many a query gets.")] = 10,
-    skip: Annotated[int, typer.Option("--skip", min=0, help="Best ranks that are left out.")] = 0,
-    depth: Annotated[int, typer.Option("--depth", min=1, help="Last rank that is looked at.")] = 100,
-    absolute_margin: Annotated[
-        float | None, typer.Option("--absolute-margin", help="How far below the answer's score a negative has to be.")
-    ] = None,
-    share: Annotated[
-        float, typer.Option("--share", help="Of the answer's score a negative may have; 1 is a relative margin of 0.")
-    ] = 0.95,
-    cross_encoder: Annotated[
-        Path | None, typer.Option("--cross-encoder", metavar="MODEL", help="Checks what the model has found.")
-    ] = None,
-    cross_margin: Annotated[float, typer.Option("--cross-margin", help="Relative, of its scores.")] = 0.0,
-    faiss: Annotated[
-        str | None, typer.Option("--faiss", metavar="INDEX", help="Search by an index, such as HNSW32; default exact.")
-    ] = None,
-    cache: Annotated[
-        Path | None, typer.Option("--cache", metavar="DIR", help="Vectors computed once; default vectors/ beside FILE.")
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE.")] = False,
+    model: Path,
+    pairs: Annotated[list[str], typer.Argument(metavar="PAIRS|data.ROLE=COLUMN")],
+    output: Output,
+    corpus: Path | None = None,
+    split: str = "train",
+    negatives: Annotated[int, typer.Option("--negatives", "-n", min=1)] = 10,
+    skip: Annotated[int, typer.Option(min=0)] = 0,
+    depth: Count = 100,
+    absolute_margin: float | None = None,
+    relative_margin: float = 0.05,
+    cross_encoder: Path | None = None,
+    cross_margin: float = 0.0,
+    faiss: str | None = None,
+    cache: Path | None = None,
+    overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Find hard negatives for pairs; what was dropped, and which queries fell short, is told."""
+    """Mine hard negatives for a table of pairs.
+
+    Reports what was dropped and which queries got too few.
+
+    Args:
+        model: model folder or run folder.
+        pairs: table of queries and their answers, or a BEIR folder.
+        output: Parquet file to write.
+        corpus: table or BEIR folder of more candidates.
+        split: split to read from a BEIR folder.
+        negatives: number of negatives for each query.
+        skip: number of best ranks to leave out.
+        depth: last rank to consider.
+        absolute_margin: how far a negative's score is at least below the positive's.
+        relative_margin: the same as a fraction of the positive's score; 0.05 keeps negatives up to 95 % of it.
+        cross_encoder: cross-encoder that checks the negatives.
+        cross_margin: relative margin of the cross-encoder's scores.
+        faiss: search by an index such as HNSW32 (default: exactly).
+        cache: folder of vectors (default: vectors/ beside the output).
+        overwrite: replace the output.
+    """
     from dataclasses import asdict
 
     from ..mining.hard_negatives import Mining
-    from ..text.mine import mine_file
-    from ..text.mining_task import Task
-    from ..towers.saved import model_folder
+    from ..text.mine import mine as run_mining
 
-    options = Mining(negatives, skip, depth, absolute_margin, round(1 - share, 12), cross_margin)
-    task = Task.read(*one_with_roles(pairs), corpus, split)
-    report = mine_file(
-        model_folder(model),
-        task,
-        output,
-        options,
-        cross_encoder=cross_encoder,
-        faiss=faiss,
-        cache=cache,
-        overwrite=overwrite,
-    )
-    document = {"output": str(output.absolute()), "left_out": dict(task.left_out), **asdict(report)}
-    lines = [f"left out: {count:,} {reason}" for reason, count in task.left_out.items()]
-    answer(document, as_json, lambda: say("\n".join([*lines, *report.lines()])))
+    options = Mining(negatives, skip, depth, absolute_margin, relative_margin, cross_margin)
+    path, roles = one_with_roles(pairs)
+    places: dict[str, Any] = {"corpus": corpus, "cross_encoder": cross_encoder, "cache": cache, "overwrite": overwrite}
+    report = run_mining(model, path, output, options, split=split, roles=roles, faiss=faiss, **places)
+    document = {"output": str(output.absolute()), **asdict(report)}
+    answer(document, as_json, lambda: say("\n".join(report.lines())))
 
 
 def percent(probability: float | None) -> str:
-    """A column of probabilities, where there are any."""
+    """Return a column of probabilities; empty for a model without calibration."""
     return "" if probability is None else f"{probability:>5.0%}  "
 
 
 def _wrong_depth(text: str) -> NoReturn:
-    raise TemperaError(f"--k has {text!r}, and depths such as 1,10 are expected")
+    raise TemperaError(f"--k has {text!r}; give depths such as 1,10")

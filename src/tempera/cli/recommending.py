@@ -7,44 +7,54 @@ from typing import Annotated
 
 import typer
 
+from ..errors import TemperaError
 from .shared import Json, answer, say
 
 
 def recommend(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, of a recommender.")],
-    user: Annotated[str | None, typer.Option("--user", metavar="ID", help="Who is asked for.")] = None,
-    history: Annotated[
-        str | None, typer.Option("--history", metavar="A,B,C", help="Items taken before, the latest last.")
-    ] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="How many to show.")] = 10,
-    include_seen: Annotated[bool, typer.Option("--include-seen", help="Show what was taken before, too.")] = False,
-    index: Annotated[
-        Path | None, typer.Option("--index", metavar="DIR", help="An exported index to search instead.")
-    ] = None,
-    elapsed: Annotated[
-        float, typer.Option("--elapsed", min=0, help="Time since the latest event, in the data's unit, if towers ask.")
-    ] = 0.0,
+    run: Path,
+    user: str | None = None,
+    history: str | None = None,
+    k: Annotated[int, typer.Option("-k", min=1)] = 10,
+    include_seen: bool = False,
+    index: Path | None = None,
+    elapsed: Annotated[float, typer.Option(min=0)] = 0.0,
     as_json: Json = False,
 ) -> None:
-    """Recommend items to a user of a run, or to anybody by what was taken before."""
+    """Recommend items to a user, or by a history of items.
+
+    Args:
+        run: run folder of a recommender.
+        user: id of a user.
+        history: items that the user took before, the latest last, e.g. A,B,C.
+        k: number of items to show.
+        include_seen: recommend items of the history, too.
+        index: exported index to search instead of the run's own.
+        elapsed: time since the user's last event (only for models with an `elapsed` feature).
+    """
     from ..artifacts.run_folder import Run
 
-    taken = None if history is None else [name.strip() for name in history.split(",") if name.strip()]
-    given = Run(run).recommend(user, taken, k=k, exclude_seen=not include_seen, index=index, elapsed=elapsed)
-    hits = [{"rank": hit.rank, "score": hit.score, "id": hit.id, "name": hit.name} for hit in given.found]
-    document = {"user": user, "history": given.history, "notes": list(given.notes), "hits": hits}
-    answer(document, as_json, lambda: say(str(given)))
+    items = None if history is None else [name.strip() for name in history.split(",") if name.strip()]
+    if items == [] and user is None:
+        raise TemperaError(f"--history is {history!r} and names no item; give ids such as --history A,B, or --user ID")
+    result = Run(run).recommend(user, items, k=k, exclude_seen=not include_seen, index=index, elapsed=elapsed)
+    hits = [{"rank": hit.rank, "score": hit.score, "id": hit.id, "name": hit.name} for hit in result.found]
+    document = {"user": user, "history": result.history, "notes": list(result.notes), "hits": hits}
+    answer(document, as_json, lambda: say(str(result)))
 
 
-def add_items(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, of a recommender.")],
-    items: Annotated[Path, typer.Argument(metavar="ITEMS", help="A table of items with the columns that towers read.")],
-    as_json: Json = False,
-) -> None:
-    """Add items that came after training to a run; they are recommended by their features."""
-    from ..artifacts import new_items as arrivals
+def add_items(run: Path, items: Path, as_json: Json = False) -> None:
+    """Add new items to a trained recommender.
 
-    facts = arrivals.add_items(run, items)
+    They are recommended by their features.
+
+    Args:
+        run: run folder of a recommender.
+        items: table of items, with the columns of the items trained on.
+    """
+    from ..artifacts.new_items import add_items as run_adding
+
+    facts = run_adding(run, items)
     lines = [f"{facts['added']:,} items added; the run has {facts['items']:,}"]
     lines += [f"left out: {count:,} {reason}" for reason, count in facts["left_out"].items()]
     lines += [f"left out: column {name!r}, which the run's items do not have" for name in facts["columns_left_out"]]

@@ -1,4 +1,4 @@
-"""What commands share: how they read what is given, and how they answer."""
+"""How commands read their arguments and print their answers."""
 
 from __future__ import annotations
 
@@ -10,48 +10,53 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from ..errors import OutputError, TemperaError, one_line
+from .options import described, lines
 
 Arguments = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[CONFIG.yaml] [KEY=VALUE ...]", help="A configuration, and dotted overrides."),
+    typer.Argument(
+        metavar="CONFIG.yaml|SECTION.OPTION=VALUE",
+        help="A configuration file, and options in place of those in it. `tempera train --help` lists all options.",
+    ),
 ]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document on standard output, and nothing else there.")
-]
+Count = Annotated[int, typer.Option(min=1)]
+Output = Annotated[Path, typer.Option("--output", "-o")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output instead of text.")]
 
 
 def split(arguments: list[str]) -> tuple[Path | None, list[str]]:
-    """A configuration file, if one is given, and overrides."""
+    """Return the configuration file, None without one, and the overrides."""
     files = [argument for argument in arguments if "=" not in argument]
     if len(files) > 1:
-        raise TemperaError(f"one configuration is expected, and {len(files)} are given: {', '.join(files)}")
+        raise TemperaError(f"give one configuration file, not {len(files)}: {', '.join(files)}")
     return (Path(files[0]) if files else None), [argument for argument in arguments if "=" in argument]
 
 
 def with_roles(arguments: list[str]) -> tuple[list[Path], Any]:
-    """Paths, and the roles of their columns as options of a `data:` section; None without any."""
+    """Return the paths, and the roles of their columns by `data.ROLE=COLUMN`; None without any."""
     from ..build import build_roles
     from ..config import load
 
-    given = [argument for argument in arguments if argument.startswith("data.") and "=" in argument]
-    paths = [Path(argument) for argument in arguments if argument not in given]
+    options = [argument for argument in arguments if argument.startswith("data.") and "=" in argument]
+    paths = [Path(argument) for argument in arguments if argument not in options]
     if not paths:
-        raise TemperaError(f"a table of pairs or a BEIR folder is expected, and there is only {given[0]}")
-    return paths, build_roles(load(None, given))
+        raise TemperaError(f"give a table of pairs or a BEIR folder besides {options[0]}")
+    return paths, build_roles(load(None, options))
 
 
 def one_with_roles(arguments: list[str]) -> tuple[Path, Any]:
-    """As `with_roles`, for a command that takes one path."""
+    """Return one path and the roles of its columns, for a command that takes one path."""
     paths, roles = with_roles(arguments)
     if len(paths) != 1:
-        raise TemperaError(f"one table of pairs or BEIR folder is expected, and {len(paths)} are given")
+        raise TemperaError(f"give one table of pairs or BEIR folder, not {len(paths)}")
     return paths[0], roles
 
 
 def say(text: str) -> None:
-    """Print lines, with nothing that a terminal obeys."""
+    """Print lines, with control characters escaped."""
     print("\n".join(map(one_line, text.split("\n"))))
 
 
@@ -71,3 +76,26 @@ def answer(document: Any, as_json: bool, show: Callable[[], Any]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest once more at its end
         if not isinstance(error, BrokenPipeError):
             raise OutputError(f"cannot write to standard output: {error.strerror or error}") from None
+
+
+class Command(TyperCommand):
+    """A command whose options are explained by the `Args:` of its function, and named after its parameters."""
+
+    def __init__(self, *given: Any, help: str, params: list[Any], **options: Any) -> None:
+        super().__init__(*given, help=help.partition("\n\nArgs:\n")[0], params=params, **options)
+        texts = described(help)
+        for parameter in params:
+            text = texts.get(parameter.name, parameter.help)
+            parameter.help = text[:1].upper() + text[1:]
+            parameter.metavar = parameter.metavar or parameter.name.split("_")[-1].upper()
+            if parameter.default is False:
+                parameter.secondary_opts = []  # a switch that is off has no --no-...
+
+
+class Configured(Command):
+    """A command whose help ends with every option of a configuration."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the options below the help."""
+        formatter.write("\nOptions of a configuration (--print-config shows all of them with their values):\n")
+        formatter.write("\n".join([*lines(), ""]))

@@ -1,32 +1,35 @@
-"""Commands that train, and that prove what training computes."""
+"""Commands that train, and that verify what training computes."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from .output import print_run
-from .shared import Arguments, Json, answer, say, split
+from .shared import Arguments, Json, Output, answer, say, split
 
 
 def train(
     arguments: Arguments = None,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The run folder to make.")] = Path(
-        "runs/first"
-    ),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that --output holds.")] = False,
-    print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print every option, resolved, and stop.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be trained on, and for how long.")
-    ] = False,
+    output: Output = Path("runs/first"),
+    overwrite: bool = False,
+    print_config: bool = False,
+    dry_run: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Train a retriever; without a configuration, one that searches the installed Python's code."""
+    """Train a retriever or a recommender.
+
+    Without a configuration, it is trained on the code of the installed Python. A run that was interrupted is resumed by the
+    same command.
+
+    Args:
+        output: run folder to write.
+        overwrite: replace the run in --output.
+        print_config: print all options with their values, as YAML, and exit.
+        dry_run: read the data, show what would be trained, and exit.
+    """
     from .. import config as configuration
 
     file, overrides = split(arguments or [])
@@ -39,8 +42,8 @@ def train(
     if dry_run:
         from ..run.dry_run import lines, rehearse
 
-        found = rehearse(file, overrides)
-        answer(found, as_json, lambda: say("\n".join(lines(found))))
+        expected = rehearse(file, overrides)
+        answer(expected, as_json, lambda: say("\n".join(lines(expected))))
         return
     from ..engine.devices import start, stop
     from ..run.train import train as run_training
@@ -52,11 +55,11 @@ def train(
     stop()
 
 
-def verify(
-    arguments: Arguments = None,
-    as_json: Json = False,
-) -> None:
-    """Prove on your own data that the configuration computes what it says; exit code 1 if it does not."""
+def verify(arguments: Arguments = None, as_json: Json = False) -> None:
+    """Check on your data that training computes what it should.
+
+    Losses, gradients, caching, several processes and resuming are compared with their definitions. Exit code 1 if one fails.
+    """
     from ..run.verify import verify as run_verification
 
     proofs = run_verification(*split(arguments or []))

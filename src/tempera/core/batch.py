@@ -176,6 +176,22 @@ class Batch(Generic[X]):
         return weight[self.local] / weight.sum().clamp_min(torch.finfo(weight.dtype).tiny)  # rows may all weigh nothing
 
 
+def as_batch(queries: Batch[Tensor] | Tensor, documents: Tensor | None = None) -> Batch[Tensor]:
+    """Return the batch of two tensors, [b, D] each, of which row i is a pair; a batch is returned as it is.
+
+    Raises:
+        DataError: one tensor without the other, or tensors of different length.
+
+    >>> len(as_batch(torch.eye(3), torch.eye(3)))
+    3
+    """
+    if isinstance(queries, Batch) and documents is None:
+        return queries
+    if isinstance(queries, Tensor) and isinstance(documents, Tensor):
+        return Batch(Side(queries), Side(documents))
+    raise DataError("an objective takes two tensors, queries and documents, or one Batch, which holds both")
+
+
 def divide(batch: Batch[X], part: int, parts: int) -> Batch[X]:
     """The rows of a batch that one of several processes embeds: a run of pairs with their negatives, and of the samples.
 

@@ -55,6 +55,12 @@ class LogQ:
 
     Raises:
         DataError: candidates without logq.
+
+    >>> from tempera import Batch, Objective, Side
+    >>> documents = Side(torch.eye(2), logq=torch.tensor([0.5, 0.1]).log())
+    >>> losses = Objective(temperature=1.0, corrections=[LogQ()])(Batch(Side(torch.eye(2)), documents))
+    >>> [round(loss, 4) for loss in losses.tolist()]
+    [1.0436, 0.071]
     """
 
     kind: Literal["classic", "refined"] = "classic"
@@ -132,6 +138,12 @@ class Hardness:
     Args:
         strength: in logits for a similarity of 1, whatever the temperature.
         on: others, own or all.
+
+    >>> from tempera import Objective
+    >>> near = torch.tensor([[1.0, 0.0], [0.8, 0.6]])
+    >>> losses = Objective(temperature=1.0, corrections=[Hardness(9.0)])(near, near)
+    >>> [round(loss, 4) for loss in losses.tolist()]
+    [7.0009, 7.0009]
     """
 
     strength: float
@@ -164,6 +176,11 @@ class Margin:
 
     Args:
         margin: in logits; divide a margin of similarities by the temperature.
+
+    >>> from tempera import Objective
+    >>> losses = Objective(temperature=1.0, corrections=[Margin(1.0)])(torch.eye(2), torch.eye(2))
+    >>> [round(loss, 4) for loss in losses.tolist()]
+    [0.6931, 0.6931]
     """
 
     margin: float

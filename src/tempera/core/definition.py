@@ -1,207 +1,246 @@
-"""The objective as it is defined, in plain loops over float64 numbers: what the tiles are checked against.
+"""The objective as it is defined, row by row and candidate by candidate in float64: what the tiles are checked against.
 
     loss_i = mean over softmaxes of [ log sum_c exp(l_ic) - level_i ],    l_ic = s_ic / t + corrections
 
-Shares no line with the tiles. Takes some 10 microseconds a candidate, so it is for small batches.
+Shares no line with the tiles. Gradients are autograd's. Takes some milliseconds for ten rows, so it is for small batches.
 
-Letters: i a row, c a candidate, a the anchor of row i.
+Letters: i a row, c a candidate, n rows, k candidates of a row. A block is a pair of roles: anchor and candidate.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from .batch import Batch
+from .batch import Batch, Role, Side
 from .corrections import Hardness, LogQ, Margin
 from .masks import Guided, KnownPositives, SameId
 from .matryoshka import Matryoshka
 from .objective import Objective
 from .similarity import cosine
 
-Vector = list[float]
+Block = tuple[Role, Role]
 
 
-def defined_losses(objective: Objective | Matryoshka, batch: Batch[Tensor]) -> list[float]:
-    """Loss of every row of a whole batch.
+def defined_losses(objective: Objective | Matryoshka, batch: Batch[Tensor], scale: Tensor | None = None) -> Tensor:
+    """Compute the loss of every row of a whole batch, [n] float64, differentiable for every embedding and the temperature.
 
-    >>> import torch
+    Args:
+        scale: 1/t; None is that of the objective's dial. A batch with a temperature of its own is scored by that.
+
     >>> from .batch import Side
     >>> eye = torch.eye(3)
-    >>> [round(loss, 4) for loss in defined_losses(Objective(temperature=1.0), Batch(Side(eye), Side(eye)))]
+    >>> [round(loss, 4) for loss in defined_losses(Objective(temperature=1.0), Batch(Side(eye), Side(eye))).tolist()]
     [0.5514, 0.5514, 0.5514]
     """
     if isinstance(objective, Matryoshka):
-        total = [0.0] * len(batch)
-        for width, weight in zip(objective.widths, objective.weights, strict=True):
-            part = defined_losses(objective.objective, batch.map(lambda rows, w=width: rows[:, :w]))  # type: ignore[misc]
-            total = [a + weight * b for a, b in zip(total, part, strict=True)]
-        return total
-    softmaxes: dict[str, list[tuple[str, str]]] = {}
-    for anchor, candidate in (pair for pool in objective.pools for pair in pool.blocks):
-        kinds = f"{anchor}>{'query' if candidate == 'query' else 'doc'}"
-        softmaxes.setdefault(kinds if objective.partition == "per_direction" else "", []).append((anchor, candidate))
-    rows = _Rows.of(objective, batch)
-    return [math.fsum(rows.loss(i, pairs) for pairs in softmaxes.values()) / len(softmaxes) for i in range(len(batch))]
+        parts = zip(objective.widths, objective.weights, strict=True)
+        cut = {width: batch.map(lambda rows, w=width: rows[:, :w]) for width in objective.widths}  # type: ignore[misc]
+        return sum(
+            (weight * defined_losses(objective.objective, cut[width], scale) for width, weight in parts),
+            torch.zeros(len(batch), dtype=torch.float64),
+        )
+    if batch.temperature is not None:
+        scale = torch.tensor(1 / batch.temperature, dtype=torch.float64)
+    elif scale is None:
+        scale = objective.temperature.scale()
+    return Definition(objective, batch, scale.double()).losses()
 
 
-@dataclass
-class _Rows:
-    """A batch as lists."""
+@dataclass(frozen=True)
+class Definition:
+    """What an objective says of a whole batch: which candidates each row has, and their logits."""
 
     objective: Objective
-    vectors: dict[str, list[Vector]]
-    ids: dict[str, list[int] | None]
-    logq: dict[str, list[float] | None]
-    guide: dict[str, list[Vector] | None]
-    owner: dict[str, list[int]]
-    known: list[list[int]]
-    doc_of: list[int]  # where each row's document stands
-    temperature: float
+    batch: Batch[Tensor]
+    scale: Tensor  # 1/t
 
-    @classmethod
-    def of(cls, objective: Objective, batch: Batch[Tensor]) -> _Rows:
-        sides = batch.sides()
-        known: list[list[int]] = [[] for _ in range(len(batch))]
-        if batch.known is not None:
-            known = [batch.known[[i]].values.tolist() for i in range(len(batch))]
-        owner: dict[str, list[int]] = {role: _list(side.owner) or [-1] * len(side) for role, side in sides.items()}
-        owner["query"], doc_of = list(range(len(batch))), list(range(len(batch)))
-        if batch.answer is None:
-            owner["doc"] = doc_of
-        else:
-            ids = _there(batch.doc.ids).tolist()
-            doc_of = [ids.index(answer) for answer in batch.answer.tolist()]
-        return cls(
-            objective,
-            {role: side.rows.detach().double().tolist() for role, side in sides.items()},
-            {role: _list(side.ids) for role, side in sides.items()},
-            {role: _list(side.logq) for role, side in sides.items()},
-            {role: _list(side.guide) for role, side in sides.items()},
-            owner,
-            known,
-            doc_of,
-            objective.temperature.value if batch.temperature is None else batch.temperature,
-        )
+    def losses(self) -> Tensor:
+        """Compute the loss of every row, [n]: the mean of its losses in each softmax."""
+        softmaxes = self.softmaxes()
+        return torch.stack([self.loss(blocks) for blocks in softmaxes]).mean(0)
 
-    def loss(self, i: int, pairs: Sequence[tuple[str, str]]) -> float:
-        """Row i's loss in the softmax over some blocks."""
-        here = [pair for pair in pairs if pair[1] in self.vectors]
-        held = next(pair for pair in here if _holds_positive(pair))
-        several = self.objective.numerator != "one"
-        positives, negatives, level_of = [], [], []
-        for pair in here:
-            own = {self._place(i, pair[1])} if _holds_positive(pair) else set()
-            if several and pair == held:
-                own |= {
-                    c for c in range(len(self.vectors[pair[1]])) if self._same_id(i, pair, c) or self._known(i, pair, c)
-                }
-            for c in range(len(self.vectors[pair[1]])):
-                if c in own:
-                    positives.append(self._positive(i, pair, c))
-                    level_of += positives[-1:] if pair == held else []
-                elif not self._own_kind(i, pair, c) and not self._masked(i, pair, c):
-                    negatives.append(self._negative(i, pair, c))
-        if self.objective.hardest is not None:
-            negatives = sorted(negatives)[-self.objective.hardest :]
-        levels = {"one": level_of[0], "mean": math.fsum(level_of) / len(level_of), "sum": _log_sum_exp(level_of)}
-        return _log_sum_exp([*positives, *negatives]) - levels[self.objective.numerator]
+    def softmaxes(self) -> list[list[Block]]:
+        """List the blocks of each softmax; a block whose candidates the batch does not have is left out."""
+        softmaxes: dict[str, list[Block]] = {}
+        for anchor, candidate in (block for pool in self.objective.pools for block in pool.blocks):
+            if candidate in self._sides:
+                direction = f"{anchor}>{'query' if candidate == 'query' else 'doc'}"
+                joint = self.objective.partition == "joint"
+                softmaxes.setdefault("" if joint else direction, []).append((anchor, candidate))
+        return list(softmaxes.values())
 
-    def _place(self, i: int, role: str) -> int:
-        """Where row i's own query or document stands."""
-        return self.doc_of[i] if role == "doc" else i
+    def loss(self, blocks: list[Block]) -> Tensor:
+        """Compute every row's loss in the softmax over some blocks, [n]."""
+        held = next(block for block in blocks if holds_positive(block))
+        positives = {block: self.positives(block, several=block == held) for block in blocks}
+        negatives = {block: self.negatives(block, positives[block]) for block in blocks}
+        tables = {block: (self.logits(block, True), self.logits(block, False)) for block in blocks}
+        losses = []
+        for i in range(len(self.batch)):
+            positive = {block: tables[block][0][i, sorted(positives[block][i])] for block in blocks}
+            negative = torch.cat([tables[block][1][i, negatives[block][i]] for block in blocks])
+            if self.objective.hardest is not None:
+                negative = negative.topk(min(self.objective.hardest, len(negative))).values
+            losses.append(
+                _log_sum_exp(torch.cat([*positive.values(), negative]))
+                - _NUMERATORS[self.objective.numerator](positive[held])
+            )
+        return torch.stack(losses)
 
-    def _similarity(self, a: Vector, c: Vector, normalised: bool) -> float:
-        return _inner(a, c) / (math.sqrt(_inner(a, a) * _inner(c, c)) if normalised else 1.0)
+    def similarities(self, block: Block) -> Tensor:
+        """Compute the similarity of each row's anchor and every candidate, [n, c]."""
+        anchors, candidates = (self._sides[role].rows.double() for role in block)
+        return _similarities(anchors[self.places(block[0])], candidates, self.objective.similarity == cosine)
 
-    def _score(self, i: int, pair: tuple[str, str], c: int) -> float:
-        normalised = self.objective.similarity == cosine
-        return self._similarity(self.vectors[pair[0]][self._place(i, pair[0])], self.vectors[pair[1]][c], normalised)
+    def logits(self, block: Block, positive: bool) -> Tensor:
+        """Compute the logit that each candidate has as a positive, or as a negative, of each row, [n, c]."""
+        similarities = self.similarities(block)
+        logits = similarities * self.scale
+        for correction in self.objective.corrections:
+            if isinstance(correction, LogQ) and (correction.kind == "classic" or not positive):
+                logits = logits - correction.weight * _needed(self._sides[block[1]].logq).double()
+            elif isinstance(correction, Margin) and positive:
+                logits = logits - correction.margin
+            elif isinstance(correction, Hardness) and not positive and block[0] == "query" != block[1]:
+                own = torch.tensor(
+                    [[c in mine for c in range(logits.shape[1])] for mine in self.own(block[1])], dtype=torch.bool
+                )
+                harder = {"all": own | ~own, "own": own, "others": ~own}[correction.on]
+                logits = logits + torch.where(harder, correction.strength * similarities.detach(), 0.0)
+        return logits
 
-    def _positive(self, i: int, pair: tuple[str, str], c: int) -> float:
-        logit = self._score(i, pair, c) / self.temperature
-        for part in self.objective.corrections:
-            if isinstance(part, LogQ) and part.kind == "classic":
-                logit -= part.weight * _there(self.logq[pair[1]])[c]
-            elif isinstance(part, Margin):
-                logit -= part.margin
-        return logit
+    def places(self, role: Role) -> list[int]:
+        """Find where each row's own query or document stands, [n]."""
+        if role == "query" or self.batch.answer is None:
+            return list(range(len(self.batch)))
+        return [self._ids["doc"].index(answer) for answer in self.batch.answer.tolist()]
 
-    def _negative(self, i: int, pair: tuple[str, str], c: int) -> float:
-        score = self._score(i, pair, c)
-        logit = score / self.temperature
-        for part in self.objective.corrections:
-            if isinstance(part, LogQ):
-                logit -= part.weight * _there(self.logq[pair[1]])[c]
-            elif isinstance(part, Hardness) and pair[0] == "query" and pair[1] != "query":
-                own = self.owner[pair[1]][c] == i
-                logit += part.strength * score if part.on == "all" or own == (part.on == "own") else 0.0
-        return logit
+    def own(self, role: Role) -> list[set[int]]:
+        """Find the candidates that came with each row alone; a document that rows share came with none."""
+        if role == "query" or (role == "doc" and self.batch.answer is None):
+            return [{i} for i in range(len(self.batch))]
+        owner = self._sides[role].owner
+        owners = [] if owner is None else owner.tolist()
+        return [{c for c, row in enumerate(owners) if row == i} for i in range(len(self.batch))]
 
-    def _own_kind(self, i: int, pair: tuple[str, str], c: int) -> bool:
-        """The anchor itself, or a document's own negatives: no candidates at all."""
-        if pair == ("doc", "negatives"):
-            return self.owner["negatives"][c] == i
-        return pair[0] == pair[1] and c == self._place(i, pair[1])
+    def positives(self, block: Block, several: bool) -> list[set[int]]:
+        """Find each row's positives; `several` adds those of other rows, where the numerator counts them."""
+        if not holds_positive(block):
+            return [set() for _ in range(len(self.batch))]
+        positives = [{place} for place in self.places(block[1])]
+        if several and self.objective.numerator != "one":
+            positives = _joined(positives, self.same_id(block))
+            positives = positives if self.batch.known is None else _joined(positives, self.known(block))
+        return positives
 
-    def _masked(self, i: int, pair: tuple[str, str], c: int) -> bool:
-        found = False
+    def negatives(self, block: Block, positives: list[set[int]]) -> list[list[int]]:
+        """List the candidates of each row that are neither positives nor masked."""
+        left_out = _joined(positives, self.masked(block), self.no_candidates(block))
+        return [[c for c in range(len(self._sides[block[1]])) if c not in out] for out in left_out]
+
+    def no_candidates(self, block: Block) -> list[set[int]]:
+        """Find what is no candidate of a row at all: the anchor itself and, for a document, its row's negatives."""
+        if block[0] == block[1]:
+            return [{place} for place in self.places(block[1])]
+        return self.own("negatives") if block == ("doc", "negatives") else [set() for _ in range(len(self.batch))]
+
+    def masked(self, block: Block) -> list[set[int]]:
+        """Find what the masks leave out of a block for each row, its positives included."""
+        masked: list[set[int]] = [set() for _ in range(len(self.batch))]
         for mask in self.objective.masks:
             if isinstance(mask, SameId):
-                found |= self._same_id(i, pair, c)
+                masked = _joined(masked, self.same_id(block))
             elif isinstance(mask, KnownPositives):
-                found |= self._known(i, pair, c)
+                masked = _joined(masked, self.known(block))
             elif isinstance(mask, Guided):
-                found |= self._guided(mask, i, pair, c)
-        return found
+                masked = _joined(masked, self.guided(block, mask))
+        return masked
 
-    def _same_id(self, i: int, pair: tuple[str, str], c: int) -> bool:
-        query, doc, ids = self.ids["query"], self.ids["doc"], self.ids[pair[1]]
-        mine = None if doc is None else doc[self.doc_of[i]]
-        if pair[1] in ("query", "doc"):
-            rows = [c] if pair[1] == "query" else [j for j, place in enumerate(self.doc_of) if place == c]
-            same_query = any(query is not None and query[j] == query[i] for j in rows)
-            return same_query or (doc is not None and doc[self.doc_of[c] if pair[1] == "query" else c] == mine)
-        return ids is not None and doc is not None and ids[c] == mine
+    def same_id(self, block: Block) -> list[set[int]]:
+        """Find the candidates that are each row's query or document by their ids, or belong to one that is."""
+        queries, documents = self._ids["query"], self._documents
+        of_query = [_equal(queries, query) for query in queries]
+        if block[1] == "query":
+            return _joined(of_query, [_equal(documents, document) for document in documents])
+        same = [_equal(self._ids[block[1]], document) for document in documents]
+        places = self.places("doc")
+        return _joined(same, [{places[j] for j in rows} for rows in of_query]) if block[1] == "doc" else same
 
-    def _known(self, i: int, pair: tuple[str, str], c: int) -> bool:
-        doc = self.ids["doc"]
-        if pair[1] == "query":
-            mine, theirs = (None if doc is None else doc[self.doc_of[j]] for j in (i, c))
-            return doc is not None and (theirs in self.known[i] or mine in self.known[c])
-        ids = self.ids[pair[1]]
-        return ids is not None and ids[c] in self.known[i]
+    def known(self, block: Block) -> list[set[int]]:
+        """Find the candidates that are known to go with each row."""
+        listed = _needed(self.batch.known)
+        known = [set(ids.tolist()) for ids in listed.values.split(listed.lengths.tolist())]
+        if block[1] != "query":
+            return [{c for c, each in enumerate(self._ids[block[1]]) if each in mine} for mine in known]
+        rows = list(zip(self._documents, known, strict=True))
+        return [{j for j, (other, theirs) in enumerate(rows) if other in mine or own in theirs} for own, mine in rows]
 
-    def _guided(self, mask: Guided, i: int, pair: tuple[str, str], c: int) -> bool:
-        rows: Any = self.vectors if mask.by == "self" else self.guide
+    def guided(self, block: Block, mask: Guided) -> list[set[int]]:
+        """Find the candidates that a guide places closer to the anchor than the row's pair; a tie is not closer."""
         own = mask.by == "self"
-        pair_value = self._similarity(_there(rows["query"])[i], _there(rows["doc"])[self.doc_of[i]], own)
-        value = self._similarity(_there(rows[pair[0]])[self._place(i, pair[0])], _there(rows[pair[1]])[c], own)
-        bound = pair_value - mask.margin * (abs(pair_value) if mask.kind == "relative" else 1.0)
-        return value > bound + 1e-12  # a tie is not above
+        sides = {role: _needed(side.rows if own else side.guide) for role, side in self._sides.items()}
+        vectors = {role: rows.detach().double() for role, rows in sides.items()}
+        anchors = {role: vectors[role][self.places(role)] for role in ("query", "doc")}
+        pairs = _similarities(anchors["query"], anchors["doc"], own).diagonal()
+        bounds = pairs - mask.margin * (pairs.abs() if mask.kind == "relative" else 1.0) + 1e-12
+        closer = _similarities(anchors[block[0]], vectors[block[1]], own) > bounds[:, None]
+        return [{c for c, is_closer in enumerate(row) if is_closer} for row in closer.tolist()]
+
+    @cached_property
+    def _sides(self) -> dict[Role, Side[Tensor]]:
+        return self.batch.sides()
+
+    @cached_property
+    def _ids(self) -> dict[Role, list[int | None]]:
+        return {
+            role: [None] * len(side) if side.ids is None else side.ids.tolist() for role, side in self._sides.items()
+        }
+
+    @cached_property
+    def _documents(self) -> list[int | None]:
+        """The id of each row's document, [n]."""
+        return [self._ids["doc"][place] for place in self.places("doc")]
 
 
-def _holds_positive(pair: tuple[str, str]) -> bool:
-    return pair in (("query", "doc"), ("doc", "query"))
+def holds_positive(block: Block) -> bool:
+    """Whether a row's positive is among the candidates of a block."""
+    return block in (("query", "doc"), ("doc", "query"))
 
 
-def _inner(a: Vector, b: Vector) -> float:
-    return math.fsum(x * y for x, y in zip(a, b, strict=True))
+def _similarities(anchors: Tensor, candidates: Tensor, normalised: bool) -> Tensor:
+    """Compute inner products or cosines of all anchors and all candidates, [n, c]."""
+    lengths = anchors.square().sum(1)[:, None] * candidates.square().sum(1)
+    return anchors @ candidates.T / (lengths.sqrt() if normalised else 1.0)
 
 
-def _log_sum_exp(logits: list[float]) -> float:
-    top = max(logits)
-    return top + math.log(math.fsum(math.exp(logit - top) for logit in logits))
+def _log_sum_exp(logits: Tensor) -> Tensor:
+    return logits.logsumexp(0)
 
 
-def _list(values: Tensor | None) -> Any:
-    return None if values is None else values.tolist()
+# The level that positives, [k], are credited with; of one positive all three are its logit.
+_NUMERATORS: dict[str, Callable[[Tensor], Tensor]] = {
+    "one": lambda logits: logits.sum(),
+    "mean": lambda logits: logits.mean(),
+    "sum": _log_sum_exp,
+}
 
 
-def _there(values: Any) -> Any:
-    assert values is not None, "a part of the objective needs what the batch does not have"
-    return values
+def _equal(ids: list[int | None], one: int | None) -> set[int]:
+    """Find the places of an id, if there is one."""
+    return set() if one is None else {place for place, each in enumerate(ids) if each == one}
+
+
+def _joined(*sets: list[set[int]]) -> list[set[int]]:
+    """Join sets row by row."""
+    return [set().union(*each) for each in zip(*sets, strict=True)]
+
+
+def _needed(value: Any) -> Any:
+    assert value is not None, "a part of the objective needs what the batch does not have"
+    return value

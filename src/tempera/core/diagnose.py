@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .batch import Batch
+from .batch import Batch, as_batch
 from .objective import Objective, exactly
 from .pools import Block
 from .tiles import Term, Tile, Vectors, leave_out, tiles
@@ -51,23 +51,49 @@ class Diagnosis:
         rest = ("masked", "alignment", "uniformity", "temperature")
         return {**means, **quantiles, **{name: value for name, value in asdict(self).items() if name in rest}}
 
+    def __str__(self) -> str:
+        """Return the summary as tables."""
+        values = self.summary()
+        names = {"positive": "pair", "hardest": "hardest negative", "random": "random pair"}
+        lines = [f"{'similarity of the':<26}" + "".join(f"{f'{q:.0%}':>8}" for q in QUANTILES)]
+        for name, label in names.items():
+            lines.append(f"{label:<26}" + "".join(f"{values[f'{name}_{q:.0%}']:8.3f}" for q in QUANTILES))
+        single = {name: value for name, value in values.items() if isinstance(value, float) and "%" not in name}
+        single |= {f"left out by {mask}": share for mask, share in self.masked.items()}
+        return "\n".join([*lines, "", *(f"{name.replace('_', ' '):<26}{value:8.3f}" for name, value in single.items())])
 
-def diagnose(objective: Objective, batch: Batch[Tensor], seed: int = 0) -> Diagnosis:
-    """Look at a batch of embeddings through an objective; nothing is changed.
+    def _repr_html_(self) -> str:
+        return f"<pre>{self}</pre>"
+
+
+def diagnose(
+    objective: Objective, queries: Batch[Tensor] | Tensor, documents: Tensor | None = None, seed: int = 0
+) -> Diagnosis:
+    """Return what an objective sees in a batch of embeddings; nothing is changed.
 
     Args:
         objective: any, without its widths.
-        batch: embeddings, [b, D], with what its parts need.
-        seed: of the rows that are compared at random.
+        queries: embeddings, [b, D]; or a `Batch` with what the objective's parts need.
+        documents: embeddings, [b, D], of which row i answers query i; None with a `Batch`.
+        seed: seed of the rows that are compared at random.
 
     Raises:
         DataError: a part needs ids or other data that the batch does not have.
 
-    >>> from tempera.core.batch import Side
-    >>> found = diagnose(Objective(temperature=0.1), Batch(Side(torch.eye(4)), Side(torch.eye(4))))
-    >>> found.rank.tolist(), round(float(found.effective_negatives.mean()), 3)
+    >>> diagnosis = diagnose(Objective(temperature=0.1), torch.eye(4), torch.eye(4))
+    >>> diagnosis.rank.tolist(), round(float(diagnosis.effective_negatives.mean()), 3)
     ([1.0, 1.0, 1.0, 1.0], 3.0)
+    >>> print(diagnosis)  # doctest: +ELLIPSIS
+    similarity of the               5%     25%     50%     75%     95%
+    pair                         1.000   1.000   1.000   1.000   1.000
+    hardest negative             0.000   0.000   0.000   0.000   0.000
+    random pair                  0.000   0.000   0.000   0.000   0.000
+    <BLANKLINE>
+    rank                         1.000
+    probability                  1.000
+    ...
     """
+    batch = as_batch(queries, documents)
     with torch.no_grad(), exactly(batch.doc.rows):
         return _diagnosis(objective, batch, seed)
 

@@ -35,6 +35,11 @@ class SameId:
 
     Raises:
         DataError: the batch has no ids to compare.
+
+    >>> from tempera import Batch, Objective, Side
+    >>> documents = Side(torch.eye(2)[[0, 0]], ids=torch.tensor([7, 7]))  # both rows have the same document
+    >>> Objective(masks=[SameId()])(Batch(Side(torch.eye(2)), documents)).tolist()
+    [0.0, 0.0]
     """
 
     def __call__(self, block: Block) -> tuple[Matches, ...]:
@@ -59,6 +64,12 @@ class KnownPositives:
 
     Raises:
         DataError: the batch has no `known`, or no document ids.
+
+    >>> from tempera import Batch, Objective, Ragged, Side
+    >>> documents, known = Side(torch.eye(2), ids=torch.tensor([7, 8])), Ragged.of([[7, 8], [8]])
+    >>> losses = Objective(temperature=1.0, masks=[KnownPositives()])(Batch(Side(torch.eye(2)), documents, known=known))
+    >>> [round(loss, 4) for loss in losses.tolist()]
+    [0.0, 0.3133]
     """
 
     def __call__(self, block: Block) -> tuple[Exclusion, ...]:
@@ -99,6 +110,12 @@ class Guided:
 
     Raises:
         DataError: a side without guide vectors.
+
+    >>> from tempera import Objective
+    >>> near = torch.tensor([[1.0, 0.0], [0.8, 0.6]])
+    >>> losses = Objective(temperature=1.0, masks=[Guided(margin=0.5, by="self")])(near, near)
+    >>> losses.tolist()
+    [0.0, 0.0]
     """
 
     margin: float = 0.0

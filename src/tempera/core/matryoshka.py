@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError, DataError
-from .batch import Batch
+from .batch import Batch, as_batch
 from .objective import Objective
 from .temperature import Temperature
 
@@ -25,9 +25,8 @@ class Matryoshka(nn.Module):
         ConfigError: no width, one below 1, or not one weight for each.
         DataError: embeddings that are narrower than a width.
 
-    >>> from tempera.core.batch import Side
     >>> nested = Matryoshka(Objective(temperature=1.0), widths=(2, 3))
-    >>> nested(Batch(Side(torch.eye(3)), Side(torch.eye(3)))).shape
+    >>> nested(torch.eye(3), torch.eye(3)).shape
     torch.Size([3])
     """
 
@@ -46,8 +45,9 @@ class Matryoshka(nn.Module):
         """The objective's."""
         return self.objective.temperature
 
-    def forward(self, batch: Batch[Tensor]) -> Tensor:
-        """Losses of this device's rows, [b], differentiable."""
+    def forward(self, queries: Batch[Tensor] | Tensor, documents: Tensor | None = None) -> Tensor:
+        """Return one loss a row, [b], differentiable, of two tensors or a batch, as `Objective.forward` takes them."""
+        batch = as_batch(queries, documents)
         return torch.stack([w * self.objective(self._cut(batch, n)) for n, w in self._parts()]).sum(0)
 
     def propagate(self, batch: Batch[Tensor], shares: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from ..errors import ConfigError, DataError
 from . import pools as P
-from .batch import Batch, Role
+from .batch import Batch, Role, as_batch
 from .corrections import Correction
 from .masks import KnownPositives, Mask, SameId
 from .matches import Matches
@@ -51,11 +51,11 @@ class Objective(nn.Module):
         ConfigError: parts that do not go together.
         DataError: a part needs ids or other data that the batch does not have.
 
-    >>> from tempera.core.batch import Batch, Side
-    >>> eye = torch.eye(3)
-    >>> objective = Objective(temperature=1.0)
-    >>> print([round(loss, 4) for loss in objective(Batch(Side(eye), Side(eye))).tolist()])
+    >>> queries, documents = torch.eye(3, requires_grad=True), torch.eye(3)  # [b, D] each, row i is a pair
+    >>> losses = Objective(temperature=1.0)(queries, documents)  # [b]
+    >>> print([round(loss, 4) for loss in losses.tolist()])
     [0.5514, 0.5514, 0.5514]
+    >>> losses.mean().backward()
     """
 
     def __init__(
@@ -91,8 +91,15 @@ class Objective(nn.Module):
         """Whether `Batch.known` makes a difference."""
         return self.numerator != "one" or any(isinstance(mask, KnownPositives) for mask in self.masks)
 
-    def forward(self, batch: Batch[Tensor]) -> Tensor:
-        """Losses of this device's rows, [b], differentiable for every embedding and the temperature."""
+    def forward(self, queries: Batch[Tensor] | Tensor, documents: Tensor | None = None) -> Tensor:
+        """Return one loss a row, [b], differentiable for every embedding and the temperature; train on its `.mean()`.
+
+        Args:
+            queries: embeddings, [b, D]; or a `Batch`, which also holds negatives, ids and weights, of whose rows the losses
+                are this device's.
+            documents: embeddings, [b, D], of which row i answers query i; None with a `Batch`.
+        """
+        batch = as_batch(queries, documents)
         roles, rows = zip(*((role, side.rows) for role, side in batch.sides().items()), strict=True)
         losses: Tensor = _Losses.apply(self, self.problem(batch), roles, self.scale(batch), *rows)  # type: ignore[no-untyped-call]
         return losses

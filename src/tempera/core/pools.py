@@ -10,6 +10,10 @@ A pool is a choice of (anchor, candidate) roles, and nothing else:
     back_queries    doc > query             the backward direction (CLIP, Radford et al. 2021)
     back_docs       doc > doc, negatives    the other rows' documents, against the document (GTE)
     back_positives  doc > doc               the same without negatives (GISTEmbed, Solatorio 2024)
+
+>>> from tempera import Objective, pools
+>>> Objective(pools=[pools.docs, pools.back_queries]).partition
+'joint'
 """
 
 from __future__ import annotations

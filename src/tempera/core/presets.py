@@ -29,12 +29,14 @@ def mnr(temperature: float | Temperature = 0.05, **parts: Any) -> Objective:
         ConfigError: parts that do not go together; a temperature of 0 or below.
 
     >>> import torch
-    >>> from tempera import Batch, Side
-    >>> eye = torch.eye(3)  # [b, D]
-    >>> print([round(loss, 4) for loss in mnr(temperature=1.0)(Batch(Side(eye), Side(eye))).tolist()])  # [b]
+    >>> queries, documents = torch.eye(3), torch.eye(3)  # [b, D] each, row i is a pair
+    >>> print([round(loss, 4) for loss in mnr(temperature=1.0)(queries, documents).tolist()])  # [b]
     [0.5514, 0.5514, 0.5514]
     """
     return Objective(**{"similarity": cosine, "temperature": temperature, "pools": FORWARD, **parts})
+
+
+infonce = mnr  # the same loss by the name of van den Oord et al. 2018
 
 
 def symmetric(temperature: float | Temperature = 0.05, **parts: Any) -> Objective:

@@ -29,49 +29,49 @@ _LEAST_SCALE = 2.0**-14  # of gradients in fp16; below it they would not be too 
 
 @dataclass(frozen=True)
 class Training:
-    """How long, how fast, and in which batches a run trains. Names follow Hugging Face where one exists.
+    """Options of training: its length, learning rates, batches, memory and checkpoints. Names follow Hugging Face where one exists.
 
     Args:
-        batch_size: pairs in one softmax, over all devices.
-        batch_sampler: "shuffled", or "no_duplicates": no two rows of a batch share a text, which masks see to otherwise.
-        num_train_epochs: passes over the training pairs.
-        max_steps: stop after this many optimiser steps instead; None is by epochs.
-        learning_rate: peak rate of AdamW. Without one, a configuration takes its tower's: 0.03 static, 5e-4 for a transformer from
+        batch_size: number of pairs in one softmax, over all devices.
+        batch_sampler: "shuffled", or "no_duplicates" for batches without rows that share a text; masks handle them otherwise.
+        num_train_epochs: number of passes over the training pairs.
+        max_steps: number of optimiser steps to stop after; None follows num_train_epochs.
+        learning_rate: peak learning rate of AdamW. The default depends on the tower: 0.03 static, 5e-4 for a transformer from
             scratch, 2e-5 pretrained, 2e-4 with LoRA.
-        temperature_learning_rate: peak rate of a learnable temperature's log.
-        table_optimizer: of the tables that ids, categories and words are looked up in. "adamw" moves all rows in every step and
-            keeps two numbers for each of a table's; "rowwise_adagrad" moves the rows that a batch reads and keeps one for each row.
-        table_learning_rate: peak rate of the tables; None is learning_rate with adamw, and 0.05 with rowwise_adagrad.
-        warmup_ratio: share of the steps in which the rate rises.
-        lr_scheduler_type: how the rate falls afterwards.
-        weight_decay: AdamW's, on everything but the temperature; row-wise Adagrad has none.
-        max_grad_norm: gradients are scaled down to this norm; None leaves them.
-        sampled: documents drawn from the training documents besides each batch, for the pool `sampled`.
-        sampled_power: their chance is their frequency to this power; 0 is uniform, 1 by frequency.
-        gradient_accumulation_steps: batches whose gradients are averaged into one optimiser step. Each batch is a softmax of its
-            own, so this adds no negatives; a larger batch_size does, on any memory.
-        cache: "auto" embeds a second time what does not fit `cache_memory`, "always" everything, "never" nothing.
-        cache_memory: what graphs of the towers may take: bytes (also as "2GiB"), or up to 1 a share of the free memory; None
-            is 4 GiB on a CPU and 0.8 of what is free on a GPU.
-        micro_batch_tokens: most tokens that a tower embeds at once, padding counted; None is what 256 MiB of graph hold on a
-            CPU, and 1/8 of `cache_memory` on a GPU.
-        mixed_precision: of the towers: no, bf16 or fp16; logits, norms and softmax are float32 in any case.
-        fsdp: divide the weights of the towers, their gradients and the optimiser's moments among the processes (FSDP2), for
-            towers that one device cannot hold with all that. The first process judges and saves a whole copy.
-        guide: folder of a saved model, or of a run, whose vectors the mask `guided` compares by; each distinct text is read
-            once, ever: the vectors stay in vectors/ beside the run, by model and content. `self` is the model in training.
-        guide_every: steps after which the guide `self` reads all texts anew.
-        ddp_timeout: seconds that processes wait for one another before they give up; the first one judges and writes
-            alone, and the others wait meanwhile.
+        temperature_learning_rate: peak learning rate of a learnable temperature's logarithm.
+        table_optimizer: optimiser of the embedding tables of ids, categories and words. "adamw" updates all rows in every step and
+            keeps two numbers per weight; "rowwise_adagrad" updates the rows that a batch reads and keeps one number per row.
+        table_learning_rate: peak learning rate of the tables; None is learning_rate with adamw, and 0.05 with rowwise_adagrad.
+        warmup_ratio: share of the steps in which the learning rate rises.
+        lr_scheduler_type: schedule of the learning rate after the warmup.
+        weight_decay: weight decay of AdamW, on everything but the temperature; row-wise Adagrad has none.
+        max_grad_norm: norm to which larger gradients are clipped; None does not clip.
+        sampled: number of training documents to sample for each batch, for the pool `sampled`.
+        sampled_power: samples documents by their frequency to this power; 0 is uniform, 1 by frequency.
+        gradient_accumulation_steps: number of batches whose gradients are averaged into one optimiser step. Each batch has its own
+            softmax, so this adds no negatives; a larger batch_size does, whatever the memory.
+        cache: gradient caching. "auto" embeds twice what does not fit `cache_memory`, "always" everything, "never" nothing.
+        cache_memory: memory for the towers' graphs: bytes (also as "2GiB"), or, up to 1, a share of the free memory; None is 4 GiB
+            on a CPU and 0.8 of the free memory on a GPU.
+        micro_batch_tokens: largest number of tokens, with padding, that a tower embeds at once; None is as many as fit 256 MiB of
+            graph on a CPU, and 1/8 of `cache_memory` on a GPU.
+        mixed_precision: precision of the towers: no, bf16 or fp16; logits, norms and softmax are always float32.
+        fsdp: shard the weights of the towers, their gradients and the optimiser's moments over the processes (FSDP2), for
+            towers that do not fit one device. The first process evaluates and saves a whole copy.
+        guide: folder of a saved model, or of a run, whose vectors the mask `guided` compares by; its vectors are cached in
+            vectors/ beside the run, by model and content, so each distinct text is embedded once. `self` is the model in training.
+        guide_every: number of steps after which the guide `self` embeds all texts again.
+        ddp_timeout: seconds that a process waits for the others before it gives up. The first process evaluates and writes alone
+            while the others wait.
         seed: of the weights and the order of the rows; `evaluation.seed` is that of what is held out.
         evaluations: how often the held-out queries are asked during training.
         report_to: trackers that get the numbers of log.jsonl as they are written, by Accelerate: tensorboard, wandb, mlflow,
             trackio. Their files stand in OUTPUT.trackers. Sweeps and tunings have tables of their own and tell none.
-        save_steps: steps from one checkpoint to the next; None is one every ten minutes. They lie beside the run, in
-            OUTPUT.checkpoints, until it has ended.
-        save_total_limit: how many of the latest checkpoints stay.
-        skip_non_finite: how many steps in a row may be left out because their loss or a gradient is not finite; the next one ends
-            the run, as the first does with 0.
+        save_steps: number of steps between checkpoints; None writes one every ten minutes. They stay in OUTPUT.checkpoints,
+            beside the run, until it has ended.
+        save_total_limit: number of the latest checkpoints to keep.
+        skip_non_finite: largest number of consecutive steps to skip because their loss or a gradient is not finite; one more ends
+            the run.
     """
 
     batch_size: Annotated[int, Field(gt=1)] = 2048

@@ -77,6 +77,11 @@ class ContrastiveLoss(nn.Module):
         ConfigError: a model, or a wrapper around it, that cannot be trained like this.
         DataError: columns that are no query and document, or lack what a part of the objective needs.
         TemperaError: a loss that is not finite.
+
+    >>> from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+    >>> model = SentenceTransformer("runs/first/model")
+    >>> loss = ContrastiveLoss(model, mnr(temperature=0.05))
+    >>> trainer = SentenceTransformerTrainer(model=model, train_dataset=pairs, loss=loss)  # doctest: +SKIP
     """
 
     def __init__(
@@ -279,6 +284,11 @@ class ObjectiveState(TrainerCallback, ExportableState):
 
     Raises:
         ConfigError: a checkpoint to resume from that does not hold the objective.
+
+    >>> from sentence_transformers import SentenceTransformer
+    >>> loss = ContrastiveLoss(SentenceTransformer("runs/first/model"), mnr(Temperature(0.05, learnable=True)))
+    >>> list(ObjectiveState(loss).losses)  # give it to the trainer: callbacks=[ObjectiveState(loss)]
+    ['']
     """
 
     def __init__(self, loss: nn.Module | Mapping[str, nn.Module] | None = None) -> None:

@@ -1,18 +1,21 @@
-"""Columns by their names: those that are given for a role, else the usual ones; none is read without a role."""
+"""Columns by role: those that options name, else those with usual names; a column without a role is refused."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from ..errors import ConfigError, DataError, did_you_mean
+from .tables import Block
 
-_INDEX = re.compile(r"__index_level_\d+__")  # what pandas numbers its rows by, where it has left some out
+Columns = Mapping[str, tuple[str, ...]]  # of each role that a table has
+_INDEX = re.compile(r"__index_level_\d+__")  # the numbers of rows that pandas keeps where it has left some out
 
 
 def plain(name: str) -> str:
-    """A name without case and signs: user_id, userId and UserID are one.
+    """Return a name without case and signs: user_id, userId and UserID are one.
 
     >>> plain("User-ID")
     'userid'
@@ -27,89 +30,131 @@ def refuse_repeated(names: Sequence[str], where: str) -> None:
         raise DataError(f"{where} has {names.count(twice)} columns named {twice!r}; give each column a name of its own")
 
 
-def chosen(
-    role: str,
-    given: Sequence[str] | None,
-    usual: Sequence[str],
-    names: Sequence[str],
-    where: str,
-    many: bool = False,
-) -> tuple[str, ...]:
-    """The columns of a role: those that are given, or else what the table has of usual names.
+@dataclass(frozen=True)
+class RoleTable:
+    """The roles that columns of a table may have, and the names that are usual for each.
 
     Args:
-        given: columns that options name; None to take usual ones.
-        usual: columns of the table that have a usual name.
-        names: all columns of the table.
-        where: what to call the table in messages.
-        many: whether the role may have several columns.
-
-    Raises:
-        DataError: a given column that is not there, or several usual ones for a role of one.
-    """
-    for name in given or ():
-        if name not in names:
-            raise DataError(
-                f"{where} has no column {name!r} for data.{role}; it has {', '.join(names)}.{did_you_mean(name, names)}"
-            )
-    if given is not None:
-        return tuple(given)
-    if len(usual) > 1 and not many:
-        raise DataError(
-            f"{where} has {len(usual)} columns that are usual for a {role}: {', '.join(usual)}; "
-            f"choose with data.{role}={usual[0]} data.metadata=[{','.join(usual[1:])}]"
-        )
-    return tuple(usual)
-
-
-def refuse_absent(
-    role: str, usual: Sequence[str], names: Sequence[str], where: str, taken: Mapping[str, str] | None = None
-) -> NoReturn:
-    """Refuse a table in which a role that every table has was not found.
-
-    Args:
-        taken: columns that options give to other roles.
-    """
-    other = next((name for name in taken or {} if plain(name) in usual), None)
-    if taken and other is not None:
-        raise ConfigError(
-            f"{where}: column {other!r} is given as {taken[other]}, and no other is usual for the {role}; it has "
-            f"{', '.join(names)}: give data.{taken[other]} another column, or name one with data.{role}=COLUMN"
-        )
-    raise DataError(
-        f"{where} has no column that is usual for a {role} ({', '.join(usual)}); "
-        f"it has {', '.join(names)}: name one with data.{role}=COLUMN"
-    )
-
-
-def refuse_unknown(
-    names: Sequence[str],
-    found: Mapping[str, Sequence[str]],
-    metadata: Sequence[str],
-    usual: Mapping[str, Sequence[str]],
-    where: str,
-) -> None:
-    """Refuse columns with two roles, and columns with none that are neither metadata nor pandas' numbers of rows.
-
-    Args:
-        names: columns of the table.
-        found: the columns of each role.
-        metadata: columns that are not read; ["*"] is all without a role.
         usual: usual names of each role's columns.
-        where: what to call the table in messages.
+        needed: roles that every table has.
+        numbered: patterns of further usual names, by role; such a role may have several columns.
+        loosely: whether usual names are compared without case and signs.
+        unread: names of columns that are never read.
+
+    >>> from types import SimpleNamespace
+    >>> table = RoleTable({"user": ("user", "userid"), "item": ("item",)}, ("user", "item"), loosely=True)
+    >>> table.columns(SimpleNamespace(user=None, item="sku", metadata=()), ["User-ID", "sku"], "a.csv")
+    {'user': ('User-ID',), 'item': ('sku',)}
     """
-    taken: dict[str, str] = {}
-    for role, columns in found.items():
-        for name in columns:
-            if name in taken or name in metadata:
-                other = taken.get(name, "metadata")
-                raise ConfigError(f"{where}: column {name!r} is given as {other} and as {role}; keep one")
-            taken[name] = role
-    unknown = [name for name in names if name not in taken and name not in metadata and not _INDEX.fullmatch(name)]
-    if unknown and "*" not in metadata:
-        known = [name for role in usual.values() for name in role]
+
+    usual: Mapping[str, tuple[str, ...]]
+    needed: tuple[str, ...]
+    numbered: Mapping[str, re.Pattern[str]] | None = None
+    loosely: bool = False
+    unread: tuple[str, ...] = ()
+
+    def columns(self, options: Any, names: Sequence[str], where: str) -> Columns:
+        """Return the columns of every role that a table has.
+
+        Args:
+            options: has an attribute for each role, None or the columns that were chosen, and `metadata`: columns that are
+                not read, ["*"] for all without a role.
+            names: all columns of the table.
+            where: the name of the table in messages.
+
+        Raises:
+            DataError: a column that is missing, ambiguous, without a role or there twice; names the choices.
+            ConfigError: a column with two roles.
+        """
+        refuse_repeated(names, where)
+        chosen = {role: _tuple(getattr(options, role)) for role in self.usual}
+        role_of = {name: role for role, columns in chosen.items() for name in columns or ()}
+        free = [name for name in names if name not in role_of and name not in options.metadata]
+        columns = {role: self._columns(role, chosen[role], free, names, where) for role in self.usual}
+        for role in self.needed:
+            if not columns[role]:
+                self._refuse_absent(role, role_of, names, where)
+        self._refuse_unknown(columns, options.metadata, names, where)
+        return {role: of_role for role, of_role in columns.items() if of_role}
+
+    def options(self, columns: Columns) -> dict[str, Any]:
+        """Return the options that choose these columns."""
+        return {role: names if role in (self.numbered or ()) else names[0] for role, names in columns.items()}
+
+    def _columns(
+        self, role: str, chosen: tuple[str, ...] | None, free: Sequence[str], names: Sequence[str], where: str
+    ) -> tuple[str, ...]:
+        for name in chosen or ():
+            if name not in names:
+                near = did_you_mean(name, names)
+                raise DataError(f"{where} has no column {name!r} for data.{role}; it has {', '.join(names)}.{near}")
+        if chosen is not None:
+            return chosen
+        usual = [name for name in free if (plain(name) if self.loosely else name) in self.usual[role]]
+        pattern = (self.numbered or {}).get(role)
+        if pattern is not None:
+            return (*usual, *(name for name in free if pattern.fullmatch(name)))
+        if len(usual) > 1:
+            raise DataError(
+                f"{where} has {len(usual)} columns that are usual for a {role}: {', '.join(usual)}; "
+                f"choose with data.{role}={usual[0]} data.metadata=[{','.join(usual[1:])}]"
+            )
+        return tuple(usual)
+
+    def _refuse_absent(self, role: str, role_of: Mapping[str, str], names: Sequence[str], where: str) -> NoReturn:
+        has, usual = f"it has {', '.join(names)}", self.usual[role]
+        other = next((name for name in role_of if plain(name) in usual), None)
+        if other is not None:
+            raise ConfigError(
+                f"{where}: column {other!r} is given as {role_of[other]}, and no other is usual for the {role}; {has}: "
+                f"give data.{role_of[other]} another column, or name one with data.{role}=COLUMN"
+            )
         raise DataError(
-            f"{where}: column {unknown[0]!r} has no usual name: give its role as data.ROLE={unknown[0]}, one of "
-            f"{', '.join(usual)}, or declare it: data.metadata=[{','.join(unknown)}]."
-            f"{did_you_mean(unknown[0], known)}"
+            f"{where} has no column that is usual for a {role} ({', '.join(usual)}); {has}: "
+            f"name one with data.{role}=COLUMN"
         )
+
+    def _refuse_unknown(self, columns: Columns, metadata: Sequence[str], names: Sequence[str], where: str) -> None:
+        """Refuse columns with two roles, and those with none that are neither metadata nor numbers of rows."""
+        role_of = dict.fromkeys(metadata, "metadata")
+        for role, of_role in columns.items():
+            for name in of_role:
+                if name in role_of:
+                    raise ConfigError(f"{where}: column {name!r} is given as {role_of[name]} and as {role}; keep one")
+                role_of[name] = role
+        unknown = [name for name in names if not (name in role_of or name in self.unread or _INDEX.fullmatch(name))]
+        if unknown and "*" not in metadata:
+            near = did_you_mean(unknown[0], [name for of_role in self.usual.values() for name in of_role])
+            raise DataError(
+                f"{where}: column {unknown[0]!r} has no usual name: give its role as data.ROLE={unknown[0]}, one of "
+                f"{', '.join(self.usual)}, or declare it: data.metadata=[{','.join(unknown)}].{near}"
+            )
+
+
+class ColumnsSoFar:
+    """The columns of each role, chosen anew where a block of rows brings columns that those before it lack.
+
+    Args:
+        choose: returns the columns of each role, from the names of all columns and the name of the table.
+    """
+
+    def __init__(self, choose: Callable[[Sequence[str], str], Columns]) -> None:
+        self.choose = choose
+        self.names: list[str] = []
+        self.columns: Columns = {}
+
+    def of(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        """Pass on the blocks that hold rows; `columns` are those of the latest."""
+        for block in blocks:
+            if not len(block.table):
+                continue
+            names = block.table.column_names
+            new = [name for name in names if name not in self.names or names.count(name) > 1]
+            if new or not self.columns:
+                self.names.extend(new)
+                self.columns = self.choose(self.names, block.file)
+            yield block
+
+
+def _tuple(columns: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
+    return (columns,) if isinstance(columns, str) else columns

@@ -26,7 +26,7 @@ def content_ids(texts: pa.Array | pa.ChunkedArray) -> Ids:
 
 def given_ids(values: pa.Array) -> Ids:
     """64-bit hashes of ids that were given, texts or integers, [n]; 7 and "7" are one id."""
-    keys = values.cast(pa.large_string()).to_pylist()
+    keys = values.cast(pa.large_string()).fill_null("").to_pylist()
     return np.fromiter((xxhash.xxh3_64_intdigest(key.encode()) - (1 << 63) for key in keys), np.int64, len(keys))
 
 

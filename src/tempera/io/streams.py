@@ -9,26 +9,26 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import DataError
-from .tables import Block, valid
+from .tables import Block, decoded, valid
 
 _ROWS = 1 << 16
 
 
 def stream(data: Any) -> Iterator[Block]:
-    """An object's rows, some at a time.
+    """Read an object some rows at a time.
 
     Raises:
-        DataError: what is no table, or has no rows.
+        DataError: the object is no table, or has no rows.
     """
     first = 1
     for table in _tables(data):
         for start in range(0, len(table), _ROWS):
             part = table.slice(start, _ROWS)
             valid(part, "data", first)
-            yield Block(part, "data", first)
+            yield Block(decoded(part), "data", first)
             first += len(part)
     if first == 1:
-        raise DataError("data holds no rows: an empty data set cannot be trained on")
+        raise DataError("data holds no rows")
 
 
 def _tables(data: Any) -> Iterator[pa.Table]:
@@ -40,7 +40,7 @@ def _tables(data: Any) -> Iterator[pa.Table]:
         raise DataError(f"data holds several data sets ({', '.join(map(str, data))}): hand over one of them")
     try:
         reader = pa.RecordBatchReader.from_stream(data)
-    except (pa.ArrowException, ValueError) as error:
+    except (pa.ArrowException, ValueError, OverflowError) as error:
         reason = "; ".join(str(part).splitlines()[0] for part in error.args)
         raise DataError(f"data is {type(data).__name__}, and no table can be made of it: {reason}") from None
     except TypeError:

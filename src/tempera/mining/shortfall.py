@@ -27,6 +27,7 @@ class Report:
     short_by: dict[str, int] = field(
         default_factory=dict
     )  # these queries by the filter that took most of their candidates
+    left_out: dict[str, int] = field(default_factory=dict)  # rows of the files that were not read, by reason
 
     @classmethod
     def of(
@@ -73,6 +74,7 @@ class Report:
         """Return the report as lines of text."""
         means = {"ranks": "too few documents in the rank range"}
         lines = [
+            *(f"left out: {count:,} {reason}" for reason, count in self.left_out.items()),
             f"{self.queries:,} queries with {self.answers:,} answers: {self.kept:,} negatives of {self.candidates:,} candidates",
             *(f"dropped by {name}: {count:,}" for name, count in self.dropped.items()),
             f"acceptable, but not needed: {self.spare:,}",

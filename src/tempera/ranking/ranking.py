@@ -31,13 +31,13 @@ class Evaluation:
     """Options of the evaluation on held-out queries.
 
     Args:
-        queries: number of distinct test queries, at most half of the queries that may be asked. None is a tenth of all distinct
-            queries, at most 1,500, and at most a quarter of those that may be asked; or all queries of a file named for the test.
-        validation: number of distinct queries to choose by, counted in the same way; with 0 there are none, and evaluations
-            during training ask the test queries. A recommender asks at most this many validation events, 1,500 by default.
-        seed: seed of the choice of held-out queries; `train.seed` does not move it.
-        shared_documents: "drop" leaves out of training every pair whose document answers a held-out query; "keep"
-            trains on them, as the splits of many public data sets do, which raises the scores. Queries are never shared.
+        queries: number of distinct test queries, at most half of the eligible ones. None is a tenth of all distinct queries, at
+            most 1,500, and at most a quarter of the eligible ones; or all queries of a file that is named as the test.
+        validation: number of distinct validation queries, counted in the same way; with 0 there are none, and evaluations during
+            training use the test queries. For a recommender, the largest number of validation events, 1,500 by default.
+        seed: seed of the choice of held-out queries, which is independent of `train.seed`.
+        shared_documents: "drop" leaves every pair whose document answers a held-out query out of training; "keep" trains on
+            them, as the splits of many public data sets do, which raises the scores. Queries are never shared.
         metrics: any of ndcg, mrr, recall, precision, hit and map, each with a depth, such as ndcg@10.
         bm25: tune BM25 on training queries and report it beside the trained model.
         baselines: report popularity, item-kNN, EASE and transition counts beside a recommender.

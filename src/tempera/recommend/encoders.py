@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from ..core.ragged import Ragged, spread
 from ..core.table import Table
 from ..errors import ConfigError, DataError
+from ..io.reader import is_text, reads_as
 from ..towers.pair import Options, Tower
 from ..towers.static import Static
 
@@ -72,8 +73,8 @@ class Entities:
             return column.cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             what = str(column.type)
-            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-                row = next(row for row, text in enumerate(column) if not _is(kind, text))
+            if is_text(column.type):
+                row = next(row for row, text in enumerate(column) if not reads_as(kind, text))
                 what = f"{column[row].as_py()!r} for {self.table['id'][row].as_py()!r}"
             self.refuse(name, feature, what, expected)
 
@@ -222,7 +223,7 @@ class Categories:
     def _lists(self, entities: Entities) -> pa.ChunkedArray:
         """A list of texts for each entity; an empty text has none."""
         kind = entities.table.schema.field(self.column).type if self.column in entities.table.column_names else None
-        if kind is None or not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        if kind is None or not is_text(kind):
             return entities.column(self.column, "categories", pa.large_list(TEXT), _SEVERAL)
         texts = entities.column(self.column, "categories", TEXT, _SEVERAL)
         parts = pc.split_pattern(pc.if_else(pc.equal(texts, ""), None, texts), self.separator)
@@ -298,7 +299,7 @@ class Time:
         return _bag(tables, self.table or self.column, width, values, there * p, entities.known)
 
 
-class Reader(nn.Module):
+class TextEncoder(nn.Module):
     """A text tower's embedding of each entity's text."""
 
     values: Tensor
@@ -340,7 +341,7 @@ class Text:
         """For these entities; a tokenizer is trained on the texts of those that training has seen."""
         texts = entities.column(self.column, "text", TEXT, "one text is expected").fill_null("")
         tower = self.tower.build(texts.filter(pa.array(entities.known)).to_pylist())
-        return Reader(tower, tower.features(texts.to_pylist(), "reading texts"), width)
+        return TextEncoder(tower, tower.features(texts.to_pylist(), "reading texts"), width)
 
 
 class Waiting(nn.Module):
@@ -371,15 +372,6 @@ def _bag(
     seen = values.filter(pa.array(np.repeat(known, lengths)))
     table, row_of = _table(tables, name, width, seen, values, seen.null_count > 0)
     return Bag(row_of, torch.from_numpy(np.concatenate([[0], lengths.cumsum()])), table)
-
-
-def _is(kind: pa.DataType, text: pa.Scalar) -> bool:
-    """Whether a text says a value of a kind, or nothing."""
-    try:
-        text.cast(kind)
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def buckets_of(ids: pa.ChunkedArray, buckets: int) -> NDArray[np.int64]:

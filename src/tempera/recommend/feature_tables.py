@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import DataError
 from ..io.columns import plain, refuse_repeated
-from ..io.tables import Block
-from .events import id_values, missing
+from ..io.tables import Block, joined
+from .events import EventReader
 
 KEY = "\0id"  # a column of ids as texts
 
@@ -44,47 +43,38 @@ def aligned(
 
 
 def by_id(read: Iterable[Block], role: str, column: str, usual: Sequence[str]) -> pa.Table:
-    """All rows, with their ids as texts in the column `KEY`.
+    """Return all rows, with their ids as texts in the column `KEY`.
 
     Raises:
         DataError: no column of ids, a row without an id, or an id with two rows.
     """
     blocks = [block for block in read if len(block.table)]
-    where = f" ({blocks[0].file})" if blocks else ""
-    try:
-        table = pa.concat_tables([_keyed(block, role, column, usual) for block in blocks], promote_options="permissive")
-    except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
-        raise DataError(f"the {role}s' features{where} do not make one table: {str(error).splitlines()[0]}") from None
+    what = f"the {role}s' features" + (f" ({blocks[0].file})" if blocks else "")
+    table = joined([_keyed(block, role, column, usual) for block in blocks], f"{what} do not make one table")
     counts = pc.value_counts(table[KEY])
     if len(counts) < len(table):
         twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
-        raise DataError(f"the {role}s' features{where} have two rows of {role} {twice[0].as_py()!r}: give each one row")
+        raise DataError(f"{what} have two rows of {role} {twice[0].as_py()!r}: give each one row")
     return table
 
 
 def _keyed(block: Block, role: str, column: str, usual: Sequence[str]) -> pa.Table:
-    """A block with its ids, as texts, in a column of their own."""
+    """Return a block with its ids, as texts, in a column of their own."""
     names = block.table.column_names
     refuse_repeated(names, block.file)
-    name = next((name for name in names if name == column), None) or next(
-        (name for name in names if plain(name) in (*usual, "id")), None
-    )
+    alike = (name for name in names if plain(name) in (*usual, "id"))
+    name = column if column in names else next(alike, None)
     if name is None:
         raise DataError(
             f"{block.file} has no column of the {role}s' ids: call it {column!r} as the interactions do; "
             f"it has {', '.join(names)}"
         )
-    keys = id_values(pa.concat_arrays(block.table[name].chunks), f"{block.file}: column {name!r}")
-    absent = missing(keys)
-    if absent.any():
-        row = block.first + int(np.argmax(absent))
-        raise DataError(f"{block.file}, row {row}: column {name!r} has no id")
+    keys = EventReader(block, {role: (name,)}, Counter()).whole_ids(role)
     features = block.table.drop_columns([name])
-    wide = [
-        field.with_type(pa.large_string()) if pa.types.is_string(field.type) else field for field in features.schema
-    ]
-    columns = {field.name: features[field.name].cast(field.type) for field in wide}
-    return pa.table({**columns, KEY: keys.cast(pa.large_string())})
+    for i, field in enumerate(features.schema):
+        if pa.types.is_string(field.type):
+            features = features.set_column(i, field.name, features[field.name].cast(pa.large_string()))
+    return features.append_column(KEY, keys.cast(pa.large_string()))
 
 
 def _count(dropped: Counter[str], reason: str, number: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,10 +11,10 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from ..errors import ConfigError, DataError, did_you_mean
-from ..io.arrays import mapped
-from ..io.columns import chosen, plain, refuse_absent, refuse_repeated, refuse_unknown
+from ..io.arrays import gathered
+from ..io.columns import Columns, ColumnsSoFar, RoleTable
 from ..io.streams import stream
-from ..io.tables import Block, blocks, joined
+from ..io.tables import Block, blocks
 from .division import Divide, GlobalTime
 from .events import events_of
 from .feature_tables import aligned
@@ -32,6 +32,7 @@ USUAL: dict[str, tuple[str, ...]] = {
     "weight": ("weight", "weights"),
     "rating": ("rating", "ratings", "stars", "score", "overall"),
 }
+TABLE = RoleTable(USUAL, ("user", "item"), loosely=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,37 +112,20 @@ class Interactions:
         tables = [_features(path) for path in (self.users, self.items)]
         return _timeline(blocks(Path(self.path)), self, folder, *tables)
 
-    def columns(self, names: list[str], where: str) -> dict[str, str]:
-        """The columns of every role that a table with these columns has.
-
-        Raises:
-            DataError: a column that is missing, ambiguous or without role.
-        """
-        refuse_repeated(names, where)
-        given = {role: None if (name := getattr(self, role)) is None else (name,) for role in USUAL}
-        taken = {name for columns in given.values() for name in columns or ()} | set(self.metadata)
-        free = [name for name in names if name not in taken]
-        columns = {
-            role: chosen(role, given[role], [name for name in free if plain(name) in USUAL[role]], names, where)
-            for role in USUAL
-        }
-        for role in ("user", "item"):
-            if not columns[role]:
-                others = {column[0]: other for other, column in given.items() if column}
-                refuse_absent(role, USUAL[role], names, where, others)
-        refuse_unknown(names, columns, self.metadata, USUAL, where)
-        found = {role: columns[role][0] for role in USUAL if columns[role]}
-        if "rating" in found and self.min_rating is None:
-            name = found["rating"]
+    def columns(self, names: Sequence[str], where: str) -> Columns:
+        """Return the columns of every role that a table with these columns has; raises as `RoleTable.columns` does."""
+        columns = TABLE.columns(self, names, where)
+        if "rating" in columns and self.min_rating is None:
+            name = columns["rating"][0]
             raise DataError(
-                f"{where}: column {name!r} grades the items, and every row would train as a wish: give "
-                f"data.min_rating, the least that is one, data.weight={name} to count rows by it, or "
+                f"{where}: column {name!r} holds ratings; without data.min_rating even low ratings would train as "
+                f"positives: give data.min_rating, data.weight={name} to count rows by their rating, or "
                 f"data.metadata=[{name}] to take all rows"
             )
-        if self.min_rating is not None and "rating" not in found:
+        if self.min_rating is not None and "rating" not in columns:
             near = did_you_mean("rating", names)
             raise DataError(f"{where} has no column for data.min_rating: name one with data.rating=COLUMN.{near}")
-        return found
+        return columns
 
 
 @dataclass(frozen=True)
@@ -172,30 +156,15 @@ def _timeline(
     items: Iterable[Block] | None,
 ) -> Timeline:
     dropped: Counter[str] = Counter()
-    columns: dict[str, str] = {}
-
-    def tables() -> Iterator[pa.Table]:
-        names: list[str] = []
-        for block in read:
-            own = block.table.column_names
-            new = [name for name in own if name not in names or own.count(name) > 1]
-            if (new or not columns) and len(block.table):
-                names.extend(new)
-                columns.update(options.columns(names, block.file))
-            if len(block.table):
-                yield events_of(block, columns, dropped, options.min_rating, options.missing_time)
-
+    so_far = ColumnsSoFar(options.columns)
     where = options.path or "data"
-    events = _gathered(tables(), folder, where)
-    if not len(events):
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
-        raise DataError(f"{where}: no interaction is left: {reasons or 'there are no rows'}")
-    if "weight" in columns and not events["weight"].to_numpy().any():
-        raise DataError(
-            f"{where}: column {columns['weight']!r} is 0 in every row, and no row counts: give other weights"
-        )
-    named: dict[str, Any] = dict(columns)
-    timeline = timeline_of(events, folder, source=replace(options, **named), strict_time=options.strict_time)
+    tables = (
+        events_of(block, so_far.columns, dropped, options.min_rating, options.missing_time) for block in so_far.of(read)
+    )
+    events = gathered(tables, f"{where}: the files hold one column in several ways", folder, "events")
+    columns = TABLE.options(so_far.columns)
+    _refuse_unusable(events, columns, dropped, where)
+    timeline = timeline_of(events, folder, source=replace(options, **columns), strict_time=options.strict_time)
     if folder is not None:
         for path in folder.glob("events.*.arrow"):
             path.unlink()
@@ -208,30 +177,16 @@ def _timeline(
     return replace(timeline, **features, dropped=dict(dropped))
 
 
-def _gathered(tables: Iterator[pa.Table], folder: Path | None, where: str) -> pa.Table:
-    """All rows, in a file for every change of columns if there is a folder."""
-    parts = list(tables) if folder is None else _written(tables, folder)
-    table = joined(parts, f"{where}: the files hold one column in several ways")
-    for name, column in zip(table.column_names, table.columns):
+def _refuse_unusable(events: pa.Table, columns: Mapping[str, str], dropped: Counter[str], where: str) -> None:
+    for name, column in zip(events.column_names, events.columns):
         if column.null_count:
             raise DataError(
                 f"{where}: some of the files have a column for data.{name} and some have none: give all of them one"
             )
-    return table
-
-
-def _written(tables: Iterator[pa.Table], folder: Path) -> list[pa.Table]:
-    folder.mkdir(parents=True, exist_ok=True)
-    paths: list[Path] = []
-    writer, schema = None, None
-    for table in tables:
-        if writer is None or table.schema != schema:
-            if writer is not None:
-                writer.close()
-            schema = table.schema
-            paths.append(folder / f"events.{len(paths)}.arrow")
-            writer = pa.ipc.new_file(str(paths[-1]), schema)
-        writer.write_table(table)
-    if writer is not None:
-        writer.close()
-    return [mapped(path) for path in paths]
+    if not len(events):
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
+        raise DataError(f"{where}: no interaction is left: {reasons}")
+    if "weight" in columns and not events["weight"].to_numpy().any():
+        raise DataError(
+            f"{where}: column {columns['weight']!r} is 0 in every row, and no row counts: give other weights"
+        )

@@ -34,7 +34,8 @@ def calibrate(
       is relevant.
     - Pairs that are all relevant: that a document which a search shows within the first `depth` with this similarity is one of
       the answers that are given for its query. Right documents that are not given as answers count as wrong, so that
-      it is rather too low. A run is searched in its own corpus; a model folder among the documents of the pairs.
+      it is rather too low. A run is searched in its own corpus if any answer is in it; else, and with a model folder, the
+      documents of the pairs are searched.
 
     Args:
         model: a run folder or a model folder, of texts.

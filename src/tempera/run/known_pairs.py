@@ -21,6 +21,7 @@ from ..artifacts.index import Index
 from ..artifacts.run_folder import Run
 from ..build import build
 from ..errors import DataError
+from ..io.console import logger
 from ..io.ids import mixed
 from ..ranking.calibration import Scored
 from ..ranking.metrics import Relevant
@@ -71,7 +72,9 @@ def known(model: Model, path: Path | None, roles: Roles | None, depth: int, spli
     """
     run = Path(model.path)
     if path is None:
-        return _in_index(model, held_out(run)).shown(model, depth)
+        if (asked := _in_index(model, held_out(run))) is None:
+            raise DataError(f"no answer of the held-out queries of {run} is in its index, which is damaged")
+        return asked.shown(model, depth)
     if is_beir(path):
         refuse_roles(path, roles)
         return _of_task(model, Retrieval.beir(path, split)).shown(model, depth)
@@ -81,7 +84,9 @@ def known(model: Model, path: Path | None, roles: Roles | None, depth: int, spli
     if pairs.source.score is not None:
         return _labelled(model, pairs, path, roles, pairs.source.score)
     if (run / "index").is_dir():
-        return _in_index(model, pairs).shown(model, depth)
+        if (asked := _in_index(model, pairs)) is not None:
+            return asked.shown(model, depth)
+        logger.info(f"no answer of {path} is in the corpus of {run}: the documents of {path} are searched instead")
     return _of_task(model, Retrieval.pairs(path, roles)).shown(model, depth)
 
 
@@ -112,8 +117,8 @@ def held_out(folder: Path) -> Pairs:
     return Pairs(pairs.table.filter(pa.array(asked)))
 
 
-def _in_index(model: Model, pairs: Pairs) -> Asked:
-    """Queries of pairs in the corpus of a run."""
+def _in_index(model: Model, pairs: Pairs) -> Asked | None:
+    """Return the queries of pairs, to be searched for in the corpus of a run; None if no answer is in it."""
     run = Path(model.path)
     index = Index(run / "index")
     if index.stamp is not None:
@@ -124,10 +129,7 @@ def _in_index(model: Model, pairs: Pairs) -> Asked:
     there = doc >= 0
     first, query = Pairs(pairs.table.filter(pa.array(there))).distinct("query")
     if not len(first):
-        raise DataError(
-            f"none of the {len(pairs):,} documents that answer is in the corpus of {run}: to search among the documents of the "
-            f"pairs instead, give the model alone, {run / 'model'}"
-        )
+        return None
     lost = len(pairs.distinct("query")[0]) - len(first)
     left_out = {
         **pairs.dropped,

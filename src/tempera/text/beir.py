@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import math
-import zlib
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +13,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..io.documents import parsed
-from ..io.tables import opened, refuse_fatal, whole_lines
+from ..io.json_tables import json_tables, opened
+from ..io.reader import Reader, reads_as
+from ..io.tables import Block, blocks_of, csv_tables, joined
 from ..io.untrusted import inside
+from .pairs import distinct
 
-_BLOCK = 1 << 24  # bytes that are parsed at once; a longer row cannot be read
-_SCHEMA = pa.schema([("_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
+_TEXTS = {"id": ("_id",), "title": ("title",), "text": ("text",)}
+_SCHEMA = pa.schema([(name, pa.string()) for (name,) in _TEXTS.values()])
+_JUDGEMENTS = {"query": ("query-id",), "document": ("corpus-id",), "score": ("score",)}
 
 
 @dataclass(frozen=True)
@@ -37,13 +36,13 @@ class Beir:
     query: NDArray[np.int64]  # [r] rows of `queries`
     doc: NDArray[np.int64]  # [r] rows of `corpus`
     grade: NDArray[np.float64]  # [r] from 0
-    unused: dict[str, int]  # what was there and is not part of the above, by its kind
+    unused: dict[str, int]  # what the files hold that is not part of the above, by its kind
 
 
 def read_beir(folder: str | Path, split: str = "test") -> Beir:
     """Read corpus.jsonl, queries.jsonl and qrels/`split`.tsv, each plain or with .gz.
 
-    A document's text is its title, a space, and its text. Rows are lines of a file, from 1.
+    A document's text is its title, a space, and its text. Rows are counted from 1, without blank lines and headers.
 
     Raises:
         DataError: a missing file or split; by file and row: broken UTF-8 or JSON, a row without id or text, an id given
@@ -55,10 +54,8 @@ def read_beir(folder: str | Path, split: str = "test") -> Beir:
     corpus, queries = (_texts(_file(folder, f"{name}.jsonl")) for name in ("corpus", "queries"))
     inside(folder / "qrels", f"{split}.tsv")
     path = _file(folder / "qrels", f"{split}.tsv")
-    lines, query_ids, doc_ids, grade = _judgements(path)
-    query = _rows(query_ids, queries, "query", path, lines)
-    doc = _rows(doc_ids, corpus, "document", path, lines)
-    kept = _unrepeated(query, doc, grade, path, lines)
+    query, doc, grade = _judgements(path, queries, corpus)
+    kept = _unrepeated(query, doc, grade, path)
     asked = np.unique(query[kept & (grade > 0)])
     if not len(asked):
         raise DataError(f"{path} names no relevant document: give judgements with grades above 0")
@@ -73,7 +70,7 @@ def read_beir(folder: str | Path, split: str = "test") -> Beir:
 
 
 def is_beir(path: str | Path) -> bool:
-    """Whether a folder looks like a BEIR set."""
+    """Return whether a folder looks like a BEIR set."""
     return any((Path(path) / f"corpus.jsonl{end}").is_file() for end in ("", ".gz"))
 
 
@@ -84,130 +81,82 @@ def _file(folder: Path, name: str) -> Path:
                 return path
         except OSError as error:  # a name that is too long
             raise DataError(f"no such file: {path}: {error.strerror}") from None
-    there = sorted({path.name.partition(".")[0] for path in folder.glob(f"*{Path(name).suffix}*")})
-    raise DataError(f"no such file: {folder / name}" + (f"; there is {', '.join(there)}" if there else ""))
+    others = sorted({path.name.partition(".")[0] for path in folder.glob(f"*{Path(name).suffix}*")})
+    raise DataError(f"no such file: {folder / name}" + (f"; there is {', '.join(others)}" if others else ""))
 
 
 def _texts(path: Path) -> pa.Table:
-    """Columns id and text; all ids differ, and no text is blank."""
-    import pyarrow.json as reader
+    """Read columns id and text; all ids differ, and no text is blank."""
+    parts = [_texts_of(block) for block in blocks_of(path, partial(json_tables, schema=_SCHEMA))]
+    if not parts:
+        raise DataError(f"{path} holds no rows")
+    table = joined(parts, str(path))
+    first, which = distinct(table["id"].combine_chunks().dictionary_encode().indices.to_numpy())
+    if len(first) < len(table):
+        row = int((first[which] != np.arange(len(table))).argmax())
+        name = table["id"][row].as_py()
+        raise DataError(
+            f"{path}, row {row + 1}: the id {name!r} is that of row {first[which[row]] + 1}; give each its own"
+        )
+    return table
 
-    try:
-        with opened(path) as file:
-            for lines in whole_lines(file, path):
-                refuse_fatal(lines, path, 1)
-    except (OSError, EOFError, zlib.error) as error:
-        _fail(path, str(error))
-    options = reader.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore")
-    try:
-        with pa.input_stream(str(path)) as stream:  # decompresses by extension
-            table = reader.read_json(stream, reader.ReadOptions(block_size=_BLOCK), options)
-        table.validate(full=True)  # the reader passes on texts that are not UTF-8
-    except (pa.ArrowException, OSError) as error:
-        _fail(path, str(error).splitlines()[0])
-    title, text = (pc.fill_null(table[name], "").cast(pa.large_string()) for name in ("title", "text"))
+
+def _texts_of(block: Block) -> pa.Table:
+    reader = Reader(block, _TEXTS, Counter())
+    ids, texts = reader.ids("id"), reader.column("text")
+    reader.refuse("text", texts.is_null().to_numpy(zero_copy_only=False), "is missing")
+    title, text = (values.fill_null("").cast(pa.large_string()) for values in (reader.column("title"), texts))
     text = pc.utf8_trim_whitespace(pc.binary_join_element_wise(title, text, pa.scalar(" ", pa.large_string())))
-    ids = table["_id"]
-    blank = pc.any(pc.equal(text, "")).as_py() or pc.any(pc.equal(pc.fill_null(ids, ""), "")).as_py()
-    if blank or table["text"].null_count or pc.count_distinct(ids).as_py() < len(ids):
-        _fail(path, "a row without id or text, or an id given twice")
+    blank = pc.equal(text, "").to_numpy(zero_copy_only=False)
+    reader.refuse("text", blank, "has no text: leave the row out, also of the judgements")
     return pa.table({"id": ids, "text": text})
 
 
-def _fail(path: Path, otherwise: str) -> NoReturn:
-    """Raise what is wrong with the first faulty row; reading line by line is slow, and only for files with a fault."""
-    rows: dict[str, int] = {}
-    for line, text in _lines(path):
-        place = f"{path}, row {line}"
-        try:
-            row = parsed(text)
-            text.encode() and json.dumps(row, ensure_ascii=False).encode()  # an escape may stand for no character
-        except ValueError as error:
-            raise DataError(f"{place}: not JSON: {error}") from None
-        _check(row, place)
-        if row["_id"] in rows:
-            raise DataError(f"{place}: the id {row['_id']!r} is that of row {rows[row['_id']]} too; give each its own")
-        rows[row["_id"]] = line
-    raise DataError(f"{path} is empty" if not rows else f"{path}: {otherwise}")
+def _judgements(
+    path: Path, queries: pa.Table, corpus: pa.Table
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Read the query, the document and the grade of every judgement; a header is left out."""
+    with opened(path) as file:
+        first = file.readline().decode("utf-8", "replace").split("\t")
+    is_header = "id" in first[0].lower() and not reads_as(pa.float64(), pa.scalar(first[-1].strip()))
+    names = () if is_header else [name for (name,) in _JUDGEMENTS.values()]
+    parts = [_judged(block, queries, corpus) for block in blocks_of(path, partial(csv_tables, names=names, sign="\t"))]
+    if not parts:
+        raise DataError(f"{path} holds no rows")
+    query, doc, grade = (np.concatenate(column) for column in zip(*parts))
+    return query, doc, grade
 
 
-def _check(row: Any, place: str) -> None:
-    if not isinstance(row, dict):
-        raise DataError(f"{place}: {type(row).__name__}, and an object with _id, title and text is expected")
-    for key in ("_id", "text"):
-        if not isinstance(row.get(key), str):
-            given = f"holds {type(row[key]).__name__}" if key in row else "is missing"
-            raise DataError(f"{place}: {key} {given}, and a text is expected")
-    if not isinstance(row.get("title", ""), str | None):
-        raise DataError(f"{place}: title holds {type(row['title']).__name__}, and a text is expected")
-    if not row["_id"]:
-        raise DataError(f"{place}: _id is empty")
-    if not f"{row.get('title') or ''}{row['text']}".strip():
-        raise DataError(f"{place}: the id {row['_id']!r} has no text; leave it out, also of the judgements")
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines that are not blank, with their numbers from 1."""
-    line = 0
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for line, content in enumerate(file, 1):
-                text = content.decode("utf-8-sig" if line == 1 else "utf-8").rstrip("\r\n")
-                if text.strip():
-                    yield line, text
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}, row {line}: not UTF-8 (byte {error.start + 1}: {error.reason})") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read after row {line}: {error}") from None
-
-
-def _judgements(path: Path) -> tuple[list[int], list[str], list[str], NDArray[np.float64]]:
-    """Line, query id, document id and grade of every judgement; a header is left out."""
-    lines: list[int] = []
-    pairs: list[list[str]] = []
-    grades: list[float] = []
-    for line, text in _lines(path):
-        fields = text.split("\t")
-        if len(fields) != 3:
-            raise DataError(
-                f"{path}, row {line}: {len(fields)} fields, and query-id, corpus-id, score, divided by tabs, are expected"
-            )
-        try:
-            grade = float(fields[2])
-        except ValueError:
-            if not lines and "id" in fields[0].lower():
-                continue  # the header
-            raise DataError(f"{path}, row {line}: the score is {fields[2]!r}, and a number is expected") from None
-        if not 0 <= grade < math.inf:
-            raise DataError(f"{path}, row {line}: the score is {fields[2]}, and a grade of at least 0 is expected")
-        lines.append(line)
-        pairs.append(fields)
-        grades.append(grade)
-    return lines, [pair[0] for pair in pairs], [pair[1] for pair in pairs], np.array(grades, np.float64)
-
-
-def _rows(ids: list[str], table: pa.Table, what: str, path: Path, lines: list[int]) -> NDArray[np.int64]:
-    found = pc.index_in(pa.array(ids, pa.string()), value_set=table["id"].combine_chunks())
-    missing = pc.is_null(found).to_numpy(zero_copy_only=False)
-    if missing.any():
-        first = int(missing.argmax())
+def _judged(block: Block, queries: pa.Table, corpus: pa.Table) -> tuple[NDArray[np.int64], ...]:
+    if block.table.num_columns != len(_JUDGEMENTS):
         raise DataError(
-            f"{path}, row {lines[first]}: no {what} has the id {ids[first]!r} ({int(missing.sum())} such rows)"
+            f"{block.file} has {block.table.num_columns} columns; expected query-id, corpus-id, score, divided by tabs"
         )
-    rows: NDArray[np.int64] = found.to_numpy().astype(np.int64)
-    return rows
+    table = block.table.rename_columns([name for (name,) in _JUDGEMENTS.values()])
+    reader = Reader(Block(table, block.file, block.first), _JUDGEMENTS, Counter())
+    rows = []
+    for role, texts in (("query", queries), ("document", corpus)):
+        ids = reader.ids(role)
+        at = pc.index_in(ids, value_set=texts["id"].combine_chunks())
+        unknown = at.is_null().to_numpy(zero_copy_only=False)
+        if unknown.any():
+            reader.refuse(role, unknown, f"is {ids[int(unknown.argmax())].as_py()!r}, which is the id of no {role}")
+        rows.append(at.to_numpy().astype(np.int64))
+    grades = reader.numbers("score")
+    reader.refuse("score", grades < 0, "is below 0")
+    return *rows, grades
 
 
 def _unrepeated(
-    query: NDArray[np.int64], doc: NDArray[np.int64], grade: NDArray[np.float64], path: Path, lines: list[int]
+    query: NDArray[np.int64], doc: NDArray[np.int64], grade: NDArray[np.float64], path: Path
 ) -> NDArray[np.bool_]:
-    """Which judgements are the first of their query and document, [r]."""
+    """Return which judgements are the first of their query and document, [r]."""
     _, first, inverse = np.unique(np.stack([query, doc]), axis=1, return_index=True, return_inverse=True)
     at = first[inverse.ravel()]
     if (other := grade != grade[at]).any():
         row = int(other.argmax())
         raise DataError(
-            f"{path}, row {lines[row]}: grade {grade[row]:g} for what row {lines[at[row]]} gives {grade[at[row]]:g}"
+            f"{path}, row {row + 1}: grade {grade[row]:g} for what row {at[row] + 1} gives {grade[at[row]]:g}"
         )
     kept: NDArray[np.bool_] = at == np.arange(len(at))
     return kept

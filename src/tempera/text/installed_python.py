@@ -69,9 +69,7 @@ class InstalledPython:
                 raise DataError(f"data.roots: no such folder: {root}")
         files = [(str(root), str(path)) for root in roots for path in python_files(root, others=roots)]
         if not files:
-            raise DataError(
-                f"no Python files under {', '.join(map(str, roots))}: an empty data set cannot be trained on"
-            )
+            raise DataError(f"no Python files under {', '.join(map(str, roots))}")
         table = _parse_all(files, self.workers or os.cpu_count() or 1)
         if not len(table):
             raise DataError(f"no function or class with a docstring in the {len(files)} files under {roots[0]}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +24,9 @@ from ..mining.guide import CrossEncoder
 from ..mining.hard_negatives import BLOCK, Cross, Mined, Mining, mine_blocks
 from ..mining.search import Ints, Pairs, by_faiss
 from ..mining.shortfall import Report
-from ..towers.saved import fingerprint
+from ..towers.saved import fingerprint, model_folder
 from .mining_task import Task
+from .roles import Roles
 
 SCHEMA = pa.schema(
     [
@@ -42,53 +43,67 @@ SCHEMA = pa.schema(
 )
 
 
-def mine_file(
-    model: Path,
-    task: Task,
-    output: Path,
-    options: Mining,
+def mine(
+    model: str | Path,
+    pairs: str | Path | Task,
+    output: str | Path,
+    options: Mining | None = None,
     *,
-    cross_encoder: Path | None = None,
+    corpus: str | Path | None = None,
+    split: str = "train",
+    roles: Roles | None = None,
+    cross_encoder: str | Path | None = None,
     faiss: str | None = None,
-    cache: Path | None = None,
+    cache: str | Path | None = None,
     overwrite: bool = False,
 ) -> Report:
     """Mine hard negatives and write a Parquet file in the layout that training reads: a row a query, with lists.
 
-    A run that was killed goes on where it was: vectors and scores of the cross-encoder are in the cache, finished blocks
-    beside the output.
+    A call that was killed is resumed by the same call: vectors and scores of the cross-encoder are in the cache, finished
+    blocks beside the output.
 
     Args:
-        model: a folder that sentence-transformers opens.
-        task: queries, documents and answers.
-        output: the file to write.
-        options: how many, from which ranks, with which margins.
-        cross_encoder: a folder of one that checks what the model has found.
+        model: a model folder or a run folder.
+        pairs: a table of pairs or a BEIR folder; or a task, which has its corpus.
+        output: the Parquet file to write.
+        options: number of negatives, ranks and margins; None is `Mining()`.
+        corpus: a table or BEIR folder whose documents are candidates too.
+        split: split to read from a BEIR folder.
+        roles: roles of the table's columns; None goes by usual names.
+        cross_encoder: folder of a cross-encoder that checks what the model has ranked high.
         faiss: an index factory such as HNSW32; None searches exactly.
-        cache: a folder of vectors; None is `vectors` beside the output.
+        cache: folder of vectors; None is `vectors` beside the output.
         overwrite: replace the output.
 
     Raises:
-        OutputError: the output is there, is one of the files that were read, or cannot be written.
+        DataError: data or a model that cannot be read, or no pairs.
+        OutputError: the output exists, is one of the files that were read, or cannot be written.
+
+    >>> report = mine("runs/first", "pairs.jsonl", "runs/mined.parquet", Mining(negatives=2, relative_margin=0.05))
+    >>> report.queries
+    100
     """
+    model, output, options = model_folder(Path(model)), Path(output), options or Mining()
+    more = None if corpus is None else Path(corpus)
+    task = pairs if isinstance(pairs, Task) else Task.read(Path(pairs), roles, more, split)
     refuse_replacing(output, overwrite, *task.read_from)
     if not len(task.answers[0]):
         raise DataError("there are no pairs to mine negatives for")
+    cross_encoder = None if cross_encoder is None else Path(cross_encoder)
+    cache = Path(cache or output.parent / "vectors")
     plan = [fingerprint(model), task.key(), asdict(options), faiss, BLOCK]
     plan.append(None if cross_encoder is None else fingerprint(cross_encoder))
     parts = output.parent / f".{output.name}.{xxhash.xxh3_64_hexdigest(json.dumps(plan).encode())}"
     with as_output_error(output):
         parts.mkdir(parents=True, exist_ok=True)
-        for number, block in _blocks(
-            model, task, options, cross_encoder, faiss, cache or output.parent / "vectors", parts
-        ):
+        for number, block in _blocks(model, task, options, cross_encoder, faiss, cache, parts):
             table = _table(task, block, number * BLOCK)
             about = {"report": json.dumps(asdict(block.report))}
             with new_file(_part(parts, number)) as partial:
                 parquet.write_table(table.replace_schema_metadata(about), partial)
         report = _joined(parts, output, -(-len(task.queries.ids) // BLOCK))
         shutil.rmtree(parts)
-    return report
+    return replace(report, left_out=dict(task.left_out))
 
 
 def _blocks(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ..errors import DataError
-from ..io.arrays import mapped
+from ..io.arrays import gathered
 from ..io.ids import Ids, content_id, content_ids, mixed
 from ..io.texts import Texts
 
@@ -74,10 +73,7 @@ class Pairs:
             folder: where the rows are written, to be memory-mapped from then on; None keeps them in memory.
             dropped: counts to which the repeated rows are added.
         """
-        if folder is None:
-            table = pa.concat_tables(list(tables), promote_options="default")
-        else:
-            table = _written(tables, folder / "rows.arrow")
+        table = gathered(tables, "the source", folder)
         keys = row_keys(table)
         first = np.sort(np.unique(keys, return_index=True)[1])
         counts = Counter(dropped or {})
@@ -159,43 +155,16 @@ def row_keys(table: pa.Table) -> Ids:
     return keys
 
 
-def _written(tables: Iterable[pa.Table], path: Path) -> pa.Table:
-    """Write tables one after the other, and map them. All have the columns of the first that has the most."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    parts: list[Path] = []
-    schema: pa.Schema | None = None
-    writer, count = None, 0
-    for table in tables:
-        if schema is None or not set(table.column_names) <= set(schema.names):
-            if writer is not None:
-                writer.close()
-            schema = table.schema if schema is None else pa.unify_schemas([schema, table.schema])
-            parts.append(path.with_suffix(f".{len(parts)}.arrow"))
-            writer = pa.ipc.new_file(str(parts[-1]), schema)
-        assert writer is not None
-        missing = [name for name in schema.names if name not in table.column_names]
-        for name in missing:
-            table = table.append_column(name, pa.nulls(len(table), schema.field(name).type))
-        writer.write_table(table.select(schema.names))
-        count += len(table)
-    if writer is None:
-        raise DataError("the source has no rows: an empty data set cannot be trained on")
-    writer.close()
-    return pa.concat_tables([mapped(part) for part in parts], promote_options="default")
-
-
 def _filtered(table: pa.Table, keep: NDArray[np.bool_], folder: Path | None) -> pa.Table:
+    """Return some rows; with a folder, they are written there in place of all."""
     if folder is None:
         return table.filter(pa.array(keep))
-
-    def parts() -> Iterator[pa.Table]:
-        start = 0
-        for batch in table.to_batches():
-            kept = batch.filter(pa.array(keep[start : start + len(batch)]))
-            start += len(batch)
-            yield pa.Table.from_batches([kept])
-
-    written = _written(parts(), folder / "pairs.arrow")
+    starts = np.cumsum([0, *(len(batch) for batch in table.to_batches())])
+    parts = (
+        pa.Table.from_batches([batch.filter(pa.array(keep[start : start + len(batch)]))])
+        for batch, start in zip(table.to_batches(), starts)
+    )
+    written = gathered(parts, "pairs", folder, "pairs")
     for path in folder.glob("rows.*.arrow"):
         path.unlink()
     return written

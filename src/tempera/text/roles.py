@@ -5,12 +5,12 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from ..errors import ConfigError, DataError
-from ..io.columns import chosen, refuse_absent, refuse_repeated, refuse_unknown
+from ..io.columns import Columns, RoleTable
 
 # Usual names of the two roles that every table has.
 QUERY_NAMES = ("query", "anchor", "question", "premise", "sentence1", "text1")
@@ -32,8 +32,7 @@ USUAL: dict[str, tuple[str, ...]] = {
     "negative_scores": ("negative_scores", "neg_scores"),
     "prompt": ("prompt",),
 }
-_UNREAD = ("negative_ranks",)  # of mined negatives
-_NUMBERED = re.compile(r"(negative|neg)_\d+")
+TABLE = RoleTable(USUAL, ("query", "doc"), {"negatives": re.compile(r"(negative|neg)_\d+")}, unread=("negative_ranks",))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,49 +80,16 @@ class Roles:
     query_prompt: str = ""
     doc_prompt: str = ""
 
-    def columns(self, names: Sequence[str], where: str) -> dict[str, tuple[str, ...]]:
-        """The columns of every role that a table with these columns has.
-
-        Raises:
-            DataError: a column that is missing, ambiguous, without role or there twice; says what there is to choose.
-
-        >>> Roles(metadata=("title",)).columns(["anchor", "title", "negative_1", "negative_2"], "a.csv")
-        Traceback (most recent call last):
-            ...
-        tempera.errors.DataError: a.csv has no column that is usual for a doc (doc, document, positive, positives, \
-pos, answer, passage, context, hypothesis, sentence2, text2, positive_passages); it has anchor, title, negative_1, \
-negative_2: name one with data.doc=COLUMN
-        """
-        refuse_repeated(names, where)
-        given = {name for role in USUAL for name in self._given(role)} | set(self.metadata)
-        free = [name for name in names if name not in given]
-        found = {role: self._find(role, names, free, where) for role in USUAL}
-        for role in ("query", "doc"):
-            if not found[role]:
-                refuse_absent(role, USUAL[role], names, where)
-        refuse_unknown([name for name in names if name not in _UNREAD], found, self.metadata, USUAL, where)
-        if found["score"] and self.min_score is None:
-            name = found["score"][0]
+    def columns(self, names: Sequence[str], where: str) -> Columns:
+        """Return the columns of every role that a table with these columns has; raises as `RoleTable.columns` does."""
+        columns = TABLE.columns(self, names, where)
+        if "score" in columns and self.min_score is None:
+            name = columns["score"][0]
             raise DataError(
-                f"{where}: column {name!r} grades the pairs, and every row would train as an answer: give "
-                f"data.min_score, the least that is one, or data.metadata=[{name}] to take all rows"
+                f"{where}: column {name!r} holds scores; without data.min_score even the lowest would train as positives: "
+                f"give data.min_score, or data.metadata=[{name}] to take all rows"
             )
-        return {role: columns for role, columns in found.items() if columns}
-
-    def found(self, columns: dict[str, tuple[str, ...]]) -> dict[str, Any]:
-        """Options that name the columns that were found."""
-        return {role: names if role == "negatives" else names[0] for role, names in columns.items()}
-
-    def _given(self, role: str) -> tuple[str, ...]:
-        value: str | tuple[str, ...] | None = getattr(self, role)
-        return (value,) if isinstance(value, str) else value or ()
-
-    def _find(self, role: str, names: Sequence[str], free: Sequence[str], where: str) -> tuple[str, ...]:
-        many = role == "negatives"
-        usual = [name for name in free if name in USUAL[role]]
-        numbered = [name for name in free if many and _NUMBERED.fullmatch(name)]
-        given = None if getattr(self, role) is None else self._given(role)
-        return chosen(role, given, usual + numbered, names, where, many)
+        return columns
 
 
 # Of tables that nothing is trained on: there, a query that is its own document is no fault.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..io.columns import chosen, refuse_absent
+from ..io.columns import ColumnsSoFar, RoleTable
 from ..io.ids import given_ids
 from ..io.streams import stream
 from ..io.tables import Block, blocks, read_table
 from .beir import Beir, read_beir
 from .pairs import Pairs, Source
 from .parts import joined, named_parts
-from .roles import DOC_NAMES, QUERY_NAMES, Roles
+from .roles import DOC_NAMES, QUERY_NAMES, TABLE, Roles
 from .rows import docs_of, rows_of
 
 __all__ = ["DOC_NAMES", "QUERY_NAMES", "BeirFolder", "Given", "PairsFile", "read_table"]
@@ -130,47 +131,26 @@ class BeirFolder:
 
 
 def documents(path: Path) -> list[str]:
-    """The documents of a table, with or without queries: its column of a usual name, or `text`.
+    """Return the documents of a table, with or without queries: its column of a usual name, or `text`.
 
     Raises:
-        DataError: what is not there or cannot be read, by file, row and column.
+        DataError: a file that cannot be read, by file, row and column.
     """
-    usual = (*DOC_NAMES, "text")
-    found: list[str] = []
-    for block in blocks(path):
-        names = block.table.column_names
-        columns = chosen("doc", None, [name for name in names if name in usual], names, block.file)
-        found += docs_of(block, *(columns or refuse_absent("doc", usual, names, block.file)))
-    return found
+    table = RoleTable({"doc": (*DOC_NAMES, "text")}, ("doc",))
+    columns = ColumnsSoFar(partial(table.columns, Roles(metadata=("*",))))
+    return [text for block in columns.of(blocks(path)) for text in docs_of(block, columns.columns)]
 
 
 def _pairs(read: Iterator[Block], roles: PairsFile | Given, folder: Path | None) -> tuple[Pairs, NDArray[np.bool_]]:
     dropped: Counter[str] = Counter()
-    names: list[str] = []
-    columns: dict[str, tuple[str, ...]] = {}
-
-    def tables() -> Iterator[pa.Table]:
-        nonlocal columns
-        for block in read:
-            if not len(block.table):
-                continue
-            new = [
-                name
-                for name in block.table.column_names
-                if name not in names or block.table.column_names.count(name) > 1
-            ]
-            if new or not columns:
-                names.extend(new)
-                columns = roles.columns(names, block.file)
-            yield rows_of(block, roles, columns, dropped)
-
-    parts = list(tables()) if folder is None else tables()
-    pairs = Pairs.distinct_of(parts, folder)
+    so_far = ColumnsSoFar(roles.columns)
+    pairs = Pairs.distinct_of((rows_of(block, roles, so_far.columns, dropped) for block in so_far.of(read)), folder)
     if not len(pairs):
         where = roles.path if isinstance(roles, PairsFile) else "data"
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
         raise DataError(f"{where}: no row is left: {reasons}")
-    return _asked(replace(pairs, dropped={**dropped, **pairs.dropped}, source=replace(roles, **roles.found(columns))))
+    options = TABLE.options(so_far.columns)
+    return _asked(replace(pairs, dropped={**dropped, **pairs.dropped}, source=replace(roles, **options)))
 
 
 def _asked(pairs: Pairs) -> tuple[Pairs, NDArray[np.bool_]]:

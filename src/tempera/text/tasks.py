@@ -5,7 +5,7 @@ Letters in shapes: q queries, c documents, r judgements, n graded pairs, D width
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from ..io.tables import Block
 from ..ranking.compare import Comparison, Difference
 from ..ranking.metrics import Relevant
 from ..ranking.nearest import top
@@ -26,6 +27,7 @@ from .embedder import Model, encode_all
 from .lexical import Lexical
 from .pairs import content_id
 from .roles import UNTRAINED, Roles, refuse_roles
+from .rows import PairReader
 from .sources import PairsFile, read_table
 from .sts import METRICS, Agreement
 
@@ -141,14 +143,9 @@ class Graded:
         table = read_table(Path(path))
         if len(table) < 2:
             raise DataError(f"{path} holds {len(table)} graded pairs, and a correlation needs at least 2")
-        for name in _GRADED[:2]:
-            if not pa.types.is_string(table[name].type) and not pa.types.is_large_string(table[name].type):
-                raise DataError(f"{path}: column {name} holds {table[name].type}, and texts are expected")
-            blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(table[name]), ""), True).to_numpy()
-            _refuse(blank, f"{name} has no text", path)
-        grades = np.array([_number(value) for value in table["score"].to_pylist()])
-        _refuse(~np.isfinite(grades), "score is no number", path)
-        return cls(Path(path).name, table["sentence1"], table["sentence2"], grades)
+        reader = PairReader(Block(table, str(path)), UNTRAINED, {name: (name,) for name in _GRADED}, Counter())
+        first, second = (pa.chunked_array([reader.texts(name, name)[0]]) for name in _GRADED[:2])
+        return cls(Path(path).name, first, second, reader.numbers("score"))
 
     @property
     def ids(self) -> list[str]:
@@ -181,16 +178,3 @@ def read_task(path: str | Path, split: str = "test", roles: Roles | None = None)
     if roles is None and set(_GRADED) <= set(read_table(Path(path)).column_names):
         return Graded.table(path)
     return Retrieval.pairs(path, roles or UNTRAINED)
-
-
-def _number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return math.nan
-
-
-def _refuse(wrong: NDArray[np.bool_], what: str, path: str | Path) -> None:
-    """Raise DataError with the first row that is wrong, if there is one."""
-    if wrong.any():
-        raise DataError(f"{path}, row {int(wrong.argmax()) + 1}: {what} ({int(wrong.sum())} such rows)")

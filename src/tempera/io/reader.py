@@ -1,0 +1,151 @@
+"""Values of a block of rows by the roles of its columns; every fault is refused by file, row and column.
+
+Letters in shapes: r rows of the block, k values of one role in all of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from ..errors import DataError
+from .columns import Columns
+from .tables import Block
+
+Mask = NDArray[np.bool_]
+Rows = NDArray[np.int64]
+_HEAVIEST = float(np.finfo(np.float32).max)
+IDS = "ids as texts or integers; write integers of more than 63 bits as texts"
+
+
+class Reader:
+    """Read a block; rows that are left out are counted by reason, and not checked any more.
+
+    Args:
+        block: the rows.
+        columns: the columns of each role.
+        dropped: what is left out is added to these counts.
+    """
+
+    def __init__(self, block: Block, columns: Columns, dropped: Counter[str]) -> None:
+        self.block, self.columns, self.dropped = block, columns, dropped
+        self.keep = np.ones(len(block.table), bool)  # [r] rows that are not left out
+
+    def column(self, role: str, name: str | None = None) -> pa.Array:
+        """Return a column as one array, [r]; nulls where this block of a file lacks it."""
+        name, table = name or self.columns[role][0], self.block.table
+        if name not in table.column_names:
+            return pa.nulls(len(table))
+        column = table[name]
+        try:
+            return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+        except pa.ArrowException:  # lists of more than any list could hold
+            self.refuse_type(name, column.type, "one value in each row")
+
+    def ids(self, role: str, values: pa.Array | None = None, rows: Rows | None = None) -> pa.Array:
+        """Return ids, texts or integers: of each row, [r], or `values`, [k], of these `rows`."""
+        values = self.column(role) if values is None else values
+        if not (is_text(values.type) or pa.types.is_integer(values.type) or pa.types.is_null(values.type)):
+            self.refuse_type(self.columns[role][0], values.type, IDS)
+        self.refuse(role, missing(values), "has no id", rows)
+        return values
+
+    def numbers(self, role: str, values: pa.Array | None = None, rows: Rows | None = None) -> NDArray[np.float64]:
+        """Return finite numbers: of each row, [r], or `values`, [k], of these `rows`."""
+        values = self.cast(role, self.column(role) if values is None else values, [pa.float64()], "a number", rows)
+        self.refuse(role, missing(values), "has no number", rows)
+        numbers: NDArray[np.float64] = values.to_numpy(zero_copy_only=False)
+        self.refuse(role, np.isinf(numbers), "is infinite", rows)
+        return numbers
+
+    def weights(self) -> NDArray[np.float32]:
+        """Return how much each row counts, [r]."""
+        weights = self.numbers("weight")
+        self.refuse("weight", weights < 0, "is below 0")
+        self.refuse("weight", weights > _HEAVIEST, "is more than 3.4e38")
+        return np.where(self.keep, weights, 0).astype(np.float32)
+
+    def cast(
+        self, role: str, values: pa.Array, kinds: Sequence[pa.DataType], expected: str, rows: Rows | None = None
+    ) -> pa.Array:
+        """Return values as the first of these types that all of them have; a time of day or less is cut."""
+        for kind in kinds:
+            try:
+                return values.cast(kind, safe=not pa.types.is_temporal(values.type))
+            except pa.ArrowException:
+                continue
+        name = self.columns[role][0]
+        if is_text(values.type):
+            # The first value that the last remaining type does not have.
+            texts = values.to_pylist()
+            at = max(next((i for i, text in enumerate(values) if not reads_as(kind, text)), -1) for kind in kinds)
+            if at >= 0:
+                self.fail(name, at if rows is None else int(rows[at]), f"is {texts[at]!r}; expected {expected}")
+        return self.refuse_type(name, values.type, expected)
+
+    def leave_out(self, reason: str, rows: Mask) -> None:
+        """Leave rows out, [r], and count those that were not left out before."""
+        self.count(reason, rows & self.keep)
+        self.keep &= ~rows
+
+    def leave_out_below(self, role: str, least: float | None) -> None:
+        """Leave out the rows whose number is below the least, if the table has such a column."""
+        if role in self.columns and least is not None:
+            self.leave_out(f"rows below min_{role}", self.numbers(role) < least)
+
+    def count(self, reason: str, which: Mask) -> None:
+        """Count what is left out."""
+        if which.any():
+            self.dropped[reason] += int(which.sum())
+
+    def refuse(self, role: str, wrong: Mask, fault: str, rows: Rows | None = None, name: str | None = None) -> None:
+        """Refuse wrong values: of each row, [r], or of these `rows`, [k], unless their row is left out.
+
+        Args:
+            fault: what is wrong, as it follows the name of the column; what is to be done about it stands after a colon.
+            name: the column, of a role that has several.
+        """
+        wrong = wrong & (self.keep if rows is None else self.keep[rows])
+        if wrong.any():
+            at, count = int(wrong.argmax()), int(wrong.sum())
+            what, colon, remedy = fault.partition(":")
+            many = f" ({count:,} such rows)" if count > 1 else ""
+            self.fail(
+                name or self.columns[role][0], at if rows is None else int(rows[at]), f"{what}{many}{colon}{remedy}"
+            )
+
+    def fail(self, name: str, row: int, text: str) -> NoReturn:
+        """Refuse a row for one of its columns."""
+        raise DataError(f"{self.block.file}, row {self.block.first + row}: column {name!r} {text}") from None
+
+    def refuse_type(self, name: str, kind: pa.DataType, expected: str) -> NoReturn:
+        """Refuse a column for its type."""
+        raise DataError(f"{self.block.file}: column {name!r} holds {kind}; expected {expected}") from None
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a column holds texts."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def missing(values: pa.Array) -> Mask:
+    """Return which values are null, not a number, or an empty text, [k]."""
+    absent: Mask = pc.is_null(values, nan_is_null=True).to_numpy(zero_copy_only=False)
+    if is_text(values.type):
+        absent = absent | pc.fill_null(pc.equal(values, ""), True).to_numpy(zero_copy_only=False)
+    return absent
+
+
+def reads_as(kind: pa.DataType, text: pa.Scalar) -> bool:
+    """Return whether a text can be read as a value of a type; a null can."""
+    try:
+        text.cast(kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
