@@ -5,7 +5,6 @@ Letters in shapes: n pairs.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,7 +20,7 @@ from ..io.documents import read_json
 from ..ranking.calibration import BASE, Bin, FittedMap, Judgement, Scored, Threshold, bins
 from ..ranking.compare import Difference
 from ..ranking.probability import Isotonic, Logistic, Map
-from .pictures import canvas, svg_of
+from .pictures import canvas, saved
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -146,10 +145,7 @@ def picture(pairs: Scored, fitted: FittedMap) -> dict[str, bytes]:
         most = min(1.0, 1.2 * max(max(each.probability, each.relevant.high) for each in found))
         _reliability(left, found, fitted.chosen, most)
         _curves(right, pairs, fitted)
-        svg, png = svg_of(figure).encode(), io.BytesIO()
-        figure.set_layout_engine("none")  # the places that are found stay
-        figure.savefig(png, format="png", dpi=150)
-    return {"svg": svg, "png": png.getvalue()}
+        return saved(figure)
 
 
 def _reliability(axes: Axes, found: Sequence[Bin], kind: str, most: float) -> None:
