@@ -26,32 +26,32 @@ FLOORS: list[list[set[str]]] = [
     [{"artifacts"}],
     [{"run"}],
     [{"experiments"}],
-    [{"cli", "__main__", "__init__"}, {"integrations"}],  # the package's own names are loaded when they are asked for
+    [{"cli", "integrations", "__main__", "__init__"}],  # the package's own names are loaded when they are asked for
 ]
 PLACE = {
     unit: (height, room) for height, floor in enumerate(FLOORS) for room, units in enumerate(floor) for unit in units
 }
 # Most lines of code of a room, docstrings, comments and blank lines apart. Later work that needs more says why beside it.
 CEILINGS = {
-    "the root": 460,
-    "artifacts": 1250,
+    "the root": 510,
+    "artifacts": 1260,
     "cli": 570,
-    "core": 1360,
+    "core": 1390,
     "engine": 1500,
     "experiments": 1780,
     "integrations": 410,
-    "io": 680,
+    "io": 840,
     "mining": 530,
     "ranking": 770,
-    "recommend": 2290,
-    "run": 1310,
-    "text": 2440,
+    "recommend": 2150,
+    "run": 1320,
+    "text": 2260,
     "towers": 720,
 }
 TOTAL = sum(CEILINGS.values())
 # Classes that share a name as yet; nothing is added.
-LEFT = {"Block", "Embedded", "Features", "Fitted", "Guide", "Items", "Options", "Plan", "Reader", "Shared", "Tower"}
-LEFT |= {"Towers", "_Reader"}
+LEFT = {"Block", "Embedded", "Features", "Fitted", "Guide", "Options", "Plan", "Reader", "Shared", "Tower"}
+LEFT |= {"Towers"}
 OPTIONAL = {"sentence_transformers": ("towers", "integrations")}  # imported by these rooms only
 
 Module = tuple[str, ...]  # dotted name, in parts
@@ -218,7 +218,7 @@ def test_code_is_counted_and_documentation_is_not() -> None:
         ("integrations.sentence_transformers", "import sentence_transformers", 0),
         ("experiments.study", "from ..run.train import train\nfrom ..cli import app", 1),
         ("cli", "from .run.train import train", 0),
-        ("cli.training", "from ..integrations.citations import cite", 1),
+        ("cli.training", "from ..integrations.citations import cite", 0),
         ("run.train", "from .. import __version__", 1),
         ("towers.saved", "def f():\n    from sentence_transformers import SentenceTransformer", 0),
         ("ranking.nearest", "def f():\n    import sentence_transformers.util", 1),

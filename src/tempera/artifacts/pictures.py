@@ -33,7 +33,7 @@ _POINTS = 1000  # of a line; more cannot be seen and would make the page large
 
 
 def label(name: str) -> str:
-    """A metric or system as people write it.
+    """Return the usual spelling of a metric or system.
 
     >>> label("ndcg@10"), label("bm25"), label("recall@10")
     ('nDCG@10', 'BM25', 'recall@10')
@@ -54,7 +54,7 @@ def number(value: float) -> str:
 def pictures(
     systems: Mapping[str, Scores], spreads: Mapping[str, Spread], log: Records, rival: str | None = None
 ) -> dict[str, str]:
-    """SVG of each picture that there is something to draw for; `rival` is the system that curves are compared with."""
+    """Return each picture that has data, as SVG; `rival` is the system that curves are compared with."""
     steps = [r for r in log if r["event"] == "step"]
     evaluations = [r for r in log if r["event"] == "evaluation" and r["metrics"]]
     drawings: dict[str, Callable[[Figure], None]] = {"systems": partial(_bars, systems=systems)}
@@ -71,7 +71,7 @@ def pictures(
 
 @contextmanager
 def canvas(name: str, width: float, height: float) -> Iterator[Figure]:
-    """A figure of so many inches in the look of all pictures, to be drawn and saved within the block."""
+    """Yield a figure of a size in inches, in the style of all pictures, to draw and save within the block."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -82,7 +82,7 @@ def canvas(name: str, width: float, height: float) -> Iterator[Figure]:
 
 
 def svg_of(figure: Figure) -> str:
-    """A figure as SVG, the same bytes on every run."""
+    """Return a figure as SVG, with the same bytes on every run."""
     text = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(text, format="svg", transparent=True, metadata=nothing)
@@ -98,7 +98,7 @@ def saved(figure: Figure) -> dict[str, bytes]:
 
 
 def _svg(name: str, draw: Callable[[Figure], None], height: float) -> str:
-    """What is drawn, as an element whose ids are found in no other picture."""
+    """Draw a picture, and return it as an SVG element whose ids no other picture has."""
     with canvas(name, SIZE[0], height) as figure:
         draw(figure)
         svg = svg_of(figure)
@@ -212,7 +212,7 @@ def _line(axes: Axes, x: Floats, y: Floats, **look: Any) -> None:
 
 
 def _smooth(values: Floats) -> Floats:
-    """The mean of the values around each, a fifteenth of them."""
+    """Return the moving average over a fifteenth of the values."""
     around = np.ones(2 * (len(values) // 30) + 1)
     mean: Floats = np.convolve(values, around, "same") / np.convolve(np.ones(len(values)), around, "same")
     return mean

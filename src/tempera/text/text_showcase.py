@@ -104,15 +104,15 @@ class TextShowcase:
         examples = []
         for i, query in enumerate(queries):
             top = corpus[trained.ranked[query, :shown]]
-            names, places = pairs.texts("name", top), pairs.texts("place", top)
+            labels, places = pairs.labels(top), pairs.texts("place", top)
             answers = corpus[asked.relevant.doc[asked.relevant.query == query]]
             examples.append(
                 Example(
                     query=asked.queries[query],
-                    answers=tuple(a or b for a, b in zip(pairs.texts("name", answers), pairs.texts("place", answers))),
+                    answers=tuple(pairs.labels(answers)),
                     hits=tuple(
-                        Hit(name or place, place, float(score), bool(good))
-                        for name, place, score, good in zip(names, places, scores[i], right[query])
+                        Hit(label, place, float(score), bool(good))
+                        for label, place, score, good in zip(labels, places, scores[i], right[query])
                     ),
                     baseline_rank=int(other[query]) or None,
                     rank=int(rank[query]) or None,
