@@ -338,7 +338,9 @@ def test_wrong_options_are_told_before_anything_runs(
 
 def test_a_mistake_in_a_space_is_told_with_its_place(small: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "space.yaml").write_text("objective.temperature: 0.1:1:log\nobjective.pooling: [a, b]\n")
-    with pytest.raises(ConfigError, match=r"objective.pooling: no such option; .*\(.*space.yaml:2\)"):
+    with pytest.raises(
+        ConfigError, match=r"objective.pooling: no such option. Did you mean pools\?.*\(.*space.yaml:2\)"
+    ):
         tune(small, tmp_path / "space.yaml", output=tmp_path / "out")
 
 

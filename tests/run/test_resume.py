@@ -57,7 +57,7 @@ def text_options(pairs: Path, **train_options: Any) -> dict[str, Any]:
             **{"batch_size": 32, "num_train_epochs": 3, "evaluations": 2, "save_steps": 5, "seed": 3},
             **train_options,
         },
-        "evaluation": {"queries": 40},
+        "evaluation": {"queries": 40, "validation": 0},
     }
 
 
@@ -316,7 +316,7 @@ def test_a_signal_saves_and_ends_with_the_handler_that_was_there(
         with pytest.raises(KeyboardInterrupt):  # as Python has it without a command line
             train(options_of[kind], tmp_path / "run", ["train.save_steps=100"])
     assert [path.name for path in (tmp_path / "run.checkpoints").glob("step-*")] == [f"step-{steps:09}"]
-    assert "the same command goes on from it" in caplog.text
+    assert "run the same command again to resume" in caplog.text
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     whole = left(train(options_of[kind], tmp_path / "whole").folder)
     found = left(train(options_of[kind], tmp_path / "run").folder)

@@ -19,24 +19,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load as tensors_of
 
 from .. import config as configuration
 from ..build import Config, build
 from ..core.frame import Events, Frame
 from ..errors import DataError, did_you_mean, one_line
-from ..io.tables import parquet_table, valid
 from ..recommend.encoders import Entities
+from ..recommend.entity_tables import entities, opened, titles_of
 from ..recommend.exportable_users import UserModule
 from ..recommend.features import Features, FeatureTowers
-from .index import Found, Index, write_index, write_parquet
+from ..recommend.timeline import HISTORIES, ITEMS, USERS
+from .index import Found, Index, write_parquet
+from .layout import RunFolder
 from .onnx_users import write_users
-from .run_folder import HISTORIES, RunFolder
-from .stamp import Stamp
 
-USERS, ITEMS = "users.parquet", "items.parquet"
-TITLES = ("title", "name")  # columns that an item is called by
 Codes = NDArray[np.int64]
 
 
@@ -73,9 +69,9 @@ class Recommender(RunFolder):
         self.config = _configuration(folder / "config.yaml")
         assert isinstance(self.config.tower, Features)
         self.options: Features = self.config.tower
-        self.users = _texts(entities(folder / "model" / USERS), "")  # the last is one whom the run does not know
-        self.items = _texts(entities(folder / "model" / ITEMS))
-        self.tower = opened(self.config, self.users, self.items, folder / "model" / "model.safetensors")
+        self.users = _texts(entities(folder / USERS), "")  # the last is one whom the run does not know
+        self.items = _texts(entities(folder / ITEMS))
+        self.tower = self.opened(self.items)
 
     def _refuse_other(self) -> None:
         if (self.folder / "model" / "modules.json").is_file():
@@ -85,6 +81,11 @@ class Recommender(RunFolder):
             )
         if not self.recommends:
             raise DataError(f"{self.folder} is not a run of a recommender: {HISTORIES} is missing")
+
+    def opened(self, items: Entities) -> FeatureTowers:
+        """Return the saved towers, for the run's users and these items."""
+        normalised = self.config.similarity.name == "cosine"
+        return opened(self.options, normalised, self.users, items, self.folder / "model" / "model.safetensors")
 
     @cached_property
     def item_ids(self) -> pa.ChunkedArray:
@@ -197,91 +198,12 @@ class Recommender(RunFolder):
         return {"largest_difference": worst, "items": len(self.items.table), "tried_on": len(histories)}
 
 
-def entities(path: Path) -> Entities:
-    """Users or items of a run.
-
-    Raises:
-        DataError: no such file, or one of another form.
-    """
-    try:
-        table = parquet_table(path)
-        if "id" not in table.column_names:  # names that are no text raise a ValueError here
-            raise DataError(f"{path} is not readable: it has no column id")
-        valid(table, str(path))
-        count = table.column(table.num_columns - 1).to_numpy().astype(np.int64)
-        return Entities(table.remove_column(table.num_columns - 1), count)
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing: the run is not whole") from None
-    except (OSError, pa.ArrowException, ValueError, IndexError) as error:
-        raise DataError(f"{path} is not readable: {str(error).splitlines()[0]}") from None
-
-
-def write_entities(path: Path, known: Entities) -> None:
-    """What `entities` reads."""
-    parquet.write_table(known.table.append_column("count", pa.array(known.count)), path)
-
-
-def index_items(folder: Path, items: Entities, vectors: NDArray[np.float32], normalised: bool) -> None:
-    """Write the index of a run's items, [i, D], with the stamp of the model that lies in the run."""
-    stamp = Stamp(RunFolder(folder).fingerprint, vectors.shape[1], "cosine" if normalised else "dot", normalised)
-    titles = pa.array(titles_of(items.table), pa.large_string())
-    none = pa.array([""] * len(titles), pa.large_string())
-    ids = items.table["id"].cast(pa.string())
-    write_index(
-        folder / "index", vectors, pa.table({"doc_id": ids, "name": titles, "place": none, "doc": titles}), stamp
-    )
-
-
 def _texts(known: Entities, *others: str) -> Entities:
     """With ids as texts, and others behind them that nothing else is known of."""
     table, text = known.table, pa.large_string()
     table = table.set_column(table.column_names.index("id"), "id", table["id"].cast(text))
     new = {field.name: pa.nulls(len(others), field.type) for field in table.schema} | {"id": pa.array(others, text)}
     return Entities(pa.concat_tables([table, pa.table(new)]), np.append(known.count, [0] * len(others)))
-
-
-def opened(config: Config, users: Entities, items: Entities, weights: Path) -> FeatureTowers:
-    """The towers for these users and items, with saved weights.
-
-    Raises:
-        DataError: weights that are of other towers, or no weights.
-    """
-    assert isinstance(config.tower, Features)
-    try:
-        tower = config.tower.build(users, items)
-        tower.load_state_dict(tensors_of(weights.read_bytes()))
-    except DataError as error:
-        raise DataError(f"the tables in {weights.parent} do not fit the run's config.yaml: {error}") from None
-    except FileNotFoundError:
-        raise DataError(f"{weights} is missing: the run is not whole") from None
-    except (RuntimeError, SafetensorError) as error:
-        what = str(error).strip().splitlines()[-1].strip()
-        raise DataError(f"{weights} does not fit the run's config.yaml and the tables beside it: {what}") from None
-    tower.normalised = config.similarity.name == "cosine"
-    tower.eval()
-    return tower
-
-
-def called(table: pa.Table) -> pa.ChunkedArray:
-    """What items are called: a title or a name if there is one, else their ids.
-
-    Raises:
-        DataError: titles or names that are no texts.
-    """
-    return pc.coalesce(*(_as_text(table, name) for name in (*TITLES, "id") if name in table.column_names))
-
-
-def _as_text(table: pa.Table, name: str) -> pa.ChunkedArray:
-    try:
-        return table[name].cast(pa.large_string())
-    except pa.ArrowNotImplementedError:
-        raise DataError(f"items are called by their column {name}, which is {table[name].type}: rename it") from None
-
-
-def titles_of(table: pa.Table) -> list[str]:
-    """`called` as a list."""
-    titles: list[str] = called(table).to_pylist()
-    return titles
 
 
 def _histories(path: Path, name: pa.Scalar) -> pa.Array:

@@ -11,46 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import DataError
 from ..io.documents import parsed
-from ..io.untrusted import refuse_unsafe
-from ..towers.saved import Encode, fingerprint, load
+from ..towers.saved import Encode, load
 from .calibrated import FILE as CALIBRATION
 from .calibrated import Calibration, read_calibration
 from .index import Found, Index
+from .layout import RunFolder
 from .onnx_model import OnnxModel
 
 if TYPE_CHECKING:  # it would load torch
     from .recommender import Recommendations, Recommender
-
-HISTORIES = "histories.parquet"  # of a recommender's users
-
-
-class RunFolder:
-    """What every run has, of texts or of interactions.
-
-    Raises:
-        DataError: no such folder, where it has to be there, or one with a link that leads out of it.
-    """
-
-    def __init__(self, folder: str | Path, there: bool = True) -> None:
-        self.folder = Path(folder)
-        if there and not self.folder.is_dir():
-            raise DataError(f"no such run: {folder}")
-        refuse_unsafe(self.folder)
-
-    @cached_property
-    def index(self) -> Index:
-        """What is searched in: documents or items, with their vectors."""
-        return Index(self.folder / "index")
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Which model this is: the index says by which one it was made."""
-        return fingerprint(self.folder / "model")
-
-    @property
-    def recommends(self) -> bool:
-        """Whether it is a run on interactions."""
-        return (self.folder / HISTORIES).is_file()
 
 
 class Run(RunFolder):

@@ -22,8 +22,10 @@ from ..errors import OutputError, TemperaError
 from ..io.atomic import write_file
 from ..io.console import silenced
 from ..io.documents import JsonLines, parsed
-from ..run.task import Task
-from ..run.train import Job
+from ..run.fit import fit
+from ..run.prepare import Prepared
+from ..run.prepare import prepare as prepare_run
+from ..run.task import RunTask
 from ..towers.pair import Encoder
 
 LAST = 0.1  # of the steps: the share whose mean loss and gradient norm are told
@@ -107,16 +109,14 @@ def write_outcomes(path: Path, outcomes: Iterable[Outcome]) -> None:
     write_file(path, "".join(lines).encode())
 
 
-def prepare(config: Config, folder: Path, vectors: Path) -> Task:
+def prepare(config: Config, folder: Path, vectors: Path) -> RunTask:
     """Read, divide and tokenise the data of a configuration."""
     folder.mkdir(parents=True)
-    job = Job(config, folder, start(config.train.mixed_precision), vectors)
-    with JsonLines(folder / "log.jsonl") as job.log:
-        job.read()
-    return job.task
+    with JsonLines(folder / "log.jsonl") as log:
+        return prepare_run(config, start(config.train.mixed_precision), folder, log, vectors).task
 
 
-def attempt(config: Config, task: Task, rows: Tensor, metric: str, folder: Path, empty: Outcome) -> Outcome:
+def attempt(config: Config, task: RunTask, rows: Tensor, metric: str, folder: Path, empty: Outcome) -> Outcome:
     """One run; what goes wrong in it is told by the outcome.
 
     Args:
@@ -137,37 +137,36 @@ def attempt(config: Config, task: Task, rows: Tensor, metric: str, folder: Path,
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _outcome(config: Config, task: Task, rows: Tensor, metric: str, folder: Path, empty: Outcome) -> Outcome:
+def _outcome(config: Config, task: RunTask, rows: Tensor, metric: str, folder: Path, empty: Outcome) -> Outcome:
     began = time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
     devices = start(config.train.mixed_precision)
     config.train.check(devices)
     quiet = replace(config, train=replace(config.train, evaluations=0))
-    job = Job(quiet, folder, devices, prepared=task)
-    with JsonLines(folder / "log.jsonl") as job.log:
-        job.read()
-        job.train()
-    verdict = job.task.judge("validation")
-    steps = [record for record in job.log.records if record["event"] == "step"]
+    with JsonLines(folder / "log.jsonl") as log:
+        prepared = prepare_run(quiet, devices, folder, log, shared=task)
+        fit(prepared, looks=False)
+    verdict = prepared.task.held_out.judge("validation")
+    steps = [record for record in log.records if record["event"] == "step"]
     last = steps[-max(1, round(LAST * len(steps))) :]
     return replace(
         empty,
         metrics=verdict.ranking.metrics,
         per_query=verdict.ranking.per_query[metric].tolist(),
         temperature=config.objective.temperature.value,
-        diagnosis=seen(job, rows),
+        diagnosis=seen(prepared, rows),
         spread=verdict.spread.summary(),
         loss=_mean([record["loss"] for record in last]),
         grad_norm=_mean([record["grad_norm"] for record in last if record["grad_norm"] is not None]),
         seconds=round(time.perf_counter() - began, 3),
-        cautions=[record["text"] for record in job.log.records if record["event"] == "caution"],
+        cautions=[record["text"] for record in log.records if record["event"] == "caution"],
     )
 
 
-def seen(job: Job, rows: Tensor) -> dict[str, Any]:
+def seen(prepared: Prepared, rows: Tensor) -> dict[str, Any]:
     """What the objective of a finished run sees of some of its rows, the towers as they are used: without dropout."""
-    objective = job.config.base.cpu()
-    batch = embedded(job.task.tower, job.task.batch(rows, 0))
+    objective = prepared.config.base.cpu()
+    batch = embedded(prepared.task.data.tower, prepared.task.data.batch(rows, 0))
     found = diagnose(objective, objective.recall(batch)).summary()
     masked = found.pop("masked")
     return {**found, **{f"masked_{name}": share for name, share in masked.items()}}

@@ -104,9 +104,9 @@ def _run(plan: Plan, folder: Path, jobs: int) -> dict[str, Outcome]:
             if not todo:
                 continue
             task = prepare(plan.references[reading], cache / "data", folder / "vectors")
-            data = f"{digest(task.content()):016x}"
+            data = f"{digest(task.data.content()):016x}"
             _refuse_other(folder, data, [outcomes[run.key] for run in together if run.key in done])
-            rows = next(iter(task.sampler(0, 1)))
+            rows = next(iter(task.data.sampler(0, 1)))
             attempts = [
                 partial(
                     attempt,

@@ -31,7 +31,10 @@ from ..engine.digest import digest
 from ..errors import TemperaError
 from ..io.atomic import write_file
 from ..io.documents import JsonLines, parsed
-from ..run.train import Job
+from ..run.fit import fit
+from ..run.judge import judge
+from ..run.prepare import prepare
+from ..run.publish import publish
 
 STOP, OUTCOME, MESSAGES = b"stop", "outcome.json", "messages.txt"
 _EVERY = 0.02  # seconds between two looks at a run
@@ -105,15 +108,15 @@ def _trained(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     config = build(Options(job["options"]))
     devices = start(config.train.mixed_precision)
     config.train.check(devices)
-    made = Job(config, folder, devices, Path(job["vectors"]))
-    with JsonLines(folder / "log.jsonl") as made.log:
-        verdicts = made.fit()
-        assert verdicts is not None
-        chosen = made.task.judge("validation")  # the test is for the configuration that validation chooses
+    with JsonLines(folder / "log.jsonl") as log:
+        prepared = prepare(config, devices, folder, log, Path(job["vectors"]))
+        before, fitted, task = judge(prepared), fit(prepared), prepared.task
+        after = judge(prepared)
+        chosen = task.held_out.judge("validation")  # the test is for the configuration that validation chooses
         value = chosen.ranking.metrics[job["metric"]]
-        temperature, data = config.objective.temperature.value, digest(made.task.content())
+        temperature, data = config.objective.temperature.value, digest(task.data.content())
         if job["keep"] and (job["bar"] is None or value > job["bar"]):
-            made.leave(*verdicts)
+            publish(prepared, fitted, before, after)
     shutil.rmtree(folder / "cache", ignore_errors=True)
     return {
         "value": value,

@@ -17,11 +17,11 @@ from ..io.console import logger
 from ..io.documents import JsonLines
 from ..ranking.compare import bootstrap
 from ..ranking.spread import Spread
+from ..ranking.verdict import SystemScores, main_metric
 from .resume import Checkpoints
-from .task import Judged, Task
+from .task import Data
 
 _NO_MEMORY = re.compile("an't allocate memory|annot allocate memory|bad_alloc|can't start new thread")
-MAIN = "ndcg@10"
 SHOWN = 3  # rows that a message names
 ALARM, LEFT_OUT = "alarm", "step left out"  # events of the log
 
@@ -43,9 +43,9 @@ class Alarms:
         if spread.collapsed:
             self.ring(step, f"after step {step:,} the embeddings have collapsed: {spread.collapsed}")
 
-    def regression(self, step: int, before: Judged, after: Judged) -> None:
+    def regression(self, step: int, before: SystemScores, after: SystemScores) -> None:
         """At the end, if training has made the model worse in nDCG@10, or else the first metric, and it is not chance."""
-        metric = MAIN if MAIN in after.per_query else next(iter(after.per_query))
+        metric = main_metric(after.per_query)
         found = bootstrap(after.per_query[metric], before.per_query[metric])
         if found.high < 0:
             self.ring(
@@ -54,14 +54,14 @@ class Alarms:
                 f"({100 * found.confidence:g} % interval {found.low:+.4f} to {found.high:+.4f})",
             )
 
-    def step(self, progress: Progress, task: Task, together: int) -> None:
+    def step(self, progress: Progress, data: Data, together: int) -> None:
         """A step, or that it was left out: its fault and rows."""
         values = asdict(progress)
         fault = values.pop("fault")
         if progress.fault is None:
             self.log.write(event="step", **values)
             return
-        rows = named(progress.fault, task, together)
+        rows = named(progress.fault, data, together)
         self.log.write(event=LEFT_OUT, step=progress.step, what=fault["what"], cause=fault["cause"], rows=rows)
         logger.warning(f"left out: {NotFinite(progress.fault, rows)}")
 
@@ -75,14 +75,14 @@ class Alarms:
 
 
 @contextmanager
-def explained(task: Task, together: int, kept: Checkpoints | None) -> Iterator[None]:
+def explained(data: Data, together: int, kept: Checkpoints | None) -> Iterator[None]:
     """Faults that end the block say which rows they come from, and which checkpoint is left."""
     try:
         yield
     except NotFinite as error:
         latest = None if kept is None else kept.latest
         left = f"; {latest} is from before: train.skip_non_finite=1 goes on from it, and leaves such a step out"
-        raise NotFinite(error.fault, named(error.fault, task, together), left if latest else "") from None
+        raise NotFinite(error.fault, named(error.fault, data, together), left if latest else "") from None
 
 
 @contextmanager
@@ -97,17 +97,17 @@ def within_memory(kept: Checkpoints) -> Iterator[None]:
         left = f"; {kept.latest} is left" if kept.latest else ""
         raise TemperaError(
             "out of memory: lower train.cache_memory and train.micro_batch_tokens (what the towers take), "
-            f"train.batch_size or evaluation.corpus{left} ({said[:120] or type(error).__name__})"
+            f"train.batch_size, evaluation.corpus or the size of the tower{left} ({said[:120] or type(error).__name__})"
         ) from None
 
 
-def named(fault: Fault, task: Task, together: int) -> str:
+def named(fault: Fault, data: Data, together: int) -> str:
     """The rows of a fault as a user knows them, the first ones; of `together` batches a step."""
     places = []
     for number, rows in enumerate(fault.rows, (fault.step - 1) * together):
-        (batch,) = task.sampler(number, number + 1)
+        (batch,) = data.sampler(number, number + 1)
         if len(rows) == len(batch):
             return f"all rows of batch {number}"
-        places += task.called(batch[torch.tensor(rows, dtype=torch.int64)])
+        places += data.called(batch[torch.tensor(rows, dtype=torch.int64)])
     more = f" and {len(places) - SHOWN:,} more rows" if len(places) > SHOWN else ""
     return ", ".join(places[:SHOWN]) + more

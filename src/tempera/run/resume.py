@@ -18,6 +18,10 @@ from types import FrameType
 from typing import Any
 
 import yaml
+from safetensors import SafetensorError
+from safetensors.torch import load as tensors_of
+from safetensors.torch import save
+from torch import Tensor
 
 from ..engine.checkpoint import State
 from ..errors import DataError, OutputError
@@ -26,7 +30,8 @@ from ..io.documents import parsed, read_json, read_json_lines
 from ..io.untrusted import refuse_unsafe
 
 EVERY = 600.0  # seconds from one checkpoint to the next, where no number of steps is given
-_POSITION, _LOG = "run.json", "log.jsonl"
+_POSITION, _LOG, _BEST = "run.json", "log.jsonl", "best.safetensors"
+Weights = dict[str, Tensor]
 
 
 @dataclass
@@ -36,7 +41,10 @@ class Position:
     data: str  # digest of what is trained on, and of the towers before their training
     training: float = 0.0  # seconds
     evaluating: float = 0.0  # seconds of them
-    left_out: int = 0  # evaluations
+    looks_left_out: int = 0  # by the budget
+    best_step: int = 0  # of the look with the best validation
+    best_value: float | None = None  # of the main metric then; None before the first look
+    looks_since: int = 0  # that have not been better
 
 
 class Checkpoints:
@@ -84,7 +92,9 @@ class Checkpoints:
         """Whether the state after `step` steps is to be kept."""
         return time.monotonic() - self.saved >= EVERY if self.steps is None else step % self.steps == 0
 
-    def save(self, state: State, position: Position, log: Sequence[Mapping[str, Any]]) -> None:
+    def save(
+        self, state: State, position: Position, log: Sequence[Mapping[str, Any]], best: Weights | None = None
+    ) -> None:
         """Keep a state, and the log up to it; older checkpoints go when this one is on disk. All processes call.
 
         Raises:
@@ -95,7 +105,11 @@ class Checkpoints:
         try:
             state.save(
                 self.folder / f"step-{state.step:09d}",
-                {_POSITION: json.dumps(about, indent=2).encode(), _LOG: lines.encode()},
+                {
+                    _POSITION: json.dumps(about, indent=2).encode(),
+                    _LOG: lines.encode(),
+                    **({} if best is None else {_BEST: save(best)}),
+                },
             )
             for old in sorted(self.folder.glob("step-?????????"))[: -self.keep] if state.group.main else []:
                 shutil.rmtree(old, ignore_errors=True)
@@ -104,19 +118,22 @@ class Checkpoints:
             raise OutputError(f"{error}; the same command again goes on {left}") from None
         self.saved = time.monotonic()
 
-    def load(self, state: State, data: str) -> tuple[Position, list[dict[str, Any]]]:
-        """Take the latest state up again: where the run stood, and its log; the beginning without a checkpoint.
+    def load(self, state: State, data: str) -> tuple[Position, list[dict[str, Any]], Weights | None]:
+        """Take the latest state up again; return the run's position, its log and its best weights until then.
+
+        Without a checkpoint, that is the beginning.
 
         Raises:
             DataError: it is of other data, or damaged.
         """
         if (folder := self.latest) is None:
-            return Position(data), []
+            return Position(data), [], None
         about = self._about(folder)
         try:
             position = Position(**{name: about[name] for name in Position.__dataclass_fields__})
             log = read_json_lines(folder / _LOG)
-        except (OSError, ValueError, LookupError) as error:
+            best = tensors_of((folder / _BEST).read_bytes()) if (folder / _BEST).is_file() else None
+        except (OSError, ValueError, LookupError, SafetensorError) as error:
             raise _damaged(folder, error) from None
         if position.data != data:
             raise DataError(
@@ -124,7 +141,7 @@ class Checkpoints:
                 "--overwrite starts anew"
             )
         state.load(folder)
-        return position, log
+        return position, log, best
 
     def forget(self) -> None:
         """Remove them all."""
