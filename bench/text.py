@@ -50,7 +50,7 @@ from tempera.text.catalogue import Catalogue
 from tempera.text.embedder import Model
 from tempera.text.sources import BeirFolder, Given
 from tempera.text.sts import spearman
-from tempera.text.tasks import Graded, Retrieval
+from tempera.text.tasks import Graded, RetrievalTask
 from tempera.towers.transformer import Transformer
 
 PACKAGES = ["torch", "sentence-transformers", "transformers"]
@@ -243,7 +243,7 @@ def tasks(data: Path) -> list[Task]:
 
     pairs = BeirFolder(str(data / "ir" / "scifact")).read()[0]
     claims = unique({"query": pairs.texts("query"), "doc": pairs.texts("doc")})
-    whole = Retrieval.beir(data / "ir" / "scifact")
+    whole = RetrievalTask.beir(data / "ir" / "scifact")
     sample = sample_corpus(whole.relevant, len(whole.corpus), CORPUS)
     part = replace(whole, corpus=whole.corpus.take(pa.array(sample.docs)), relevant=sample.relevant)
     return [
