@@ -54,13 +54,16 @@ def test_an_empty_section_is_its_defaults(section: str) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("objective.temprature=1", "objective.temprature: no such option; objective takes "),
-        ("objctive.temperature=1", "objctive: no such option; a configuration takes data, tower, objective, "),
-        ("train.batchsize=3", "train.batchsize: no such option; train takes batch_size, "),
-        ("evaluation.metric=[mrr@10]", "evaluation.metric: no such option; evaluation takes "),
-        ("tower.dimension=3", "tower.dimension: no such option; tower takes kind, dimensions, "),
-        ("data.root=[x]", "data.root: no such option; data takes source, roots, "),
-        ("objective.temperature.learnabel=true", "objective.temperature.learnabel: no such option; "),
+        ("objective.temprature=1", "objective.temprature: no such option. Did you mean temperature?"),
+        ("objctive.temperature=1", "objctive: no such option. Did you mean objective?"),
+        ("train.batchsize=3", "train.batchsize: no such option. Did you mean batch_size?"),
+        ("evaluation.metric=[mrr@10]", "evaluation.metric: no such option. Did you mean metrics?"),
+        ("tower.dimension=3", "tower.dimension: no such option. Did you mean dimensions?"),
+        ("data.root=[x]", "data.root: no such option. Did you mean roots?"),
+        (
+            "objective.temperature.learnabel=true",
+            "objective.temperature.learnabel: no such option. Did you mean learnable?",
+        ),
         ("objective.masks=[{same_id: {kind: 1}}]", "objective.masks[0].same_id.kind: no such option; "),
         ("objective.preset=mrn", "objective.preset: no 'mrn'; there is mnr, symmetric"),
         ("objective.similarity=cosin", "objective.similarity: no 'cosin'; there is cosine, dot."),
@@ -246,7 +249,7 @@ def test_a_learnable_temperature_starts_within_its_bounds(bounds: str) -> None:
         (["data.source=pairs", "data.path=3"], "data.path: "),
         (["data.source=pairs", "data.path="], "data.path: "),
         (["data.roots=src"], "data.roots: "),
-        (["data.path=x.jsonl"], "data.path: no such option; data takes source, roots"),
+        (["data.path=x.jsonl"], "data.path: this source has no such option; it belongs to data.source=pairs or beir"),
     ],
 )  # fmt: skip
 def test_values_that_an_option_cannot_take(overrides: list[str], says: str) -> None:

@@ -110,6 +110,19 @@ def test_search_shows_rank_score_and_place(tempera: Any, tiny_run: Path, pairs_f
     assert len(tempera("search", tiny_run, doc, "-k", "9999").out.splitlines()) == 300
 
 
+def test_an_export_is_told_in_words_and_replaced_only_when_asked(tempera: Any, tiny_run: Path, tmp_path: Path) -> None:
+    command = ["export", tiny_run, "--to", "parquet", "--output", tmp_path / "out"]
+    assert tempera(*command).out.splitlines() == [f"written: {tmp_path / 'out'}", "documents: 300", "dimensions: 16"]
+    refused(tempera(*command), "--overwrite")
+    assert tempera(*command, "--overwrite").code == 0
+
+
+def test_the_report_shows_the_text_of_documents_without_a_name(tiny_run: Path, pairs_file: Path) -> None:
+    page = (tiny_run / "report.html").read_text()
+    docs = [json.loads(line)["doc"] for line in pairs_file.read_text().splitlines()]
+    assert sum(f"<code>{doc}</code>" in page for doc in docs) >= 10
+
+
 def test_a_query_of_bytes_that_are_no_text_is_searched_for_all_the_same(cold: Any, tiny_run: Path) -> None:
     answer = cold("search", tiny_run, b"kaban \xff", "--json", env={"PYTHONIOENCODING": "ascii"})
     assert (answer.code, answer.err) == (0, "")
@@ -408,8 +421,8 @@ def test_a_stopped_training_leaves_a_checkpoint_and_nothing_else(
     assert process.returncode == code
     assert out == ""
     assert [line for line in err.splitlines() if not known(line)] == [
-        f"{number.name}: ends with this step; again to end at once",
-        f"checkpoint: {only(folder / 'run.checkpoints')}; the same command goes on from it",
+        f"{number.name}: stopping after this step; repeat the signal to stop at once",
+        f"saved checkpoint {only(folder / 'run.checkpoints')}; run the same command again to resume",
         f"tempera: stopped by {number.name}",
     ]
     assert [path.name for path in folder.iterdir()] == ["run.checkpoints"]

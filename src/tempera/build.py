@@ -17,7 +17,6 @@ from typing import Any, get_args, get_origin
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from .artifacts.card import Labels
 from .config import Options
 from .core import masks, presets, similarity
 from .core.corrections import Correction, Hardness, LogQ, Margin
@@ -29,6 +28,7 @@ from .core.temperature import Temperature
 from .engine.loop import Training
 from .errors import ConfigError, did_you_mean
 from .ranking.ranking import Evaluation
+from .ranking.showcase import Labels
 from .recommend.division import Divide, GlobalTime, LeaveLastOut
 from .recommend.encoders import FEATURES, Elapsed, Feature, OfUser
 from .recommend.features import Features

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..io.arrays import reserved
 
+USERS, ITEMS, HISTORIES = "model/users.parquet", "model/items.parquet", "histories.parquet"  # of a run's folder
 Events = NDArray[np.int64]  # positions of events in a timeline
 _ROWS = 1 << 20  # events that are sorted at once, and more only where one user has them
 

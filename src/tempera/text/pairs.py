@@ -23,6 +23,7 @@ Rows = NDArray[np.int64]
 Text = Literal["query", "doc"]
 REPEATED = "repeated pairs"
 TRAIN, VALIDATION, TEST = 0, 1, 2  # of the column `part`
+_LABEL = 100  # letters of a document that has no name
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,15 @@ class Pairs:
     def texts(self, role: str, rows: Rows | None = None) -> list[str]:
         """A column of texts, of all rows or of some."""
         return self.view(role, rows)[:]
+
+    def labels(self, rows: Rows) -> list[str]:
+        """Return the name of each row's document, or the beginning of its text where it has none.
+
+        >>> Pairs.of(["a", "b"], ["one\\n text", "x = 1"], name=["", "x"]).labels(np.arange(2))
+        ['one text', 'x']
+        """
+        texts = zip(self.texts("name", rows), self.texts("doc", rows), strict=True)
+        return [name or " ".join(doc.split())[:_LABEL] for name, doc in texts]
 
     def view(self, role: str, rows: Rows | None = None) -> Texts:
         """The same, read where they lie when they are asked for."""
