@@ -1,4 +1,4 @@
-"""What every benchmark shares: alternating CPU time, peak memory in a process of its own, tables, aims, records."""
+"""Tools of every benchmark: alternating CPU time, peak memory in a separate process, tables, aims, records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Aim:
-    """A figure to reach: at most `bound`, or at least."""
+    """A figure and its bound, an upper one unless `at_least`."""
 
     name: str
     value: float
@@ -32,7 +32,7 @@ class Aim:
 
     @property
     def met(self) -> bool:
-        """Whether the figure is on the right side of its bound."""
+        """Return whether the figure keeps its bound."""
         return self.value >= self.bound if self.at_least else self.value <= self.bound
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class Aim:
 
 
 def alternate(variants: Mapping[str, Callable[[], Any]], rounds: int, limit: float = 60.0) -> dict[str, float]:
-    """Median CPU seconds of each variant, run in turns; one that takes longer than `limit` seconds runs once."""
+    """Return the median CPU seconds of each variant, run alternately; one slower than `limit` seconds runs once."""
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, run in variants.items():
@@ -54,7 +54,7 @@ def alternate(variants: Mapping[str, Callable[[], Any]], rounds: int, limit: flo
 
 
 def peak_bytes(script: str, *arguments: str) -> int:
-    """The memory that `script` says it added, run in a process of its own with the given arguments."""
+    """Return the added memory that `script` prints, run in a separate process with the arguments."""
     # A fixed threshold keeps freed blocks from being counted for the next one.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
     out = subprocess.run(
@@ -64,7 +64,7 @@ def peak_bytes(script: str, *arguments: str) -> int:
 
 
 def added_memory(run: Callable[[], Any]) -> int:
-    """Highest resident memory while `run` runs, above what was resident before, in bytes (Linux)."""
+    """Return the highest resident memory while `run` runs, above that before, in bytes (Linux)."""
     Path("/proc/self/clear_refs").write_text("5")
     before = _status("VmRSS")
     run()
@@ -77,7 +77,7 @@ def _status(key: str) -> int:
 
 
 class Meter:
-    """Highest memory of the process's own and CPU seconds of each phase."""
+    """The highest private memory and the CPU seconds of each phase."""
 
     def __init__(self) -> None:
         self.phases: dict[str, dict[str, float]] = {}
@@ -102,17 +102,17 @@ class Meter:
 
 
 def own_bytes() -> int:
-    """What the process holds for itself (RssAnon), in bytes (Linux)."""
+    """Return the private memory of the process (RssAnon), in bytes (Linux)."""
     return _status("RssAnon")
 
 
 def by_line(script: str, count: int, goal: int, what: str) -> tuple[dict[str, Any], dict[str, dict[str, float]], float]:
-    """What `script --one n` measures at `count` and at a quarter of it, and by the line through both at `goal`.
+    """Measure `script --one n` at `count` and at a quarter of it, and extrapolate the line through both to `goal`.
 
-    Each runs in a process of its own: what does not grow with the rows is told from what does.
+    Each runs in a separate process, which separates the memory that grows with the rows from the rest.
 
     Returns:
-        All figures, those at `count` by phase, and the most GiB that a phase takes at the goal.
+        All figures, those at `count` by phase, and the largest GiB of a phase at the goal.
     """
     few, many = (
         json.loads(subprocess.run([sys.executable, script, "--one", str(n)], capture_output=True, check=True).stdout)
@@ -125,7 +125,7 @@ def by_line(script: str, count: int, goal: int, what: str) -> tuple[dict[str, An
         for name, p in many.items()
     ]
     table(["phase", "CPU s", "MiB", f"bytes for one {what} more", f"GiB at {goal:,}"], rows)
-    print(f"{count:,} {what}s and a quarter of them measured; {goal:,} by the line through both, not run")
+    print(f"{count:,} {what}s and a quarter of them measured; {goal:,} extrapolated by the line through both")
     figures = {f"{what}s": count, "phases": many, "quarter": few, "bytes_each": slope, "expected_gib": expected}
     return figures, many, max(expected.values())
 

@@ -1,4 +1,4 @@
-"""The same model in TensorFlow Recommenders, in a process and an environment of its own: `python bench/_tfrs.py DATA.npz`.
+"""The same model in TensorFlow Recommenders, in a separate process and environment: `python bench/_tfrs.py DATA.npz`.
 
 Each line on its standard input asks for a measurement (`train STEPS`, `fit STEPS`, `streaming`, `brute`), and is answered by
 one with the CPU seconds that it took. Only numpy, TensorFlow and TensorFlow Recommenders are loaded.
@@ -24,7 +24,7 @@ tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
 class Mean(tf.keras.Model):
-    """The mean of the vectors of several codes; 0 stands for none."""
+    """The mean of the vectors of several codes; code 0 is padding."""
 
     def __init__(self, codes: int, width: int) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def model_of(data: Any) -> Any:
 
 
 def training(data: Any) -> Callable[[int], None]:
-    """Steps over batches that are taken out of padded arrays at once, the fastest of several ways to feed them."""
+    """Run steps on batches that are sliced from padded arrays, the fastest of several ways to feed them."""
     model, batch = model_of(data), int(data["batch"])
     step = tf.function(model.train_step)
     user, history, item = data["user"], data["history"], data["item"]
@@ -83,7 +83,7 @@ def training(data: Any) -> Callable[[int], None]:
 
 
 def fitting(data: Any) -> Callable[[int], None]:
-    """The same as its tutorials have it: rows that tf.data shuffles and batches, `model.fit`."""
+    """Run the steps as in the tutorials: tf.data shuffles and batches rows for `model.fit`."""
     model, batch = model_of(data), int(data["batch"])
     rows = tf.data.Dataset.from_tensor_slices(tuple(data[name] for name in ("user", "history", "item")))
     batches = rows.shuffle(10 * batch).batch(batch, drop_remainder=True)
@@ -91,7 +91,7 @@ def fitting(data: Any) -> Callable[[int], None]:
 
 
 def evaluation(data: Any, batch: int, brute: bool) -> Callable[[], None]:
-    """FactorizedTopK over vectors that are there: streamed as in the tutorials, or by the layer with one product."""
+    """Run FactorizedTopK over computed vectors: streamed as in the tutorials, or by the BruteForce layer."""
     queries, items, target = (data[name] for name in ("queries", "items", "target"))
     if brute:
         candidates = tfrs.layers.factorized_top_k.BruteForce().index(items)

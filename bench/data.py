@@ -1,7 +1,7 @@
-"""Memory and time of the data path: generated pairs, from Parquet shards to batches, with nothing else beside them.
+"""Memory and time of the data path alone: generated pairs, from Parquet shards to batches.
 
-Memory that counts is what the process holds for itself (RssAnon): pages of mapped files are given back when others need them.
-The model, its optimiser and the embeddings of a batch are apart.
+The measured memory is private (RssAnon), since the system reclaims pages of mapped files when others need them.
+The model, its optimiser and the embeddings of a batch are not included.
 
     python bench/data.py [PAIRS]
 """
@@ -32,7 +32,7 @@ WORDS = np.array([f"word{i}" for i in range(20_000)])
 
 
 def write(folder: Path, pairs: int) -> None:
-    """Queries of 8 words; documents of 30, a tenth as many."""
+    """Write queries of 8 words, and a tenth as many documents of 30 words."""
     generator = np.random.default_rng(0)
     docs = [" ".join(WORDS[generator.integers(0, len(WORDS), 30)]) for _ in range(pairs // 10)]
     for start in range(0, pairs, SHARD):

@@ -1,4 +1,4 @@
-"""The main job as a new user runs it: quality against BM25, seconds, memory, search and help from a cold start.
+"""The default job as a new user runs it: quality beside BM25, seconds, memory, search and help from a cold start.
 
 `python bench/demo.py` runs `tempera train` with its defaults in a temporary folder.
 """
@@ -19,7 +19,7 @@ TEMPERA = [sys.executable, "-m", "tempera"]
 
 
 def seconds(command: list[str], times: int = 5) -> float:
-    """Median wall-clock seconds of a command."""
+    """Return the median wall-clock seconds of a command."""
     taken = []
     for _ in range(times):
         start = time.perf_counter()
@@ -29,7 +29,7 @@ def seconds(command: list[str], times: int = 5) -> float:
 
 
 def main() -> None:
-    """One run, five searches, five helps."""
+    """Measure one run, five searches and five helps."""
     with tempfile.TemporaryDirectory() as folder:
         run = str(Path(folder) / "run")
         start = time.perf_counter()
@@ -46,10 +46,10 @@ def main() -> None:
     aims = [
         Aim("nDCG@10 trained / BM25", systems["trained"]["ndcg@10"] / systems["bm25"]["ndcg@10"], 1.15, at_least=True),
         Aim("low end of the interval of the difference", gain["low"], 0.0, at_least=True),
-        Aim("seconds, everything", total, 180),
+        Aim("seconds, whole run", total, 180),
         Aim("memory, GiB", document["peak_memory_bytes"] / 2**30, 3),
         Aim("seconds to search from a cold start", search, 2),
-        Aim("seconds to help", help_, 0.5),
+        Aim("seconds of --help", help_, 0.5),
     ]
     finish(
         "demo", {"document": document, "seconds": {"total": total, "search": search, "help": help_}}, aims, ["torch"]

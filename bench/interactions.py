@@ -1,7 +1,7 @@
 """Memory and time of a recommender's data: generated interactions, from Parquet shards to batches of targets with contexts.
 
-Memory that counts is what the process holds for itself (RssAnon): pages of mapped files are given back when others need them.
-The towers, their tables and the optimiser are apart. Users have texts for ids, and rows are in no order.
+The measured memory is private (RssAnon), since the system reclaims pages of mapped files when others need them.
+The towers, their tables and the optimiser are not included. User ids are texts, and rows are unordered.
 
     python bench/interactions.py [INTERACTIONS]
 """
@@ -31,7 +31,7 @@ ITEMS = 1_000_000
 
 
 def write(folder: Path, count: int) -> None:
-    """Users as often as each other, items by 1 / rank, times in no order, two columns of ids as texts and as numbers."""
+    """Write uniform users, items by 1 / rank, unordered times, and ids as texts and as numbers."""
     generator = np.random.default_rng(0)
     for start in range(0, count, SHARD):
         rows = min(SHARD, count - start)
@@ -85,10 +85,10 @@ def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000_000
     found, many, most = by_line(__file__, count, GOAL, "interaction")
     sampled, whole = (many["batches"][name] / 1e6 for name in ("sampled_a_second", "with_contexts_a_second"))
-    print(f"{sampled:.1f} million targets a CPU second, their epoch's plan included; {whole:.1f} with their contexts")
+    print(f"{sampled:.1f} million targets per CPU second, with the plan of the epoch; {whole:.1f} with their contexts")
     aims = [
         Aim(f"GiB at {GOAL:,} interactions, by proportion", most, 8.0),
-        Aim("million targets a CPU second", sampled, 5.0, at_least=True),
+        Aim("million targets per CPU second", sampled, 5.0, at_least=True),
     ]
     finish("interactions", found, aims, ["pyarrow", "numpy", "torch"])
 

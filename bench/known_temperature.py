@@ -1,4 +1,4 @@
-"""Does a tuning find a temperature that is known to be the best?
+"""Test whether a tuning recovers a temperature that is known to be the best.
 
 The task is made so that both ends lose, for reasons that can be stated. A document has a topic, a theme and two words of no
 meaning; its query has the same topic, two other such words, and in 25 % of the pairs the same theme: the rest are wrong pairs.
@@ -38,7 +38,7 @@ STUDENT = {10: 1.833}  # one-sided 95 %, 9 degrees of freedom
 
 
 def made(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Words of queries and of documents, as numbers, [n, 4] each; no word is in both."""
+    """Return words of queries and of documents, as numbers, [n, 4] each; no word is in both."""
     draw, n = np.random.default_rng(seed), TRAIN + ASKED
     topic, theme = draw.integers(TOPICS, size=n), draw.integers(THEMES, size=n)
     asked = np.where(draw.random(n) < RIGHT, theme, draw.integers(THEMES, size=n))
@@ -52,7 +52,7 @@ def made(seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def scan(seed: int) -> np.ndarray:
-    """Recall of each temperature, trained side by side in plain PyTorch."""
+    """Return the recall of each temperature, trained side by side in plain PyTorch."""
     queries, docs = map(torch.from_numpy, made(seed))
     draw = torch.Generator().manual_seed(seed)
     count = 2 * (TOPICS + THEMES + OTHERS)
@@ -80,7 +80,7 @@ def scan(seed: int) -> np.ndarray:
 
 
 def known(scores: np.ndarray) -> tuple[float, float, float]:
-    """The best temperature of a scan, and the lowest and highest that one run cannot tell from it; scores are [seeds, points]."""
+    """Return the best temperature of a scan, and the range that one run cannot tell from it; scores are [seeds, points]."""
     best = int(scores.mean(0).argmax())
     worse = scores[:, [best]] - scores  # [seeds, points]
     n = len(scores)
@@ -90,7 +90,7 @@ def known(scores: np.ndarray) -> tuple[float, float, float]:
 
 
 def options(seed: int, folder: Path) -> dict[str, Any]:
-    """The same task for Tempera."""
+    """Return the options of the same task for Tempera."""
     queries, docs = made(seed)
     path = folder / f"pairs{seed}.jsonl"
 

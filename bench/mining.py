@@ -1,6 +1,6 @@
 """Mining, exact search and the guided step, without encoding: against sentence-transformers on precomputed vectors.
 
-`python bench/mining.py [documents [queries]]` prints CPU time, one thread, in turns; FAISS is not involved.
+`python bench/mining.py [documents [queries]]` prints CPU time, one thread, alternating both libraries; FAISS is not involved.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from tempera.mining.guide import Guide
 from tempera.mining.hard_negatives import Mining, mine
 from tempera.ranking.metrics import DEFAULT_METRICS, Relevant
 from tempera.ranking.ranking import Ranking
-from tempera.text.mining_task import Task
+from tempera.text.mining_task import MiningTask
 
 NEGATIVES, DEPTH = 10, 101  # the peer's own depth for ten negatives with a margin
 
 
 class StandIn:
-    """What the peer asks of a model; its vectors are there already."""
+    """A model for sentence-transformers that returns computed vectors."""
 
     device = torch.device("cpu")
     similarity_fn_name = "cosine"
@@ -68,7 +68,7 @@ def vectors(count: int, width: int, generator: np.random.Generator) -> np.ndarra
 
 
 def variants(q: int, c: int, width: int) -> dict[str, Callable[[], Any]]:
-    """Mining and evaluation by both, on the same vectors; from texts and vectors to texts and metrics."""
+    """Return mining and evaluation by both libraries on the same vectors, from texts and vectors to texts and metrics."""
     generator = np.random.default_rng(0)
     docs = vectors(c, width, generator)
     queries = docs[:q] + vectors(q, width, generator)
@@ -93,7 +93,7 @@ def variants(q: int, c: int, width: int) -> dict[str, Callable[[], Any]]:
         return [[row[f"negative_{i + 1}"] for i in range(NEGATIVES)] for row in mined]
 
     def ours_mine() -> list[list[str]]:
-        task = Task.of(asked, corpus[:q], corpus)
+        task = MiningTask.of(asked, corpus[:q], corpus)
         mined = mine(queries, docs, task.answers, Mining(NEGATIVES, depth=DEPTH), task.itself)
         return [[task.docs.texts[d] for d in row] for row in mined.positions.tolist()]
 
@@ -109,7 +109,7 @@ def variants(q: int, c: int, width: int) -> dict[str, Callable[[], Any]]:
 
 
 def guided(rows: int = 2048, width: int = 384, texts: int = 200_000) -> float:
-    """Seconds that looking up the guide's vectors of a batch takes, from a file mapped into memory."""
+    """Return the seconds to look up the guide's vectors of a batch in a memory-mapped file."""
     with tempfile.TemporaryDirectory() as folder:
         whole = np.lib.format.open_memmap(Path(folder) / "guide.npy", "w+", np.float32, (texts, width))
         whole[:] = np.random.default_rng(0).normal(size=(texts, width))
@@ -124,7 +124,7 @@ def guided(rows: int = 2048, width: int = 384, texts: int = 200_000) -> float:
 
 
 def main(c: int, q: int) -> None:
-    """Three widths."""
+    """Measure three widths."""
     torch.set_num_threads(1)
     disable_progress_bars()
     assert content_id("query 0") != content_id("document 0")
@@ -156,7 +156,7 @@ def main(c: int, q: int) -> None:
 
 
 def product(q: int, c: int, width: int) -> None:
-    """The inner products alone, in blocks: what no exact search on this processor goes below."""
+    """Compute the inner products alone, in blocks: the lower bound of an exact search on this processor."""
     docs, queries = np.ones((4096, width), np.float32), np.ones((q, width), np.float32)
     out = np.empty((q, 4096), np.float32)
     for _ in range(-(-c // 4096)):

@@ -1,4 +1,4 @@
-"""MovieLens-1M: how good recommendations become, what each part of a recipe brings, and what the future looks like.
+"""MovieLens-1M: the quality of a recipe, the gain of each of its parts, and a test on the future.
 
     python bench/movielens.py recipe      examples/movielens.yaml: leave-last-out, the canonical order, three seeds
     python bench/movielens.py parts       the parts of the recipe one after the other, three seeds
@@ -62,7 +62,7 @@ PLAIN = {
 
 
 def run(config: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """One training from its configuration, in a process of its own: metrics.json, and the CPU seconds it took."""
+    """Train a configuration in a separate process; return metrics.json and the CPU seconds."""
     train = {**config["train"], "seed": seed}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.yaml"
@@ -82,14 +82,14 @@ def run(config: Mapping[str, Any], seed: int) -> dict[str, Any]:
 
 
 def runs_of(configs: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Every configuration with every seed, one thread each, as many at once as there are cores."""
+    """Run every configuration with every seed, one thread each, as many at once as there are cores."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         jobs = [[pool.submit(run, config, seed) for seed in SEEDS] for config in configs]
         return [[job.result() for job in several] for several in jobs]
 
 
 def reached(found: Mapping[str, Any], system: str, protocol: str, which: str, metric: str) -> float:
-    """A figure of a run, with seen items left out."""
+    """Return a figure of a run, with seen items left out."""
     rows = found["protocols"][system][protocol]["rows"]
     row = next(row for row in rows if row["seen"] == "excluded" and row["which"] == which)
     value: float = row["metrics"][metric]["mean"]
@@ -97,7 +97,7 @@ def reached(found: Mapping[str, Any], system: str, protocol: str, which: str, me
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean, and Student's 95 % interval over seeds."""
+    """Return the mean and Student's 95 % interval over seeds."""
     mean = statistics.mean(values)
     if len(values) < 2:
         return mean, float("nan"), float("nan")
@@ -106,12 +106,12 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def shown(values: Sequence[float], sign: str = "") -> str:
-    """A mean with its interval."""
+    """Return a mean with its interval as text."""
     return "{:{s}.4f} [{:{s}.4f}, {:{s}.4f}]".format(*interval(values), s=sign)
 
 
 def with_parts(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with dotted keys replaced."""
+    """Return a configuration with dotted keys replaced."""
     changed = json.loads(json.dumps(config))
     for key, value in changes.items():
         *path, last = key.split(".")
@@ -123,19 +123,19 @@ def with_parts(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
 
 
 def canonical(folder: Path) -> dict[str, Any]:
-    """The published order."""
+    """Return the data in the published order."""
     path = folder / "movielens-1m"
     found = {"path": str(path / "interactions_canonical.parquet"), "items": str(path / "items.parquet")}
     return {"source": "interactions", **found, "split": "leave_last_out"}
 
 
 def below(folder: Path, figures: Any) -> Any:
-    """Figures whose paths begin at `folder`, which is another one on every machine."""
+    """Return figures with paths relative to `folder`, which differs between machines."""
     return json.loads(json.dumps(figures).replace(f"{folder}/", ""))
 
 
 def recipe(folder: Path) -> None:
-    """The example as it stands, on the published split."""
+    """Measure the example as it stands, on the published split."""
     config = yaml.safe_load((EXAMPLES / "movielens.yaml").read_text(encoding="utf-8"))
     config = {**config, "data": canonical(folder)}
     config["evaluation"] = {**config.get("evaluation", {}), "metrics": [*METRICS, "hit@100"], "baselines": False}
@@ -160,7 +160,7 @@ def recipe(folder: Path) -> None:
 
 
 def parts(folder: Path) -> None:
-    """What each part brings."""
+    """Measure the gain of each part."""
     configs: list[dict[str, Any]] = [{**PLAIN, "data": canonical(folder)}]
     for changes in PARTS.values():
         configs.append(with_parts(configs[-1], changes))
@@ -172,12 +172,12 @@ def parts(folder: Path) -> None:
         rows.append((name, *(f"{statistics.mean(values[w]):.4f}" for w in TIERS), brings))
         before = values["all"]
         print(name, {w: [round(v, 4) for v in values[w]] for w in TIERS}, flush=True)
-    table(("hit@10, seen excluded, 2 epochs", *TIERS, "brings (95 % over seeds)"), rows)
+    table(("hit@10, seen excluded, 2 epochs", *TIERS, "gain (95 % over seeds)"), rows)
     finish("movielens_parts", below(folder, {"config": PLAIN, "parts": PARTS, "runs": found}), [], PACKAGES)
 
 
 def by_time(folder: Path) -> None:
-    """The global cut in time: what a user takes first after it, and what comes next, one by one."""
+    """Measure the global cut in time: a user's first item after it, and the next items one by one."""
     config = yaml.safe_load((EXAMPLES / "movielens_time.yaml").read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as place:
         whole = parquet.read_table(folder / "movielens-1m" / "interactions.parquet")

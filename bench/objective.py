@@ -1,6 +1,6 @@
 """The loss stage alone: loss and all gradients of b pairs, against sentence-transformers and the full matrix.
 
-`python bench/objective.py [largest b]` prints CPU time (one thread, in turns) and added memory (a process each).
+`python bench/objective.py [largest b]` prints CPU time (one thread, alternating) and added memory (a process each).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Run = Callable[[], list[Tensor]]
 
 
 def tempera(objective: Objective, b: int, width: int, everything: bool) -> Run:
-    """One pass of an objective; with every part's data where `everything`."""
+    """Return one pass of an objective, with the data of all parts if `everything`."""
     generator = torch.Generator().manual_seed(0)
     q, d = (torch.randn(b, width, generator=generator) for _ in range(2))
     extra = {}
@@ -47,7 +47,7 @@ def tempera(objective: Objective, b: int, width: int, everything: bool) -> Run:
 
 
 def full_matrix(b: int, width: int, recommender: bool) -> Run:
-    """Plain cross entropy over the whole score matrix, by autograd; with logQ and an id mask for a recommender."""
+    """Return plain cross entropy over the whole score matrix, by autograd; with logQ and an id mask for a recommender."""
     generator = torch.Generator().manual_seed(0)
     q, d = (torch.randn(b, width, generator=generator) for _ in range(2))
     ids = torch.randint(0, 4 * b, (b,), generator=generator)
@@ -69,7 +69,7 @@ def full_matrix(b: int, width: int, recommender: bool) -> Run:
 
 
 def sentence_transformers(b: int, width: int, rows: int) -> Run:
-    """The loss stage of CachedMultipleNegativesRankingLoss."""
+    """Return the loss stage of CachedMultipleNegativesRankingLoss."""
     from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss as Cached
 
     generator = torch.Generator().manual_seed(0)
@@ -102,7 +102,7 @@ LARGEST = {"ST 32 rows": 8192, "full matrix": 16384, "full matrix, logQ + ids": 
 
 
 def main(largest: int) -> None:
-    """Both widths and all sizes."""
+    """Measure both widths and all sizes."""
     torch.set_num_threads(1)
     figures = []
     for width in (384, 64):
@@ -135,7 +135,7 @@ def main(largest: int) -> None:
 
 
 def aims(figures: list[dict[str, object]], b: int) -> list[Aim]:
-    """The claims, at one size."""
+    """Return the aims at one size."""
 
     def of(name: str, width: int, what: str = "seconds") -> float:
         (found,) = (f[what] for f in figures if (f["variant"], f["width"], f["b"]) == (name, width, b))

@@ -1,4 +1,4 @@
-"""Training examples and ranks a CPU second: ours, PyTorch by hand and TensorFlow Recommenders, in turns, one thread each.
+"""Training examples and queries per CPU second: Tempera, PyTorch by hand and TensorFlow Recommenders, one thread each.
 
     python bench/recommenders.py --tfrs PYTHON [--interactions FILE --items FILE]
 
@@ -69,7 +69,7 @@ def made_up(folder: Path) -> tuple[str, str]:
 
 
 class Work:
-    """The interactions, and what each of the compared programs reads of them."""
+    """The interactions, and the arrays that each program reads."""
 
     def __init__(self, interactions: str, items: str) -> None:
         self.timeline = timeline = Interactions(path=interactions, items=items, split=LeaveLastOut()).read()
@@ -83,13 +83,13 @@ class Work:
 
     @cached_property
     def genres(self) -> Tensor:
-        """Codes of each item's genres from 1, padded with 0, [i, 6]."""
+        """Return codes of each item's genres from 1, padded with 0, [i, 6]."""
         names = [str(text).split("|")[:6] for text in self.items.table["genres"].to_pylist()]
         code = {name: i for i, name in enumerate(sorted({name for row in names for name in row}), 1)}
         return torch.tensor([[code[name] for name in row] + [0] * (6 - len(row)) for row in names], dtype=torch.int32)
 
     def padded(self, count: int) -> dict[str, Tensor]:
-        """Random training events as rows: user, the last items from 1 with 0 for none, item."""
+        """Return random training events as rows: user, the last items from 1 with 0 as padding, item."""
         chosen = np.random.default_rng(0).permutation(np.flatnonzero(self.division.train))[:count]
         begin, stop = self.timeline.histories(chosen)
         at = stop[:, None] - 1 - np.arange(LAST)
@@ -124,7 +124,7 @@ def tempera(work: Work, history: History, masks: Sequence[Mask] = (), sampled: i
 
 
 class Plain(nn.Module):
-    """The model as one writes it by hand, with padded histories or with bags."""
+    """The model written by hand, with padded histories or with bags."""
 
     def __init__(self, work: Work, bags: bool) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Plain(nn.Module):
         self.logq = torch.from_numpy(work.visits.counts / work.visits.counts.sum()).float().clamp_min(1e-9).log()
 
     def forward(self, user: Tensor, history: Tensor, item: Tensor) -> Tensor:
-        """The mean loss."""
+        """Return the mean loss."""
         query = self.of_user(torch.cat([self.user(user), self.mean(self.history, history)], 1))
         doc = self.of_item(torch.cat([self.item(item), self.mean(self.genre, self.genres[item])], 1))
         logits = F.normalize(query) @ F.normalize(doc).T / TEMPERATURE - self.logq[item]
@@ -174,7 +174,7 @@ def plain(work: Work, rows: Mapping[str, Tensor], bags: bool) -> Callable[[int],
 
 
 class Worker:
-    """TensorFlow Recommenders in a process of its own, which waits while others are measured."""
+    """TensorFlow Recommenders in a separate process, which waits while others are measured."""
 
     def __init__(self, python: str, data: Path) -> None:
         self.process = subprocess.Popen(
@@ -200,7 +200,7 @@ def timed(run: Callable[..., Any], *given: object) -> Seconds:
 
 
 def turns(variants: Mapping[str, Seconds], rounds: int) -> dict[str, list[float]]:
-    """CPU seconds of each variant in each round, after one round that does not count."""
+    """Return the CPU seconds of each variant in each round, after one round of warmup."""
     for run in variants.values():
         run()
     found: dict[str, list[float]] = {name: [] for name in variants}
@@ -211,7 +211,7 @@ def turns(variants: Mapping[str, Seconds], rounds: int) -> dict[str, list[float]
 
 
 def ratio(seconds: Mapping[str, list[float]], slow: str, fast: str) -> float:
-    """How many times as fast, in the median of the rounds."""
+    """Return the ratio of speeds, as the median over rounds."""
     return statistics.median(a / b for a, b in zip(seconds[slow], seconds[fast], strict=True))
 
 
@@ -226,7 +226,7 @@ def ranked(work: Work, queries: Any, items: Any) -> Callable[[], None]:
     return run
 
 
-TFRS, FIT = "TFRS, batches at once", "TFRS, tf.data and fit"
+TFRS, FIT = "TFRS, prepared batches", "TFRS, tf.data and fit"
 ONE, FOUR = "tempera, the same model", "tempera, four windows"
 OWN, MIXED = f"{FOUR}, own items masked", f"{FOUR}, {BATCH:,} drawn negatives"
 PADDED, BAGS = "PyTorch by hand, padded", "PyTorch by hand, bags"
@@ -266,7 +266,7 @@ def compare(work: Work, steps: int, rounds: int, python: str | None, data: Path)
     judging = {EXACT: timed(ranked(work, queries, items))}
     worker = None
     if python is None:
-        print("TensorFlow Recommenders left out: name a python that has it by --tfrs or TEMPERA_TFRS")
+        print("TensorFlow Recommenders skipped: give a python that has it by --tfrs or TEMPERA_TFRS")
     else:
         target = work.timeline.item[work.division.test["last"]]
         about = {
@@ -288,21 +288,23 @@ def report(trained: dict[str, list[float]], judged: dict[str, list[float]], step
     slowest = next(iter(trained))
     rates = {name: steps * BATCH / statistics.median(s) for name, s in trained.items()}
     table(
-        ["training", "examples a CPU second", f"x {slowest}", "CPU ms a batch"],
+        ["training", "examples per CPU second", f"x {slowest}", "CPU ms per batch"],
         [[n, f"{r:,.0f}", f"{ratio(trained, slowest, n):.2f}", f"{1e3 * BATCH / r:.1f}"] for n, r in rates.items()],
     )
     print()
     table(
-        ["evaluation", "queries a CPU second", "x"],
+        ["evaluation", "queries per CPU second", "x"],
         [[n, f"{queries / statistics.median(s):,.0f}", f"{ratio(judged, n, EXACT):.2f}"] for n, s in judged.items()],
     )
     aims = [
-        Aim(f"{ONE}, examples a CPU second against PyTorch by hand, padded", ratio(trained, PADDED, ONE), 0.9, True),
+        Aim(f"{ONE}, examples per CPU second against PyTorch by hand, padded", ratio(trained, PADDED, ONE), 0.9, True),
         Aim(f"{MIXED}: times the cost of {FOUR}", ratio(trained, MIXED, FOUR), 2.1),
     ]
     if TFRS in trained:
-        aims.append(Aim(f"{ONE}, examples a CPU second against {TFRS}", ratio(trained, TFRS, ONE), 2.0, True))
-        aims.append(Aim("ranks a CPU second against FactorizedTopK", ratio(judged, STREAMED, EXACT), 5.0, True))
+        aims.append(Aim(f"{ONE}, examples per CPU second against {TFRS}", ratio(trained, TFRS, ONE), 2.0, True))
+        aims.append(
+            Aim("queries ranked per CPU second against FactorizedTopK", ratio(judged, STREAMED, EXACT), 5.0, True)
+        )
     figures = {"examples_a_cpu_second": rates, "cpu_seconds": {"training": trained, "evaluation": judged}}
     finish("recommenders", figures, aims, ["torch", "numpy"])
 

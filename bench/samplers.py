@@ -1,4 +1,4 @@
-"""Batches without duplicates: against sentence-transformers' sampler, in turns, in CPU seconds.
+"""Batches without duplicates: CPU seconds, alternating with sentence-transformers' sampler.
 
 Rows of (anchor, positive, negative), passages drawn from a third as many. Both sides get what they need once before the
 clock starts: sentence-transformers its data set, Tempera its ids; one epoch is then drawn, of which every batch is checked.
@@ -68,11 +68,11 @@ def main() -> None:
     rate = {name: counts[name] / value for name, value in seconds.items()}
     ratio = {name: rate["tempera"] / rate[name] for name in variants}
     lines = [[n, f"{counts[n]:,}", f"{seconds[n]:.2f}", f"{dropped[n]:,}", f"{ratio[n]:.1f}"] for n in variants]
-    table(["sampler", "rows", "CPU s an epoch", "rows left over", "rate of tempera / its"], lines)
-    print(f"content ids, once a run: {hashing:.2f} s")
+    table(["sampler", "rows", "CPU s per epoch", "rows left over", "speed of tempera / theirs"], lines)
+    print(f"content ids, once per run: {hashing:.2f} s")
     figures = {"rows": counts, "batch": BATCH, "seconds": seconds, "left_over": dropped, "hashing_seconds": hashing}
     aims = [
-        Aim("rows a second, times sentence-transformers'", ratio["sentence-transformers"], 20, at_least=True),
+        Aim("rows per second, times sentence-transformers'", ratio["sentence-transformers"], 20, at_least=True),
         Aim("rows left over beyond a last batch", dropped["tempera"] - rows % BATCH, 0),
     ]
     finish("samplers", figures, aims, ["sentence-transformers", "datasets", "numpy"])

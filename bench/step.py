@@ -1,6 +1,6 @@
 """One training step of a 6-layer, 384-wide transformer on pairs of a docstring and its code, lengths as they come.
 
-`python bench/step.py [--pairs 64]` prints CPU time (one thread, in turns) and added memory (a process each) against
+`python bench/step.py [--pairs 64]` prints CPU time (one thread, alternating) and added memory (a process each) against
 sentence-transformers' plain and cached losses and the GradCache library; the gradients are compared first, without dropout.
 `python bench/step.py --large` compares micro-batches of one row with the unlimited step at 1,024 pairs.
 GradCache: pip install git+https://github.com/luyug/GradCache@906f038 (left out, and said so, if it is not there).
@@ -50,7 +50,7 @@ Run = Callable[[], Any]
 
 
 class Work:
-    """A model, its texts, and what each of the compared programs reads of them."""
+    """A model, its texts, and the inputs of each program."""
 
     def __init__(self, pairs: int, dropout: float = 0.1) -> None:
         torch.manual_seed(0)
@@ -65,7 +65,7 @@ class Work:
         self.tower.train()
 
     def read(self) -> list[dict[str, Tensor]]:
-        """What sentence-transformers' collator makes of each column: padded to its longest text."""
+        """Return the output of sentence-transformers' collator for each column: padded to its longest text."""
         return [self.model.preprocess(column) for column in self.texts]
 
     @property
@@ -96,7 +96,7 @@ def tempera(mode: str, memory: float | None = None, tokens: int | None = None) -
 
 
 def by_hand(work: Work) -> Run:
-    """No padding and no cache: rows of one length at a time, one graph of everything, the full score matrix."""
+    """Return the step without padding or cache: rows of one length at a time, one graph, the full score matrix."""
     rows = Ragged.cat(work.features)
     groups = [torch.nonzero(rows.lengths == width)[:, 0] for width in rows.lengths.unique()]
 
@@ -126,7 +126,7 @@ def sentence_transformers(cached: bool, **options: Any) -> Callable[[Work], Run]
 
 
 class Keywords(nn.Module):
-    """A model that is called with what it reads by name."""
+    """A model that is called with its inputs by name."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -180,12 +180,12 @@ VARIANTS: dict[str, Callable[[Work], Run]] = {
 def names() -> list[str]:
     missing = importlib.util.find_spec("grad_cache") is None
     if missing:
-        print("GradCache is not installed and left out")
+        print("GradCache is not installed, so it is skipped")
     return [name for name in VARIANTS if not (missing and name.startswith("GradCache"))]
 
 
 def check(chosen: Sequence[str]) -> None:
-    """All variants find the same gradient where nothing is drawn."""
+    """Check that all variants compute the same gradient without dropout."""
     work = Work(12, dropout=0.0)
     found = {}
     for name in chosen:
@@ -196,7 +196,7 @@ def check(chosen: Sequence[str]) -> None:
 
 
 def main(pairs: int, rounds: int) -> None:
-    """Time in turns, memory apart."""
+    """Measure time alternately, and memory in separate processes."""
     chosen = names()
     check(chosen)
     work = Work(pairs)
@@ -246,7 +246,7 @@ def main(pairs: int, rounds: int) -> None:
 
 
 def large(pairs: int = 1024, parts: int = 16) -> None:
-    """Rows one by one against the unlimited step; all graphs at once would take some 30 GB, so their batch comes in parts."""
+    """Compare rows one by one with the unlimited step; all graphs at once would take about 30 GB, so its batch comes in parts."""
     work = Work(pairs)
     cut = [copy.copy(work) for _ in range(parts)]
     for i, part in enumerate(cut):

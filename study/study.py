@@ -1,15 +1,15 @@
-"""The study of docs/study.md: sweeps of parts.yaml, their results, and the page.
+"""Run the study of docs/study.md: the sweeps of parts.yaml, their records, and the page.
 
     python study/study.py                      everything, overnight on two cores
     python study/study.py --quick              a small study, under ten minutes on two cores; needs no data
     python study/study.py code_batch ...       some parts
     python study/study.py --seeds 1            the first seed of every point; later seeds are added by the same command
-    python study/study.py --page               results to page and pictures, without running anything
+    python study/study.py --page               write the page and pictures from the records, without running anything
 
-Each part is a `tempera sweep` in a process of its own with one thread, as many at once as there are cores. Killed, the same
-command goes on: finished runs stay in runs/study. Parts whose data are absent are skipped and named; TEMPERA_DATA is the folder
-of data. The study leaves study/results/*.json, docs/study/*.svg and the tables of docs/study.md, which are made from the
-results alone; the small one leaves the same page among its runs, runs/study/quick/study.md.
+Each part is a `tempera sweep` in a separate process with one thread, as many at once as there are cores. If the study is
+interrupted, the same command resumes it: finished runs stay in runs/study. Parts without their data are skipped and listed;
+TEMPERA_DATA is the folder of the data. The study writes study/results/*.json, docs/study/*.svg and the tables of docs/study.md,
+which come from the records alone; the small study writes the same page to runs/study/quick/study.md.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class Part:
 
     @property
     def folder(self) -> Path:
-        """Where its runs stay."""
+        """Return the folder of its runs."""
         return RUNS / self.size / self.name
 
     @property
     def absent(self) -> list[str]:
-        """Its data that are not here."""
+        """Return its missing data."""
         if "TEMPERA_DATA" not in os.environ:
             return [text for text in self.set if "$TEMPERA_DATA" in text]
         paths = [placed(text.partition("=")[2]) for text in self.set if text.startswith("data.path=")]
@@ -73,7 +73,7 @@ class Part:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What its record says of it: pairs in the softmax, if they are not what is swept, and whether vectors are normalised."""
+        """Return facts for its record: the title, the size, the batch size, and whether vectors are normalised."""
         path = HERE / "configs" / f"{self.config}.yaml"
         built = build(configuration.of(path, [placed(text) for text in self.set]))
         return {
@@ -84,7 +84,7 @@ class Part:
         }
 
     def command(self, seeds: int) -> list[str]:
-        """What is run, with the places of this machine not yet put in."""
+        """Return the command, without the paths of this machine."""
         arguments = [f"study/configs/{self.config}.yaml", *self.set]
         arguments += [text for option in self.over for text in ("--over", option)]
         if self.learned:
@@ -97,7 +97,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Places:
-    """Where a study of some size leaves what it finds."""
+    """The output paths of a study."""
 
     records: Path
     page: Path
@@ -105,17 +105,17 @@ class Places:
 
     @classmethod
     def of(cls, quick: bool) -> Places:
-        """The documentation's, or a page of the same text among the runs."""
+        """Return the documentation's paths, or those of the small study among the runs."""
         if quick:
             return cls(RUNS / "quick" / "results", RUNS / "quick" / "study.md", RUNS / "quick" / "study")
         return cls(HERE / "results", DOCS / "study.md", DOCS / "study")
 
 
 def parts(quick: bool) -> list[Part]:
-    """All parts in a size."""
-    given: dict[str, dict[str, Any]] = yaml.safe_load((HERE / "parts.yaml").read_text(encoding="utf-8"))
+    """Return all parts, full or quick."""
+    planned: dict[str, dict[str, Any]] = yaml.safe_load((HERE / "parts.yaml").read_text(encoding="utf-8"))
     made = []
-    for name, options in given.items():
+    for name, options in planned.items():
         small = options.pop("quick", None)
         if not quick:
             made.append(Part(name, "full", **options))
@@ -125,19 +125,19 @@ def parts(quick: bool) -> list[Part]:
 
 
 def placed(text: str) -> str:
-    """With the places of this machine."""
+    """Return the text with the paths of this machine."""
     return string.Template(text).safe_substitute(os.environ, STDLIB=sysconfig.get_path("stdlib"))
 
 
 def run(part: Part, seeds: int, places: Places) -> None:
-    """Its sweep, or what is missing of it, its record and its picture."""
+    """Run a part's sweep, or the missing rest of it, and write its record and picture."""
     command = part.command(seeds)
     print(f"{part.name}: {shlex.join(command)}", flush=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     log = part.folder.with_suffix(".log")
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # a sweep whose study was killed holds it, and is waited for
+        fcntl.flock(file, fcntl.LOCK_EX)  # held by a sweep whose study was killed; wait for it
         done = subprocess.run(
             [sys.executable, "-m", *map(placed, command)],
             cwd=HERE.parent,
@@ -155,7 +155,7 @@ def run(part: Part, seeds: int, places: Places) -> None:
 
 
 def write_page(places: Places, planned: Sequence[Part]) -> None:
-    """The page and its picture, from whatever records there are."""
+    """Write the page and its picture from the existing records."""
     titles = {part.name: part.title for part in planned}
     paths = [places.records / f"{name}.json" for name in titles]
     records = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths if path.is_file()}
@@ -164,24 +164,26 @@ def write_page(places: Places, planned: Sequence[Part]) -> None:
 
 
 def main() -> None:
-    """Run, and write the page."""
+    """Run the study and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="PART")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--page", action="store_true")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    given = parser.parse_args()
-    places, planned = Places.of(given.quick), parts(given.quick)
-    if unknown := set(given.names) - {part.name for part in planned}:
+    arguments = parser.parse_args()
+    places, planned = Places.of(arguments.quick), parts(arguments.quick)
+    if unknown := set(arguments.names) - {part.name for part in planned}:
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(part.name for part in planned)}")
-    chosen = [part for part in planned if not given.names or part.name in given.names]
+    chosen = [part for part in planned if not arguments.names or part.name in arguments.names]
     for part in chosen:
-        if part.absent and not given.page:
+        if part.absent and not arguments.page:
             print(f"SKIPPED {part.name}: no {', '.join(part.absent)}", flush=True)
-    if not given.page:
-        with ThreadPoolExecutor(given.jobs) as pool:
-            list(pool.map(lambda part: run(part, given.seeds, places), [part for part in chosen if not part.absent]))
+    if not arguments.page:
+        with ThreadPoolExecutor(arguments.jobs) as pool:
+            list(
+                pool.map(lambda part: run(part, arguments.seeds, places), [part for part in chosen if not part.absent])
+            )
     write_page(places, planned)
 
 

@@ -110,6 +110,19 @@ def test_search_shows_rank_score_and_place(tempera: Any, tiny_run: Path, pairs_f
     assert len(tempera("search", tiny_run, doc, "-k", "9999").out.splitlines()) == 300
 
 
+def test_an_export_is_told_in_words_and_replaced_only_when_asked(tempera: Any, tiny_run: Path, tmp_path: Path) -> None:
+    command = ["export", tiny_run, "--to", "parquet", "--output", tmp_path / "out"]
+    assert tempera(*command).out.splitlines() == [f"written: {tmp_path / 'out'}", "documents: 300", "dimensions: 16"]
+    refused(tempera(*command), "--overwrite")
+    assert tempera(*command, "--overwrite").code == 0
+
+
+def test_the_report_shows_the_text_of_documents_without_a_name(tiny_run: Path, pairs_file: Path) -> None:
+    page = (tiny_run / "report.html").read_text()
+    docs = [json.loads(line)["doc"] for line in pairs_file.read_text().splitlines()]
+    assert sum(f"<code>{doc}</code>" in page for doc in docs) >= 10
+
+
 def test_a_query_of_bytes_that_are_no_text_is_searched_for_all_the_same(cold: Any, tiny_run: Path) -> None:
     answer = cold("search", tiny_run, b"kaban \xff", "--json", env={"PYTHONIOENCODING": "ascii"})
     assert (answer.code, answer.err) == (0, "")
@@ -232,15 +245,15 @@ def test_an_unknown_key_of_a_file(tempera: Any, tmp_path: Path) -> None:
     [
         (["train", "none.yaml"], "no such configuration file: none.yaml"),
         (["train", "a.yaml", "b.yaml"], "give one configuration file, not 2: a.yaml, b.yaml"),
-        (["train", "=1"], "an override is dotted.key=value"),
+        (["train", "=1"], "expected an override dotted.key=value"),
         (["train", "train.seed=["], "is not YAML"),
         (["train", "objective.temperature=0"], "objective.temperature: the temperature must be above 0 and is 0"),
         (["train", "objective.temperature=-1"], "objective.temperature: the temperature must be above 0 and is -1"),
         (["train", "objective.scale=0"], "so nothing can be learned"),
-        (["train", "objective.scale=20", "objective.temperature=1"], "both are given; keep one"),
+        (["train", "objective.scale=20", "objective.temperature=1"], "give only one of them"),
         (["train", "objective.preset=[mnr]"], "objective.preset: no ['mnr']"),
         (["train", "objective.hardest=0"], "hardest keeps at least 1 negative"),
-        (["train", "data.source=pairs"], "data.path: is needed and not given"),
+        (["train", "data.source=pairs"], "data.path: is required"),
         (["train", "data.source=pairs", "data.path=none.jsonl"], "no such file: none.jsonl"),
         (["train", "data.roots=[/no/such/folder]"], "no such folder: /no/such/folder"),
         (["train", "train.lr=1"], "no such option. Did you mean learning_rate?"),
@@ -408,8 +421,8 @@ def test_a_stopped_training_leaves_a_checkpoint_and_nothing_else(
     assert process.returncode == code
     assert out == ""
     assert [line for line in err.splitlines() if not known(line)] == [
-        f"{number.name}: ends with this step; again to end at once",
-        f"checkpoint: {only(folder / 'run.checkpoints')}; the same command goes on from it",
+        f"{number.name}: stopping after this step; repeat the signal to stop at once",
+        f"saved checkpoint {only(folder / 'run.checkpoints')}; run the same command again to resume",
         f"tempera: stopped by {number.name}",
     ]
     assert [path.name for path in folder.iterdir()] == ["run.checkpoints"]

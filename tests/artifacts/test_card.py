@@ -8,6 +8,7 @@ import yaml
 
 from tempera.artifacts.card import Card, render_card
 from tempera.ranking.compare import Difference
+from tempera.text.text_showcase import TEXTS
 
 NASTY = "a|b\n# c <script>x</script> `d` [e](f) *g* \"h\": 'i' ---\\"
 CARD = Card(
@@ -18,6 +19,7 @@ CARD = Card(
         "untrained": {"ndcg@10": Difference(0.25, 0.2, 0.3, 0.95)},
         "trained": {"ndcg@10": Difference(0.5, 0.45, 0.55, 0.95), "mrr@10": Difference(0.4, 0.3, 0.5, 0.95)},
     },
+    subject=TEXTS,
     license="mit",
     base_model=NASTY,
 )
@@ -32,7 +34,7 @@ def test_the_head_is_yaml_whatever_it_holds() -> None:
     found = head(render_card(CARD))
     assert found["license"] == "mit" and found["base_model"] == NASTY and "language" not in found
     assert found["library_name"] == "sentence-transformers"
-    assert head(render_card(Card("t", {}, "", {})))["license"] == "unknown"
+    assert head(render_card(Card("t", {}, "", {}, TEXTS)))["license"] == "unknown"
 
 
 def test_nothing_shown_is_markup() -> None:
@@ -54,7 +56,7 @@ def test_metrics_with_intervals_and_licences() -> None:
     assert r"| ndcg@10 | 0.2500 \[0.2000, 0.3000\] | 0.5000 \[0.4500, 0.5500\] |" in text
     assert r"| mrr@10 |  | 0.4000 \[0.3000, 0.5000\] |" in text
     assert "95 %" in text and "- model: mit" in text and "- training data: not stated" in text
-    assert "## Metrics" not in render_card(Card("t", {}, "", {}))
+    assert "## Metrics" not in render_card(Card("t", {}, "", {}, TEXTS))
 
 
 def test_a_run_has_a_card(tiny_run: Path) -> None:

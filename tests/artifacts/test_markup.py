@@ -16,9 +16,11 @@ import yaml
 
 from tempera.artifacts.card import Card, render_card
 from tempera.artifacts.recommender import Found, Recommendations
-from tempera.artifacts.report import Example, Hit, Report, Words, render
+from tempera.artifacts.report import RunReport, render
 from tempera.ranking.compare import Difference
+from tempera.ranking.showcase import Example, Hit
 from tempera.ranking.spread import Spread
+from tempera.text.text_showcase import TEXTS
 
 MARKUP = (
     "<script>document.title='taken'</script>",
@@ -33,7 +35,7 @@ MARKUP = (
 NASTY = " ".join(MARKUP)
 
 
-def report(text: str) -> Report:
+def report(text: str) -> RunReport:
     """A page with one text wherever users' texts stand."""
     noise = np.random.default_rng(0).normal(0, 0.1, (2, 20)).astype(np.float32)
     hits = (Hit(text, text, 0.9, True), Hit(text, text, 0.8, False))
@@ -41,7 +43,7 @@ def report(text: str) -> Report:
         {"event": "step", "step": i, "loss": 1.0, "temperature": 0.1, "learning_rate": 0.1, "grad_norm": 1.0}
         for i in (1, 2)
     ]
-    return Report(
+    return RunReport(
         facts={"source": text, "pairs": text},
         systems={"bm25": {"ndcg@10": 0.3}, "trained": {"ndcg@10": 0.4}},
         difference=Difference(0.1, 0.05, 0.2, 0.95),
@@ -49,7 +51,7 @@ def report(text: str) -> Report:
         spreads={"trained": Spread(noise[0] + np.float32(0.5), noise[1])},
         examples=(Example(text, (text, text), hits, 4, 1),),
         config=f"data:\n  path: {text}\n",
-        words=replace(Words(), title=text),
+        subject=replace(TEXTS, report_title=text),
     )
 
 
@@ -114,6 +116,7 @@ def test_a_card_has_a_head_that_is_yaml_and_no_html(text: str) -> None:
         {text: text},
         f"path: {text}",
         {"trained": {text: interval}},
+        TEXTS,
         license=text,
         base_model=text,
         data_license=text,

@@ -23,7 +23,7 @@ from tempera.build import build
 from tempera.core.frame import Events, Frame
 from tempera.errors import ConfigError, DataError
 from tempera.recommend import baselines
-from tempera.recommend.recommendation import Recommendation
+from tempera.recommend.recommendation import InteractionTask
 from tempera.run.train import train
 
 ITEMS, USERS, WIDTH = 30, 40, 8
@@ -150,7 +150,7 @@ def test_an_unknown_user_is_told_and_answered(run: Path) -> None:
 def test_what_cannot_be_answered_is_one_line(run: Path, tiny_run: Path, tmp_path: Path) -> None:
     opened = Run(run)
     for given, says in (
-        ({}, "nobody is asked for"),
+        ({}, "give a user, a history, or both"),
         ({"user": "u1", "k": 0}, "k is 0"),
         ({"history": ["i03", "i033", "j"]}, r"no such item in .*: i033, j\. Did you mean i03"),
         ({"history": ["leaf moss n1"]}, r"Did you mean i01 \(leaf moss n1\)\?"),
@@ -208,13 +208,13 @@ def test_baselines_that_cannot_be_made_are_refused_before_training(
 ) -> None:
     monkeypatch.setattr(baselines, "_LIMIT", 29)
     with pytest.raises(ConfigError, match=r"evaluation.baselines needs a table of items .* 30 items are more than 29"):
-        Recommendation(build(configuration.of(options(data), ["evaluation.baselines=true"])), tmp_path)
+        InteractionTask.read(build(configuration.of(options(data), ["evaluation.baselines=true"])), tmp_path)
     named = tmp_path / "named"
     table = parquet.read_table(written(named) / "items.parquet")
     lists = pa.array([[text] for text in table["title"].to_pylist()])
     parquet.write_table(table.set_column(1, "title", lists), named / "items.parquet")
     with pytest.raises(DataError, match=r"items are called by their column title, which is list<.*>: rename it"):
-        Recommendation(build(configuration.of(options(named))), tmp_path / "cache")
+        InteractionTask.read(build(configuration.of(options(named))), tmp_path / "cache")
 
 
 def test_tables_of_a_run_that_its_towers_cannot_read_are_named(titled: Path, tmp_path: Path) -> None:

@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 
 from tempera.artifacts import pictures
-from tempera.artifacts.report import Example, Hit, Report, Words, headline, render
+from tempera.artifacts.report import RunReport, headline, render
 from tempera.ranking.compare import Difference
+from tempera.ranking.showcase import Example, Hit
 from tempera.ranking.spread import Spread
+from tempera.text.text_showcase import TEXTS
 
 EMPTY, ONES = np.zeros(0, np.float32), np.ones(3, np.float32)
 
@@ -47,8 +49,8 @@ EXAMPLES = (
     Example("Nobody finds this.", ("lost",), HITS[1:], None, None),
     Example("BM25 is better here.", ("found",), HITS[1:], 1, None),
 )
-REPORT = Report(
-    words=Words(title="Docstrings to code"),
+REPORT = RunReport(
+    subject=replace(TEXTS, report_title="Docstrings to code"),
     facts={"training pairs": "87,403"},
     systems={
         "untrained": {"ndcg@10": 0.145, "recall@1": 0.09},
@@ -130,7 +132,7 @@ def test_markup_is_text() -> None:
     hit = Hit(markup("name"), markup("place"), 0.5, True)
     report = replace(
         REPORT,
-        words=Words(title=markup("title")),
+        subject=replace(TEXTS, report_title=markup("title")),
         facts={markup("fact"): markup("value")},
         systems={"trained": {markup("metric"): 0.4}, markup("system"): {markup("metric"): 0.2}},
         difference=None,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tempera.artifacts.report_tables import Table, tables
+from tempera.artifacts.report_tables import ReportTable, tables
 from tempera.recommend.full_catalogue import Histories
 from tempera.recommend.judgement import METRICS, Recommended
 from tempera.recommend.popularity import Popularity
@@ -30,7 +30,7 @@ def document() -> dict[str, Any]:
     return {"protocols": protocols, "cold": cold}
 
 
-def cells(table: Table, heading: str) -> dict[str, list[float]]:
+def cells(table: ReportTable, heading: str) -> dict[str, list[float]]:
     return {name: [float(cell.split("±")[0]) for cell in values] for name, *values in table.sections[heading]}
 
 

@@ -14,8 +14,9 @@ from tempera import config as configuration
 from tempera.build import Config, build
 from tempera.engine.devices import Devices
 from tempera.io.documents import JsonLines
-from tempera.run.task import Task
-from tempera.run.train import Job
+from tempera.run.fit import fit
+from tempera.run.prepare import prepare
+from tempera.run.task import RunTask
 
 SCRATCH = {"kind": "transformer", "layers": 1, "width": 16, "heads": 2, "vocabulary": 300}
 
@@ -24,24 +25,21 @@ def config_of(options: dict[str, Any], *overrides: str) -> Config:
     return build(configuration.of(options, overrides))
 
 
-def prepared(config: Config, folder: Path) -> Task:
+def prepared(config: Config, folder: Path) -> RunTask:
     folder.mkdir()
-    job = Job(config, folder, Devices())
-    with JsonLines(folder / "log.jsonl") as job.log:
-        job.read()
-    return job.task
+    with JsonLines(folder / "log.jsonl") as log:
+        return prepare(config, Devices(), folder, log).task
 
 
-def trained(config: Config, folder: Path, task: Task | None = None) -> tuple[list[float], dict[str, torch.Tensor]]:
+def trained(config: Config, folder: Path, task: RunTask | None = None) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Losses and weights of a run, on its own data or on that of another one."""
     folder.mkdir()
     config = replace(config, train=replace(config.train, evaluations=0))
-    job = Job(config, folder, Devices(), prepared=task)
-    with JsonLines(folder / "log.jsonl") as job.log:
-        job.read()
-        job.train()
-        losses = [record["loss"] for record in job.log.records if record["event"] == "step"]
-    return losses, {name: value.clone() for name, value in job.task.tower.state_dict().items()}
+    with JsonLines(folder / "log.jsonl") as log:
+        run = prepare(config, Devices(), folder, log, shared=task)
+        fit(run)
+        losses = [record["loss"] for record in log.records if record["event"] == "step"]
+    return losses, {name: value.clone() for name, value in run.task.data.tower.state_dict().items()}
 
 
 @pytest.mark.parametrize("kind", ["static", "transformer", "recommender"])
@@ -69,9 +67,9 @@ def test_seeds_change_weights_and_rows_and_not_the_split(options: dict[str, Any]
         torch.manual_seed(seed)
         made.append(task.fresh(config_of(options, f"train.seed={seed}"), tmp_path))
     a, b = made
-    assert not torch.equal(next(a.tower.parameters()), next(b.tower.parameters()))
-    assert not torch.equal(next(a.sampler(0, 1)), next(b.sampler(0, 1)))
-    for one, other in zip(a.content(), b.content(), strict=True):
+    assert not torch.equal(next(a.data.tower.parameters()), next(b.data.tower.parameters()))
+    assert not torch.equal(next(a.data.sampler(0, 1)), next(b.data.sampler(0, 1)))
+    for one, other in zip(a.data.content(), b.data.content(), strict=True):
         assert torch.equal(one, other)
 
 
@@ -80,7 +78,7 @@ def test_seeds_ask_a_recommender_the_same(recommender: dict[str, Any], tmp_path:
     asked = []
     for seed in (0, 1):
         run: Any = task.fresh(config_of(recommender, f"train.seed={seed}"), tmp_path)
-        asked.append(run._some(np.arange(30), 12))
+        asked.append(run.held_out._some(np.arange(30), 12))
     assert np.array_equal(*asked)
 
 

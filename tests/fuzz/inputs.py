@@ -174,10 +174,10 @@ def _names() -> tuple[tuple[str, ...], ...]:
     """Names of parts, and of all options of all sections."""
     import inspect
 
-    from tempera.artifacts.card import Labels
     from tempera.build import _hints
     from tempera.engine.loop import Training
     from tempera.ranking.ranking import Evaluation
+    from tempera.ranking.showcase import Labels
     from tempera.text.renewal import Anew
 
     parts = {name: part for names in PARTS.values() for name, part in names.items()}

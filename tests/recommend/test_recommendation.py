@@ -29,9 +29,12 @@ from tempera.core.ragged import Ragged
 from tempera.engine.devices import Devices
 from tempera.errors import ConfigError
 from tempera.io.documents import JsonLines
-from tempera.recommend.recommendation import Recommendation
+from tempera.recommend.recommendation import InteractionTask
 from tempera.run.dry_run import lines, rehearse
-from tempera.run.train import Job, train
+from tempera.run.fit import fit
+from tempera.run.prepare import prepare
+from tempera.run.task import RunTask
+from tempera.run.train import train
 from tempera.run.verify import verify
 
 ITEMS, USERS = 30, 80
@@ -87,14 +90,13 @@ def metrics(found: Path) -> Any:
     return json.loads((found / "metrics.json").read_text())
 
 
-def reached(options: dict[str, Any], folder: Path) -> tuple[Job, dict[str, float]]:
+def reached(options: dict[str, Any], folder: Path) -> tuple[RunTask, dict[str, float]]:
     """A run without its folder, which takes most of the time."""
     options["evaluation"]["baselines"], options["train"]["evaluations"] = False, 0
-    job = Job(build(configuration.of(options)), folder, Devices())
-    with JsonLines(folder / "log.jsonl") as job.log:
-        job.read()
-        job.train()
-        return job, job.task.judge().ranking.metrics
+    with JsonLines(folder / "log.jsonl") as log:
+        run = prepare(build(configuration.of(options)), Devices(), folder, log)
+        fit(run)
+    return run.task, run.task.held_out.judge().ranking.metrics
 
 
 # From a file to a verdict --------------------------------------------------------------------------------------------
@@ -109,28 +111,28 @@ def test_a_planted_pattern_is_found(options: dict[str, Any], folder: Path, tmp_p
     assert found["trained"]["hit@1, seen included"] > 0.5 > 0.2 > found["untrained"]["hit@1, seen included"]
     assert found["trained"]["hit@1, seen included"] > 3 * found["popularity"]["hit@1, seen included"]
     assert found["transitions"]["hit@1, seen included"] > 0.5  # which is what the pattern is
-    job, again = reached(options, tmp_path)
+    task, again = reached(options, tmp_path)
     assert again == found["trained"]
     saved = load_file(run.folder / "model" / "model.safetensors")
-    assert all(torch.equal(value, saved[name]) for name, value in job.task.tower.state_dict().items())
+    assert all(torch.equal(value, saved[name]) for name, value in task.data.tower.state_dict().items())
 
 
 def test_another_run_of_the_same_data_reads_histories_as_its_own_options_say(
     options: dict[str, Any], tmp_path: Path
 ) -> None:
     given = build(configuration.of(options, ["train.max_steps=2"]))
-    task = Recommendation(given, tmp_path / "cache")
+    task = InteractionTask.read(given, tmp_path / "cache")
     longer = {"tower.history": {"pools": [{"mean": {"last": 9}}], "targets": 2}, "train.batch_size": 32}
     other = build(configuration.of(options, [f"{key}={json.dumps(value)}" for key, value in longer.items()]))
-    again, anew = task.fresh(other, tmp_path / "cache"), Recommendation(other, tmp_path / "again")
-    assert (again.visits.contexts.last, again.visits.contexts.targets) == (9, 2) != (5, 4)
+    again, anew = task.fresh(other, tmp_path / "cache"), InteractionTask.read(other, tmp_path / "again")
+    assert (again.data.visits.contexts.last, again.data.visits.contexts.targets) == (9, 2) != (5, 4)
     for (mine,), (wanted,) in zip(
-        (again.sampler(k, k + 1) for k in range(3)), (anew.sampler(k, k + 1) for k in range(3))
+        (again.data.sampler(k, k + 1) for k in range(3)), (anew.data.sampler(k, k + 1) for k in range(3))
     ):
         assert torch.equal(mine, wanted) and len(mine) == 32
-        own, right = (each.batch(mine, 0).query.rows.columns["history"] for each in (again, anew))
+        own, right = (each.data.batch(mine, 0).query.rows.columns["history"] for each in (again, anew))
         assert isinstance(own, Events) and isinstance(right, Events) and torch.equal(own.items, right.items)
-    assert task.visits.contexts.last == 5 and len(next(task.sampler(0, 1))) == 64
+    assert task.data.visits.contexts.last == 5 and len(next(task.data.sampler(0, 1))) == 64
 
 
 def test_what_users_have_taken_is_told_to_objectives_that_ask(options: dict[str, Any], tmp_path: Path) -> None:
@@ -140,11 +142,11 @@ def test_what_users_have_taken_is_told_to_objectives_that_ask(options: dict[str,
         "objective.numerator=mean": True,
     }
     options["objective"].pop("masks")
-    task = Recommendation(build(configuration.of(options)), tmp_path)
-    assert task.visits.batch(next(task.sampler(0, 1))).known is None
+    task = InteractionTask.read(build(configuration.of(options)), tmp_path)
+    assert task.data.visits.batch(next(task.data.sampler(0, 1))).known is None
     for override, told in asked.items():
         other = task.fresh(build(configuration.of(options, [override])), tmp_path)
-        assert (other.visits.batch(next(other.sampler(0, 1))).known is not None) == told, override
+        assert (other.data.visits.batch(next(other.data.sampler(0, 1))).known is not None) == told, override
 
 
 POOLS: dict[str, Any] = {
@@ -185,12 +187,13 @@ def test_by_time_new_users_and_new_items_are_asked_too(
     parquet.write_table(pa.Table.from_pylist(interactions() + late), tmp_path / "events.parquet")
     options["data"] |= {"path": str(tmp_path / "events.parquet"), "split": {"global_time": {"test_share": 0.25}}}
     options["tower"] |= {"doc": [{"id": {"unknown": 0.1}}], "query": [{"id": {"unknown": 0.2}}]}
-    job, found = reached(options, tmp_path)
-    task = job.task
-    assert isinstance(task, Recommendation) and set(task.division.test) == {"rolling"}  # nobody from before comes back
+    task, found = reached(options, tmp_path)
+    assert isinstance(task, InteractionTask) and set(task.data.events.division.test) == {
+        "rolling"
+    }  # nobody from before comes back
     assert "no event is asked by the protocol next" in caplog.text
-    assert len(task.division.test["rolling"]) > 200 and found["hit@1, seen included"] > 0.3
-    ids, vectors = task.timeline.item_ids.to_pylist(), task.item_vectors
+    assert len(task.data.events.division.test["rolling"]) > 200 and found["hit@1, seen included"] > 0.3
+    ids, vectors = task.data.events.timeline.item_ids.to_pylist(), task.data.item_vectors
     new = np.stack([vectors[ids.index(f"new{k}")] for k in range(4)])
     assert (new == new[0]).all() and np.isclose(np.linalg.norm(new[0]), 1, atol=1e-5)
     assert not any((vectors[ids.index(f"i{k}")] == new[0]).all() for k in range(ITEMS))

@@ -30,7 +30,8 @@ from tempera.ranking.spread import effective_rank, spread
 from tempera.run import train as training
 from tempera.run.alarms import Alarms
 from tempera.run.train import train
-from tempera.text.retrieval import Retrieval
+from tempera.text.held_out import HeldOutQueries
+from tempera.text.retrieval import TextTask
 
 Options = dict[str, Any]
 TIMES = {"seconds", "replaying", "peak_memory_bytes"}
@@ -112,14 +113,14 @@ def test_a_fault_names_its_step_its_row_its_cause_and_the_checkpoint(
             train(job, tmp_path / "run")
     assert caught.value.fault.step == 8 and caught.value.fault.rows == ((3,),)
     options = training.build(training.configuration.of(job))
-    task = Retrieval(options, tmp_path / "cache", tmp_path / "vectors")
-    (rows,) = task.sampler(7, 8)
-    pair = json.loads(Path(job["data"]["path"]).read_text().splitlines()[task.split.train[rows[3]]])
-    place = f"pairs.jsonl:{task.split.train[rows[3]] + 1} ({pair['query'][:40]!r})"
+    task = TextTask.read(options, tmp_path / "cache", tmp_path / "vectors")
+    (rows,) = task.data.sampler(7, 8)
+    pair = json.loads(Path(job["data"]["path"]).read_text().splitlines()[task.data.texts.split.train[rows[3]]])
+    place = f"pairs.jsonl:{task.data.texts.split.train[rows[3]] + 1} ({pair['query'][:40]!r})"
     message = str(caught.value)
     assert message.startswith("the loss of step 8 is not finite, of ") and place in message and "\n" not in message
     assert "query embeddings are not finite, although the weights are" in message
-    assert "run.checkpoints/step-000000005 is from before: train.skip_non_finite=1 goes on from it" in message
+    assert "run.checkpoints/step-000000005: resume with train.skip_non_finite=1 to skip such a step" in message
     assert not (tmp_path / "run").exists()
     assert left(train(job, tmp_path / "run").folder) == whole  # the checkpoint was as good as ever
 
@@ -138,7 +139,7 @@ def test_steps_that_are_left_out_change_nothing_are_counted_and_resumed(
     assert steps == [n for n in range(1, 17) if n not in (6, 7, 9)]
     with monkeypatch.context() as patch:
         poison = Poison(patch, {6, 7, 9})
-        with pytest.raises(NotFinite, match=r"step 7 .*/step-000000005 is from before"):
+        with pytest.raises(NotFinite, match=r"step 7 .* the last good checkpoint is .*/step-000000005: resume"):
             train(options, tmp_path / "run", ["train.skip_non_finite=1"])
         poison.now = 5
         assert left(train(options, tmp_path / "run", ["train.skip_non_finite=2"]).folder) == whole
@@ -331,7 +332,7 @@ def test_a_disk_that_is_full_while(
         else:
             patch.setattr(
                 *{
-                    "index": ("tempera.text.retrieval.write_index", full),
+                    "index": ("tempera.artifacts.index.write_index", full),
                     "report": ("tempera.run.publish.render", full),
                 }[what]
             )
@@ -427,13 +428,13 @@ def test_sigterm_while_judging_or_saving(
 ) -> None:
     whole = left(train(job, tmp_path / "whole").folder)
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    judge, write, judged = Retrieval.judge, write_json, iter(range(9))
-    asked = {"on the way": 2, "at the end": 3}.get(moment)
+    judge, write, judged = HeldOutQueries.judge, write_json, iter(range(9))
+    asked = {"on the way": 2, "at the end": 4}.get(moment)
 
-    def judging(task: Retrieval, part: Any = "test", whole: bool = True) -> Any:
+    def judging(held_out: HeldOutQueries, *given: Any, **named: Any) -> Any:
         if next(judged) == asked:
             signal.raise_signal(signal.SIGTERM)
-        return judge(task, part, whole)
+        return judge(held_out, *given, **named)
 
     def writing(*given: Any) -> None:
         if moment == "saving":
@@ -442,7 +443,7 @@ def test_sigterm_while_judging_or_saving(
 
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(Retrieval, "judge", judging)
+            patch.setattr(HeldOutQueries, "judge", judging)
             patch.setattr("tempera.run.publish.write_json", writing)
             with pytest.raises(SystemExit) as stop:
                 train(job, tmp_path / "run")

@@ -22,7 +22,7 @@ from tempera.engine import cache, checkpoint
 from tempera.engine.devices import Devices
 from tempera.io.documents import JsonLines
 from tempera.run import verify as verification
-from tempera.run.train import Job
+from tempera.run.prepare import prepare
 from tempera.run.verify import Case, verify
 from tempera.towers.static import StaticTower
 
@@ -51,11 +51,8 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     from tempera.build import build
 
     folder = tmp_path_factory.mktemp("case")
-    job = Job(build(configuration.of(config(folder))), folder, Devices())
-    with JsonLines(folder / "log.jsonl") as job.log:
-        job.read()
-        job.settle()
-    return Case.of(job)
+    with JsonLines(folder / "log.jsonl") as log:
+        return Case.of(prepare(build(configuration.of(config(folder))), Devices(), folder, log))
 
 
 class Dropping(nn.Module):

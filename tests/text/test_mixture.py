@@ -17,7 +17,7 @@ from tempera.core.definition import defined_losses
 from tempera.core.presets import mnr
 from tempera.errors import ConfigError
 from tempera.run.train import train
-from tempera.text.retrieval import Retrieval
+from tempera.text.retrieval import TextTask
 
 TEMPERATURES = (0.02, None, 0.3)
 
@@ -44,15 +44,17 @@ def mixture(folder: Path, **more: Any) -> dict[str, Any]:
 
 def test_every_batch_has_its_source_s_prompt_and_temperature(tmp_path: Path) -> None:
     made = build(configuration.of(mixture(tmp_path)))
-    task = Retrieval(made, tmp_path / "cache", tmp_path / "vectors")
-    tower, seen = task.tower.double(), set()
-    origin = task.split.pairs.table["source"].to_numpy()[task.split.train]
-    for number, rows in enumerate(task.sampler(0, 12)):
+    task = TextTask.read(made, tmp_path / "cache", tmp_path / "vectors")
+    tower, seen = task.data.tower.double(), set()
+    origin = task.data.texts.split.pairs.table["source"].to_numpy()[task.data.texts.split.train]
+    for number, rows in enumerate(task.data.sampler(0, 12)):
         (source,) = set(origin[rows.numpy()].tolist())
         seen.add(source)
-        texts = [task.split.pairs.texts("query", task.split.train[[row]])[0] for row in rows.tolist()]
+        texts = [
+            task.data.texts.split.pairs.texts("query", task.data.texts.split.train[[row]])[0] for row in rows.tolist()
+        ]
         assert all(text.startswith(f"{source}: ") for text in texts)
-        batch = task.batch(rows, number)
+        batch = task.data.batch(rows, number)
         assert batch.temperature == TEMPERATURES[source]
         with torch.no_grad():
             batch = batch.of({role: tower.of(role)(side.rows) for role, side in batch.sides().items()})
@@ -65,12 +67,12 @@ def test_every_batch_has_its_source_s_prompt_and_temperature(tmp_path: Path) -> 
 def test_a_dial_learns_from_the_batches_without_a_temperature_only(tmp_path: Path) -> None:
     options = mixture(tmp_path)
     run = train(options, tmp_path / "run")
-    task = Retrieval(build(configuration.of(options)), tmp_path / "cache", tmp_path / "vectors")
-    origin = task.split.pairs.table["source"].to_numpy()[task.split.train]
+    task = TextTask.read(build(configuration.of(options)), tmp_path / "cache", tmp_path / "vectors")
+    origin = task.data.texts.split.pairs.table["source"].to_numpy()[task.data.texts.split.train]
     log = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
     dials = [0.1, *(record["temperature"] for record in log if record["event"] == "step")]
     moved = [abs(after - before) > 1e-9 for before, after in pairwise(dials)]
-    assert moved == [origin[int(rows[0])] == 1 for rows in task.sampler(0, 8)] and 0 < sum(moved) < 8
+    assert moved == [origin[int(rows[0])] == 1 for rows in task.data.sampler(0, 8)] and 0 < sum(moved) < 8
 
 
 @pytest.mark.parametrize(
@@ -91,18 +93,18 @@ def test_rows_of_sources_without_weights_count_1(tmp_path: Path) -> None:
     first = tmp_path / "0.jsonl"
     rows = [{**json.loads(line), "weight": 2.5} for line in first.read_text().splitlines()]
     first.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    task = Retrieval(build(configuration.of(options)), tmp_path / "cache", tmp_path / "vectors")
-    origin = task.split.pairs.table["source"].to_numpy()[task.split.train]
-    for number, rows in enumerate(task.sampler(0, 12)):
+    task = TextTask.read(build(configuration.of(options)), tmp_path / "cache", tmp_path / "vectors")
+    origin = task.data.texts.split.pairs.table["source"].to_numpy()[task.data.texts.split.train]
+    for number, rows in enumerate(task.data.sampler(0, 12)):
         (source,) = set(origin[rows.numpy()].tolist())
-        weight = task.batch(rows, number).weight
+        weight = task.data.batch(rows, number).weight
         assert weight is not None and weight.tolist() == [2.5 if source == 0 else 1.0] * len(rows)
 
 
 def test_bm25_is_ranked_as_deep_as_the_metrics_look(tmp_path: Path) -> None:
     options = mixture(tmp_path)
     more = ["evaluation.bm25=true", "evaluation.metrics=[recall@100,recall@170]"]
-    task = Retrieval(build(configuration.of(options, more)), tmp_path / "cache", tmp_path / "vectors")
-    found = task.baselines()["bm25"].metrics
-    assert len(task.split.corpus) > 170 and found["recall@170"] >= found["recall@100"]
-    assert task.baselines()["bm25"].ranked.shape[1] == 170
+    task = TextTask.read(build(configuration.of(options, more)), tmp_path / "cache", tmp_path / "vectors")
+    found = task.held_out.baselines()["bm25"].metrics
+    assert len(task.data.texts.split.corpus) > 170 and found["recall@170"] >= found["recall@100"]
+    assert task.held_out.baselines()["bm25"].ranked.shape[1] == 170

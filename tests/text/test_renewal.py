@@ -20,7 +20,7 @@ from tempera.errors import ConfigError
 from tempera.mining.guide import CrossEncoder
 from tempera.mining.vectors import Store
 from tempera.run.train import train
-from tempera.text.retrieval import Retrieval
+from tempera.text.retrieval import TextTask
 
 WORDS = ["ka", "ban", "zu", "mori", "tel", "fin", "gar", "hos", "lup", "dem"]
 
@@ -47,32 +47,32 @@ def options(folder: Path, negatives: bool = False, **sections: Any) -> dict[str,
     return {name: {**given.get(name, {}), **sections.get(name, {})} for name in {**given, **sections}}
 
 
-def task_of(given: dict[str, Any], folder: Path) -> Retrieval:
+def task_of(given: dict[str, Any], folder: Path) -> TextTask:
     torch.manual_seed(3)
-    return Retrieval(build(configuration.of(given)), folder / "cache", folder / "vectors")
+    return TextTask.read(build(configuration.of(given)), folder / "cache", folder / "vectors")
 
 
-def move(task: Retrieval) -> None:
+def move(task: TextTask) -> None:
     """As training would."""
     with torch.no_grad():
-        for parameter in task.tower.parameters():
+        for parameter in task.data.tower.parameters():
             parameter += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
 
 
-def mined(task: Retrieval) -> list[list[str]]:
+def mined(task: TextTask) -> list[list[str]]:
     """The negatives of every training pair."""
-    own = task.rows.negatives
+    own = task.data.rows.negatives
     assert own is not None
-    return [[task.catalogue.docs[int(doc)] for doc in own[[i]].values] for i in range(len(own))]
+    return [[task.data.texts.catalogue.docs[int(doc)] for doc in own[[i]].values] for i in range(len(own))]
 
 
-def by_loops(task: Retrieval, count: int, skip: int, depth: int, margin: float) -> list[list[str]]:
+def by_loops(task: TextTask, count: int, skip: int, depth: int, margin: float) -> list[list[str]]:
     """Documents of training rows by float64 cosines, without answers and the query itself, skipped and filtered."""
-    pairs, rows = task.split.pairs, task.split.train
+    pairs, rows = task.data.texts.split.pairs, task.data.texts.split.train
     asked, docs = pairs.texts("query", rows), pairs.texts("doc", rows)
     distinct = list(dict.fromkeys(docs))
     vectors = {
-        text: task.tower.encode(task.tower.features([text], None, role), role)[0].numpy().astype(np.float64)
+        text: task.data.tower.encode(task.data.tower.features([text], None, role), role)[0].numpy().astype(np.float64)
         for role, texts in (("query", asked), ("doc", distinct))
         for text in texts
     }
@@ -90,10 +90,10 @@ def by_loops(task: Retrieval, count: int, skip: int, depth: int, margin: float) 
 def test_negatives_are_mined_by_the_model_as_it_is(tmp_path: Path) -> None:
     mining = {"every": 4, "negatives": 3, "skip": 1, "depth": 12, "relative_margin": 0.02}
     task = task_of(options(tmp_path, mining=mining), tmp_path)
-    texts = [set(task.split.pairs.texts(role, task.split.train)) for role in ("query", "doc")]
+    texts = [set(task.data.texts.split.pairs.texts(role, task.data.texts.split.train)) for role in ("query", "doc")]
     itself, expected = texts[0] & texts[1], {}
     for step in range(9):
-        report = task.refresh(step)
+        report = task.data.refresh(step)
         assert bool(report) == (step in (0, 4, 8))
         if report:
             expected[step] = by_loops(task, 3, 1, 12, 0.02)
@@ -101,10 +101,10 @@ def test_negatives_are_mined_by_the_model_as_it_is(tmp_path: Path) -> None:
         assert mined(task) == expected[step - step % 4]
         move(task)
     assert expected[0] != expected[4] != expected[8] and any(len(row) == 3 for row in expected[8])
-    batch = task.batch(torch.arange(10), 8)
+    batch = task.data.batch(torch.arange(10), 8)
     assert batch.negatives is not None and batch.negatives.ids is not None and batch.negatives.owner is not None
     chosen = [text for row in expected[8][:10] for text in row]
-    ids = [int(task.catalogue.doc_ids[list(task.catalogue.docs).index(text)]) for text in chosen]
+    ids = [int(task.data.texts.catalogue.doc_ids[list(task.data.texts.catalogue.docs).index(text)]) for text in chosen]
     assert batch.negatives.ids.tolist() == ids
     assert batch.negatives.owner.tolist() == [i for i, row in enumerate(expected[8][:10]) for _ in row]
 
@@ -114,7 +114,7 @@ def test_an_exact_index_finds_the_same(tmp_path: Path) -> None:
     mining = {"every": 4, "negatives": 3, "depth": 40}
     tasks = [task_of(options(tmp_path, mining=mining | more), tmp_path / str(more)) for more in ({}, {"faiss": "Flat"})]
     for task in tasks:
-        task.refresh(0)
+        task.data.refresh(0)
     assert mined(tasks[0]) == mined(tasks[1]) and any(mined(tasks[0]))
 
 
@@ -122,11 +122,11 @@ def test_the_data_s_own_negatives_are_replaced_after_the_first_steps(tmp_path: P
     task = task_of(options(tmp_path, True, mining={"every": 3, "negatives": 2}), tmp_path)
     own = mined(task)
     for step in range(3):
-        assert task.refresh(step) == {} and mined(task) == own
-    assert task.refresh(3)["mined"]["kept"] > 0 and mined(task) != own
+        assert task.data.refresh(step) == {} and mined(task) == own
+    assert task.data.refresh(3)["mined"]["kept"] > 0 and mined(task) != own
     everything = {text for row in mined(task) for text in row}
     assert everything & {text for row in own for text in row}  # what has been a negative is a candidate
-    held_out = {*task.split.pairs.texts("doc", task.split.test)}
+    held_out = {*task.data.texts.split.pairs.texts("doc", task.data.texts.split.test)}
     assert not everything & held_out
 
 
@@ -134,14 +134,16 @@ def test_a_run_that_is_taken_up_again_sees_the_same(tmp_path: Path) -> None:
     given = options(tmp_path, train={"guide": "self", "guide_every": 2}, mining={"every": 3, "negatives": 2})
     first = task_of(given, tmp_path / "a")
     for step in range(8):
-        first.refresh(step)
+        first.data.refresh(step)
         move(first)
     again = task_of(given, tmp_path / "b")
     shutil.copytree(tmp_path / "a" / "cache" / "anew", tmp_path / "b" / "cache" / "anew")
-    again.refresh(7)
+    again.data.refresh(7)
     assert mined(again) == mined(first)
     rows = torch.arange(12)
-    for mine, theirs in zip(again.batch(rows, 7).sides().values(), first.batch(rows, 7).sides().values(), strict=True):
+    for mine, theirs in zip(
+        again.data.batch(rows, 7).sides().values(), first.data.batch(rows, 7).sides().values(), strict=True
+    ):
         assert torch.equal(mine.guide, theirs.guide)
 
 
@@ -149,14 +151,14 @@ def test_the_guide_is_the_model_of_the_last_turn(tmp_path: Path) -> None:
     task = task_of(options(tmp_path, train={"guide": "self", "guide_every": 3}), tmp_path)
     rows = torch.arange(15)
     for step in range(7):
-        task.refresh(step)
+        task.data.refresh(step)
         if step % 3 == 0:
             texts = (
-                task.split.pairs.texts("query", task.split.train[:15]),
-                task.split.pairs.texts("doc", task.split.train[:15]),
+                task.data.texts.split.pairs.texts("query", task.data.texts.split.train[:15]),
+                task.data.texts.split.pairs.texts("doc", task.data.texts.split.train[:15]),
             )
-            want = [task.tower.encode(task.tower.features(part)) for part in texts]
-        batch = task.batch(rows, step)
+            want = [task.data.tower.encode(task.data.tower.features(part)) for part in texts]
+        batch = task.data.batch(rows, step)
         for side, vectors in zip((batch.query, batch.doc), want, strict=True):
             torch.testing.assert_close(side.guide, vectors)
         move(task)
@@ -179,13 +181,13 @@ def test_a_cross_encoder_judges_all_negatives(tmp_path: Path, monkeypatch: pytes
     every = options(tmp_path, True, mining={"every": 2, "negatives": 4, "cross_encoder": "x", "relative_margin": None})
     plain = mined(task_of(options(tmp_path, True), tmp_path / "plain"))
     task = task_of(every, tmp_path / "judged")
-    docs = task.split.pairs.texts("doc", task.split.train)
+    docs = task.data.texts.split.pairs.texts("doc", task.data.texts.split.train)
     kept = [[text for text in row if -len(text) <= -len(doc) + 1e-3] for row, doc in zip(plain, docs)]
     assert mined(task) == kept != plain
     reason = "negatives that the cross-encoder scores like answers"
-    assert task.counts()["dropped"][reason] == sum(map(len, plain)) - sum(map(len, kept)) > 0
-    task.refresh(2)
-    queries = task.split.pairs.texts("query", task.split.train)
+    assert task.showcase.facts().counts["dropped"][reason] == sum(map(len, plain)) - sum(map(len, kept)) > 0
+    task.data.refresh(2)
+    queries = task.data.texts.split.pairs.texts("query", task.data.texts.split.train)
     for row, query in zip(mined(task), queries):
         shortest = max(len(doc) for q, doc in zip(queries, docs) if q == query)
         assert all(len(text) >= shortest for text in row)
@@ -193,7 +195,7 @@ def test_a_cross_encoder_judges_all_negatives(tmp_path: Path, monkeypatch: pytes
     assert count == len(set(seen))
     move(task)
     again = task_of(every, tmp_path / "again")
-    again.refresh(2)
+    again.data.refresh(2)
     assert len(seen) == count  # scores are kept by pair
     with pytest.raises(ConfigError, match=r"mining\.cross_encoder judges negatives, and the data has none"):
         task_of(options(tmp_path, mining={"cross_encoder": "x"}), tmp_path / "none")
@@ -226,20 +228,24 @@ def test_a_run_mines_guides_and_keeps_to_its_budget(tmp_path: Path) -> None:
     assert runs[0].document["sample"]["corpus"] == 20 and set(runs[0].document["sample"]["bias"]) == set(
         runs[0].metrics["trained"]
     )
-    assert not list(runs[0].folder.rglob("*.npy"))[1:]  # vectors of the index, and none of the way
+    arrays = {path.name for path in runs[0].folder.rglob("*.npy")}
+    assert arrays == {"vectors.npy", "trained.npy"}  # of the index and of the training queries, and none of the way
 
 
 @pytest.mark.parametrize("validation", [0, 8])
 def test_looks_on_the_way_rank_the_sample(tmp_path: Path, validation: int) -> None:
     task = task_of(options(tmp_path, evaluation={"corpus": 25, "validation": validation}), tmp_path)
-    before = task.judge("validation").ranking
-    assert before.ranked.max() >= 25 and task.sample is not None and len(task.sample.docs) == 25
-    part = task.judge("validation", whole=False).ranking
+    before = task.held_out.judge("validation").ranking
+    assert before.ranked.max() >= 25 and task.held_out.sample is not None and len(task.held_out.sample.docs) == 25
+    part = task.held_out.judge("validation", whole=False).ranking
     assert part.ranked.max() < 25 and len(part.ranked) == (validation or 10)
     for metric, value in part.metrics.items():
-        assert value - before.metrics[metric] == pytest.approx(task.bias[metric]) and value >= before.metrics[metric]
+        assert (
+            value - before.metrics[metric] == pytest.approx(task.held_out.bias[metric])
+            and value >= before.metrics[metric]
+        )
     if validation:
-        assert task.judge("test", whole=False).ranking.ranked.max() >= 25
+        assert task.held_out.judge("test", whole=False).ranking.ranked.max() >= 25
 
 
 def test_a_look_without_a_sample_draws_it(tmp_path: Path) -> None:
@@ -247,8 +253,8 @@ def test_a_look_without_a_sample_draws_it(tmp_path: Path) -> None:
     for asks in (["validation"], []):
         task = task_of(options(tmp_path, evaluation={"corpus": 25, "validation": 8}), tmp_path)
         for part in asks:
-            task.judge(part)
-        verdicts.append(task.judge("validation", whole=False).ranking)
+            task.held_out.judge(part)
+        verdicts.append(task.held_out.judge("validation", whole=False).ranking)
     assert verdicts[0].metrics == verdicts[1].metrics and verdicts[1].ranked.max() < 25
 
 
@@ -257,32 +263,38 @@ def test_each_part_asks_its_own_queries_and_the_corpus_is_embedded_once(
 ) -> None:
     task = task_of(options(tmp_path, evaluation={"validation": 8}), tmp_path)
     counts: list[int] = []
-    vectors = task.vectors
+    vectors = task.data.vectors
 
-    def counted(features: Any, rows: np.ndarray, role: Any = "doc") -> np.ndarray:
+    def counted(rows: np.ndarray, role: Any = "doc") -> np.ndarray:
         counts.append(len(rows))
-        return vectors(features, rows, role)
+        return vectors(rows, role)
 
-    monkeypatch.setattr(task, "vectors", counted)
-    first = [len(task.judge(part).ranking.ranked) for part in ("test", "validation")]
-    assert first == [10, 8] and sorted(counts) == [8, 10, len(task.split.corpus)]
+    monkeypatch.setattr(task.data, "vectors", counted)
+    first = [len(task.held_out.judge(part).ranking.ranked) for part in ("test", "validation")]
+    assert first == [10, 8] and sorted(counts) == [8, 10, len(task.data.texts.split.corpus)]
     move(task)  # nothing but the weights says so
     counts.clear()
-    moved = task.judge("validation").ranking
+    moved = task.held_out.judge("validation").ranking
     fresh = task_of(options(tmp_path, evaluation={"validation": 8}), tmp_path / "other")
     move(fresh)
-    assert sorted(counts) == [8, len(task.split.corpus)]
-    assert moved.ranked.tolist() == fresh.judge("validation").ranking.ranked.tolist()
+    assert sorted(counts) == [8, len(task.data.texts.split.corpus)]
+    assert moved.ranked.tolist() == fresh.held_out.judge("validation").ranking.ranked.tolist()
 
 
 def test_counts_and_first_lines_say_how_the_pairs_are_divided(tmp_path: Path) -> None:
     task = task_of(options(tmp_path, evaluation={"validation": 8}), tmp_path)
-    counts = task.counts()
-    assert (counts["pairs"], counts["queries"], counts["validation"]) == (80, 10, 8) and not task.chooses
-    lost = 80 - counts["train"] - len(task.split.test) - len(task.split.validation)
+    counts = task.showcase.facts().counts
+    assert (counts["pairs"], counts["queries"], counts["validation"]) == (80, 10, 8) and not task.held_out.chooses
+    lost = 80 - counts["train"] - len(task.data.texts.split.test) - len(task.data.texts.split.validation)
     assert sum(counts["dropped"].values()) == lost
-    assert task.lines()[0].startswith(f"80 pairs: {counts['train']} for training, 8 validation and 10 test queries")
-    assert task.lines()[-1] == "8 validation queries are too few to choose by (at least 50): defaults stand"
+    assert (
+        task.showcase.facts()
+        .lines[0]
+        .startswith(f"80 pairs: {counts['train']} for training, 8 validation and 10 test queries")
+    )
+    assert (
+        task.showcase.facts().lines[-1] == "8 validation queries are too few to choose by (at least 50): defaults stand"
+    )
 
 
 def test_a_batch_that_is_too_large_says_what_is_held_out(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ..ranking.compare import Difference
+from ..ranking.showcase import Subject
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|~$-])")
 _PAIR = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}")
@@ -16,63 +16,8 @@ _FENCE = re.compile(r"`{3,}")
 
 
 @dataclass(frozen=True)
-class Labels:
-    """What only people know of a model, for its card.
-
-    Args:
-        title: the heading; None names the kind of model.
-        license: of the model, such as apache-2.0.
-        data_license: of what it was trained on.
-        language: such as en.
-    """
-
-    title: str | None = None
-    license: str | None = None
-    data_license: str | None = None
-    language: str | None = None
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What a model is for, and how it is used."""
-
-    title: str
-    sentence: str
-    use: str  # Python
-    head: Mapping[str, Any]  # of the YAML, as the hub reads it
-
-
-TEXTS = Kind(
-    "A retrieval model",
-    "A text embedding model trained by contrast with Tempera. It opens with sentence-transformers alone.",
-    """from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("path/to/this/folder")
-queries = model.encode_query(["what is asked"], normalize_embeddings=True)
-docs = model.encode_document(["what may answer it"], normalize_embeddings=True)
-print(queries @ docs.T)""",
-    {
-        "library_name": "sentence-transformers",
-        "pipeline_tag": "sentence-similarity",
-        "tags": ["sentence-transformers", "sentence-similarity", "feature-extraction", "tempera"],
-    },
-)
-RECOMMENDER = Kind(
-    "A recommender",
-    "A tower of users, by what they have taken before and what is known of them, and a tower of items, trained by contrast "
-    "with Tempera. It is a part of the run folder that it lies in, which holds the histories and the index of the items.",
-    """import tempera
-
-run = tempera.Run("path/to/the/run")  # the folder around this one
-print(run.recommend(user="an id of a user", k=10))
-print(run.recommend(history=["an id of an item", "a later one"]))""",
-    {"library_name": "tempera", "tags": ["recommendation", "two-tower", "tempera"]},
-)
-
-
-@dataclass(frozen=True)
 class Card:
-    """What a card shows; what is None or empty is said to be unknown or left out.
+    """Hold what a card shows; values that are None or empty are shown as unknown or left out.
 
     `metrics` holds systems, each with its metrics and their intervals; the model's own is called trained.
     """
@@ -81,7 +26,7 @@ class Card:
     data: Mapping[str, str]
     recipe: str  # YAML
     metrics: Mapping[str, Mapping[str, Difference]]
-    kind: Kind = TEXTS
+    subject: Subject
     license: str | None = None
     data_license: str | None = None
     base_model: str | None = None
@@ -92,7 +37,7 @@ def render_card(card: Card) -> str:
     """Markdown behind a YAML head as the Hugging Face hub reads it; all that is shown is escaped."""
     head = {
         "license": card.license or "unknown",
-        **card.kind.head,
+        **card.subject.head,
         "base_model": card.base_model,
         "language": card.language,
     }
@@ -100,9 +45,9 @@ def render_card(card: Card) -> str:
     lines = [f"{key}: {_paired(json.dumps(value))}" for key, value in head.items() if value is not None]
     parts = [
         "\n".join(["---", *lines, "---"]),
-        f"# {_text(card.title or card.kind.title)}",
-        card.kind.sentence,
-        "## Use\n\n" + _fenced(card.kind.use, "python"),
+        f"# {_text(card.title or card.subject.card_title)}",
+        card.subject.sentence,
+        "## Use\n\n" + _fenced(card.subject.use, "python"),
         "## Training data\n\n" + _table(["item", "count"], [[key, value] for key, value in card.data.items()]),
         *(["## Metrics\n\n" + _metrics(card.metrics)] if card.metrics else []),
         "## Recipe\n\n" + _fenced(card.recipe, "yaml"),
@@ -112,7 +57,7 @@ def render_card(card: Card) -> str:
 
 
 def _paired(text: str) -> str:
-    """JSON with the pairs of escapes that stand for one letter as that letter."""
+    """Return JSON in which each pair of escapes for one letter is that letter."""
     return _PAIR.sub(lambda found: json.loads(f'"{found[0]}"'), text)
 
 

@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
 from ..errors import DataError
 from ..io.tables import parquet_table
 from ..io.untrusted import refuse_unsafe
 from ..ranking.nearest import top
+from ..ranking.showcase import Searched
+from ..towers.saved import fingerprint
 from . import approximate
 from .stamp import Stamp
 
@@ -59,6 +62,17 @@ def write_index(folder: Path, vectors: Vectors, documents: pa.Table, stamp: Stam
         }
     )
     _write_documents(folder, table, stamp)
+
+
+def write_searched(folder: Path, searched: Searched) -> None:
+    """Write what the model in a run's folder searches, stamped with that model, and the tables that belong to it."""
+    for name, table in searched.tables.items():
+        parquet.write_table(table, folder / name)
+    for name, array in searched.arrays.items():
+        np.save(folder / name, array, allow_pickle=False)
+    metric = "cosine" if searched.normalised else "dot"
+    stamp = Stamp(fingerprint(folder / "model"), searched.vectors.shape[1], metric, searched.normalised)
+    write_index(folder / "index", searched.vectors, searched.documents, stamp)
 
 
 def _write_documents(folder: Path, table: pa.Table, stamp: Stamp | None) -> None:
@@ -136,8 +150,6 @@ def _parquet(path: Path) -> tuple[pa.Table, Vectors]:
 
 def write_parquet(folder: Path, index: Index) -> None:
     """Write the documents of an exact index with a column `vector` of D floats, as vector databases read them."""
-    import pyarrow.parquet as parquet
-
     vectors = _exact(index)
     column = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(vectors).ravel()), vectors.shape[1])
     table = index.documents.append_column("vector", column)

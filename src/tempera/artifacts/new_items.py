@@ -1,4 +1,4 @@
-"""Items that come after training: into a run as they are, by what is known of them."""
+"""Items that arrive after training: added to a run by their features, without training."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ from ..core.frame import Frame
 from ..errors import DataError
 from ..io.atomic import staged
 from ..io.tables import blocks
+from ..ranking.showcase import Searched
 from ..recommend.encoders import Entities, Id
+from ..recommend.entity_tables import documents_of, entities, with_counts
 from ..recommend.feature_tables import KEY, by_id
 from ..recommend.interactions import USUAL
-from .recommender import ITEMS, Recommender, entities, index_items, opened, write_entities
+from ..recommend.timeline import ITEMS
+from .index import write_searched
+from .recommender import Recommender
 
 
 def add_items(run: Path, path: Path) -> dict[str, Any]:
@@ -41,10 +45,10 @@ def add_items(run: Path, path: Path) -> dict[str, Any]:
         OutputError: a run that cannot be written.
     """
     recommender = Recommender(run)
-    old, dropped = entities(run / "model" / ITEMS), Counter[str]()
+    old, dropped = entities(run / ITEMS), Counter[str]()
     new, ignored = _new(path, recommender, old.table, dropped)
     items = Entities(pa.concat_tables([old.table, new]), np.append(old.count, np.zeros(len(new), np.int64)))
-    tower = opened(recommender.config, recommender.users, items, run / "model" / "model.safetensors")
+    tower = recommender.opened(items)
     index = recommender.index
     if index.stamp is not None:
         index.stamp.refuse_other(recommender.fingerprint, index.folder)
@@ -52,8 +56,7 @@ def add_items(run: Path, path: Path) -> dict[str, Any]:
     vectors = np.concatenate([index.vectors, arrived])
     with staged(run, overwrite=True) as folder:
         shutil.copytree(run, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("index"))
-        write_entities(folder / "model" / ITEMS, items)
-        index_items(folder, items, vectors, tower.normalised)
+        write_searched(folder, Searched(vectors, documents_of(items), tower.normalised, {ITEMS: with_counts(items)}))
     return {
         "run": str(run),
         "added": len(new),
@@ -64,7 +67,7 @@ def add_items(run: Path, path: Path) -> dict[str, Any]:
 
 
 def _new(path: Path, recommender: Recommender, there: pa.Table, dropped: Counter[str]) -> tuple[pa.Table, list[str]]:
-    """Rows of items that a run does not have, in the columns and types of its table; and the columns left out."""
+    """Return the items that a run does not have, in the columns and types of its table, and the columns left out."""
     features = [feature for feature in recommender.options.doc if not isinstance(feature, Id)]
     if not features:
         raise DataError(
@@ -88,7 +91,7 @@ def _new(path: Path, recommender: Recommender, there: pa.Table, dropped: Counter
 
 
 def _cast(table: pa.Table, field: pa.Field, path: Path) -> pa.ChunkedArray | pa.Array:
-    """A column as the run has it; nulls where there is none."""
+    """Return a column in the type that the run has; nulls if the table lacks it."""
     name = KEY if field.name == "id" else field.name
     if name not in table.column_names:
         return pa.nulls(len(table), field.type)

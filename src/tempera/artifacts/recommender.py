@@ -19,30 +19,26 @@ import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load as tensors_of
 
 from .. import config as configuration
 from ..build import Config, build
 from ..core.frame import Events, Frame
 from ..errors import DataError, did_you_mean, one_line
-from ..io.tables import parquet_table, valid
 from ..recommend.encoders import Entities
+from ..recommend.entity_tables import entities, opened, titles_of
 from ..recommend.exportable_users import UserModule
 from ..recommend.features import Features, FeatureTowers
-from .index import Found, Index, write_index, write_parquet
+from ..recommend.timeline import HISTORIES, ITEMS, USERS
+from .index import Found, Index, write_parquet
+from .layout import RunFolder
 from .onnx_users import write_users
-from .run_folder import HISTORIES, RunFolder
-from .stamp import Stamp
 
-USERS, ITEMS = "users.parquet", "items.parquet"
-TITLES = ("title", "name")  # columns that an item is called by
 Codes = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Recommendations:
-    """What a user is recommended, best first; what a reader of it should know stands in `notes`."""
+    """Hold the items recommended to a user, best first, and notes for the reader."""
 
     found: list[Found]
     history: int  # items that stand behind it
@@ -57,7 +53,7 @@ class Recommendations:
 
 
 class Recommender(RunFolder):
-    """The towers of a run with its users, items and histories.
+    """Open a run's towers with its users, items and histories.
 
     Raises:
         DataError: a folder that holds no recommender, or parts of several.
@@ -73,9 +69,9 @@ class Recommender(RunFolder):
         self.config = _configuration(folder / "config.yaml")
         assert isinstance(self.config.tower, Features)
         self.options: Features = self.config.tower
-        self.users = _texts(entities(folder / "model" / USERS), "")  # the last is one whom the run does not know
-        self.items = _texts(entities(folder / "model" / ITEMS))
-        self.tower = opened(self.config, self.users, self.items, folder / "model" / "model.safetensors")
+        self.users = _texts(entities(folder / USERS), "")  # the last is one whom the run does not know
+        self.items = _texts(entities(folder / ITEMS))
+        self.tower = self.opened(self.items)
 
     def _refuse_other(self) -> None:
         if (self.folder / "model" / "modules.json").is_file():
@@ -86,9 +82,14 @@ class Recommender(RunFolder):
         if not self.recommends:
             raise DataError(f"{self.folder} is not a run of a recommender: {HISTORIES} is missing")
 
+    def opened(self, items: Entities) -> FeatureTowers:
+        """Return the saved towers, for the run's users and these items."""
+        normalised = self.config.similarity.name == "cosine"
+        return opened(self.options, normalised, self.users, items, self.folder / "model" / "model.safetensors")
+
     @cached_property
     def item_ids(self) -> pa.ChunkedArray:
-        """As texts, [i]."""
+        """Ids of the items as texts, [i]."""
         return self.items.table["id"].cast(pa.large_string())
 
     def recommend(
@@ -100,7 +101,7 @@ class Recommender(RunFolder):
         index: Path | None = None,
         elapsed: float = 0.0,
     ) -> Recommendations:
-        """The k items that suit a user best, or a history, or a user with another history than the run knows.
+        """Return the k best items for a user, for a history, or for a user with another history than the run knows.
 
         Args:
             user: an id; one that the run does not know has the vector of unknown users.
@@ -113,9 +114,9 @@ class Recommender(RunFolder):
             DataError: neither user nor history, an item that is not in the run, an index of another model.
         """
         if user is None and history is None:
-            raise DataError("nobody is asked for: give a user, a history, or both")
+            raise DataError("give a user, a history, or both")
         if k < 1:
-            raise DataError(f"k is {k}, and at least 1 item is to be found")
+            raise DataError(f"k is {k}, but at least 1 item has to be returned")
         code = None if user is None else _place(self.users.table["id"], str(user))
         taken = self.past(code) if history is None else self.codes([str(item) for item in history])
         notes = () if user is None or code is not None else (_unknown(user, history),)
@@ -127,7 +128,7 @@ class Recommender(RunFolder):
         return Recommendations(hits, len(taken), notes)
 
     def past(self, user: int | None) -> Codes:
-        """Codes of all that a user has taken, the latest last; none for an unknown one."""
+        """Return the codes of all items that a user has taken, the latest last; none for an unknown user."""
         if user is None:
             return np.empty(0, np.int64)
         name = self.users.table["id"][user]
@@ -141,7 +142,7 @@ class Recommender(RunFolder):
         return taken
 
     def codes(self, ids: Sequence[str]) -> Codes:
-        """Codes of items.
+        """Return the codes of items.
 
         Raises:
             DataError: ids that are not in the run.
@@ -155,7 +156,7 @@ class Recommender(RunFolder):
         return found
 
     def _titled(self, text: str) -> str:
-        """The item that is called so, as a question."""
+        """Return the item with a similar title, as a question."""
         titles = [title.lower() for title in titles_of(self.items.table)]
         near = did_you_mean(text.lower(), titles).removeprefix(" Did you mean ").removesuffix("?")
         return f" Did you mean {self.item_ids[titles.index(near)]} ({near})?" if near else ""
@@ -197,95 +198,16 @@ class Recommender(RunFolder):
         return {"largest_difference": worst, "items": len(self.items.table), "tried_on": len(histories)}
 
 
-def entities(path: Path) -> Entities:
-    """Users or items of a run.
-
-    Raises:
-        DataError: no such file, or one of another form.
-    """
-    try:
-        table = parquet_table(path)
-        if "id" not in table.column_names:  # names that are no text raise a ValueError here
-            raise DataError(f"{path} is not readable: it has no column id")
-        valid(table, str(path))
-        count = table.column(table.num_columns - 1).to_numpy().astype(np.int64)
-        return Entities(table.remove_column(table.num_columns - 1), count)
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing: the run is not whole") from None
-    except (OSError, pa.ArrowException, ValueError, IndexError) as error:
-        raise DataError(f"{path} is not readable: {str(error).splitlines()[0]}") from None
-
-
-def write_entities(path: Path, known: Entities) -> None:
-    """What `entities` reads."""
-    parquet.write_table(known.table.append_column("count", pa.array(known.count)), path)
-
-
-def index_items(folder: Path, items: Entities, vectors: NDArray[np.float32], normalised: bool) -> None:
-    """Write the index of a run's items, [i, D], with the stamp of the model that lies in the run."""
-    stamp = Stamp(RunFolder(folder).fingerprint, vectors.shape[1], "cosine" if normalised else "dot", normalised)
-    titles = pa.array(titles_of(items.table), pa.large_string())
-    none = pa.array([""] * len(titles), pa.large_string())
-    ids = items.table["id"].cast(pa.string())
-    write_index(
-        folder / "index", vectors, pa.table({"doc_id": ids, "name": titles, "place": none, "doc": titles}), stamp
-    )
-
-
 def _texts(known: Entities, *others: str) -> Entities:
-    """With ids as texts, and others behind them that nothing else is known of."""
+    """Return entities with their ids as texts, followed by others without features."""
     table, text = known.table, pa.large_string()
     table = table.set_column(table.column_names.index("id"), "id", table["id"].cast(text))
     new = {field.name: pa.nulls(len(others), field.type) for field in table.schema} | {"id": pa.array(others, text)}
     return Entities(pa.concat_tables([table, pa.table(new)]), np.append(known.count, [0] * len(others)))
 
 
-def opened(config: Config, users: Entities, items: Entities, weights: Path) -> FeatureTowers:
-    """The towers for these users and items, with saved weights.
-
-    Raises:
-        DataError: weights that are of other towers, or no weights.
-    """
-    assert isinstance(config.tower, Features)
-    try:
-        tower = config.tower.build(users, items)
-        tower.load_state_dict(tensors_of(weights.read_bytes()))
-    except DataError as error:
-        raise DataError(f"the tables in {weights.parent} do not fit the run's config.yaml: {error}") from None
-    except FileNotFoundError:
-        raise DataError(f"{weights} is missing: the run is not whole") from None
-    except (RuntimeError, SafetensorError) as error:
-        what = str(error).strip().splitlines()[-1].strip()
-        raise DataError(f"{weights} does not fit the run's config.yaml and the tables beside it: {what}") from None
-    tower.normalised = config.similarity.name == "cosine"
-    tower.eval()
-    return tower
-
-
-def called(table: pa.Table) -> pa.ChunkedArray:
-    """What items are called: a title or a name if there is one, else their ids.
-
-    Raises:
-        DataError: titles or names that are no texts.
-    """
-    return pc.coalesce(*(_as_text(table, name) for name in (*TITLES, "id") if name in table.column_names))
-
-
-def _as_text(table: pa.Table, name: str) -> pa.ChunkedArray:
-    try:
-        return table[name].cast(pa.large_string())
-    except pa.ArrowNotImplementedError:
-        raise DataError(f"items are called by their column {name}, which is {table[name].type}: rename it") from None
-
-
-def titles_of(table: pa.Table) -> list[str]:
-    """`called` as a list."""
-    titles: list[str] = called(table).to_pylist()
-    return titles
-
-
 def _histories(path: Path, name: pa.Scalar) -> pa.Array:
-    """What a user has taken; of the other users only their part of the file is read."""
+    """Return the items that a user has taken; only the part of the file with that user is read in full."""
     with parquet.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
             ids = file.read_row_group(group, ["id"], use_threads=False)["id"].cast(pa.large_string())
@@ -297,7 +219,7 @@ def _histories(path: Path, name: pa.Scalar) -> pa.Array:
 
 
 def _configuration(path: Path) -> Config:
-    """The sections of a run's configuration that its towers are made by."""
+    """Read the sections of a run's configuration that define its towers."""
     if not path.is_file():
         raise DataError(f"{path} is missing: the run is not whole")
     options = configuration.load(path)
@@ -309,7 +231,7 @@ def _configuration(path: Path) -> Config:
 
 
 def _place(ids: pa.ChunkedArray, name: str) -> int | None:
-    """Where an id stands."""
+    """Return the position of an id; None if it is absent."""
     at = pc.index(ids, pa.scalar(name, ids.type)).as_py() if name else -1
     return None if at < 0 else int(at)
 

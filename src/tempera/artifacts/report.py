@@ -4,62 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..ranking.compare import Difference
+from ..ranking.showcase import Example, Subject
 from ..ranking.spread import Spread
+from ..ranking.verdict import MAIN, main_metric
 from .pictures import Records, Scores, label, number, pictures
-from .report_tables import Table
-
-_MAIN = "ndcg@10"
+from .report_tables import ReportTable
 
 
 @dataclass(frozen=True)
-class Hit:
-    """A document that was found."""
-
-    name: str
-    place: str
-    score: float
-    relevant: bool
-
-
-@dataclass(frozen=True)
-class Example:
-    """A held-out query and what the trained system answers; a rank counts from 1 and is None below the first 100."""
-
-    query: str
-    answers: tuple[str, ...]  # names of what is right
-    hits: tuple[Hit, ...]  # the trained system's first ones
-    baseline_rank: int | None  # of the rival's first right answer
-    rank: int | None  # of the trained system's first right answer
-
-
-FACTS = {
-    "pairs": "pairs found",
-    "train": "pairs trained on",
-    "validation": "validation queries",
-    "queries": "test queries",
-    "corpus": "documents ranked",
-}
-
-
-@dataclass(frozen=True)
-class Words:
-    """What a page calls its subject."""
-
-    title: str = "Tempera run"
-    facts: Mapping[str, str] = field(default_factory=lambda: FACTS)  # names of the counts of the data
-    examples: str = "Held-out queries and what was found"
-    right: str = "Right"
-    random: str = "a query with a random document, blue with its own"
-    whole: str = ""  # what the systems' table is about, where there are others
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a page shows; what is empty or None is left out of it."""
+class RunReport:
+    """Hold what a page shows; values that are empty or None are left out."""
 
     facts: Mapping[str, str]
     systems: Mapping[str, Scores]  # metrics of "trained" and of what it is compared with, in the order of display
@@ -68,18 +26,18 @@ class Report:
     spreads: Mapping[str, Spread]
     examples: Sequence[Example]
     config: str  # YAML
+    subject: Subject
     rival: str | None = "bm25"  # the system that is compared with most, where it is one of the systems
-    words: Words = Words()
-    tables: Sequence[Table] = ()
+    tables: Sequence[ReportTable] = ()
     alarms: Sequence[str] = ()
 
     @property
     def against(self) -> str | None:
-        """The rival, where there is one."""
+        """The rival if it is among the systems."""
         return self.rival if self.rival in self.systems else None
 
 
-def render(report: Report) -> str:
+def render(report: RunReport) -> str:
     """One self-contained HTML document; all that is shown is escaped, pictures are SVG inside it."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
@@ -92,7 +50,7 @@ def render(report: Report) -> str:
     return page.get_template("report.html.j2").render(
         report=report,
         headline=headline(report),
-        main=_main(report),
+        main=main_metric(report.systems["trained"]),
         metrics=metrics,
         kinds={name.partition("@")[0] for name in metrics},
         best={name: max(s[name] for s in report.systems.values() if name in s) for name in metrics},
@@ -104,25 +62,20 @@ def render(report: Report) -> str:
     )
 
 
-def headline(report: Report) -> str:
-    """The main result in a sentence: nDCG@10, or else the first metric, against the rival and the untrained model."""
-    metric = _main(report)
+def headline(report: RunReport) -> str:
+    """Return the main result in a sentence: the main metric, compared with the rival and the untrained model."""
+    metric = main_metric(report.systems["trained"])
     scores = {name: values[metric] for name, values in report.systems.items() if metric in values}
     ours, parts = scores["trained"], []
     if report.rival in scores:
         parts.append(_against(ours, scores[report.rival], label(report.rival)))
-        if metric == _MAIN and (d := report.difference) is not None:
+        if metric == MAIN and (d := report.difference) is not None:
             doubt = "which may be chance: " if d.low <= 0 <= d.high else ""
             share = f"{100 * d.confidence:g} %"
             parts[0] += f" ({doubt}{share} interval of the difference {number(d.low)} to {number(d.high)})"
     if "untrained" in scores:
         parts.append(_against(ours, scores["untrained"], "the untrained model"))
     return f"{label(metric)} {number(ours)}" + (f": {', '.join(parts)}" if parts else "")
-
-
-def _main(report: Report) -> str:
-    trained = report.systems["trained"]
-    return _MAIN if _MAIN in trained else next(iter(trained))
 
 
 def _against(ours: float, theirs: float, name: str) -> str:

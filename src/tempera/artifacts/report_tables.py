@@ -12,21 +12,24 @@ _OURS = "trained"
 
 
 @dataclass(frozen=True)
-class Table:
-    """Rows below a head, in sections that may have a heading; the first cell of a row is its name."""
+class ReportTable:
+    """Hold rows below a head, in sections that may have a heading; the first cell of a row is its name."""
 
     title: str
     head: Row
     sections: Mapping[str, Sequence[Row]]
 
 
-def tables(document: Mapping[str, Any]) -> list[Table]:
+def tables(document: Mapping[str, Any]) -> list[ReportTable]:
     """Systems by protocol, the trained one by tier and by length of history, what lists hold, and items never trained on.
 
     Args:
-        document: with `protocols`, each system's protocols as `Recommended.json` gives them, and `cold` if there is one.
+        document: of a recommender with `protocols`, each system's protocols as `Recommended.json` gives them, and `cold` if
+            there is one; of others there is no table.
     """
-    protocols: Mapping[str, Mapping[str, Any]] = document["protocols"]
+    protocols: Mapping[str, Mapping[str, Any]] = document.get("protocols", {})
+    if not protocols:
+        return []
     order = sorted(protocols, key=lambda system: system == _OURS)  # the last
     found = []
     for name, ours in protocols[_OURS].items():
@@ -36,7 +39,7 @@ def tables(document: Mapping[str, Any]) -> list[Table]:
     return found if cold is None else [*found, _cold(cold)]
 
 
-def _systems(name: str, ours: Any, systems: Mapping[str, Any]) -> Table:
+def _systems(name: str, ours: Any, systems: Mapping[str, Any]) -> ReportTable:
     metrics = list(ours["rows"][0]["metrics"])
     sections = {
         text: [
@@ -47,20 +50,20 @@ def _systems(name: str, ours: Any, systems: Mapping[str, Any]) -> Table:
         ]
         for seen, text in SEEN.items()
     }
-    return Table(f"{name}: {ours['queries']:,} queries, {ours['items']:,} items", ("", *metrics), sections)
+    return ReportTable(f"{name}: {ours['queries']:,} queries, {ours['items']:,} items", ("", *metrics), sections)
 
 
-def _parts(name: str, ours: Any) -> Table:
+def _parts(name: str, ours: Any) -> ReportTable:
     rows = [row for row in ours["rows"] if row["seen"] == "excluded"]
     cells = [
         (row["which"], f"{row['queries']:,}", *(_with_interval(found) for found in row["metrics"].values()))
         for row in rows
     ]
     title = f"{name}, {_OURS}, {SEEN['excluded']}: by tier of the item and length of the history, with 95 % intervals"
-    return Table(title, ("", "queries", *rows[0]["metrics"]), {"": cells})
+    return ReportTable(title, ("", "queries", *rows[0]["metrics"]), {"": cells})
 
 
-def _lists(name: str, ours: Any, systems: Mapping[str, Any]) -> Table:
+def _lists(name: str, ours: Any, systems: Mapping[str, Any]) -> ReportTable:
     parts = ("head", "middle", "tail", "novelty", "coverage", "gini")
     cells = [
         (system, *(_number(_mean(found["lists"][part])) for part in parts))
@@ -68,15 +71,15 @@ def _lists(name: str, ours: Any, systems: Mapping[str, Any]) -> Table:
         if found["lists"]
     ]
     title = f"{name}: what lists of {ours['depth']} hold: shares by tier, novelty in bits, catalogue shown, inequality"
-    return Table(title, ("", *parts), {"": cells})
+    return ReportTable(title, ("", *parts), {"": cells})
 
 
-def _cold(cold: Mapping[str, Any]) -> Table:
+def _cold(cold: Mapping[str, Any]) -> ReportTable:
     systems: Mapping[str, Mapping[str, Any]] = cold["systems"]
     metrics, ordered = list(systems[_OURS]), sorted(systems.items(), key=lambda item: item[0] == _OURS)
     cells = [(system, *(_with_interval(found[name]) for name in metrics)) for system, found in ordered]
     title = f"items never trained on: {cold['queries']:,} queries, ranked among {cold['items']:,} such items"
-    return Table(title, ("", *metrics), {"": cells})
+    return ReportTable(title, ("", *metrics), {"": cells})
 
 
 def _mean(value: Any) -> float:
@@ -94,7 +97,7 @@ def _number(value: float) -> str:
 
 
 def _with_interval(found: Mapping[str, float]) -> str:
-    """A mean and half the width of its interval.
+    """Return a mean with half the width of its interval.
 
     >>> _with_interval({"mean": 0.27368, "low": 0.262, "high": 0.2849})
     '0.274±0.011'

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,6 +15,17 @@ from ..core.batch import Batch, Role, Side
 from ..core.corrections import expected_logq
 from ..core.ragged import Ragged, from_lengths
 from ..errors import ConfigError
+
+
+class Sampler(Protocol):
+    """Choose which rows stand in which batch."""
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Full batches in one pass over the data."""
+
+    def __call__(self, first: int, last: int) -> Iterator[Tensor]:
+        """Yield the rows of the batches first, first + 1, ... last - 1 of the whole run, without drawing those before."""
 
 
 @dataclass(frozen=True)

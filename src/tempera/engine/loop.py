@@ -24,6 +24,7 @@ from .optim import ForTables, Schedule, adam, clip, rate, total_norm
 from .shards import ONE_PROCESS
 from .step import Loss, Towers, step
 
+SELF = "self"  # the guide that is the model in training
 _LEAST_SCALE = 2.0**-14  # of gradients in fp16; below it they would not be too small for it, but too large
 
 
@@ -67,6 +68,9 @@ class Training:
         evaluations: how often the held-out queries are asked during training.
         report_to: trackers that get the numbers of log.jsonl as they are written, by Accelerate: tensorboard, wandb, mlflow,
             trackio. Their files stand in OUTPUT.trackers. Sweeps and tunings have tables of their own and tell none.
+        keep_best: save the weights of the look at which validation was best; the untrained model is a candidate. If it is false, or
+            validation asks too few queries to choose by, the weights of the last step are saved.
+        patience: end training when validation has not risen for this many looks; None takes every step.
         save_steps: number of steps between checkpoints; None writes one every ten minutes. They stay in OUTPUT.checkpoints,
             beside the run, until it has ended.
         save_total_limit: number of the latest checkpoints to keep.
@@ -100,9 +104,16 @@ class Training:
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     evaluations: Annotated[int, Field(ge=0)] = 4
     report_to: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ()
+    keep_best: bool = True
+    patience: Annotated[int, Field(gt=0)] | None = None
     save_steps: Annotated[int, Field(gt=0)] | None = None
     save_total_limit: Annotated[int, Field(gt=0)] = 1
     skip_non_finite: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def guide_period(self) -> int | None:
+        """Steps after which the guide reads all texts again; None if it is not the model in training."""
+        return self.guide_every if self.guide == SELF else None
 
     def steps(self, batches_per_epoch: int) -> int:
         """Optimiser steps of the run."""
@@ -153,65 +164,76 @@ def begin(towers: Towers, objective: Loss, options: Training, devices: Devices |
         options.table_optimizer,
         options.table_learning_rate,
     )
-    return State(modules, optimizer, devices.scaler(), options.cached(devices), group=devices.group)
+    scaler = devices.scaler()
+    scaler.scale(torch.zeros((), device=devices.group.device))  # a scaler has no scale before its first use
+    return State(modules, optimizer, scaler, options.cached(devices), group=devices.group)
 
 
 def train(
     state: State, batches: Iterable[Batch[Any]], steps: int, options: Training, devices: Devices | None = None
 ) -> Iterator[Progress]:
-    """Take the steps from `state.step` to `steps`, each with `gradient_accumulation_steps` batches.
+    """Take the steps from `state.step` to `steps`, each with `gradient_accumulation_steps` batches; see `take`.
 
     Args:
-        state: what the run has come to; moves on with every step, and may be saved between two of them.
         batches: this process's rows, from the first batch of step `state.step` on.
+    """
+    rows = iter(batches)
+    for _ in range(state.step, steps):
+        yield take(state, islice(rows, options.gradient_accumulation_steps), steps, options, devices)
+
+
+def take(
+    state: State, batches: Iterable[Batch[Any]], steps: int, options: Training, devices: Devices | None = None
+) -> Progress:
+    """Take one optimiser step of `steps`, by the mean gradient of some batches.
+
+    Args:
+        state: what the run has come to; moves on by the step, and may be saved between two of them.
+        batches: this process's rows; they are drawn within the step.
 
     Raises:
         NotFinite: a loss or a gradient, `skip_non_finite` steps before it included.
     """
+    start, i = time.perf_counter(), state.step
     devices = devices or Devices()
     group, optimizer, scaler = devices.group, state.optimizer, state.scaler
     towers: Any = state.modules["towers"]
     objective: Any = state.modules["objective"]
     parameters = [p for p in state.modules.parameters() if p.requires_grad]
     state.modules.train()
-    scaler.scale(torch.zeros((), device=group.device))  # a scaler has no scale before its first use
-    rows = iter(batches)
-    for i in range(state.step, steps):
-        start = time.perf_counter()
+    reseed(seed_of(options.seed, i, group.rank), group.device)
+    several = list(batches)
+    share = rate(i, steps, options.warmup_ratio, options.lr_scheduler_type)
+    for each in optimizer.param_groups:
+        each["lr"] = each["initial_lr"] * share
+    objective.temperature.advance(i / max(1, steps - 1))
+    optimizer.zero_grad()
+    scale = scaler.get_scale() / len(several)
+    loss = sum(step(towers, objective, batch, state.cache, group, scale) for batch in several) / len(several)
+    group.add_up(parameters)
+    scaler.unscale_(optimizer)
+    norm = total_norm(parameters, group)
+    length = float(norm)
+    # The scaler leaves such a step out and lowers its scale, which helps as long as there is one to lower.
+    overflow = scaler.is_enabled() and not math.isfinite(length) and scaler.get_scale() > _LEAST_SCALE
+    fault = None
+    if not math.isfinite(loss) or not (overflow or math.isfinite(length)):
         reseed(seed_of(options.seed, i, group.rank), group.device)
-        several = list(islice(rows, options.gradient_accumulation_steps))
-        share = rate(i, steps, options.warmup_ratio, options.lr_scheduler_type)
-        for each in optimizer.param_groups:
-            each["lr"] = each["initial_lr"] * share
-        objective.temperature.advance(i / max(1, steps - 1))
-        optimizer.zero_grad()
-        scale = scaler.get_scale() / len(several)
-        loss = sum(step(towers, objective, batch, state.cache, group, scale) for batch in several) / len(several)
-        group.add_up(parameters)
-        scaler.unscale_(optimizer)
-        norm = total_norm(parameters, group)
-        length = float(norm)
-        # The scaler leaves such a step out and lowers its scale, which helps as long as there is one to lower.
-        overflow = scaler.is_enabled() and not math.isfinite(length) and scaler.get_scale() > _LEAST_SCALE
-        fault = None
-        if not math.isfinite(loss) or not (overflow or math.isfinite(length)):
-            reseed(seed_of(options.seed, i, group.rank), group.device)
-            what = "gradient" if math.isfinite(loss) else "loss"
-            fault = trace(state, several, what, devices)
-            state.left_out += 1
-            if state.left_out > options.skip_non_finite:
-                raise NotFinite(fault)
-        else:
-            state.left_out = 0
-            if options.max_grad_norm is not None:
-                clip(parameters, norm, options.max_grad_norm)
-            scaler.step(optimizer)
-        scaler.update()
-        state.step = i + 1
-        seconds = time.perf_counter() - start
-        dial = objective.temperature.value
-        rate_now = options.learning_rate * share
-        yield Progress(i + 1, steps, loss, dial, rate_now, None if overflow else length, seconds, fault)
+        what = "gradient" if math.isfinite(loss) else "loss"
+        fault = trace(state, several, what, devices)
+        state.left_out += 1
+        if state.left_out > options.skip_non_finite:
+            raise NotFinite(fault)
+    else:
+        state.left_out = 0
+        if options.max_grad_norm is not None:
+            clip(parameters, norm, options.max_grad_norm)
+        scaler.step(optimizer)
+    scaler.update()
+    state.step = i + 1
+    seconds = time.perf_counter() - start
+    dial, rate_now = objective.temperature.value, options.learning_rate * share
+    return Progress(i + 1, steps, loss, dial, rate_now, None if overflow else length, seconds, fault)
 
 
 def seed_of(seed: int, step: int, rank: int) -> int:

@@ -1,1 +1,1 @@
-"""The same objectives in other libraries' training."""
+"""Tempera's objectives in the trainers of other libraries."""

@@ -1,4 +1,4 @@
-"""BibTeX of the methods that an objective puts together."""
+"""BibTeX of the methods that an objective combines."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _OF_PARTS = {
 
 
 def citations(objective: Objective, matryoshka: bool = False) -> str:
-    """Of the softmax, the gradient cache, and each part that has a paper."""
+    """Return the BibTeX of the softmax, of gradient caching, and of each part that has a paper."""
     parts = [text for kind, text in _OF_PARTS.items() if any(type(p) is kind for p in _parts(objective))]
     return "\n\n".join([_INFO_NCE, _CACHE, *([_MATRYOSHKA] if matryoshka else []), *parts])
 

@@ -1,4 +1,4 @@
-"""Any objective as a loss for sentence-transformers' trainer, gradient caching inside.
+"""Any objective as a loss for sentence-transformers' trainer, with gradient caching built in.
 
     loss = ContrastiveLoss(model, mnr(temperature=Temperature(0.05, learnable=True)))
     SentenceTransformerTrainer(model=model, train_dataset=pairs, loss=loss, callbacks=[ObjectiveState(loss)]).train()
@@ -62,21 +62,22 @@ class ContrastiveLoss(nn.Module):
     An objective that learns its temperature, follows a schedule or has a memory needs `ObjectiveState` in the trainer.
 
     Args:
-        model: is trained.
+        model: the model to train.
         objective: a preset or any composition; None is `mnr()`.
-        guide: a model whose vectors `Guided` masks compare.
+        guide: a model whose vectors the `Guided` masks compare.
         labels: what a column of labels means: "weight" is how much a row counts; "id" names its document, so that rows of
-            one label are no negatives with `SameId` and positives with `numerator`; "ignore". None refuses such a column.
-        gather_across_devices: take negatives from all processes, and return the loss of all their rows. In one step all
-            processes have the same loss: give several data sets one.
-        cache: "auto" keeps what fits `cache_memory`, and embeds the rest again; "never" keeps all, "always" nothing.
+            one label are no negatives with `SameId` and are positives with `numerator`; "ignore" does not read it. None
+            refuses such a column.
+        gather_across_devices: take negatives from all processes, and return the loss of all their rows. All processes must
+            then use the same loss in a step: give several data sets one.
+        cache: "auto" keeps the graphs that fit `cache_memory` and embeds the rest again; "never" keeps all, "always" none.
         cache_memory: bytes for kept graphs, or up to 1 a share of what is free; None is 4 GiB on a CPU, 0.8 on a GPU.
         micro_batch_tokens: most tokens that are embedded together, padding counted; None is chosen by the memory.
 
     Raises:
-        ConfigError: a model, or a wrapper around it, that cannot be trained like this.
-        DataError: columns that are no query and document, or lack what a part of the objective needs.
-        TemperaError: a loss that is not finite.
+        ConfigError: the model, or a wrapper around it, cannot be trained with this loss.
+        DataError: the columns are not a query and a document, or lack data that a part of the objective needs.
+        TemperaError: the loss is not finite.
 
     >>> from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
     >>> model = SentenceTransformer("runs/first/model")
@@ -109,7 +110,7 @@ class ContrastiveLoss(nn.Module):
         self._caches: dict[bool, Cache] = {}
 
     def forward(self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None = None) -> Tensor:
-        """The weighted mean of all rows' losses, a scalar; its gradient goes through the model when it is asked for."""
+        """Return the weighted mean of all rows' losses, a scalar; `backward` takes its gradient through the model."""
         training = torch.is_grad_enabled()
         model = self._unwrapped()
         if training:
@@ -118,8 +119,8 @@ class ContrastiveLoss(nn.Module):
         world = _world(self._device)
         if training and not world.alike(self._number):
             raise ConfigError(
-                "processes have come to different losses in one step, whose gradients cannot be put together: give all data "
-                "sets one ContrastiveLoss, or train in one process"
+                "the processes use different losses in the same step, so that their gradients cannot be averaged: give all "
+                "data sets one ContrastiveLoss, or train in one process"
             )
         group = world if self.gather_across_devices else ALONE
         embedded = self._cache(towers).embed(towers, batch, group)
@@ -140,16 +141,16 @@ class ContrastiveLoss(nn.Module):
 
     @property
     def temperature(self) -> float:
-        """Of the softmax, now."""
+        """Return the current temperature of the softmax."""
         return self._dial.value
 
     @property
     def citation(self) -> str:
-        """BibTeX of the methods that are put together here."""
+        """Return the BibTeX of the methods that this loss combines."""
         return citations(self._parts, matryoshka=self._parts is not self.objective)
 
     def get_config_dict(self) -> dict[str, Any]:
-        """What a model card tells."""
+        """Return the settings that sentence-transformers writes into a model card."""
         parts, dial = self._parts, self._dial
         config: dict[str, Any] = {
             "similarity": parts.similarity.name,
@@ -172,7 +173,7 @@ class ContrastiveLoss(nn.Module):
 
     @property
     def calculate_loss(self) -> Any:
-        """What sentence-transformers' own wrappers around a loss take hold of; there is nothing to hold.
+        """Refuse sentence-transformers' wrappers around a loss, which call this method.
 
         Raises:
             ConfigError: always.
@@ -184,7 +185,7 @@ class ContrastiveLoss(nn.Module):
 
     @property
     def uses_gradient_cache(self) -> bool:
-        """Tells sentence-transformers that the model is called again in the backward pass."""
+        """Tell sentence-transformers that the model is called again in the backward pass."""
         return True
 
     @property
@@ -200,19 +201,19 @@ class ContrastiveLoss(nn.Module):
         return next(self.model.parameters()).device
 
     def _unwrapped(self) -> SentenceTransformer:
-        """The model without the trainer's wrapper."""
+        """Return the model without the trainer's wrapper."""
         from sentence_transformers import SentenceTransformer
 
         model = self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
         if not isinstance(model, SentenceTransformer):
             raise ConfigError(
                 f"ContrastiveLoss trains a SentenceTransformer, alone or in DistributedDataParallel, not a "
-                f"{type(model).__name__}: launch one process a GPU (torchrun), and call model.compile(dynamic=True) "
+                f"{type(model).__name__}: launch one process for each GPU (torchrun), and call model.compile(dynamic=True) "
                 "instead of torch_compile=True"
             )
         if any(map(is_divided, model.parameters())):
             raise ConfigError(
-                "ContrastiveLoss does not train divided models (FSDP): `tempera train` does, see train.fsdp"
+                "ContrastiveLoss does not train models sharded by FSDP: use `tempera train` with train.fsdp=true"
             )
         alone = not isinstance(self.model, DistributedDataParallel)
         if torch.is_grad_enabled() and alone and _world(self._device).size > 1:
@@ -226,7 +227,7 @@ class ContrastiveLoss(nn.Module):
         stateful = dial.learnable or dial.final is not None or self._parts.memory is not None
         if stateful and not self.saved and model.model_card_data.all_hyperparameters:  # which a trainer leaves there
             raise ConfigError(
-                "this objective changes while it trains, and the trainer's checkpoints hold the model only: give it "
+                "this objective has a state of its own, which the trainer's checkpoints do not hold: give the trainer "
                 "callbacks=[ObjectiveState(loss)]"
             )
 
@@ -238,7 +239,7 @@ class ContrastiveLoss(nn.Module):
         return self._reader.read(columns, labels)
 
     def _cache(self, towers: Towers) -> Cache:
-        """How this batch is embedded: with the autocast of now, and without graphs when nothing is to be learned."""
+        """Return the cache that embeds this batch, with the current autocast, and without graphs outside training."""
         training = torch.is_grad_enabled()
         if training not in self._caches:
             mode = self.cache if training else "always"
@@ -253,19 +254,19 @@ class ContrastiveLoss(nn.Module):
         return cache
 
     def _propagate(self, batch: Batch[Tensor], shares: Tensor) -> tuple[Tensor, list[tuple[nn.Parameter, Tensor]]]:
-        """Losses, [b], and the gradient of what the objective learns, which waits for the backward pass."""
+        """Return the losses, [b], and the gradients of the objective's parameters, kept for the backward pass."""
         learned = [p for p in self.objective.parameters() if p.requires_grad]
         earlier = [p.grad for p in learned]
         for p in learned:
             p.grad = None
         losses = self.objective.propagate(batch, shares)
-        found = [(p, p.grad) for p in learned if p.grad is not None]
+        gradients = [(p, p.grad) for p in learned if p.grad is not None]
         for p, grad in zip(learned, earlier, strict=True):
             p.grad = grad
-        return losses, found
+        return losses, gradients
 
     def _backward(self, passed: _Passed, world: Group, factor: Tensor) -> None:
-        """Through the model and to the temperature, with the factor by which the loss was multiplied."""
+        """Propagate to the model and the temperature, times the factor by which the loss was multiplied."""
         passed.embedded.backward({role: grad * (factor * passed.shared) for role, grad in passed.home.items()})
         for parameter, grad in passed.dial:
             earlier, parameter.grad = parameter.grad, grad * (factor * passed.shared)
@@ -277,13 +278,13 @@ class ContrastiveLoss(nn.Module):
 
 
 class ObjectiveState(TrainerCallback, ExportableState):
-    """Keeps what an objective has learned in the trainer's checkpoints (`trainer_state.json`), and moves its schedule on.
+    """Saves the state of an objective in the trainer's checkpoints (`trainer_state.json`), and advances its schedule.
 
     Args:
-        loss: what the trainer is given as `loss`: a `ContrastiveLoss`, or several by the names of data sets, among others.
+        loss: the `loss` of the trainer: a `ContrastiveLoss`, or a mapping from names of data sets to losses.
 
     Raises:
-        ConfigError: a checkpoint to resume from that does not hold the objective.
+        ConfigError: the checkpoint to resume from does not hold the objective.
 
     >>> from sentence_transformers import SentenceTransformer
     >>> loss = ContrastiveLoss(SentenceTransformer("runs/first/model"), mnr(Temperature(0.05, learnable=True)))
@@ -298,12 +299,12 @@ class ObjectiveState(TrainerCallback, ExportableState):
         self.losses = {name: each for name, each in named.items() if isinstance(each, ContrastiveLoss)}
 
     def state(self) -> dict[str, Any]:
-        """Tensors as safetensors in base64."""
+        """Return the objective's tensors as safetensors in base64."""
         states = {name: safetensors.torch.save(loss.objective.state_dict()) for name, loss in self.losses.items()}
         return {"args": {}, "attributes": {name: base64.b64encode(kept).decode() for name, kept in states.items()}}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Restore what a checkpoint holds."""
+        """Restore the objective from the checkpoint that the trainer resumes from."""
         kept = state.stateful_callbacks.get(type(self).__name__, {}).get("attributes", {})
         for name, loss in self.losses.items():
             loss.saved = True
@@ -313,12 +314,12 @@ class ObjectiveState(TrainerCallback, ExportableState):
                 loss.objective.load_state_dict({key: tensor.to(device) for key, tensor in tensors.items()})
             elif state.global_step:
                 raise ConfigError(
-                    f"the checkpoint of step {state.global_step} holds no objective, since ObjectiveState was not there "
-                    "when it was written: start anew"
+                    f"the checkpoint of step {state.global_step} holds no objective, because it was written without "
+                    "ObjectiveState: start a new run"
                 )
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Move schedules on."""
+        """Advance the schedules of the temperatures."""
         for loss in self.losses.values():
             loss.objective.temperature.advance(state.global_step / max(1, state.max_steps - 1))
 
@@ -329,7 +330,7 @@ _ROLES: tuple[Role, ...] = ("query", "doc", "negatives")
 
 @dataclass
 class _Passed:
-    """What a forward pass leaves for the backward pass."""
+    """Results of a forward pass that the backward pass needs."""
 
     embedded: Embedded
     home: dict[Role, Tensor]  # gradients of this process's embeddings
@@ -338,7 +339,7 @@ class _Passed:
 
 
 def _average(parameters: Iterable[nn.Parameter], world: Group) -> None:
-    """Mean gradients over all processes, in place, as DistributedDataParallel does."""
+    """Average gradients over all processes, in place, as DistributedDataParallel does."""
     several = [p for p in parameters if p.requires_grad]
     world.add_up(several)
     for parameter in several if world.size > 1 else ():
@@ -354,7 +355,7 @@ def _world(device: torch.device) -> Group:
 
 @contextmanager
 def _autocast(kind: str, dtype: torch.dtype, enabled: bool) -> Iterator[None]:
-    """Autocast as it was, which replays are to repeat; weights that were cast without graph are not used with one."""
+    """Restore the autocast of the forward pass for replays; weights cast without a graph are not reused with one."""
     torch.clear_autocast_cache()
     with torch.autocast(kind, dtype, enabled):
         yield

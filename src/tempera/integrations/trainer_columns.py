@@ -1,4 +1,4 @@
-"""Columns of token ids, as sentence-transformers' trainer hands them to a loss, as a batch.
+"""Batches from the columns of token ids that sentence-transformers' trainer passes to a loss.
 
 Letters in shapes: n rows of a column, D width of the guide's vectors.
 """
@@ -35,12 +35,12 @@ class Towers:
     towers: Mapping[Role, TextTower]
 
     def of(self, role: Role) -> TextTower:
-        """The tower that embeds a role."""
+        """Return the tower that embeds a role."""
         return self.towers[role]
 
 
 class Guide:
-    """Unit vectors of what another model reads, by another model; its own prompts stand before texts that it reads anew."""
+    """A guide model that embeds the texts of the model in training, with its own prompts where it tokenises them itself."""
 
     def __init__(self, guide: SentenceTransformer, model: SentenceTransformer) -> None:
         from transformers import PreTrainedTokenizerBase
@@ -51,12 +51,12 @@ class Guide:
         self.same_tokens = alike and (guide.max_seq_length or inf) >= (model.max_seq_length or inf)
         if not self.same_tokens and not isinstance(self.tokenizer, PreTrainedTokenizerBase):
             raise ConfigError(
-                "guide: it has other tokens than the model, whose tokenizer cannot make texts of them again: take a guide "
-                "with the model's tokenizer"
+                "the guide has another tokenizer than the model, and the model's tokenizer cannot decode tokens to texts: "
+                "use a guide with the model's tokenizer"
             )
 
     def __call__(self, tokens: Ragged, role: Role) -> Tensor:
-        """Vectors of a role's rows, [n, D], on the CPU."""
+        """Return the vectors of a role's rows, [n, D], on the CPU."""
         if not self.same_tokens:
             values, ends = tokens.values.tolist(), tokens.offsets.tolist()
             rows = [values[start:end] for start, end in pairwise(ends)]
@@ -65,12 +65,12 @@ class Guide:
 
 
 class Reader:
-    """How a model's columns become batches: the first is the query, the second its document, all others its negatives.
+    """Makes batches of columns: the first is the query, the second its document, all others are its negatives.
 
     Args:
-        model: what the columns were tokenised for.
-        guide: gives the vectors for `Guided`.
-        labels: what a column of labels says, see `ContrastiveLoss`.
+        model: model for which the columns were tokenised.
+        guide: model that gives the vectors for `Guided`.
+        labels: meaning of a column of labels, see `ContrastiveLoss`.
     """
 
     def __init__(
@@ -81,22 +81,25 @@ class Reader:
         self.towers: list[TextTower] = []  # one for each way in which columns are read: by prompt, by task
 
     def read(self, columns: Columns, labels: Tensor | None) -> tuple[Batch[Ragged], Towers]:
-        """The batch, and the tower of each of its roles.
+        """Return the batch, and the tower of each of its roles.
 
         Raises:
-            DataError: fewer than two columns, or labels that nothing was said about.
-            ConfigError: negatives that are read in different ways.
+            DataError: there are fewer than two columns, or labels without a meaning.
+            ConfigError: columns of negatives have different prompts or tasks.
         """
         if len(columns) < 2:
             raise DataError(
-                f"a contrastive loss takes a query and a document, and the data has {len(columns)} of texts"
+                f"a contrastive loss takes a query and a document, and the data has {len(columns)} column(s) of texts"
             )
-        given = [_on_cpu(column) for column in columns]
-        query, doc = self._side(given[:1], "query"), self._side(given[1:2], "doc")
-        negatives = self._side(given[2:], "negatives") if given[2:] else None
-        towers: dict[Role, TextTower] = {"query": self._tower(given[0], "query"), "doc": self._tower(given[1], "doc")}
-        if given[2:]:
-            towers["negatives"] = self._tower(given[2], "doc")
+        columns = [_on_cpu(column) for column in columns]
+        query, doc = self._side(columns[:1], "query"), self._side(columns[1:2], "doc")
+        negatives = self._side(columns[2:], "negatives") if columns[2:] else None
+        towers: dict[Role, TextTower] = {
+            "query": self._tower(columns[0], "query"),
+            "doc": self._tower(columns[1], "doc"),
+        }
+        if columns[2:]:
+            towers["negatives"] = self._tower(columns[2], "doc")
         batch = Batch(query, doc, negatives)
         return self._labelled(batch, None if labels is None else labels.cpu()), Towers(towers)
 
@@ -114,12 +117,12 @@ class Reader:
 
     def _tower(self, column: Mapping[str, Any], role: Role) -> TextTower:
         constants = constants_of(column, self.model)
-        found = [tower for tower in self.towers if tower.constants == constants]
-        if not found:
-            found = [TextTower(self.model, role)]
-            found[0].constants = constants
-            self.towers += found
-        return found[0]
+        for tower in self.towers:
+            if tower.constants == constants:
+                return tower
+        self.towers.append(TextTower(self.model, role))
+        self.towers[-1].constants = constants
+        return self.towers[-1]
 
     def _labelled(self, batch: Batch[Ragged], labels: Tensor | None) -> Batch[Ragged]:
         if self.labels == "ignore" or (labels is None and self.labels is None):
@@ -140,7 +143,7 @@ class Reader:
 
 
 def ids_of(tokens: Ragged) -> Tensor:
-    """64-bit hashes of rows of token ids, [n].
+    """Return 64-bit hashes of rows of token ids, [n].
 
     >>> ids = ids_of(Ragged.of([[5, 6], [6, 5], [5, 6]]))
     >>> bool(ids[0] == ids[2]), bool(ids[0] == ids[1])
@@ -153,7 +156,7 @@ def ids_of(tokens: Ragged) -> Tensor:
 
 
 def _on_cpu(column: Mapping[str, Any]) -> dict[str, Any]:
-    """A column whose rows can be chosen; a prompt's length, which some data sets give once a row, as one number."""
+    """Return a column on the CPU; a prompt's length that is given once a row becomes one number."""
     here = {key: value.cpu() if isinstance(value, Tensor) else value for key, value in column.items()}
     if isinstance(length := here.get("prompt_length"), Tensor):
         here["prompt_length"] = int(length.flatten()[0])

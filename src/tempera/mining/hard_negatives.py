@@ -50,6 +50,12 @@ class Mining:
         relative_margin: 0.05 keeps what scores at most 95 % of the answer: TopK-PercPos, the best of seven in NV-Retriever
             (Moreira et al. 2024). At most 1; None applies none.
         cross_margin: relative margin for the scores of the cross-encoder.
+
+    Raises:
+        ConfigError: numbers or margins out of range.
+
+    >>> Mining(negatives=5, skip=10).relative_margin
+    0.05
     """
 
     negatives: Annotated[int, Field(gt=0)] = 10

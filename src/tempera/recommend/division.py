@@ -1,4 +1,4 @@
-"""Which events of a timeline train, and which are asked: by time, or by the last of each user.
+"""Divisions of a timeline into events that train and events that are asked: by time, or by the last of each user.
 
 Letters in shapes: e events, u users, t targets.
 """
@@ -121,10 +121,10 @@ class GlobalTime:
     def targets(self, offsets: Events, start: Events, stop: Events) -> dict[str, Events]:
         """Both protocols' targets between two positions of each user, [u]."""
         begin = offsets[:-1]
-        asked = (start - begin >= self.least) & (start < stop)
+        eligible = (start - begin >= self.least) & (start < stop)
         start = np.maximum(start, begin + 1)  # an event that has no history is not asked
         lengths = np.clip(stop - start, 0, self.rolling)
-        return {"next": start[asked], "rolling": _spread(start, lengths)}
+        return {"next": start[eligible], "rolling": _spread(start, lengths)}
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,13 @@ class LeaveLastOut:
             "leave_last_out trains on what other users did after the moment that is asked about: figures are higher "
             "than a user of the model will see; global_time does not look ahead"
         )
-        return Division(part, {"last": last - 1}, {"last": last}, {"users of fewer than 3 events": few}, (note,))
+        notes = [note]
+        if timeline.time is None and getattr(timeline.source, "position", None) is None:
+            notes.append(
+                "the interactions have no column of times, so that the order of their rows is taken for the order in which "
+                "they happened; if it is another, name the column with data.time=COLUMN or data.position=COLUMN"
+            )
+        return Division(part, {"last": last - 1}, {"last": last}, {"users of fewer than 3 events": few}, tuple(notes))
 
 
 def _boundary(part: NDArray[np.uint8], offsets: Events, least: int) -> Events:

@@ -1,4 +1,4 @@
-"""Who took what, when: the data of a recommender, from files and from objects in memory."""
+"""Interactions, the data of a recommender: who took what, and when, from files and from objects in memory."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ class Interactions:
         items: the same of the items.
         min_rating: rows of a lower rating are left out, and counted.
         missing_time: what to do with a row that has no time: drop counts them.
+        repeated: what to do with a row of the same user, item, time and position as one before: drop counts them.
         split: which events train, and which are asked.
         strict_time: histories leave out the events of the target's own time; without, they hold whatever stands before
             it, as published figures do.
@@ -72,6 +73,7 @@ class Interactions:
     items: str | None = None
     min_rating: float | None = None
     missing_time: Literal["refuse", "drop"] = "refuse"
+    repeated: Literal["drop", "keep"] = "drop"
     split: Divide = field(default_factory=GlobalTime)
     strict_time: bool = False
 
@@ -92,10 +94,10 @@ class Interactions:
         Raises:
             ConfigError: an object and a path for the same.
         """
-        for name, given in (("path", data), ("users", users), ("items", items)):
-            if given is not None and getattr(self, name) is not None:
+        for name, handed in (("path", data), ("users", users), ("items", items)):
+            if handed is not None and getattr(self, name) is not None:
                 raise ConfigError(
-                    f"data.{name} is {getattr(self, name)}, and a {type(given).__name__} is handed over in its place: "
+                    f"data.{name} is {getattr(self, name)}, and a {type(handed).__name__} is handed over in its place: "
                     "keep one of them"
                 )
         return Handed(self, data, users, items)
@@ -139,8 +141,8 @@ class Handed:
 
     def read(self, folder: Path | None = None) -> Timeline:
         """The timeline of these objects."""
-        given = ((self.users, self.options.users), (self.items, self.options.items))
-        tables = [_features(path) if table is None else stream(table) for table, path in given]
+        sources = ((self.users, self.options.users), (self.items, self.options.items))
+        tables = [_features(path) if table is None else stream(table) for table, path in sources]
         return _timeline(stream(self.data), self.options, folder, *tables)
 
 
@@ -164,7 +166,10 @@ def _timeline(
     events = gathered(tables, f"{where}: the files hold one column in several ways", folder, "events")
     columns = TABLE.options(so_far.columns)
     _refuse_unusable(events, columns, dropped, where)
-    timeline = timeline_of(events, folder, source=replace(options, **columns), strict_time=options.strict_time)
+    about = {"source": replace(options, **columns), "strict_time": options.strict_time}
+    timeline = timeline_of(events, folder, options.repeated == "drop", **about)
+    if len(timeline) < len(events):
+        dropped["repeated interactions"] = len(events) - len(timeline)
     if folder is not None:
         for path in folder.glob("events.*.arrow"):
             path.unlink()

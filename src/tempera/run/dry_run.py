@@ -13,7 +13,8 @@ from .. import config as configuration
 from ..build import build
 from ..engine.devices import start
 from ..io.documents import JsonLines
-from .train import Job
+from .fit import fit
+from .prepare import prepare
 
 MEASURED = 4  # steps that are taken to tell the time; the first of them is not counted
 
@@ -32,20 +33,19 @@ def rehearse(config: Path | None = None, overrides: Sequence[str] = ()) -> dict[
     devices = start(made.train.mixed_precision)
     made.train.check(devices)
     with TemporaryDirectory() as folder:
-        short = replace(made.train, max_steps=MEASURED, evaluations=0)
-        job = Job(replace(made, train=short), Path(folder), devices)
-        with JsonLines(Path(folder) / "log.jsonl") as job.log:
-            job.read()
-            found = job.task.summary()
-            job.train()
-            taken = [record["seconds"] for record in job.log.records if record["event"] == "step"]
-    steps = made.train.steps(job.task.sampler.batches_per_epoch)
-    seconds = statistics.median(taken[1:])
-    return {**found, "pairs": job.task.counts()["train"], "steps": steps, "expected_seconds": steps * seconds}
+        short = replace(made.train, max_steps=MEASURED)
+        with JsonLines(Path(folder) / "log.jsonl") as log:
+            prepared = prepare(replace(made, train=short), devices, Path(folder), log)
+            preview = prepared.task.showcase.preview()
+            fit(prepared, looks=False)
+        taken = [record["seconds"] for record in log.records if record["event"] == "step"]
+    steps = made.train.steps(prepared.task.data.sampler.batches_per_epoch)
+    pairs, seconds = prepared.task.showcase.facts().counts["train"], statistics.median(taken[1:])
+    return {**preview, "pairs": pairs, "steps": steps, "expected_seconds": steps * seconds}
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """A rehearsal as lines of text."""
+    """Return a dry run as lines of text."""
     unit, shown = found["unit"], list[str]()
     for row in found["rows"]:
         shown.append(row["place"])

@@ -1,128 +1,134 @@
-"""What a run leaves in its folder: the model and its card, what it is searched in, metrics, report."""
+"""The last of a run's four functions: its folder with the model and its card, what it searches, metrics and a report."""
 
 from __future__ import annotations
 
 import resource
+import shutil
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 from safetensors.torch import save as as_bytes
 
 from .. import config as configuration
 from ..artifacts.card import Card, render_card
-from ..artifacts.report import Report, render
-from ..build import Config
+from ..artifacts.index import write_searched
+from ..artifacts.report import RunReport, render
+from ..artifacts.report_tables import tables
 from ..io.documents import write_json
 from ..ranking.compare import bootstrap
 from ..ranking.spread import Spread
-from .task import Judged, Task
+from ..ranking.verdict import MAIN, SystemScores, best_baseline
+from .alarms import Alarms
+from .fit import Fitted
+from .judge import Assessment
+from .prepare import CACHE, Prepared
+
+Systems = Mapping[str, SystemScores]
 
 
-@dataclass
-class Leaving:
-    """A run after its training, when all has been judged.
+def publish(prepared: Prepared, fitted: Fitted, before: Assessment, after: Assessment) -> None:
+    """Compare with other systems, and write everything but the log, which lies in the folder already.
 
     Args:
-        systems: what each has reached: untrained, baselines, trained.
-        spreads: of the embeddings, before and after.
-        records: of the log.
-        course: what happened on the way, for metrics.json.
-        seconds: of each phase.
-        replaying: share of the training's time in which rows were embedded again.
+        before: the untrained tower.
+        after: the trained one, with the weights that are saved.
     """
+    config, task, folder, alarms = prepared.config, prepared.task, prepared.folder, Alarms(prepared.log)
+    began = time.perf_counter()
+    baselines = task.held_out.baselines()
+    evaluating = before.seconds + after.seconds + time.perf_counter() - began
+    alarms.regression(fitted.step, before.verdict.ranking, after.verdict.ranking)
+    systems = {"untrained": before.verdict.ranking, **baselines, "trained": after.verdict.ranking}
+    spreads = {"untrained": before.verdict.spread, "trained": after.verdict.spread}
+    seconds = {"data": prepared.seconds, "train": fitted.seconds, "evaluate": evaluating}
+    metrics = {
+        "metrics": {name: scores.metrics for name, scores in systems.items()},
+        "difference": _differences(systems),
+        "spread": {name: spread.summary() for name, spread in spreads.items()},
+        **task.held_out.about(),
+        **alarms.summary(),
+        "evaluations_left_out": fitted.looks_left_out,
+        **({"best": fitted.best} if fitted.best else {}),
+        "data": task.showcase.facts().counts,
+        "seconds": {name: round(value, 3) for name, value in seconds.items()},
+        "replaying": round(fitted.replaying, 4),
+        "peak_memory_bytes": peak_memory_bytes(),
+    }
+    task.data.tower.save(folder / "model")
+    (folder / "objective.safetensors").write_bytes(as_bytes(config.objective.state_dict()))
+    write_searched(folder, task.showcase.searched())
+    (folder / "config.yaml").write_text(configuration.dump(config.resolved), encoding="utf-8")
+    report = _report(prepared, metrics, systems, spreads)
+    (folder / "report.html").write_text(render(report), encoding="utf-8")
+    (folder / "model" / "README.md").write_text(render_card(_card(prepared, metrics, systems)), encoding="utf-8")
+    write_json(folder / "metrics.json", metrics)
+    shutil.rmtree(folder / CACHE, ignore_errors=True)  # what is mapped stays readable
 
-    config: Config
-    task: Task
-    systems: Mapping[str, Judged]
-    spreads: Mapping[str, Spread]
-    records: Sequence[Mapping[str, Any]]
-    course: Mapping[str, Any]
-    seconds: Mapping[str, float]
-    replaying: float
 
-    def save(self, folder: Path) -> None:
-        """Write everything but the log, which lies there already."""
-        self.task.tower.save(folder / "model")
-        (folder / "objective.safetensors").write_bytes(as_bytes(self.config.objective.state_dict()))
-        self.task.write(folder)
-        (folder / "config.yaml").write_text(configuration.dump(self.config.resolved), encoding="utf-8")
-        (folder / "report.html").write_text(render(self.report()), encoding="utf-8")
-        (folder / "model" / "README.md").write_text(render_card(self.card()), encoding="utf-8")
-        write_json(folder / "metrics.json", self.metrics)
-
-    @cached_property
-    def metrics(self) -> dict[str, Any]:
-        """What metrics.json holds."""
-        trained = self.systems["trained"]
-        return {
-            "metrics": {name: system.metrics for name, system in self.systems.items()},
-            "difference": {
-                f"trained - {other}": {
-                    metric: asdict(bootstrap(values, system.per_query[metric]))
-                    for metric, values in trained.per_query.items()
-                }
-                for other, system in self.systems.items()
-                if other != "trained"
-            },
-            "spread": {name: spread.summary() for name, spread in self.spreads.items()},
-            **self.task.about(),
-            **self.course,
-            "data": self.task.counts(),
-            "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
-            "replaying": round(self.replaying, 4),
-            "peak_memory_bytes": peak_memory_bytes(),
+def _differences(systems: Systems) -> dict[str, Any]:
+    """Return the trained system's metrics less every other's, with intervals."""
+    trained = systems["trained"].per_query
+    return {
+        f"trained - {name}": {
+            metric: asdict(bootstrap(values, other.per_query[metric])) for metric, values in trained.items()
         }
+        for name, other in systems.items()
+        if name != "trained"
+    }
 
-    def card(self) -> Card:
-        """What the saved model's README.md says."""
-        resolved, data = self.config.resolved, self.metrics["data"]
-        source = {"source": str(resolved["data"].get("path") or resolved["data"]["source"])}
-        counts = {name: f"{data[name]:,}" for name in ("pairs", "train", "validation", "queries", "corpus")}
-        dropped = {f"left out: {reason}": f"{count:,}" for reason, count in data.get("dropped", {}).items()}
-        return Card(
-            **vars(self.config.card),
-            data={**source, **counts, **dropped},
-            recipe=configuration.dump(resolved),
-            metrics={name: system.intervals() for name, system in self.systems.items()},
-            kind=self.task.kind,
-            base_model=resolved["tower"].get("model"),
-        )
 
-    def report(self) -> Report:
-        """What report.html shows."""
-        trained, rival = self.systems["trained"], self.task.rival(self.systems)
-        metrics, names = self.metrics, self.config.evaluation.metrics
-        difference = None
-        if rival is not None and "ndcg@10" in trained.per_query:
-            difference = bootstrap(trained.per_query["ndcg@10"], self.systems[rival].per_query["ndcg@10"])
-        return Report(
-            facts={
-                **{text: f"{metrics['data'][name]:,}" for name, text in self.task.words.facts.items()},
-                "seconds": ", ".join(f"{name} {value:.0f}" for name, value in self.seconds.items()),
-                "peak memory": f"{metrics['peak_memory_bytes'] / 2**20:,.0f} MiB",
-                **({"BM25 settings": str(metrics["bm25"])} if rival == "bm25" else {}),
-            },
-            systems={name: _only(names, values) for name, values in metrics["metrics"].items()},
-            difference=difference,
-            log=[{**r, "metrics": _only(names, r["metrics"])} if "metrics" in r else r for r in self.records],
-            spreads=self.spreads,
-            examples=self.task.examples(self.systems),
-            config=configuration.dump(self.config.resolved),
-            rival=rival,
-            words=self.task.words,
-            tables=self.task.tables(),
-            alarms=metrics["alarms"],
-        )
+def _card(prepared: Prepared, metrics: Mapping[str, Any], systems: Systems) -> Card:
+    """Return what the saved model's README.md says."""
+    resolved, data = prepared.config.resolved, metrics["data"]
+    source = {"source": str(resolved["data"].get("path") or resolved["data"]["source"])}
+    counts = {name: f"{data[name]:,}" for name in ("pairs", "train", "validation", "queries", "corpus")}
+    dropped = {f"left out: {reason}": f"{count:,}" for reason, count in data.get("dropped", {}).items()}
+    return Card(
+        **vars(prepared.config.card),
+        data={**source, **counts, **dropped},
+        recipe=configuration.dump(resolved),
+        metrics={name: scores.intervals() for name, scores in systems.items()},
+        subject=prepared.task.showcase.subject,
+        base_model=resolved["tower"].get("model"),
+    )
+
+
+def _report(
+    prepared: Prepared, metrics: Mapping[str, Any], systems: Systems, spreads: Mapping[str, Spread]
+) -> RunReport:
+    """Return what report.html shows."""
+    subject, rival, names = prepared.task.showcase.subject, best_baseline(systems), prepared.config.evaluation.metrics
+    trained, difference = systems["trained"].per_query, None
+    if rival is not None and MAIN in trained:
+        difference = bootstrap(trained[MAIN], systems[rival].per_query[MAIN])
+    records = prepared.log.records
+    return RunReport(
+        facts={
+            **{text: f"{metrics['data'][name]:,}" for name, text in subject.facts.items()},
+            "seconds": ", ".join(f"{name} {value:.0f}" for name, value in metrics["seconds"].items()),
+            "peak memory": f"{metrics['peak_memory_bytes'] / 2**20:,.0f} MiB",
+            **({"BM25 settings": str(metrics["bm25"])} if rival == "bm25" else {}),
+        },
+        systems={name: _only(names, values) for name, values in metrics["metrics"].items()},
+        difference=difference,
+        log=[{**r, "metrics": _only(names, r["metrics"])} if "metrics" in r else r for r in records],
+        spreads=spreads,
+        examples=prepared.task.showcase.examples(systems),
+        config=configuration.dump(prepared.config.resolved),
+        subject=subject,
+        rival=rival,
+        tables=tables(metrics),
+        alarms=metrics["alarms"],
+    )
 
 
 def _only(names: Sequence[str], scores: Mapping[str, float]) -> dict[str, float]:
-    """Scores with these names, in their order."""
+    """Return the scores with these names, in their order."""
     return {name: scores[name] for name in names if name in scores}
 
 
 def peak_memory_bytes() -> int:
-    """The most memory this process has held, and with it the largest of its workers."""
+    """Return the most memory that this process has held, and with it the largest of its workers."""
     return 1024 * sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))

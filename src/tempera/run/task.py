@@ -1,135 +1,108 @@
-"""What a run asks of its data, whatever it is: batches to train on, a verdict, and something to search in."""
+"""What a run needs of a task, whatever its data are: something to train on, something that judges, something to show."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
-from ..artifacts.card import Kind
-from ..artifacts.report import Example, Words
-from ..artifacts.report_tables import Table
 from ..build import Config
 from ..core.batch import Batch
+from ..engine.batches import Sampler
 from ..engine.distributed import ALONE, Group
-from ..ranking.compare import Difference
 from ..ranking.ranking import Part
-from ..ranking.spread import Spread
+from ..ranking.showcase import DataFacts, Example, Searched, Subject
+from ..ranking.verdict import SystemScores, Verdict
 from ..towers.pair import Encoder
 
 
-class Sampler(Protocol):
-    """Which rows stand in which batch."""
-
-    @property
-    def batches_per_epoch(self) -> int:
-        """Full batches in one pass over the data."""
-
-    def __call__(self, first: int, last: int) -> Iterator[Tensor]:
-        """Rows of the batches first, first + 1, ... last - 1 of the whole run, without drawing those before."""
-
-
-class Judged(Protocol):
-    """What one system reached."""
-
-    @property
-    def per_query(self) -> Mapping[str, NDArray[np.float64]]:
-        """Each metric of each query, [q]."""
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """Means over queries."""
-
-    def intervals(self) -> dict[str, Difference]:
-        """Means with the intervals that hold them."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What the held-out queries say of a tower."""
-
-    ranking: Judged
-    spread: Spread
-
-
-class Task(Protocol):
-    """Data of one kind, from its source to the folder of a run."""
+class Data(Protocol):
+    """Give a run its batches."""
 
     sampler: Sampler
-    source: dict[str, Any]  # the data section of the configuration, with everything that reading has found
-    kind: Kind  # of model
-    words: Words  # of the report
 
     @property
     def tower(self) -> Encoder:
-        """What is trained."""
-
-    @property
-    def width(self) -> int:
-        """Of the embeddings."""
-
-    def fresh(self, config: Config, cache: Path) -> Task:
-        """The same data and split, read already, for another run: with a tower before its training and batches of its own.
-
-        `config` has the sections data, tower and evaluation of this one; its seed chooses weights and rows, not the split.
-        """
-
-    def counts(self) -> dict[str, Any]:
-        """What there is, for metrics.json: pairs, train, validation, queries (of the test), corpus, dropped."""
-
-    def lines(self) -> list[str]:
-        """The same for people."""
-
-    def summary(self) -> dict[str, Any]:
-        """What a rehearsal shows of the training rows."""
-
-    def content(self) -> Iterable[Tensor]:
-        """Everything that all processes have to begin alike with, besides the tower."""
+        """The tower that is trained."""
 
     def batch(self, rows: Tensor, number: int) -> Batch[Any]:
-        """The features of chosen rows, and what batch `number` draws besides."""
-
-    def called(self, rows: Tensor) -> list[str]:
-        """What a user knows training rows by: where they stand, or whose they are."""
+        """Return the features of chosen rows, and what batch `number` draws besides."""
 
     def refresh(self, step: int, group: Group = ALONE) -> dict[str, Any]:
-        """Compute anew what follows the tower, before step `step`, counted from 0; what the log is to say of it.
+        """Compute again what follows the tower, before step `step`, counted from 0; return what the log is to hold of it.
 
         All processes call, and may share the work.
         """
 
+    def content(self) -> Iterable[Tensor]:
+        """Yield everything that all processes have to begin alike with, besides the tower."""
+
+    def called(self, rows: Tensor) -> list[str]:
+        """Return what a user knows training rows by: where they stand, or whose they are."""
+
+
+class HeldOut(Protocol):
+    """Judge a run by what was held out of its training."""
+
     @property
     def chooses(self) -> bool:
-        """Return True if validation has enough queries to choose a checkpoint or an option by; else defaults stand."""
+        """True if validation asks about enough to choose by."""
 
     def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
-        """Ask the tower as it is now what was held out: validation to choose by, the test to report on.
+        """Judge the tower as it is now; unless `whole`, part of the corpus may do.
 
-        Without validation its place is taken by the test. `whole=False` may ask less, which is for looks on the way.
+        Without a validation set, the test set takes its place.
         """
 
-    def baselines(self) -> dict[str, Judged]:
-        """Other systems on the same queries, by name, as the configuration asks for them."""
-
-    def rival(self, systems: Mapping[str, Judged]) -> str | None:
-        """The baseline that the trained tower is compared with most, if there is any."""
+    def baselines(self) -> dict[str, SystemScores]:
+        """Judge other systems on the same test, by name, as the configuration asks for them."""
 
     def about(self) -> dict[str, Any]:
-        """What else belongs into metrics.json."""
+        """Return what else belongs into metrics.json."""
 
-    def tables(self) -> list[Table]:
-        """What else belongs into the report."""
 
-    def write(self, folder: Path) -> None:
-        """What is searched in by the saved model: folder/index."""
+class Showcase(Protocol):
+    """Show a run to readers and to searchers."""
+
+    @property
+    def subject(self) -> Subject:
+        """What the model is for."""
+
+    def facts(self) -> DataFacts:
+        """Describe the data."""
+
+    def preview(self) -> dict[str, Any]:
+        """Describe the training rows for a dry run."""
+
+    def examples(self, systems: Mapping[str, SystemScores]) -> list[Example]:
+        """Return held-out queries at random, with what the trained system answers."""
+
+    def searched(self) -> Searched:
+        """Return what the saved model searches."""
 
     def reopened(self, folder: Path) -> float:
-        """Save the tower and open it as a user would: the largest difference in any number of its vectors."""
+        """Save the tower and open it as a user would; return the largest difference in any number of its vectors."""
 
-    def examples(self, systems: Mapping[str, Judged]) -> list[Example]:
-        """Held-out queries at random, with what was found."""
+
+class RunTask(Protocol):
+    """One run's share of one kind of data, which other runs may share."""
+
+    @property
+    def data(self) -> Data:
+        """What it trains on."""
+
+    @property
+    def held_out(self) -> HeldOut:
+        """What judges it."""
+
+    @property
+    def showcase(self) -> Showcase:
+        """What is shown of it."""
+
+    def fresh(self, config: Config, cache: Path) -> RunTask:
+        """Return another run on the same data and split, before its training, without reading them again.
+
+        `config` has the sections data, tower and evaluation of this one; its seed chooses weights and rows, not the split.
+        """

@@ -29,7 +29,7 @@ from ..engine.loop import Training
 from ..engine.optim import thin
 from ..engine.step import step
 from ..io.documents import JsonLines
-from .train import Job
+from .prepare import Prepared, prepare
 
 PAIRS = 12  # of the user's data; the definition takes time that grows with their square
 PROCESSES = 2
@@ -71,18 +71,16 @@ def verify(config: Mapping[str, Any] | str | Path | None = None, overrides: Sequ
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
         folder.mkdir()
-        job = Job(build(options), folder, Devices())
-        with JsonLines(folder / "log.jsonl") as job.log:
-            job.read()
-            job.settle()
-            job.task.refresh(0)
-        case = Case.of(job)
+        with JsonLines(folder / "log.jsonl") as log:
+            prepared = prepare(build(options), Devices(), folder, log)
+        prepared.task.data.refresh(0)
+        case = Case.of(prepared)
         return [proof for prove in PROOFS for proof in prove(case)]
 
 
 @dataclass(frozen=True)
 class Case:
-    """The towers and the objective of a configuration, and some of its data."""
+    """Hold the towers and the objective of a configuration, and some of its data."""
 
     tower: Any
     objective: Any
@@ -92,12 +90,14 @@ class Case:
     folder: Path
 
     @classmethod
-    def of(cls, job: Job) -> Case:
+    def of(cls, prepared: Prepared) -> Case:
+        data, options = prepared.task.data, prepared.config.train
         # From all over each batch: neighbours may be one user's, whose rows are masked for one another, and prove nothing.
-        rows = [rows[:: max(1, len(rows) // PAIRS)][:PAIRS] for rows in job.task.sampler(0, 4)]
-        batches = [job.task.batch(chosen, number) for number, chosen in enumerate(rows)]
-        options = replace(job.config.train, gradient_accumulation_steps=1, cache_memory=None)
-        return cls(job.task.tower, job.config.objective, batches, options, job.task.reopened, job.folder)
+        rows = [rows[:: max(1, len(rows) // PAIRS)][:PAIRS] for rows in data.sampler(0, 4)]
+        batches = [data.batch(chosen, number) for number, chosen in enumerate(rows)]
+        options = replace(options, gradient_accumulation_steps=1, cache_memory=None)
+        reopened = prepared.task.showcase.reopened
+        return cls(data.tower, prepared.config.objective, batches, options, reopened, prepared.folder)
 
     def fresh(self, dtype: torch.dtype = torch.float32, dropout: bool = False) -> tuple[Any, Any]:
         """Copies of the towers and the objective, without gradients."""
@@ -202,7 +202,7 @@ def _resumed(case: Case) -> Iterator[Proof]:
 
 
 def _trained(case: Case, steps: range, folder: Path | None) -> dict[str, Tensor]:
-    """The weights after some steps; they begin from `folder` if they do not begin at 0, and end in it otherwise."""
+    """Return the weights after some steps; steps from 0 on write a checkpoint into `folder`, and later ones resume from it."""
     state = loop.begin(*case.fresh(), case.options)
     if folder is not None and steps.start:
         state.load(folder)

@@ -23,6 +23,7 @@ Rows = NDArray[np.int64]
 Text = Literal["query", "doc"]
 REPEATED = "repeated pairs"
 TRAIN, VALIDATION, TEST = 0, 1, 2  # of the column `part`
+_LABEL = 100  # letters of a document that has no name
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ class Pairs:
         >>> len(Pairs.of(["a", "a", "b"], ["x", "x ", "x"]))
         2
         """
-        given = {"query": query, "doc": doc, "name": name, "place": place}
-        columns = {key: [""] * len(query) if value is None else value for key, value in given.items()}
+        texts = {"query": query, "doc": doc, "name": name, "place": place}
+        columns = {key: [""] * len(query) if value is None else value for key, value in texts.items()}
         table = pa.table(columns, schema=pa.schema([(key, pa.large_string()) for key in columns]))
         for role in ("query", "doc"):
             table = table.append_column(f"{role}_id", pa.array(content_ids(table[role])))
@@ -95,6 +96,15 @@ class Pairs:
     def texts(self, role: str, rows: Rows | None = None) -> list[str]:
         """A column of texts, of all rows or of some."""
         return self.view(role, rows)[:]
+
+    def labels(self, rows: Rows) -> list[str]:
+        """Return the name of each row's document, or the beginning of its text where it has none.
+
+        >>> Pairs.of(["a", "b"], ["one\\n text", "x = 1"], name=["", "x"]).labels(np.arange(2))
+        ['one text', 'x']
+        """
+        texts = zip(self.texts("name", rows), self.texts("doc", rows), strict=True)
+        return [name or " ".join(doc.split())[:_LABEL] for name, doc in texts]
 
     def view(self, role: str, rows: Rows | None = None) -> Texts:
         """The same, read where they lie when they are asked for."""
@@ -171,7 +181,7 @@ def _filtered(table: pa.Table, keep: NDArray[np.bool_], folder: Path | None) -> 
 
 
 class Source(Protocol):
-    """Where pairs come from."""
+    """A source of pairs."""
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """All pairs, and for each whether evaluation may ask its query and rank its document.

@@ -1,0 +1,128 @@
+"""Plain values in which a task presents its data and results to reports, model cards, indexes and dry runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+QUANTILES = (0.0, 0.5, 0.9, 0.99, 1.0)
+SHOWN = 3  # rows of a dry run
+Lengths = NDArray[np.integer]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Facts for the model card that only the author knows.
+
+    Args:
+        title: heading of the card; None names the kind of model.
+        license: licence of the model, such as apache-2.0.
+        data_license: licence of the training data.
+        language: language of the texts, such as en.
+    """
+
+    title: str | None = None
+    license: str | None = None
+    data_license: str | None = None
+    language: str | None = None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The words for a kind of model on its card and in its report."""
+
+    card_title: str
+    sentence: str
+    use: str  # Python
+    head: Mapping[str, Any]  # of the card's YAML, as the hub reads it
+    report_title: str
+    facts: Mapping[str, str]  # counts of the data by name, with their titles in the report
+    examples: str
+    right: str
+    random: str
+    whole: str = ""  # subject of the table of systems, where there are several
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A document that was returned for a query."""
+
+    name: str
+    place: str
+    score: float
+    relevant: bool
+
+
+@dataclass(frozen=True)
+class Example:
+    """A held-out query and the results of the trained system; a rank counts from 1 and is None below the first 100."""
+
+    query: str
+    answers: tuple[str, ...]  # names of relevant documents
+    hits: tuple[Hit, ...]  # the trained system's first results
+    baseline_rank: int | None  # of the baseline's first relevant result
+    rank: int | None  # of the trained system's first relevant result
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """The data of a run, in numbers and sentences.
+
+    Args:
+        source: the data source with its automatic options resolved; None if there are none.
+        headline: the counts in a sentence.
+        counts: pairs, train, validation, queries (of the test), corpus, and dropped by reason.
+        notes: further lines.
+    """
+
+    source: Any
+    headline: str
+    counts: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        """Return lines of text for the start of a run."""
+        dropped = (f"left out: {count:,} {reason}" for reason, count in self.counts["dropped"].items() if count)
+        return [self.headline, *dropped, *self.notes]
+
+
+@dataclass(frozen=True)
+class Searched:
+    """The documents or items that a saved model searches.
+
+    Args:
+        vectors: [c, D].
+        documents: a table with the columns doc_id, name, place and doc; one row each, [c].
+        normalised: whether vectors have length 1 and are compared by cosine, or else by inner product.
+        tables: other tables of the run, by their path in its folder.
+        arrays: arrays of the run, by their path in its folder.
+    """
+
+    vectors: NDArray[np.float32]
+    documents: pa.Table
+    normalised: bool = True
+    tables: Mapping[str, pa.Table] = field(default_factory=dict)
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+
+def quantiles(lengths: Lengths) -> dict[str, float]:
+    """Return quantiles of lengths, and the share that is as long as the longest, if there are several.
+
+    >>> quantiles(np.array([1, 2, 4, 4]))
+    {'0%': 1.0, '50%': 2.0, '90%': 4.0, '99%': 4.0, '100%': 4.0, 'at_limit': 0.5}
+    """
+    cuts = np.quantile(lengths, QUANTILES, method="inverted_cdf")
+    longest = int((lengths == lengths.max()).sum())
+    at_limit = longest / len(lengths) if longest > 1 else 0.0
+    return {**{f"{share:.0%}": float(value) for share, value in zip(QUANTILES, cuts)}, "at_limit": at_limit}
+
+
+def extent(what: str, counts: Lengths) -> dict[str, Any]:
+    """Return the least, the mean and the largest of some counts."""
+    return {"what": what, "least": int(counts.min()), "mean": float(counts.mean()), "most": int(counts.max())}

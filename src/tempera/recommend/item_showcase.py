@@ -1,0 +1,122 @@
+"""A run on interactions as readers and searchers see it: facts of its data, what it searches, users with their items."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from ..core.frame import Frame
+from ..ranking.showcase import DataFacts, Example, Hit, Searched, Subject
+from ..ranking.verdict import SystemScores, best_baseline
+from .entity_tables import documents_of, opened, titles_of, with_counts
+from .later_events import LaterEvents
+from .timeline import HISTORIES, ITEMS, USERS
+from .training_events import TrainingEvents
+from .visits_preview import visits_summary
+
+RECOMMENDER = Subject(
+    "A recommender",
+    "A tower of users, by what they have taken before and what is known of them, and a tower of items, trained by contrast "
+    "with Tempera. It is a part of the run folder that it lies in, which holds the histories and the index of the items.",
+    """import tempera
+
+run = tempera.Run("path/to/the/run")  # the folder around this one
+print(run.recommend(user="an id of a user", k=10))
+print(run.recommend(history=["an id of an item", "a later one"]))""",
+    {"library_name": "tempera", "tags": ["recommendation", "two-tower", "tempera"]},
+    report_title="Tempera run: a recommender",
+    facts={"pairs": "interactions", "train": "trained on", "queries": "asked at the end", "corpus": "items ranked"},
+    examples="Users who were asked for, and what was recommended",
+    right="Taken next",
+    random="a user with a random item, blue with the item taken next",
+    whole="All items are ranked but those of the user's history.",
+)
+
+
+class ItemShowcase:
+    """Show a run on interactions."""
+
+    subject = RECOMMENDER
+
+    def __init__(self, data: TrainingEvents, held_out: LaterEvents) -> None:
+        self.data, self.held_out, self.events = data, held_out, data.events
+
+    def facts(self) -> DataFacts:
+        """Return counts of the data, and its source with the roles of its columns written down."""
+        timeline, division = self.events.timeline, self.events.division
+        counts = {
+            "pairs": len(timeline),
+            "dropped": {**timeline.dropped, **division.counts},
+            "train": int(division.train.sum()),
+            "validation": len(next(iter(self.held_out.validation.values()), ())),
+            "queries": len(division.test[self.events.protocol]),
+            "corpus": len(timeline.item_ids),
+            "users": len(timeline.user_ids),
+        }
+        asked = ", ".join(f"{len(events):,} {name}" for name, events in division.test.items())
+        text = "{pairs:,} interactions of {users:,} users with {corpus:,} items: {train:,} to train on"
+        headline = f"{text.format(**counts)}; asked at the end: {asked}"
+        return DataFacts(timeline.source, headline, counts, tuple(f"note: {note}" for note in division.notes))
+
+    def preview(self) -> dict[str, Any]:
+        """Return three rows of the first batch, lengths, repeats, and negatives of a row."""
+        (events,) = self.data.sampler(0, 1)
+        summary = visits_summary(self.data.visits, events, self.titles, self.data.visits.contexts.last)
+        return {**summary, "dropped": self.facts().counts["dropped"]}
+
+    def searched(self) -> Searched:
+        """Return the items with their vectors, and what is known of users and items, with all histories."""
+        timeline, users, items = self.events.timeline, self.events.users, self.events.items
+        histories = pa.LargeListArray.from_arrays(timeline.offsets, np.asarray(timeline.item, np.int32))
+        tables = {
+            USERS: with_counts(users),
+            ITEMS: with_counts(items),
+            HISTORIES: pa.table({"id": timeline.user_ids, "items": histories}),
+        }
+        return Searched(self.data.item_vectors, documents_of(items), self.data.tower.normalised, tables)
+
+    def reopened(self, folder: Path) -> float:
+        """Save the towers and read them into others; return the largest difference in any number of a vector."""
+        data, own = self.data, self.data.tower
+        own.save(folder)
+        weights = folder / "model.safetensors"
+        other = opened(data.options, own.normalised, self.events.users, self.events.items, weights)
+        items = Frame({"item": torch.arange(min(8, len(self.events.timeline.item_ids)))})
+        users = data.visits.frame(torch.from_numpy(self.events.division.test[self.events.protocol][:8]))
+        pairs = [(tower.encode(items), tower.encode(users, "query")) for tower in (own, other)]
+        return max(float((here - read).abs().max()) for here, read in zip(*pairs))
+
+    @cached_property
+    def titles(self) -> list[str]:
+        """What items are called."""
+        return titles_of(self.events.items.table)
+
+    def examples(self, systems: Mapping[str, SystemScores], count: int = 10, shown: int = 5) -> list[Example]:
+        """Return users at random: what they took last, and what was recommended."""
+        protocol, timeline, every = self.events.protocol, self.events.timeline, self.held_out.reached
+        events, reached = self.events.division.test[protocol], every["trained"][protocol]
+        other = every.get(best_baseline(systems) or "", {}).get(protocol)
+        chosen = np.sort(np.random.default_rng(self.held_out.seed).permutation(len(events))[:count])
+        scores = self.data.user_vectors(events[chosen]) @ self.data.item_vectors.T
+        begin, stop = timeline.histories(events[chosen])
+        examples = []
+        for i, query in enumerate(chosen):
+            past = timeline.item[max(begin[i], stop[i] - shown) : stop[i]]
+            hits = [item for item in reached.ranks.top[query, :shown].tolist() if item >= 0]
+            target = int(reached.target[query])
+            examples.append(
+                Example(
+                    query=" | ".join(self.titles[item] for item in past) or "no history",
+                    answers=(self.titles[target],),
+                    hits=tuple(Hit(self.titles[item], "", float(scores[i, item]), item == target) for item in hits),
+                    baseline_rank=None if other is None else int(other.ranks.excluded[query]),
+                    rank=int(reached.ranks.excluded[query]),
+                )
+            )
+        return examples

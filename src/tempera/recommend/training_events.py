@@ -1,0 +1,106 @@
+"""Interactions as the batches of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..core.batch import Batch, Role
+from ..core.frame import Frame
+from ..engine.batches import Draws, Sampler
+from ..engine.distributed import ALONE, Group
+from ..ranking.nearest import refuse_not_finite
+from ..ranking.verdict import Sections
+from .division import Division
+from .encoders import Entities
+from .features import Features, FeatureTowers
+from .full_catalogue import Histories
+from .segments import Contexts, Segments
+from .timeline import Events, Timeline
+from .visits import Visits
+from .withheld import Withheld
+
+
+@dataclass(frozen=True)
+class EventData:
+    """Hold the interactions of a source, divided. Runs on the same data share it.
+
+    Args:
+        withheld: items that are not trained on, if there are any.
+    """
+
+    timeline: Timeline
+    division: Division
+    users: Entities
+    items: Entities
+    withheld: Withheld | None
+
+    @property
+    def protocol(self) -> str:
+        """The first of the split's, by which systems are compared."""
+        return next(iter(self.division.test))
+
+    def histories(self, events: Events) -> Histories:
+        """Return what stands before events."""
+        return Histories(self.timeline.item, *self.timeline.histories(events))
+
+    def targets(self, events: Events) -> NDArray[np.int64]:
+        """Return the items of events."""
+        return np.asarray(self.timeline.item[events], np.int64)
+
+
+class TrainingEvents:
+    """Give a run its batches."""
+
+    def __init__(self, config: Sections, events: EventData) -> None:
+        self.events = events
+        timeline, train, history = events.timeline, events.division.train, config.tower.history
+        options = config.train
+        contexts = Contexts(timeline, history.last, history.targets) if history else Contexts(timeline, 1)
+        draws = Draws(options.sampled, options.sampled_power, options.seed)
+        self.visits = Visits(timeline, train, contexts, draws, config.base.asks_known)
+        self.sampler: Sampler = Segments.of(timeline, train, options.batch_size, options.seed, contexts.targets)
+        self.options: Features = config.tower
+        self.tower: FeatureTowers = self.options.build(events.users, events.items)
+        self.tower.normalised = config.base.similarity.name == "cosine"
+
+    def batch(self, rows: Tensor, number: int) -> Batch[Frame]:
+        """Return chosen events, and what batch `number` draws besides."""
+        return self.visits.batch(rows, number)
+
+    def refresh(self, step: int, group: Group = ALONE) -> dict[str, Any]:
+        """Do nothing: no part of the data follows the towers."""
+        return {}
+
+    def content(self) -> Iterable[Tensor]:
+        """Yield the items of all events, and which are trained on."""
+        yield torch.from_numpy(np.array(self.events.timeline.item))
+        yield torch.from_numpy(self.events.division.train)
+
+    def called(self, rows: Tensor) -> list[str]:
+        """Return the users and items of events."""
+        timeline, events = self.events.timeline, rows.numpy()
+        users = timeline.user_ids.take(pa.array(timeline.user_of(events))).to_pylist()
+        items = timeline.item_ids.take(pa.array(self.events.targets(events))).to_pylist()
+        return [f"user {user!r} with item {item!r}" for user, item in zip(users, items, strict=True)]
+
+    def user_vectors(self, events: Events) -> NDArray[np.float32]:
+        """Return vectors of the users, as they stand before these events, [q, D]."""
+        return self._encoded(self.visits.frame(torch.from_numpy(events)), "query")
+
+    @property
+    def item_vectors(self) -> NDArray[np.float32]:
+        """Vectors of all items, [c, D]."""
+        return self._encoded(Frame({"item": torch.arange(len(self.events.timeline.item_ids))}), "doc")
+
+    def _encoded(self, frame: Frame, role: Role) -> NDArray[np.float32]:
+        vectors: NDArray[np.float32] = self.tower.encode(frame, role).numpy()
+        refuse_not_finite(vectors, "users and items")
+        return vectors

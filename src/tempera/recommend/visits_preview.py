@@ -1,0 +1,59 @@
+"""What a run on interactions would train on, before it does: rows of a batch, lengths, repeats, negatives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..ranking.showcase import SHOWN, extent, quantiles
+from .visits import Visits
+
+_CHARACTERS = 200
+
+
+def visits_summary(visits: Visits, events: torch.Tensor, titles: Sequence[str], last: int) -> dict[str, Any]:
+    """Describe the training events; rows and negatives are those of one batch.
+
+    A history is as long as what stands before an event, up to `last`; an item has as many events as it is trained on;
+    negatives of a row are the items of the batch beside its own, or, where the objective asks for known positives, those that
+    its user is not known to have taken.
+
+    Args:
+        events: of the batch, [b].
+        titles: what items are called.
+        last: events that histories are read back to.
+    """
+    train, count, batch = np.flatnonzero(visits.train), visits.counts, visits.batch(events)
+    begin, stop = visits.timeline.histories(train)
+    own = torch.ones(len(events), dtype=torch.int64) if batch.known is None else batch.known.lengths
+    present = len(batch.doc) + (0 if batch.sampled is None else len(batch.sampled))
+    shown = events[np.linspace(0, len(events) - 1, SHOWN).astype(int)].tolist()
+    users = len(np.unique(visits.timeline.user_of(train)))
+    return {
+        "unit": "events",
+        "rows": [_visit(visits, event, titles, last) for event in shown],
+        "events": {
+            "history": quantiles(np.minimum(stop - begin, last)),
+            "item": quantiles(count[count > 0]),
+        },
+        "repeated": {"user": 1 - users / len(train), "item": 1 - int((count > 0).sum()) / len(train)},
+        "negatives": extent("negatives a row, in one batch", (present - own).numpy()),
+        "dropped": dict(visits.timeline.dropped),
+    }
+
+
+def _visit(visits: Visits, event: int, titles: Sequence[str], last: int) -> dict[str, Any]:
+    """Return one event: whose, what stands before it, the latest last, and its item."""
+    line = visits.timeline
+    (user,), ((begin,), (stop,)) = line.user_of(np.array([event])), line.histories(np.array([event]))
+    past = line.item[max(begin, stop - last) : stop].tolist()
+    item = int(line.item[event])
+    return {
+        "place": f"user {line.user_ids[int(user)]}, event {event - begin + 1:,} of {line.lengths[user]:,}",
+        "query": {"text": " | ".join(titles[i] for i in past)[-_CHARACTERS:], "events": len(past)},
+        "doc": {"text": titles[item][:_CHARACTERS], "events": int(visits.counts[item])},
+        "negatives": [],
+    }

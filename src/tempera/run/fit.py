@@ -1,0 +1,331 @@
+"""The second of a run's four functions: optimiser steps, with looks at the validation set and checkpoints between them."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.batch import Batch, Role, divide
+from ..engine import loop, outlook
+from ..engine.cache import free_bytes
+from ..engine.checkpoint import State
+from ..engine.digest import digest
+from ..engine.faults import broken
+from ..engine.shards import gather, refuse_compiled, shard
+from ..errors import DataError, TemperaError
+from ..io.console import logger, progress_bar
+from ..ranking.ranking import LEAST_TO_CHOOSE
+from ..ranking.sample import Budget
+from ..ranking.verdict import main_metric
+from ..towers.pair import Encoder
+from .alarms import Alarms, explained
+from .prepare import Prepared
+from .resume import Checkpoints, Interruption, Position, Weights, interruptible
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Hold a run after its last step; its tower has the weights that are saved.
+
+    Args:
+        step: whose weights these are.
+        taken: steps that were taken.
+        best: what metrics.json says of the choice of the weights; empty if nothing was chosen.
+        seconds: that training took, in all processes that a resumed run has had.
+        replaying: share of them in which rows were embedded a second time.
+        looks_left_out: looks on the way that evaluation.budget did not allow.
+        keep: leaves a checkpoint from which the same command repeats only what follows training.
+    """
+
+    step: int
+    taken: int
+    best: Mapping[str, Any]
+    seconds: float
+    replaying: float
+    looks_left_out: int
+    keep: Callable[[], None]
+
+
+def fit(prepared: Prepared, checkpoints: Checkpoints | None = None, looks: bool = True) -> Fitted:
+    """Train the tower of a prepared run, or what is left of its training.
+
+    Args:
+        checkpoints: where to resume and what to leave on the way; None does neither.
+        looks: ask validation before the first step, on the way and after the last; without, nothing is chosen.
+    """
+    began = time.perf_counter()
+    config, devices, data = prepared.config, prepared.devices, prepared.task.data
+    config.objective.to(devices.group.device)
+    start = _agreed(prepared)
+    state = loop.begin(_placed(prepared), config.objective, config.train, devices)
+    position, best, records = Position(start), None, list[dict[str, Any]]()
+    if checkpoints is not None:
+        position, records, best = checkpoints.load(state, start)
+        if not devices.group.alike(state.step):
+            raise DataError(
+                f"the processes see different checkpoints in {checkpoints.folder}; --output has to be on a disk that all "
+                "machines share"
+            )
+    steps = config.train.steps(data.sampler.batches_per_epoch)
+    if checkpoints is not None and state.step:
+        prepared.log.go_on(records)
+        logger.info(f"resuming after step {state.step:,} of {steps:,}, from {checkpoints.latest}")
+    course = _Course(prepared, state, steps, position, checkpoints, looks, best, began - position.training)
+    course.run()
+    seconds = course.end()
+    return Fitted(
+        course.step,
+        state.step,
+        course.choice,
+        seconds,
+        state.cache.replaying.seconds() / seconds,
+        position.looks_left_out,
+        course.keep,
+    )
+
+
+def _agreed(prepared: Prepared) -> str:
+    """Refuse processes that do not begin alike, whose gradients would be summed all the same; return what they begin with."""
+    content = digest((*prepared.task.data.tower.parameters(), *prepared.task.data.content()))
+    if not prepared.devices.group.alike(content >> 11):
+        raise DataError("the processes do not begin with the same data and weights; give every machine the same files")
+    return f"{content:016x}"
+
+
+def _placed(prepared: Prepared) -> Any:
+    """Return the tower to train, on this process's device; with fsdp a copy, of which each process keeps a part."""
+    group, options, tower = prepared.devices.group, prepared.config.train, prepared.task.data.tower
+    if not options.fsdp:
+        return tower.to(group.device)
+    refuse_compiled([tower])  # a copy is not compiled any more
+    towers: Encoder = copy.deepcopy(tower)
+    roles: tuple[Role, ...] = ("query", "doc", "negatives", "sampled")
+    modules: Any = [towers.of(role) for role in roles]
+    shard(modules, group, torch.bfloat16 if options.mixed_precision == "bf16" else None)
+    return towers
+
+
+class _Course:
+    """Train a run step by step, and know what is due between two steps."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        state: State,
+        steps: int,
+        position: Position,
+        checkpoints: Checkpoints | None,
+        looks: bool,
+        best: Weights | None,
+        began: float,
+    ) -> None:
+        self.prepared, self.state, self.steps = prepared, state, steps
+        self.position, self.checkpoints, self.began = position, checkpoints, began
+        self.options, self.group = prepared.config.train, prepared.devices.group
+        self.data, self.held_out = prepared.task.data, prepared.task.held_out
+        self.pauses = {0, steps, *loop.moments(steps, self.options.evaluations)} if looks else set[int]()
+        self.chooses = looks and self.held_out.chooses
+        self.best = best  # weights of the best look
+        self.ended: tuple[float, int] | None = None  # seconds of training, and records of the log then
+        self.budget = Budget(prepared.config.evaluation.budget, position.evaluating)
+        self.alarms = Alarms(prepared.log)
+
+    def run(self) -> None:
+        """Take the steps. Each one: renew what follows the model, draw, step, look, keep; then end if asked to."""
+        together, devices = self.options.gradient_accumulation_steps, self.prepared.devices
+        first, last = self.state.step * together, self.steps * together
+        rows = enumerate(self.data.sampler(first, last), first)
+        bar = progress_bar("training" if self.group.main else "", self.steps, "step", self.state.step)
+        stopping = interruptible() if self.checkpoints else nullcontext(Interruption())
+        if not self.state.step:
+            self.look()
+        with explained(self.data, together, self.checkpoints), stopping as asked, bar:
+            while self.state.step < self.steps and not self.stale and not asked.number:
+                self.renew(self.state.step)
+                if not self.state.step:
+                    self.announce()
+                batches = self.batches(islice(rows, together))
+                progress = loop.take(self.state, batches, self.steps, self.options, devices)
+                self.alarms.step(progress, self.data, together)
+                dial = f"{progress.temperature:.4g} (scale {1 / progress.temperature:.4g})"
+                bar.set_postfix(loss=f"{progress.loss:.3f}", temperature=dial)
+                bar.update()
+                self.look()
+                if self.due(progress.step, asked):
+                    self.keep()
+        self.gather()
+
+    def batches(self, rows: Iterator[tuple[int, Tensor]]) -> Iterator[Batch[Any]]:
+        """Yield this process's part of numbered batches."""
+        for number, chosen in rows:
+            yield divide(self.data.batch(chosen, number), self.group.rank, self.group.size)
+
+    def end(self) -> float:
+        """Bring the best weights back, and note that training has ended; return the seconds that it took."""
+        self.ended = time.perf_counter() - self.began, len(self.prepared.log.records)
+        if self.best is not None and self.group.main:
+            self._saved().load_state_dict(self.best, strict=False)
+        if self.group.main and self.pauses:
+            logger.info(self.told())
+        return self.ended[0]
+
+    def told(self) -> str:
+        """Say which weights are saved, and why."""
+        if self.best is not None:
+            return "saved: the weights of step {step:,} of {taken:,}, with the best validation, {metric} {value:.3f}".format(
+                **self.choice
+            )
+        why = (
+            "train.keep_best is off"
+            if self.chooses
+            else f"validation asks fewer than {LEAST_TO_CHOOSE} queries or events"
+        )
+        return f"saved: the weights of the last step, {self.state.step:,}, since {why}"
+
+    @property
+    def step(self) -> int:
+        """The step whose weights are saved."""
+        return self.state.step if self.best is None else self.position.best_step
+
+    @property
+    def choice(self) -> dict[str, Any]:
+        """The step whose weights are saved and its validation, if validation has chosen it."""
+        if self.best is None:
+            return {}
+        metric = main_metric(self.prepared.config.evaluation.metrics)
+        return {
+            "step": self.position.best_step,
+            "taken": self.state.step,
+            "metric": metric,
+            "value": self.position.best_value,
+        }
+
+    @property
+    def stale(self) -> bool:
+        """True if validation has not risen for as many looks as train.patience allows."""
+        return self.options.patience is not None and self.position.looks_since >= self.options.patience
+
+    def gather(self) -> None:
+        """Bring the trained weights into the tower that is judged and saved; on the device if that has room."""
+        if not self.options.fsdp:
+            return
+        tower: Any = self.data.tower
+        gather(self.state.modules["towers"], tower)
+        if free_bytes(self.group.device) > 2 * sum(p.nbytes for p in tower.parameters()):
+            tower.to(self.group.device)
+
+    def renew(self, step: int) -> None:
+        """Compute again what follows the model, before a step, counted from 0, draws its rows."""
+        turn = self.turn(step)
+        if turn:
+            self.gather()
+        record = self.data.refresh(step, self.group)
+        if record and (turn or not step):  # a resumed run takes up what it has logged already
+            self.prepared.log.write(event="refresh", step=step, **record)
+        if self.options.fsdp:
+            self.data.tower.cpu()  # the device's memory is for the steps
+
+    def turn(self, step: int) -> bool:
+        """Return True if something is computed again after so many steps."""
+        periods = self.options.guide_period, self.prepared.config.mining.every
+        return 0 < step < self.steps and any(step % each == 0 for each in periods if each)
+
+    def look(self) -> None:
+        """Judge the tower by validation if it is time; those on the way only if the budget allows it."""
+        step = self.state.step
+        if step not in self.pauses:
+            return
+        self.gather()
+        if self.group.main:
+            self._look(step)
+        if self.options.patience is not None:
+            self.position.looks_since = self.group.most(self.position.looks_since)
+
+    def _look(self, step: int) -> None:
+        start = time.perf_counter()
+        if 0 < step < self.steps and not self.budget.allows(start - self.began - self.budget.spent):
+            self.position.looks_left_out += 1
+            self.prepared.log.write(event="evaluation left out", step=step)
+            return
+        verdict = self.held_out.judge("validation", whole=False)
+        self.prepared.log.write(event="evaluation", step=step, metrics=verdict.ranking.metrics)
+        if step:
+            self.alarms.collapse(step, verdict.spread)
+        if self.chooses:
+            self._weigh(step, verdict.ranking.metrics)
+        seconds = time.perf_counter() - start
+        if 0 < step < self.steps:
+            self.budget.spend(seconds)
+        elif self.prepared.config.evaluation.corpus is None:  # those on the way take as long
+            self.budget.cost = seconds
+
+    def _weigh(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Keep the weights if they are the best until now."""
+        value = metrics[main_metric(metrics)]
+        if self.position.best_value is not None and value <= self.position.best_value:
+            self.position.looks_since += 1
+            return
+        self.position.best_step, self.position.best_value, self.position.looks_since = step, value, 0
+        if self.options.keep_best:
+            saved = self._saved()
+            frozen = {name for name, parameter in saved.named_parameters() if not parameter.requires_grad}
+            tensors = {name: value for name, value in saved.state_dict().items() if name not in frozen}
+            self.best = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
+
+    def _saved(self) -> nn.ModuleDict:
+        """Return what the run saves: the tower that is judged, and the objective."""
+        tower: Any = self.data.tower
+        return nn.ModuleDict({"tower": tower, "objective": self.prepared.config.objective})
+
+    def due(self, step: int, asked: Interruption) -> bool:
+        """Return True if all processes are to leave a checkpoint: in time, before what it has read is replaced, or to end."""
+        if self.checkpoints is None:
+            return False
+        wanted = self.checkpoints.due(step) or self.turn(step)
+        code = self.group.most(1 + asked.number if asked.number else int(wanted))
+        asked.number = max(0, code - 1)  # of any process
+        return code > 0
+
+    def keep(self) -> None:
+        """Leave a checkpoint."""
+        if self.checkpoints is None:
+            return
+        latest = self.checkpoints.latest
+        if name := broken(self.state.modules, self.group):
+            raise TemperaError(
+                f"{name} is not finite after step {self.state.step}: lower train.learning_rate; such a state is not kept"
+                + (f", {latest} is left" if latest else "")
+            )
+        records = self.prepared.log.records
+        seconds, count = self.ended or (time.perf_counter() - self.began, len(records))
+        self.position.training, self.position.evaluating = seconds, self.budget.spent
+        self.checkpoints.save(self.state, self.position, records[:count], self.best)
+        if self.group.main:
+            logger.info(f"saved checkpoint {self.checkpoints.latest}; run the same command again to resume")
+
+    def announce(self) -> None:
+        """Say what the run is about to do, before its first step."""
+        (rows,) = self.data.sampler(0, 1)
+        batch, together = self.data.batch(rows, 0), self.options.gradient_accumulation_steps
+        objective = self.prepared.config.base
+        mine = divide(batch, self.group.rank, self.group.size)
+        plan = self.state.cache.plan(self.state.modules["towers"], mine, self.group)
+        width = self.data.tower.encode(batch.doc.rows[:1]).shape[1]
+        sizes = outlook.memory(plan, [self.state.modules], objective.tile_elements, width)
+        lines = [outlook.negatives(objective, mine, self.group), f"towers: {plan}", outlook.described(sizes)]
+        if together > 1:
+            lines.append(
+                f"{together} batches a step: each is a softmax of its own, which averages gradients and adds no negatives"
+            )
+        if self.group.main:
+            for line in lines:
+                logger.info(line)
+            self.prepared.log.write(event="plan", text=lines, expected_bytes=sizes, replayed=plan.replayed)

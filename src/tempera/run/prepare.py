@@ -1,0 +1,90 @@
+"""The first of a run's four functions: from a configuration to data that are read, divided and ready to train on."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from ..build import Config, describe
+from ..core.advice import cautions
+from ..core.similarity import cosine
+from ..engine.devices import Devices
+from ..io.console import logger
+from ..io.documents import JsonLines
+from ..recommend.interactions import Handed, Interactions
+from ..recommend.recommendation import InteractionTask
+from ..text.retrieval import TextTask
+from .task import RunTask
+
+CACHE = "cache"  # texts and tokens, mapped; removed with the last step
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Hold a run before its first step.
+
+    Args:
+        config: its section `data` says what reading has decided.
+        folder: where the run writes.
+        log: of the run.
+        seconds: that reading took.
+    """
+
+    config: Config
+    task: RunTask
+    devices: Devices
+    folder: Path
+    log: JsonLines
+    seconds: float
+
+
+def prepare(
+    config: Config,
+    devices: Devices,
+    folder: Path,
+    log: JsonLines,
+    vectors: Path | None = None,
+    anew: Path | None = None,
+    shared: RunTask | None = None,
+) -> Prepared:
+    """Read, divide and tokenise the data, and build the tower.
+
+    Args:
+        vectors: folder for the vectors of guides, for all processes and runs beside this one.
+        anew: folder for vectors that follow the model; they have to outlive an interrupted run.
+        shared: a task that has read the same data: they are not read again.
+
+    Raises:
+        TemperaError: no data, or options that do not fit them.
+    """
+    began, cache, store = time.perf_counter(), folder / CACHE, vectors or folder.parent / "vectors"
+    torch.manual_seed(config.train.seed)
+    task: RunTask
+    if shared is not None:
+        task = shared.fresh(config, cache)
+    elif isinstance(config.data, Interactions | Handed):
+        task = InteractionTask.read(config, cache)
+    else:
+        task = TextTask.read(config, cache, store, anew)
+    facts = task.showcase.facts()
+    if facts.source is not None:
+        ((name, options),) = describe(facts.source).items()
+        config = replace(config, resolved={**config.resolved, "data": {"source": name, **options}})
+    for line in facts.lines:
+        logger.info(line)
+    log.write(event="data", pairs=facts.counts["pairs"], dropped=facts.counts["dropped"])
+    seconds = time.perf_counter() - began
+    _settle(config, log)
+    return Prepared(config, task, devices, folder, log, seconds)
+
+
+def _settle(config: Config, log: JsonLines) -> None:
+    """Settle an automatic temperature, and warn of what cannot work well."""
+    options, base = config.train, config.base
+    base.temperature.settle(options.batch_size + options.sampled, normalised=base.similarity == cosine)
+    for caution in cautions(base):
+        logger.warning(f"caution: {caution}")
+        log.write(event="caution", text=caution)

@@ -1,0 +1,129 @@
+"""The held-out queries of a run on texts: which they are, and how well a tower and BM25 answer them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ranking.metrics import Relevant
+from ..ranking.ranking import Part, Ranking, depth_of
+from ..ranking.sample import Sample, sample_corpus
+from ..ranking.spread import spread
+from ..ranking.verdict import Sections, SystemScores, Verdict
+from .lexical import Lexical, Settings
+from .pairs import Rows
+from .split import Split
+from .training_pairs import TrainingPairs
+
+BM25_TUNING_QUERIES = 500
+
+
+@dataclass
+class Questions:
+    """Hold queries and their answers, by positions among the distinct texts of all pairs."""
+
+    split: Split
+    query_of: Rows  # [n] the distinct query of each pair
+    doc_of: Rows  # [n]
+    rows: Rows  # [q] a pair for each distinct query
+    relevant: Relevant
+
+    @classmethod
+    def of(cls, split: Split, query_of: Rows, doc_of: Rows, rows: Rows) -> Questions:
+        """Ask each distinct query of `rows` once; its answers are the documents it is paired with there."""
+        distinct, first, inverse = np.unique(query_of[rows], return_index=True, return_inverse=True)
+        place = np.full(int(doc_of.max()) + 1, -1)
+        place[doc_of[split.corpus]] = np.arange(len(split.corpus))
+        relevant = Relevant(len(distinct), inverse, place[doc_of[rows]], np.ones(len(rows)))
+        return cls(split, query_of, doc_of, rows[first], relevant)
+
+    @cached_property
+    def queries(self) -> list[str]:
+        """Texts, [q]."""
+        return self.split.pairs.texts("query", self.rows)
+
+
+class HeldOutQueries:
+    """Judge the tower of a run, as it is at that moment, and BM25."""
+
+    def __init__(self, config: Sections, data: TrainingPairs) -> None:
+        self.options, self.seed, self.data, self.texts = config.evaluation, config.train.seed, data, data.texts
+        split = self.texts.split
+        self.questions: dict[Part, Questions] = {"test": self._questions(split.test)}
+        self.questions["validation"] = (
+            self._questions(split.validation) if len(split.validation) else self.questions["test"]
+        )
+        self.sample: Sample | None = None  # of the corpus, once validation has been asked
+        self.bias: dict[str, float] = {}  # of scores on the sample
+        self.bm25: Settings | None = None  # once it is tuned
+
+    def _questions(self, rows: Rows) -> Questions:
+        return Questions.of(self.texts.split, self.texts.catalogue.query_of, self.texts.catalogue.doc_of, rows)
+
+    @property
+    def chooses(self) -> bool:
+        """True if validation has enough queries to choose by."""
+        return self.texts.split.chooses
+
+    def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
+        """Ask the tower the queries of a part; without validation queries that is always the test.
+
+        Args:
+            part: "validation" to choose by, "test" to report on.
+            whole: rank every document; False ranks the sample of `evaluation.corpus` where there is one. The
+                sample is drawn when validation is first asked, from what the tower then confuses.
+        """
+        options, questions = self.options, self.questions[part]
+        sampling = options.corpus is not None and questions is self.questions["validation"]
+        if sampling and not whole and self.sample is None:
+            self.judge(part)
+        sample = None if whole or not sampling else self.sample
+        queries = self.data.vectors(questions.query_of[questions.rows], "query")
+        docs, relevant = self.texts.ranked, questions.relevant
+        if sample is not None:
+            docs, relevant = docs[sample.docs], sample.relevant
+        corpus = self.data.corpus if sample is None else self.data.vectors(docs)
+        place = np.empty(len(self.texts.docs), np.int64)
+        place[docs] = np.arange(len(docs))
+        answers = corpus[place[questions.doc_of[questions.rows]]]
+        ranking = Ranking.by_vectors(queries, corpus, relevant, options.metrics)
+        if sampling and options.corpus is not None and self.sample is None:
+            self.sample = sample_corpus(relevant, len(corpus), options.corpus, ranking.ranked, seed=self.seed)
+            self.bias = self.sample.bias(queries, corpus, options.metrics, relevant)
+        return Verdict(ranking, spread(queries, answers))
+
+    def vectors(self) -> NDArray[np.float32]:
+        """Return the vectors of all distinct documents; what the same weights have just ranked is not embedded again."""
+        corpus, everything = self.data.corpus, np.arange(len(self.texts.docs))
+        vectors = np.empty((len(everything), corpus.shape[1]), np.float32)
+        vectors[self.texts.ranked] = corpus
+        if len(rest := np.setdiff1d(everything, self.texts.ranked)):
+            vectors[rest] = self.data.vectors(rest)
+        return vectors
+
+    def baselines(self) -> dict[str, SystemScores]:
+        """Rank by BM25, if evaluation.bm25 asks for it, tuned on training queries of the same corpus."""
+        if not self.options.bm25:
+            return {}
+        asked, split = self.questions["test"], self.texts.split
+        inside = np.isin(asked.doc_of[split.train], asked.doc_of[split.corpus])
+        rows = split.train[inside]
+        chosen = np.random.default_rng(self.seed).permutation(len(rows))[:BM25_TUNING_QUERIES]
+        lexical = Lexical(split.pairs.texts("doc", split.corpus))
+        if len(chosen):
+            tuning = self._questions(rows[chosen])
+            lexical.tune(tuning.queries, tuning.relevant)
+        self.bm25 = lexical.settings
+        ranked = lexical.rank(asked.queries, depth_of(self.options.metrics))
+        return {"bm25": Ranking.of(ranked, asked.relevant, self.options.metrics)}
+
+    def about(self) -> dict[str, Any]:
+        """Return how BM25 was tuned, and how far scores on the way stand above those on the whole corpus."""
+        about: dict[str, Any] = {"bm25": None if self.bm25 is None else asdict(self.bm25)}
+        if self.sample is not None:
+            about["sample"] = {"corpus": len(self.sample.docs), "hardest": self.sample.hardest, "bias": self.bias}
+        return about

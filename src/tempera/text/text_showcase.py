@@ -1,0 +1,129 @@
+"""A run on texts as readers and searchers see it: facts of its data, what it searches, queries with their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..io.ids import content_ids
+from ..ranking.ranking import Ranking
+from ..ranking.showcase import DataFacts, Example, Hit, Searched, Subject
+from ..ranking.verdict import SystemScores
+from ..towers.saved import load
+from .embedder import TRAINED
+from .held_out import HeldOutQueries
+from .pairs import Rows
+from .preview import summary
+from .training_pairs import TrainingPairs
+
+TEXTS = Subject(
+    "A retrieval model",
+    "A text embedding model trained by contrast with Tempera. It opens with sentence-transformers alone.",
+    """from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("path/to/this/folder")
+queries = model.encode_query(["what is asked"], normalize_embeddings=True)
+docs = model.encode_document(["what may answer it"], normalize_embeddings=True)
+print(queries @ docs.T)""",
+    {
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "sentence-similarity",
+        "tags": ["sentence-transformers", "sentence-similarity", "feature-extraction", "tempera"],
+    },
+    report_title="Tempera run",
+    facts={
+        "pairs": "pairs found",
+        "train": "pairs trained on",
+        "validation": "validation queries",
+        "queries": "test queries",
+        "corpus": "documents ranked",
+    },
+    examples="Held-out queries and what was found",
+    right="Right",
+    random="a query with a random document, blue with its own",
+)
+
+
+class TextShowcase:
+    """Show a run on texts."""
+
+    subject = TEXTS
+
+    def __init__(self, data: TrainingPairs, held_out: HeldOutQueries) -> None:
+        self.data, self.held_out, self.texts = data, held_out, data.texts
+
+    def facts(self) -> DataFacts:
+        """Return counts of the data, and its source with the roles of its columns written down."""
+        split = self.texts.split
+        counts = {
+            "pairs": len(split.pairs),
+            "dropped": self.data.dropped,
+            "train": len(split.train),
+            "validation": split.queries(split.validation),
+            "queries": split.queries(split.test),
+            "corpus": len(split.corpus),
+            **({"shared_documents": split.shared} if split.shared else {}),
+        }
+        first, *notes = split.lines()
+        return DataFacts(split.pairs.source, first, counts, tuple(notes))
+
+    def preview(self) -> dict[str, Any]:
+        """Return three rows, lengths, repeats, and negatives of a query."""
+        texts = self.texts
+        return summary(texts.catalogue, texts.split.train, texts.queries, texts.docs)
+
+    def searched(self) -> Searched:
+        """Return every distinct document with its vector, and the ids of the training queries' contents."""
+        split = self.texts.split
+        trained = np.unique(content_ids(split.pairs.table["query"].take(pa.array(split.train))))
+        return Searched(self.held_out.vectors(), self.texts.catalogue.table(), arrays={TRAINED: trained})
+
+    def reopened(self, folder: Path) -> float:
+        """Save the tower and open it as a user would; return the largest difference in any number of its vectors."""
+        tower, docs = self.data.tower, self.texts.catalogue.docs
+        texts = docs[: min(8, len(docs))]
+        tower.save(folder)
+        here = tower.encode(tower.features(texts, None, "doc"), "doc").numpy()
+        return float(np.abs(load(folder, "doc")(texts) - here).max())
+
+    def examples(self, systems: Mapping[str, SystemScores], count: int = 10, shown: int = 5) -> list[Example]:
+        """Return held-out queries at random, with the documents that the trained model returns."""
+        asked, pairs, corpus = self.held_out.questions["test"], self.texts.split.pairs, self.texts.split.corpus
+        trained, bm25 = systems["trained"], systems.get("bm25")
+        assert isinstance(trained, Ranking) and isinstance(bm25, Ranking | None)
+        rank = trained.first_right(asked.relevant)
+        other = bm25.first_right(asked.relevant) if bm25 is not None else np.zeros_like(rank)
+        right = asked.relevant.gains(trained.ranked) > 0
+        queries = np.random.default_rng(self.held_out.seed).permutation(len(asked.rows))[:count]
+        scores = self._scores(queries, trained.ranked[queries, :shown])
+        examples = []
+        for i, query in enumerate(queries):
+            top = corpus[trained.ranked[query, :shown]]
+            labels, places = pairs.labels(top), pairs.texts("place", top)
+            answers = corpus[asked.relevant.doc[asked.relevant.query == query]]
+            examples.append(
+                Example(
+                    query=asked.queries[query],
+                    answers=tuple(pairs.labels(answers)),
+                    hits=tuple(
+                        Hit(label, place, float(score), bool(good))
+                        for label, place, score, good in zip(labels, places, scores[i], right[query])
+                    ),
+                    baseline_rank=int(other[query]) or None,
+                    rank=int(rank[query]) or None,
+                )
+            )
+        return examples
+
+    def _scores(self, queries: Rows, ranked: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return cosines of queries and what was ranked for them, [q, k]."""
+        asked = self.held_out.questions["test"]
+        a = self.data.vectors(asked.query_of[asked.rows[queries]], "query")
+        b = self.data.vectors(self.texts.ranked[ranked.ravel()]).reshape(*ranked.shape, -1)
+        cosines: NDArray[np.float32] = np.einsum("qd,qkd->qk", a, b)
+        return cosines

@@ -1,0 +1,184 @@
+"""Pairs of texts as the batches of one run, and what in them follows the model: mined negatives, and a guide that it is itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..core.batch import Batch, Role
+from ..core.ragged import Ragged
+from ..engine.batches import Draws, Examples, Sampler, Shuffled
+from ..engine.distributed import ALONE, Group
+from ..engine.loop import SELF, Training
+from ..errors import ConfigError
+from ..io.console import logger
+from ..mining.guide import CrossEncoder, Guide
+from ..ranking.nearest import refuse_not_finite
+from ..ranking.verdict import Sections
+from ..towers.pair import Tower
+from .catalogue import Catalogue
+from .mixture import Mixture
+from .pairs import Rows, Source
+from .renewal import Renewal, checked
+from .samplers import Mixed, NoDuplicates
+from .split import Split
+
+
+@dataclass(frozen=True)
+class TextData:
+    """Hold the texts of a source, divided, with their tokens. Runs on the same data share it.
+
+    Args:
+        queries: tokens of the distinct queries, [p].
+        docs: and of the documents, [u].
+    """
+
+    split: Split
+    catalogue: Catalogue
+    queries: Ragged
+    docs: Ragged
+
+    @property
+    def ranked(self) -> Rows:
+        """The distinct documents that evaluation ranks."""
+        return self.catalogue.doc_of[self.split.corpus]
+
+
+class TrainingPairs:
+    """Give a run its batches.
+
+    Args:
+        store: folder for the vectors of a guide, which all runs beside this one share.
+        anew: folder for the vectors of the model itself, until the next.
+    """
+
+    def __init__(
+        self, config: Sections, texts: TextData, sampler: Sampler, tower: Tower, store: Path, anew: Path
+    ) -> None:
+        self.texts, self.sampler, self.tower = texts, sampler, tower
+        options, catalogue = config.train, texts.catalogue
+        cross = (
+            None if config.mining.cross_encoder is None else CrossEncoder.of(Path(config.mining.cross_encoder), store)
+        )
+        self.dropped = {**texts.split.pairs.dropped, **texts.split.dropped}
+        self.latest: tuple[list[int], NDArray[np.float32]] | None = (
+            None  # the corpus embedded last, and by which weights
+        )
+        self.rows = _rows(options, texts, sampler, store)
+        if cross is not None and self.rows.negatives is not None:
+            self.rows, count = checked(self.rows, catalogue, cross, config.mining.cross_margin)
+            self.dropped["negatives that the cross-encoder scores like answers"] = count
+        self.renewal = _renewal(config, texts, self.rows, anew, cross)
+
+    def batch(self, rows: Tensor, number: int) -> Batch[Ragged]:
+        """Return the tokens of chosen pairs."""
+        self.latest = None  # the memory is for the step
+        return self.rows.batch(rows, number)
+
+    def vectors(self, rows: Rows, role: Role = "doc") -> NDArray[np.float32]:
+        """Return unit vectors of chosen queries or documents by the tower as it is now, [.., D]."""
+        tokens = self.texts.queries if role == "query" else self.texts.docs
+        vectors: NDArray[np.float32] = self.tower.encode(tokens[torch.from_numpy(rows)], role).numpy()
+        refuse_not_finite(vectors, {"query": "queries", "doc": "documents"}[role])
+        return vectors
+
+    @property
+    def corpus(self) -> NDArray[np.float32]:
+        """Unit vectors of the documents that evaluation ranks, embedded again only if weights have been written since."""
+        written = [tensor._version for tensor in (*self.tower.parameters(), *self.tower.buffers())]
+        if self.latest is None or self.latest[0] != written:
+            self.latest = written, self.vectors(self.texts.ranked)
+        return self.latest[1]
+
+    def refresh(self, step: int, group: Group = ALONE) -> dict[str, Any]:
+        """Mine again, and let the guide read the texts again, if it is their turn."""
+        if self.renewal is None:
+            return {}
+        self.rows, report = self.renewal(step, self.rows, partial(self._read, group))
+        if report is None:
+            return {}
+        logger.info(f"mined before step {step + 1}: {report.lines()[0]}")
+        return {"mined": asdict(report)}
+
+    def _read(self, group: Group, role: Role, rows: Rows) -> NDArray[np.float32]:
+        """Return unit vectors of distinct texts by the tower as it is now; each process reads its share."""
+        if len(rows) < group.size:
+            return self.vectors(rows, role)
+        mine = np.array_split(rows, group.size)[group.rank]
+        return group.all_rows(torch.from_numpy(self.vectors(mine, role))).numpy()
+
+    def content(self) -> Iterable[Tensor]:
+        """Yield the tokens of all texts, and which rows are trained on."""
+        for side in (self.texts.queries, self.texts.docs):
+            yield from (side.values, side.offsets)
+        yield torch.from_numpy(self.texts.split.train)
+
+    def called(self, rows: Tensor) -> list[str]:
+        """Return the places of pairs; the number of one that has no place, and the beginning of its query."""
+        at, pairs = self.texts.split.train[rows.numpy()], self.texts.split.pairs
+        names = zip(at, pairs.texts("place", at), pairs.texts("query", at), strict=True)
+        return [f"{place or f'pair {row}'} ({' '.join(query.split())[:40]!r})" for row, place, query in names]
+
+
+def _rows(options: Training, texts: TextData, sampler: Sampler, store: Path) -> Examples:
+    """Return the training pairs before the first step."""
+    catalogue, draws = texts.catalogue, Draws(options.sampled, options.sampled_power, options.seed)
+    rows = catalogue.examples(texts.split.train, texts.queries, texts.docs, draws)
+    if isinstance(sampler, Mixed):
+        rows = replace(rows, chance=sampler.chance, temperature=sampler.temperature)
+    if options.guide is not None and options.guide != SELF:
+        rows = replace(rows, guide=Guide.of(Path(options.guide), catalogue.queries, catalogue.docs, store))
+    return rows
+
+
+def _renewal(
+    config: Sections, texts: TextData, rows: Examples, anew: Path, cross: CrossEncoder | None
+) -> Renewal | None:
+    """Return what follows the model; None if nothing does.
+
+    Raises:
+        ConfigError: options of mining that have nothing to act on.
+    """
+    options, mining = config.train, config.mining
+    if cross is not None and rows.negatives is None and mining.every is None:
+        raise ConfigError("mining.cross_encoder judges negatives, and the data has none: set mining.every, or drop it")
+    pools = config.base.pools
+    if mining.every is not None and not any(role == "negatives" for pool in pools for _, role in pool.blocks):
+        raise ConfigError("mining.every finds negatives, and no pool of the objective takes them: add negatives")
+    every = options.guide_period
+    if every is None and mining.every is None:
+        return None
+    return Renewal(texts.catalogue, texts.split.train, mining, every, anew, cross)
+
+
+def sampler_of(
+    source: Source, catalogue: Catalogue, split: Split, options: Training
+) -> Shuffled | NoDuplicates | Mixed:
+    """Choose which of the training rows stand in which batch.
+
+    Raises:
+        ConfigError: a batch of more rows than there are to train on.
+    """
+    rows = split.train
+    if options.batch_size > len(rows):
+        raise ConfigError(
+            f"train.batch_size is {options.batch_size} and the data has {len(rows)} pairs to train on: give a batch_size of at "
+            f"most {len(rows)}, or more data, or hold out less: of {len(split.pairs):,} pairs, {split.held_out} are held out "
+            "(evaluation.validation, evaluation.queries)"
+        )
+    if isinstance(source, Mixture):
+        if options.batch_sampler != "shuffled":
+            raise ConfigError("train.batch_sampler: no_duplicates is for one source, and data is a mixture; drop it")
+        origin = catalogue.pairs.table["source"].to_numpy()[rows]
+        return source.sampler(origin, options.batch_size, options.seed)
+    if options.batch_sampler == "no_duplicates":
+        return NoDuplicates(catalogue.keys(rows), options.batch_size, options.seed)
+    return Shuffled(len(rows), options.batch_size, options.seed)
