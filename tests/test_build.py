@@ -113,7 +113,7 @@ def test_the_place_is_the_line_of_the_file(tmp_path) -> None:
     with pytest.raises(ConfigError, match=rf"Did you mean temperature\? \({file}:3\)$"):
         build(load(file))
     file.write_text("train:\n  seed: 1\n  batch_size: 1\n")
-    with pytest.raises(ConfigError, match=rf"^train\.batch_size: .*, and it is 1 \({file}:3\)$"):
+    with pytest.raises(ConfigError, match=rf"^train\.batch_size: .*, but is 1 \({file}:3\)$"):
         build(load(file))
     file.write_text("objective:\n  temperature:\n    value: 0.05\n    learnable: true\n    floor: 0.2\n")
     with pytest.raises(ConfigError, match=rf"^objective\.temperature: .*0\.2 <= 0\.05 <= 1\.0 \({file}:2\)$"):
@@ -131,7 +131,7 @@ def test_a_temperature_and_a_scale_are_one_dial() -> None:
     assert made("objective.scale=20").resolved == made("objective.temperature=0.05").resolved
     assert made("objective.scale=12.5").objective.temperature.value == pytest.approx(0.08)
     assert refusal("objective.scale=20", "objective.temperature=0.05") == (
-        "objective.scale: scale is 1/temperature, and both are given; keep one (command line)"
+        "objective.scale: scale is 1/temperature; give only one of them (command line)"
     )
 
 
@@ -154,8 +154,8 @@ def test_a_number_that_yaml_takes_for_text() -> None:
         (".nan", "finite"),
         ("warm", "number"),
         ("''", "number"),
-        ("true", "not a switch"),
-        ("false", "not a switch"),
+        ("true", "not true or false"),
+        ("false", "not true or false"),
         ("[0.05]", "number"),
     ],
 )
@@ -207,31 +207,31 @@ def test_a_learnable_temperature_starts_within_its_bounds(bounds: str) -> None:
         (["objective.hardest=-3"], "objective: hardest keeps at least 1 negative and is -3"),
         (["objective.hardest=0", "objective.masks=[]"], "objective: hardest keeps at least 1 negative"),
         (["objective.hardest=1.5"], "objective.hardest: "),
-        (["objective.hardest=true"], "objective.hardest: is true, and this option is not a switch"),
+        (["objective.hardest=true"], "objective.hardest: is true, but this option is not true or false"),
         (["objective.pools=[]"], "objective: "),
         (["objective.pools=[negatives]"], "objective: no pool holds the positive"),
         (["objective.pools=[docs, back_docs]", "objective.partition=per_direction"], "objective: no pool holds the positive"),
         (["objective.pools=[docs, queries]", "objective.partition=per_direction"], "objective: no pool holds the positive"),
-        (["objective.partition=both"], "objective.partition: input should be 'joint' or 'per_direction', and it is 'both'"),
-        (["objective.pools=docs"], "objective.pools: is 'docs', and a list is expected"),
-        (["objective.pools={docs: }"], "objective.pools: is {'docs': None}, and a list is expected"),
+        (["objective.partition=both"], "objective.partition: input should be 'joint' or 'per_direction', but is 'both'"),
+        (["objective.pools=docs"], "objective.pools: is 'docs'; expected a list"),
+        (["objective.pools={docs: }"], "objective.pools: is {'docs': None}; expected a list"),
         (["objective.pools=[{docs: {x: 1}}]"], "objective.pools[0]: docs takes no options"),
         (["objective.pools=[[docs]]"], "objective.pools[0]: no ['docs']; there is docs, "),
         (["objective.masks=[null]"], "objective.masks[0]: no None; there is same_id"),
-        (["objective.masks=[{same_id: {}, x: {}}]"], "objective.masks[0]: is {'same_id': {}, 'x': {}}, and one name with"),
-        (["objective.masks=[{}]"], "objective.masks[0]: is {}, and one name with its options is expected"),
-        (["objective.masks=[{same_id: 3}]"], "objective.masks[0].same_id: is 3, and a mapping of options is expected"),
+        (["objective.masks=[{same_id: {}, x: {}}]"], "objective.masks[0]: is {'same_id': {}, 'x': {}}; expected one name with"),
+        (["objective.masks=[{}]"], "objective.masks[0]: is {}; expected one name with its options"),
+        (["objective.masks=[{same_id: 3}]"], "objective.masks[0].same_id: is 3; expected a mapping of options"),
         (["objective.preset=[mnr]"], "objective.preset: no ['mnr']; there is mnr"),
         (["objective.preset={mnr: 1}"], "objective.preset: no {'mnr': 1}; there is mnr"),
         (["objective.preset="], "objective.preset: no None; there is mnr"),
         (["objective.similarity=[cosine]"], "objective.similarity: no ['cosine']; there is cosine"),
-        (["train.batch_size=1"], "train.batch_size: input should be greater than 1, and it is 1"),
-        (["train.batch_size=true"], "train.batch_size: is true, and this option is not a switch"),
+        (["train.batch_size=1"], "train.batch_size: input should be greater than 1, but is 1"),
+        (["train.batch_size=true"], "train.batch_size: is true, but this option is not true or false"),
         (["train.batch_size=many"], "train.batch_size: "),
         (["train.max_steps=0"], "train.max_steps: "),
-        (["train.max_steps=true"], "train.max_steps: is true, and this option is not a switch"),
-        (["train.num_train_epochs=.inf"], "train.num_train_epochs: input should be a finite number, and it is inf"),
-        (["train.learning_rate=.nan"], "train.learning_rate: input should be a finite number, and it is nan"),
+        (["train.max_steps=true"], "train.max_steps: is true, but this option is not true or false"),
+        (["train.num_train_epochs=.inf"], "train.num_train_epochs: input should be a finite number, but is inf"),
+        (["train.learning_rate=.nan"], "train.learning_rate: input should be a finite number, but is nan"),
         (["train.learning_rate=0"], "train.learning_rate: "),
         (["train.seed=-1"], "train.seed: "),
         (["train.seed=1.5"], "train.seed: "),
@@ -245,7 +245,7 @@ def test_a_learnable_temperature_starts_within_its_bounds(bounds: str) -> None:
         (["evaluation.metrics=[ndcg@0]"], "evaluation: no metric 'ndcg@0'; "),
         (["evaluation.metrics=[3]"], "evaluation.metrics[0]: "),
         (["evaluation.bm25=perhaps"], "evaluation.bm25: "),
-        (["data.source=pairs"], "data.path: is needed and not given"),
+        (["data.source=pairs"], "data.path: is required"),
         (["data.source=pairs", "data.path=3"], "data.path: "),
         (["data.source=pairs", "data.path="], "data.path: "),
         (["data.roots=src"], "data.roots: "),
@@ -255,7 +255,7 @@ def test_a_learnable_temperature_starts_within_its_bounds(bounds: str) -> None:
 def test_values_that_an_option_cannot_take(overrides: list[str], says: str) -> None:
     text = refusal(*overrides)
     assert text.startswith(says)
-    assert text.endswith(" (command line)") or "is needed and not given" in text
+    assert text.endswith(" (command line)") or "is required" in text
 
 
 def test_a_long_value_is_cut_short_in_the_message() -> None:

@@ -91,7 +91,7 @@ def test_no_file_at_all() -> None:
     ("content", "holds"), [("- a\n", "list"), ("text", "str"), ("3", "int"), ("2.5", "float"), ("true", "bool")]
 )
 def test_a_file_that_holds_no_mapping(refusal, content: str, holds: str) -> None:
-    assert refusal(content) == f"{{file}} holds {holds}, and a mapping of sections is expected"
+    assert refusal(content) == f"{{file}} holds {holds}; expected a mapping of sections, such as data: and train:"
 
 
 @pytest.mark.parametrize(
@@ -158,9 +158,9 @@ def test_files_that_are_not_there_or_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("train: {}\nobjective: {}\ntrain: {}\n", "train: given twice, at {file}:1 and {file}:3"),
-        ("train:\n  seed: 1\n  seed: 1\n", "train.seed: given twice, at {file}:2 and {file}:3"),
-        ("a:\n- b: 1\n  b: 2\n", "a[0].b: given twice, at {file}:2 and {file}:3"),
+        ("train: {}\nobjective: {}\ntrain: {}\n", "train: written twice, at {file}:1 and {file}:3"),
+        ("train:\n  seed: 1\n  seed: 1\n", "train.seed: written twice, at {file}:2 and {file}:3"),
+        ("a:\n- b: 1\n  b: 2\n", "a[0].b: written twice, at {file}:2 and {file}:3"),
     ],
 )
 def test_a_key_given_twice(refusal, content: str, message: str) -> None:
@@ -233,12 +233,12 @@ def test_an_override_changes_neither_an_alias_nor_the_callers_mapping(loaded) ->
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("a.b", "'a.b': an override is dotted.key=value, such as objective.temperature=0.1"),
-        ("=3", "'=3': an override is dotted.key=value, such as objective.temperature=0.1"),
+        ("a.b", "'a.b': expected an override dotted.key=value, such as objective.temperature=0.1"),
+        ("=3", "'=3': expected an override dotted.key=value, such as objective.temperature=0.1"),
         ("a.masks[0]=x", "a.masks[0]: an item of a list cannot be set; set a.masks as a whole"),
         ("s.x=1", "s.x: s is 5 and holds no options; set s as a whole"),
         ("l.0=1", "l.0: l is [1] and holds no options; set l as a whole"),
-        ("a={b: 1, b: 2}", "a.b: given twice, at command line and command line"),
+        ("a={b: 1, b: 2}", "a.b: written twice, at command line and command line"),
     ],
 )
 def test_overrides_that_cannot_be(refusal, override: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""From options to objects: every name in a configuration, here only.
+"""Build objects from options; the only place that knows the names of a configuration.
 
 Options are checked against the signatures of what they configure; there is no second declaration of them.
 """
@@ -46,7 +46,7 @@ from .towers.pretrained import Pretrained
 from .towers.static import Static
 from .towers.transformer import Transformer
 
-# What stands for a kind of part: its names, each with what it makes. A value is the part itself or makes it.
+# The names of each kind of part, with the part itself or the class or function that makes it.
 PARTS: dict[Any, dict[str, Any]] = {
     similarity.Similarity: {"cosine": similarity.cosine, "dot": similarity.dot},
     Pool: {pool.name: pool for pool in POOLS},
@@ -67,13 +67,13 @@ PARTS: dict[Any, dict[str, Any]] = {
     Pooling: dict(POOLINGS),
     Objective: {**{preset.__name__: preset for preset in presets.PRESETS}, "infonce": presets.infonce},
 }
-# Sections name their part with a key of its own, and its default.
+# Sections of one part: its kind, the key that names it, and the default name.
 SECTIONS: dict[str, tuple[Any, str, str]] = {
     "data": (Source, "source", "installed_python"),
     "tower": (TowerOptions, "kind", "static"),
     "objective": (Objective, "preset", "mnr"),
 }
-# Sections that are one part.
+# Sections without a choice.
 PLAIN: dict[str, Any] = {"train": Training, "evaluation": Evaluation, "mining": Anew, "card": Labels}
 
 
@@ -83,7 +83,7 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 
 @dataclass(frozen=True)
 class Config:
-    """Everything a run is made of, as objects, and as plain options with every default visible."""
+    """The parts of a run as objects, and as plain options with every default."""
 
     data: Source
     tower: TowerOptions
@@ -96,20 +96,20 @@ class Config:
 
     @property
     def base(self) -> Objective:
-        """The objective without its widths."""
+        """Return the objective without its widths."""
         return self.objective.objective if isinstance(self.objective, Matryoshka) else self.objective
 
     @property
     def similarity(self) -> similarity.Similarity:
-        """How vectors are compared."""
+        """Return the similarity of the objective."""
         return self.base.similarity
 
 
 def build(options: Options) -> Config:
-    """Check options and make what they describe.
+    """Check options and build their objects.
 
     Raises:
-        ConfigError: an unknown section, option or name, or a value it cannot take; says where it was written.
+        ConfigError: an unknown section, option or name, or a wrong value, with its place.
     """
     builder = _Builder(options)
     sections = {**dict.fromkeys(SECTIONS), **PLAIN}
@@ -117,20 +117,20 @@ def build(options: Options) -> Config:
     made: dict[str, Any] = {}
     resolved: dict[str, Any] = {}
     for name, plain in sections.items():
-        given = options.values.get(name)
-        if given is not None and not isinstance(given, Mapping):
-            builder.fail(name, f"is {_shown(given)}, and a mapping of options is expected")
-        given = dict(given or {})
+        section = options.values.get(name)
+        if section is not None and not isinstance(section, Mapping):
+            builder.fail(name, f"is {_shown(section)}; expected a mapping of options")
+        section = dict(section or {})
         if name == "train":
-            given.setdefault("learning_rate", made["tower"].learning_rate)
+            section.setdefault("learning_rate", made["tower"].learning_rate)
         if plain is not None:
-            made[name] = builder.call(plain, given, name)
+            made[name] = builder.call(plain, section, name)
             resolved[name] = describe(made[name])
             continue
         kind, tag, default = SECTIONS[name]
-        chosen = given.pop(tag, default)
-        wrapper = given.pop("matryoshka", None) if kind is Objective else None
-        made[name] = builder.call(builder.named(kind, chosen, f"{name}.{tag}"), given, name, besides=[tag])
+        chosen = section.pop(tag, default)
+        wrapper = section.pop("matryoshka", None) if kind is Objective else None
+        made[name] = builder.call(builder.named(kind, chosen, f"{name}.{tag}"), section, name, besides=[tag])
         resolved[name] = {tag: chosen, **_options_of(made[name])}
         if wrapper is not None:
             made[name] = builder.wrapped(made[name], wrapper, f"{name}.matryoshka")
@@ -139,10 +139,10 @@ def build(options: Options) -> Config:
 
 
 def build_roles(options: Options) -> Roles | None:
-    """Roles of a table's columns, from a `data:` section that names no source; None where there are no options.
+    """Return roles of a table's columns from a `data:` section that names no source; None without options.
 
     Raises:
-        ConfigError: as above.
+        ConfigError: an unknown or wrong option.
 
     >>> build_roles(Options({"data": {"query": "title"}})).query
     'title'
@@ -160,13 +160,13 @@ class _Builder:
         self.options = options
 
     def fail(self, path: str, text: str) -> typing.NoReturn:
-        """Raise, with the path of the option and where it was written."""
+        """Raise ConfigError with the path of the option and its place."""
         place = self.options.place(path)
         raise ConfigError(f"{path}: {text}" + (f" ({place})" if place else "")) from None
 
-    def refuse_unknown(self, path: str, given: Mapping[Any, Any], known: Sequence[str]) -> None:
-        """Options that do not exist."""
-        for key in given:
+    def refuse_unknown(self, path: str, options: Mapping[Any, Any], known: Sequence[str]) -> None:
+        """Refuse options that do not exist."""
+        for key in options:
             if key not in known:
                 full = f"{path}.{key}" if path else str(key)
                 kind, tag, _ = SECTIONS.get(path, (None, "", ""))
@@ -177,54 +177,54 @@ class _Builder:
                 self.fail(full, f"no such option{'.' if hint else takes}{hint}")
 
     def named(self, kind: Any, name: Any, path: str) -> Any:
-        """The part of a kind with a name."""
+        """Return the part of a kind by its name."""
         names = PARTS[kind]
         if not isinstance(name, str) or name not in names:
             known = ", ".join(names) or "nothing to choose yet"
             self.fail(path, f"no {_shown(name)}; there is {known}.{did_you_mean(str(name), names)}")
         return names[name]
 
-    def call(self, make: Callable[..., Any], given: dict[Any, Any], path: str, besides: Sequence[str] = ()) -> Any:
-        """Call with options that its signature takes; names `besides` them are known to exist."""
+    def call(self, make: Callable[..., Any], options: dict[Any, Any], path: str, besides: Sequence[str] = ()) -> Any:
+        """Call with options of its signature; names in `besides` are known to exist too."""
         if _makes_objective(make):
-            given, besides = self._one_dial(given, path), (*besides, "scale", "matryoshka")
+            options, besides = self._one_dial(options, path), (*besides, "scale", "matryoshka")
         hints = _hints(make)
-        self.refuse_unknown(path, given, [*besides, *hints])
+        self.refuse_unknown(path, options, [*besides, *hints])
         for name, parameter in inspect.signature(make).parameters.items():
-            if parameter.default is parameter.empty and name in hints and name not in given:
-                self.fail(f"{path}.{name}", "is needed and not given")
-        arguments = {key: self.value(hints[key], value, f"{path}.{key}") for key, value in given.items()}
+            if parameter.default is parameter.empty and name in hints and name not in options:
+                self.fail(f"{path}.{name}", "is required")
+        arguments = {key: self.value(hints[key], value, f"{path}.{key}") for key, value in options.items()}
         try:
             if _makes_objective(make) and "masks" not in arguments:
-                arguments["masks"] = (masks.SameId(), *make(**arguments).masks)  # rows of a run always have ids
+                arguments["masks"] = (masks.SameId(), *make(**arguments).masks)  # the rows of a run always have ids
             return make(**arguments)
         except ConfigError as error:
             self.fail(path, str(error))
 
-    def wrapped(self, objective: Objective, given: Any, path: str) -> Matryoshka:
-        """An objective at several widths: a list of them, or a mapping with their weights."""
+    def wrapped(self, objective: Objective, widths: Any, path: str) -> Matryoshka:
+        """Return an objective at several widths: a list of them, or a mapping with their weights."""
 
         def nested(widths: tuple[int, ...], weights: tuple[float, ...] | None = None) -> Matryoshka:
             return Matryoshka(objective, widths, weights)
 
-        made: Matryoshka = self.call(nested, dict(given) if isinstance(given, Mapping) else {"widths": given}, path)
+        made: Matryoshka = self.call(nested, dict(widths) if isinstance(widths, Mapping) else {"widths": widths}, path)
         return made
 
-    def _one_dial(self, given: dict[Any, Any], path: str) -> dict[Any, Any]:
-        """`scale` is accepted for 1 / temperature."""
-        if "scale" not in given:
-            return given
-        if "temperature" in given:
-            self.fail(f"{path}.scale", "scale is 1/temperature, and both are given; keep one")
-        scale = self.value(float, given["scale"], f"{path}.scale")
-        rest = {key: value for key, value in given.items() if key != "scale"}
+    def _one_dial(self, options: dict[Any, Any], path: str) -> dict[Any, Any]:
+        """Return options in which `scale` is replaced by the temperature 1 / scale."""
+        if "scale" not in options:
+            return options
+        if "temperature" in options:
+            self.fail(f"{path}.scale", "scale is 1/temperature; give only one of them")
+        scale = self.value(float, options["scale"], f"{path}.scale")
+        rest = {key: value for key, value in options.items() if key != "scale"}
         try:
             return {**rest, "temperature": Temperature(math.inf if scale == 0 else 1 / scale)}
         except ConfigError as error:
             self.fail(f"{path}.scale", f"{scale:g}: {error}")
 
     def value(self, hint: Any, value: Any, path: str) -> Any:
-        """A value that a parameter with this annotation takes."""
+        """Return a value as a parameter with this annotation takes it."""
         if _is_kind(hint):
             return self.part(hint, value, path)
         state = next(
@@ -233,47 +233,47 @@ class _Builder:
         if state is not None:
             if isinstance(value, state) or (value is None and type(None) in get_args(hint)):
                 return value
-            # One number, or a mapping of all options; the first option is what the number is for.
+            # One number, or a mapping of all options; the number sets the first option.
             first = next(iter(_hints(state)))
             return self.call(state, dict(value) if isinstance(value, Mapping) else {first: value}, path)
         if get_origin(hint) is Sequence and _is_kind(get_args(hint)[0]):
             if not isinstance(value, Sequence) or isinstance(value, str):
-                self.fail(path, f"is {_shown(value)}, and a list is expected")
+                self.fail(path, f"is {_shown(value)}; expected a list")
             return tuple(self.part(get_args(hint)[0], item, f"{path}[{i}]") for i, item in enumerate(value))
         return self._checked(hint, value, path)
 
     def part(self, kind: Any, value: Any, path: str) -> Any:
-        """A part: its name, or a mapping from its name to its options."""
+        """Return a part from its name, or from a mapping of its name to its options."""
         name: Any = value
-        given: Any = {}
+        options: Any = {}
         if isinstance(value, Mapping):
             if len(value) != 1:
-                self.fail(path, f"is {_shown(value)}, and one name with its options is expected")
-            name, given = next(iter(value.items()))
-            given = {} if given is None else given  # `- same_id:` with nothing behind it
-        found = self.named(kind, name, path)
-        if not inspect.isclass(found):
-            if given:
+                self.fail(path, f"is {_shown(value)}; expected one name with its options")
+            name, options = next(iter(value.items()))
+            options = {} if options is None else options  # `- same_id:` without options
+        part = self.named(kind, name, path)
+        if not inspect.isclass(part):
+            if options:
                 self.fail(path, f"{name} takes no options")
-            return found
-        if not isinstance(given, Mapping):
-            self.fail(f"{path}.{name}", f"is {_shown(given)}, and a mapping of options is expected")
-        return self.call(found, dict(given), f"{path}.{name}")
+            return part
+        if not isinstance(options, Mapping):
+            self.fail(f"{path}.{name}", f"is {_shown(options)}; expected a mapping of options")
+        return self.call(part, dict(options), f"{path}.{name}")
 
     def _checked(self, hint: Any, value: Any, path: str) -> Any:
         if isinstance(value, bool) and bool not in (hint, *get_args(hint)):
-            self.fail(path, f"is {str(value).lower()}, and this option is not a switch")  # lest it count as 1 or 0
+            self.fail(path, f"is {str(value).lower()}, but this option is not true or false")  # would count as 1 or 0
         try:
             return TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False)).validate_python(value)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             inner = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
             text = first["msg"][0].lower() + first["msg"][1:]
-            self.fail(f"{path}{inner}", f"{text}, and it is {_shown(first['input'])}")
+            self.fail(f"{path}{inner}", f"{text}, but is {_shown(first['input'])}")
 
 
 def _shown(value: Any) -> str:
-    """A value in a message: cut short where it is long."""
+    """Return a value for a message, shortened if it is long."""
     return _SHORT.repr(value)
 
 
@@ -287,7 +287,7 @@ def _makes_objective(make: Any) -> bool:
 
 @cache
 def _hints(make: Callable[..., Any]) -> Mapping[str, Any]:
-    """Parameters and their annotations; a preset's include every part of the objective it may replace."""
+    """Return parameters and their annotations; those of a preset include every part that it may replace."""
     target = make.__init__ if inspect.isclass(make) else make
     hints = typing.get_type_hints(target, include_extras=True)
     parameters = inspect.signature(make).parameters.values()
@@ -297,7 +297,7 @@ def _hints(make: Callable[..., Any]) -> Mapping[str, Any]:
 
 
 def _options_of(made: Any) -> dict[str, Any]:
-    """The options that make a part again."""
+    """Return the options that build an equal part."""
     if isinstance(made, Objective):
         return {name: describe(getattr(made, name)) for name in _hints(Objective)}
     if is_dataclass(made) and not isinstance(made, type):
@@ -306,7 +306,7 @@ def _options_of(made: Any) -> dict[str, Any]:
 
 
 def describe(value: Any) -> Any:
-    """A value as it stands in YAML."""
+    """Return a value as it is written in YAML."""
     if isinstance(value, Temperature):
         options = {name: getattr(value, name) for name in ("final", "schedule", "floor", "ceiling")}
         return {"value": value.start, "learnable": value.learnable, **options}

@@ -1,4 +1,4 @@
-"""The configuration of a run: YAML, dotted overrides, and where each option was written.
+"""The configuration of a run: YAML, dotted overrides, and the place of each option.
 
 YAML is read by the core schema of version 1.2, in which only `true` and `false` are switches: `no`, `on`, `off` and `yes` are
 words, `1:10` is a text and not 70, and `1e-3` is a number.
@@ -17,9 +17,9 @@ import yaml
 from .errors import ConfigError
 
 COMMAND_LINE = "command line"
-_MOST = 100_000  # values of a file, each as often as aliases repeat it
-Place = Callable[[int], str]  # what to call a line, counted from 0
-# What plain scalars of YAML 1.2 stand for, each with the characters that it may begin with; 1_000 is a number here, too.
+_MOST = 100_000  # largest number of values of a file, with aliases expanded
+Place = Callable[[int], str]  # name of a line, counted from 0
+# Patterns of the plain scalars of YAML 1.2, each with its possible first characters; 1_000 is a number here too.
 _SCALARS = {
     "null": (r"null|Null|NULL|~|", ["~", "n", "N", ""]),
     "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
@@ -37,7 +37,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what readers of YAML 1.1 and of 1.2 read alike: texts that either takes for something else are quoted."""
+    """Writes YAML that means the same in versions 1.1 and 1.2: texts that either would read as something else are quoted."""
 
 
 _Loader.yaml_implicit_resolvers = {}
@@ -48,13 +48,13 @@ for _name, (_pattern, _first) in _SCALARS.items():
 
 @dataclass
 class Options:
-    """Options as they were given, nested, and where each dotted key was written."""
+    """Nested options, and the place where each dotted key was written."""
 
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
 
     def place(self, path: str) -> str:
-        """Where an option, or the nearest one around it, or else one below it, was written; empty if nowhere."""
+        """Return the place of an option, else of the nearest one around it, else of one below it, else an empty text."""
         around = path
         while around:
             if around in self.places:
@@ -64,10 +64,10 @@ class Options:
 
 
 def load(path: Path | None, overrides: Sequence[str] = ()) -> Options:
-    """Read a YAML file, if given, and apply `dotted.key=value` overrides; values are YAML.
+    """Read a YAML file, if there is one, and apply `dotted.key=value` overrides; values are YAML.
 
     Raises:
-        ConfigError: no such file, not YAML, a key given twice, an override without `=`.
+        ConfigError: no such file, not YAML, a repeated key, an override without `=`.
 
     >>> load(None, ["objective.temperature=0.1"]).values
     {'objective': {'temperature': 0.1}}
@@ -75,21 +75,21 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> Options:
     return _overridden(Options() if path is None else _read(path), overrides)
 
 
-def of(given: Mapping[str, Any] | str | Path | None, overrides: Sequence[str] = ()) -> Options:
-    """Options given from Python, as a mapping (which stays as it is), a YAML file or None, with overrides."""
-    if isinstance(given, Mapping):
-        return _overridden(Options(dict(given)), overrides)
-    return load(None if given is None else Path(given), overrides)
+def of(source: Mapping[str, Any] | str | Path | None, overrides: Sequence[str] = ()) -> Options:
+    """Return options from a mapping (which is not changed), a YAML file or None, with overrides."""
+    if isinstance(source, Mapping):
+        return _overridden(Options(dict(source)), overrides)
+    return load(None if source is None else Path(source), overrides)
 
 
 def dump(values: Mapping[str, Any]) -> str:
-    """Options as YAML, in the order in which they are declared."""
+    """Return options as YAML, in the order of their declaration."""
     text: str = yaml.dump(dict(values), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
     return text
 
 
 def parse(text: str) -> Any:
-    """Read one value as it stands in a file or behind an override's `=`.
+    """Read one value, written as in a file or after the `=` of an override.
 
     Raises:
         ConfigError: not YAML.
@@ -101,7 +101,7 @@ def parse(text: str) -> Any:
 
 
 def inline(value: Any) -> str:
-    """Write one value as it stands behind an override's `=`.
+    """Write one value in the form that follows the `=` of an override.
 
     >>> inline({"mixed_precision": "no", "widths": [32, 64]})
     "{mixed_precision: 'no', widths: [32, 64]}"
@@ -127,19 +127,21 @@ def _read(path: Path) -> Options:
     if values is None:
         return Options()
     if not isinstance(values, dict):
-        raise ConfigError(f"{path} holds {type(values).__name__}, and a mapping of sections is expected")
+        raise ConfigError(
+            f"{path} holds {type(values).__name__}; expected a mapping of sections, such as data: and train:"
+        )
     return Options(values, places)
 
 
 def _parse(text: str, what: str, prefix: str, place: Place) -> tuple[Any, dict[str, str]]:
-    """YAML as values, and where each key below `prefix` was written."""
+    """Return the values of YAML, and the place of each key below `prefix`."""
     places: dict[str, str] = {}
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
         if _size(node, {}) > _MOST:
-            raise ConfigError(f"{what} stands for more than {_MOST:,} values, by aliases of aliases: write them out")
-        _locate(node, prefix, place, places, set())  # first, for constructing puts merged keys in their places
+            raise ConfigError(f"{what} expands to more than {_MOST:,} values by its aliases: write them out")
+        _locate(node, prefix, place, places, set())  # first, because constructing moves merged keys
         return None if node is None else loader.construct_document(node), places
     except ConfigError:
         raise
@@ -151,7 +153,7 @@ def _parse(text: str, what: str, prefix: str, place: Place) -> tuple[Any, dict[s
 
 
 def _size(node: yaml.Node | None, known: dict[int, int]) -> int:
-    """Values that a node stands for, those of its aliases each time; one within itself counts once."""
+    """Return the number of values of a node with its aliases expanded; one within itself counts once."""
     if id(node) not in known:
         known[id(node)] = 1
         parts = node.value if isinstance(node, yaml.CollectionNode) else []
@@ -161,7 +163,7 @@ def _size(node: yaml.Node | None, known: dict[int, int]) -> int:
 
 
 def _locate(node: yaml.Node | None, prefix: str, place: Place, places: dict[str, str], seen: set[int]) -> None:
-    """Remember the place of every key below a node, once: aliases may repeat a node, even within itself."""
+    """Record the place of every key below a node, once: aliases may repeat a node, even within itself."""
     if id(node) in seen:
         return
     seen.add(id(node))
@@ -169,7 +171,7 @@ def _locate(node: yaml.Node | None, prefix: str, place: Place, places: dict[str,
         for key, value in node.value:
             path, here = f"{prefix}.{key.value}" if prefix else str(key.value), place(key.start_mark.line)
             if path in places:
-                raise ConfigError(f"{path}: given twice, at {places[path]} and {here}")
+                raise ConfigError(f"{path}: written twice, at {places[path]} and {here}")
             places[path] = here
             _locate(value, path, place, places, seen)
     elif isinstance(node, yaml.SequenceNode):
@@ -179,11 +181,11 @@ def _locate(node: yaml.Node | None, prefix: str, place: Place, places: dict[str,
 
 
 def _overridden(options: Options, overrides: Sequence[str]) -> Options:
-    """Each override in turn put over what was given before, at its key and below."""
+    """Apply each override in turn, which replaces its key and everything below."""
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not key:
-            raise ConfigError(f"{override!r}: an override is dotted.key=value, such as objective.temperature=0.1")
+            raise ConfigError(f"{override!r}: expected an override dotted.key=value, such as objective.temperature=0.1")
         if "[" in key:
             raise ConfigError(f"{key}: an item of a list cannot be set; set {key[: key.index('[')]} as a whole")
         value, below = _parse(text, override, key, lambda _: COMMAND_LINE)
@@ -202,6 +204,6 @@ def _set(values: dict[str, Any], key: str, value: Any) -> None:
         if below is not None and not isinstance(below, Mapping):
             path = ".".join(parents[: i + 1])
             raise ConfigError(f"{key}: {path} is {below!r} and holds no options; set {path} as a whole")
-        here[parent] = dict(below or {})  # a copy: an alias, or the caller, may hold the same mapping
+        here[parent] = dict(below or {})  # a copy, because an alias or the caller may hold the same mapping
         here = here[parent]
     here[last] = value

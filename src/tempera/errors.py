@@ -1,4 +1,4 @@
-"""What a user can get wrong, told in one line."""
+"""Errors of users, each shown as one line."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import difflib
 import unicodedata
 from collections.abc import Iterable
 
-_LONGEST = 1000  # letters of a message, which may quote what was given
-# Control characters, ends of lines, directions of writing, halves of letters: what a terminal obeys or cannot show.
+_LONGEST = 1000  # letters of a message, which may quote its input
+# Control characters, line ends, writing directions, surrogates: a terminal obeys or cannot show them.
 _HIDDEN = {"Cc", "Cf", "Zl", "Zp", "Cs"}
 
 
 class TemperaError(Exception):
-    """A mistake in what was given: shown as one line, without a traceback, with exit code 2.
+    """A mistake in the input: shown as one line, without a traceback, with exit code 2.
 
     >>> str(TemperaError("no column 'a\x1b[31m\\nb'"))
     "no column 'a\\\\x1b[31m b'"
@@ -25,7 +25,7 @@ class TemperaError(Exception):
 
 
 class ConfigError(TemperaError):
-    """An option that does not exist or a value that it cannot take."""
+    """An unknown option, or a value that an option does not accept."""
 
 
 class DataError(TemperaError):
@@ -37,11 +37,11 @@ class MissingLibrary(TemperaError):
 
 
 class OutputError(TemperaError):
-    """A result that cannot be written where it was asked for."""
+    """An output path that cannot be written to."""
 
 
 def one_line(text: str) -> str:
-    """A text as one line that a terminal shows and does not obey: ends of lines are spaces, control characters are escaped.
+    """Return a text as one line that is safe on a terminal: line ends become spaces, control characters are escaped.
 
     >>> print(one_line("a\x1b[2J\\nb"))
     a\\x1b[2J b
@@ -55,7 +55,7 @@ def one_line(text: str) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The nearest known word as a question, or nothing.
+    """Return the nearest known word as a question, or an empty text.
 
     >>> did_you_mean("temprature", ["temperature", "pools"])
     ' Did you mean temperature?'

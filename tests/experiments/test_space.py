@@ -130,7 +130,7 @@ def test_what_a_study_tries_lies_in_the_space(space: Space) -> None:
         ("tower.kind: {static: 3, transformer: }", "the choice static opens 3; give a mapping of fields, or nothing"),
         ("tower.kind: {static: {tower.kind: [a, b]}, transformer: }", "tower.kind: defined twice"),
         ("tower.kind: {static: {train.epochs: 3}, transformer: }", "train.epochs: cannot read 3; write"),
-        ("objective.temperature: 0.1:1:log\nobjective.temperature: 0.2:1:log", "given twice, at"),
+        ("objective.temperature: 0.1:1:log\nobjective.temperature: 0.2:1:log", "written twice, at"),
         ("[1]", "holds list"),
         ("", "no field to choose"),
     ],

@@ -209,7 +209,7 @@ def test_options_of_a_configuration() -> None:
     assert build(of({"tower": {**given, "lora": 8}})).tower.lora == Lora(8)  # type: ignore[attr-defined]
     assert build(of({"tower": {"kind": "transformer"}})).tower == Transformer()
     for tower, message in (
-        ({"kind": "pretrained"}, "tower.model: is needed and not given"),
+        ({"kind": "pretrained"}, "tower.model: is required"),
         ({**given, "lora": {"rnk": 4}}, "tower.lora.rnk: no such option. Did you mean rank?"),
         ({**given, "sides": "three"}, "tower.sides: "),
         ({"kind": "transformer", "heads": 3}, "tower: 3 heads do not divide a width of 256"),

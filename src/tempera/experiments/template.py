@@ -68,7 +68,9 @@ class Template:
 
     def config(self, values: Mapping[str, Any], places: Mapping[str, str] | None = None) -> Config:
         """Return the configuration with some options set; `places` tells where these were written."""
-        options = configuration.of(self.given, [f"{field}={configuration.inline(value)}" for field, value in values.items()])
+        options = configuration.of(
+            self.given, [f"{field}={configuration.inline(value)}" for field, value in values.items()]
+        )
         options.places.update({**self.places, **(places or {})})
         config = build(options)
         if self.metric not in config.evaluation.metrics:

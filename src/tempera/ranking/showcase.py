@@ -1,4 +1,4 @@
-"""Plain values in which a task shows what it holds and finds: for reports, cards, indexes and dry runs."""
+"""Plain values in which a task presents its data and results to reports, model cards, indexes and dry runs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Lengths = NDArray[np.integer]
 
 @dataclass(frozen=True)
 class Labels:
-    """Describe what only people know of a model, for its card.
+    """Facts for the model card that only the author knows.
 
     Args:
-        title: the heading; None names the kind of model.
-        license: of the model, such as apache-2.0.
-        data_license: of what it was trained on.
-        language: such as en.
+        title: heading of the card; None names the kind of model.
+        license: licence of the model, such as apache-2.0.
+        data_license: licence of the training data.
+        language: language of the texts, such as en.
     """
 
     title: str | None = None
@@ -34,18 +34,18 @@ class Labels:
 
 @dataclass(frozen=True)
 class Subject:
-    """Name what a model is for, on its card and in its report."""
+    """The words for a kind of model on its card and in its report."""
 
     card_title: str
     sentence: str
     use: str  # Python
     head: Mapping[str, Any]  # of the card's YAML, as the hub reads it
     report_title: str
-    facts: Mapping[str, str]  # counts of the data by name, and how the report calls them
+    facts: Mapping[str, str]  # counts of the data by name, with their titles in the report
     examples: str
     right: str
     random: str
-    whole: str = ""  # what the table of systems is about, where there are several
+    whole: str = ""  # subject of the table of systems, where there are several
 
 
 @dataclass(frozen=True)
@@ -60,21 +60,21 @@ class Hit:
 
 @dataclass(frozen=True)
 class Example:
-    """A held-out query and what the trained system answers; a rank counts from 1 and is None below the first 100."""
+    """A held-out query and the results of the trained system; a rank counts from 1 and is None below the first 100."""
 
     query: str
-    answers: tuple[str, ...]  # names of what is right
-    hits: tuple[Hit, ...]  # the trained system's first ones
-    baseline_rank: int | None  # of the rival's first right answer
-    rank: int | None  # of the trained system's first right answer
+    answers: tuple[str, ...]  # names of relevant documents
+    hits: tuple[Hit, ...]  # the trained system's first results
+    baseline_rank: int | None  # of the baseline's first relevant result
+    rank: int | None  # of the trained system's first relevant result
 
 
 @dataclass(frozen=True)
 class DataFacts:
-    """Describe the data of a run.
+    """The data of a run, in numbers and sentences.
 
     Args:
-        source: where it is from, with what its options left open decided; None if there is nothing to add to them.
+        source: the data source with its automatic options resolved; None if there are none.
         headline: the counts in a sentence.
         counts: pairs, train, validation, queries (of the test), corpus, and dropped by reason.
         notes: further lines.
@@ -87,21 +87,21 @@ class DataFacts:
 
     @property
     def lines(self) -> list[str]:
-        """Lines of text for the beginning of a run."""
+        """Return lines of text for the start of a run."""
         dropped = (f"left out: {count:,} {reason}" for reason, count in self.counts["dropped"].items() if count)
         return [self.headline, *dropped, *self.notes]
 
 
 @dataclass(frozen=True)
 class Searched:
-    """Hold what a saved model searches.
+    """The documents or items that a saved model searches.
 
     Args:
         vectors: [c, D].
         documents: a table with the columns doc_id, name, place and doc; one row each, [c].
-        normalised: vectors have length 1 and are compared by cosine; by inner product otherwise.
-        tables: others that belong to the run, by their path in its folder.
-        arrays: likewise.
+        normalised: whether vectors have length 1 and are compared by cosine, or else by inner product.
+        tables: other tables of the run, by their path in its folder.
+        arrays: arrays of the run, by their path in its folder.
     """
 
     vectors: NDArray[np.float32]
@@ -112,7 +112,7 @@ class Searched:
 
 
 def quantiles(lengths: Lengths) -> dict[str, float]:
-    """Return quantiles of lengths, and the share of what is as long as the longest, if there are several.
+    """Return quantiles of lengths, and the share that is as long as the longest, if there are several.
 
     >>> quantiles(np.array([1, 2, 4, 4]))
     {'0%': 1.0, '50%': 2.0, '90%': 4.0, '99%': 4.0, '100%': 4.0, 'at_limit': 0.5}

@@ -1,4 +1,4 @@
-"""What is said of a system that was judged, whatever it is: scores of each query, and how its vectors are spread."""
+"""The evaluation of any system: its scores of each query, and the spread of its vectors."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def main_metric(metrics: Collection[str]) -> str:
 
 
 class SystemScores(Protocol):
-    """Hold what one system reached."""
+    """The scores of one system."""
 
     @property
     def per_query(self) -> Mapping[str, NDArray[np.float64]]:
-        """Each metric of each query, [q]."""
+        """Return each metric of each query, [q]."""
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Means over queries."""
+        """Return the means over queries."""
 
     def intervals(self) -> dict[str, Difference]:
         """Return the means with their intervals."""
@@ -45,41 +45,41 @@ class SystemScores(Protocol):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Hold what the held-out queries say of a tower."""
+    """The evaluation of a tower on held-out queries."""
 
     ranking: SystemScores
     spread: Spread
 
 
 class Sections(Protocol):
-    """Hold the sections of a configuration that a task reads; `data`, `tower` and `mining` are of its own kinds."""
+    """The sections of a configuration that a task reads; `data`, `tower` and `mining` are of its own kinds."""
 
     @property
     def data(self) -> Any:
-        """Where the data is read from."""
+        """Return the source of the data."""
 
     @property
     def tower(self) -> Any:
-        """Which tower is trained."""
+        """Return the options of the tower."""
 
     @property
     def train(self) -> Training:
-        """How it is trained."""
+        """Return the options of training."""
 
     @property
     def evaluation(self) -> Evaluation:
-        """How it is judged."""
+        """Return the options of the evaluation."""
 
     @property
     def mining(self) -> Any:
-        """Which hard negatives are mined on the way."""
+        """Return the options of mining during training."""
 
     @property
     def base(self) -> Objective:
-        """The objective without its widths."""
+        """Return the objective without its widths."""
 
 
 def best_baseline(systems: Mapping[str, SystemScores]) -> str | None:
-    """Return the name of the system that is best in the main metric, the model in training apart; None if there is none."""
+    """Return the baseline that is best in the main metric; None if there is none."""
     others = {name: scores.metrics for name, scores in systems.items() if name not in OURS}
     return max(others, key=lambda name: others[name][main_metric(others[name])], default=None)
