@@ -45,12 +45,12 @@ CEILINGS = {
     "ranking": 770,
     "recommend": 2180,
     "run": 1320,
-    "text": 2280,
+    "text": 2290,
     "towers": 720,
 }
 TOTAL = sum(CEILINGS.values())
 # Classes that share a name as yet; nothing is added.
-LEFT = {"Block", "Embedded", "Features", "Fitted", "Guide", "Options", "Reader", "Tower"}
+LEFT = {"Block", "Embedded", "Features", "Fitted", "Guide", "Options", "Tower"}
 LEFT |= {"Towers"}
 OPTIONAL = {"sentence_transformers": ("towers", "integrations")}  # imported by these rooms only
 
