@@ -260,6 +260,7 @@ def test_an_unknown_key_of_a_file(tempera: Any, tmp_path: Path) -> None:
         (["train", "data.source=pairs", "data.path=a.csv", "data.roots=[x]"], "belongs to data.source=installed_python"),
         (["train", "--output"], "--output"),
         (["eval", "runs/first", "pairs.csv"], "eval is now called evaluate"),
+        (["tune", "job.yaml", "--space", "space.yaml", "--workers", "2"], "--workers is now called --jobs"),
         (["mine", "run", "x.csv", "-o", "x", "--share=0.9"], "--share is now called --relative-margin, which is 1 - share"),
         (["mine", "run", "x.csv", "-o", "x", "--relative-margin", "nan"], "relative_margin is nan"),
         (["mine", "run", "x.csv", "-o", "x", "--relative-margin", "4"], "at most 1"),

@@ -16,6 +16,7 @@ CLEAN = {
     "build",
     "config",
     "errors",
+    "experiments",
     "io",
     "ranking",
 }  # rooms and root modules; add each one cleaned

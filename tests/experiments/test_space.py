@@ -35,7 +35,7 @@ def space(tmp_path: Path) -> Space:
 
 
 def test_it_is_read_as_written(space: Space, tmp_path: Path) -> None:
-    domains = {field.name: field.domain for field in space.all}
+    domains = {field.name: field.domain for field in space.fields}
     assert list(domains) == [
         "objective.temperature",
         "train.batch_size",
@@ -53,7 +53,7 @@ def test_it_is_read_as_written(space: Space, tmp_path: Path) -> None:
     corrections = domains["objective.corrections"]
     assert isinstance(corrections, Choices)
     assert corrections.values == ([], ["log_q"]) and corrections.labels == ("[]", "[log_q]")
-    assert [field.place for field in space.all][:2] == [f"{tmp_path}/space.yaml:{line}" for line in (2, 3)]
+    assert [field.place for field in space.fields][:2] == [f"{tmp_path}/space.yaml:{line}" for line in (2, 3)]
 
 
 def test_a_choice_opens_its_own_fields_only(space: Space) -> None:
@@ -146,9 +146,9 @@ def test_what_cannot_be_meant_is_told(written: str, says: str, tmp_path: Path) -
 def test_a_space_of_python_needs_no_file() -> None:
     given: dict[str, Any] = {"objective.temperature": (0.1, 0.5)}
     (field,) = Space.of(given).fields
-    assert field.domain == Choices((0.1, 0.5), ((), ())) and field.place == ""
+    assert field.domain == Choices((0.1, 0.5)) and field.place == ""
 
 
 def test_a_range_with_a_count_is_a_list_of_choices() -> None:
     (field,) = Space.of({"objective.temperature": "0.01:1:log:3"}).fields
-    assert field.domain == Choices((0.01, 0.1, 1), ((), (), ()))
+    assert field.domain == Choices((0.01, 0.1, 1))

@@ -80,7 +80,7 @@ def test_every_point_has_its_seeds(finished: Sweep) -> None:
 def test_a_point_is_the_run_alone(finished: Sweep, small: dict[str, Any], tmp_path: Path, validated: Any) -> None:
     alone = train(small, tmp_path / "run", [*SHORT, "objective.temperature=0.1"])
     point = finished.points[1]
-    assert point.records[0].metrics == validated(alone) != alone.metrics["trained"]
+    assert point.records[0].metrics == validated(alone, saved=True) != alone.metrics["trained"]
     steps = [json.loads(line) for line in (alone.folder / "log.jsonl").read_text().splitlines()]
     last = [record for record in steps if record["event"] == "step"][-1]  # a tenth of 12 steps
     assert (point.records[0].loss, point.records[0].grad_norm) == (last["loss"], last["grad_norm"])
@@ -102,7 +102,7 @@ def test_a_scheduled_temperature_is_the_run_alone(
     alone = train(small, tmp_path / "run", [*SHORT, "objective.temperature={value: 0.2, final: 0.02}"])
     (point,) = finished.scheduled
     assert point.name == "scheduled from 0.2 to 0.02"
-    assert point.records[0].metrics == validated(alone) != finished.points[0].records[0].metrics
+    assert point.records[0].metrics == validated(alone, saved=True) != finished.points[0].records[0].metrics
     assert all(run.temperature == pytest.approx(0.02) for run in point.records)
     assert [(row["scheduled from"], row["scheduled to"]) for row in finished.table][-2:] == [(None, None), (0.2, 0.02)]
     assert point not in finished.region
@@ -112,9 +112,32 @@ def test_a_scheduled_temperature_is_the_run_alone(
 def test_recommenders_are_swept_by_their_validation(recommender: dict[str, Any], tmp_path: Path) -> None:
     found = sweep(recommender, {"objective.temperature": [0.05, 1.0]}, 2, tmp_path / "out")
     for point in found.points:
-        assert [len(run.per_query) for run in point.records] == [12, 12]
+        assert [len(run.per_query) for run in point.records] == [55, 55]
         assert point.metric("hit@3").mean == pytest.approx(np.mean([run.per_query for run in point.records]))
         assert point.seen("effective_negatives") > 1 and point.grad_norm > 0
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_weights_that_a_run_would_save_are_compared(small: dict[str, Any], tmp_path: Path, validated: Any) -> None:
+    """Too high a learning rate makes each step worse, so that the untrained weights are the best."""
+    worse = ["train.max_steps=4", "train.learning_rate=30"]
+    over = {"train.keep_best": [True, False]}
+    best, last = (point.records[0] for point in sweep(small, over, 1, tmp_path / "out", worse).points)
+    alone = train(small, tmp_path / "run", worse)
+    assert alone.document["best"]["step"] < 4 and best.metrics == validated(alone, saved=True)
+    assert last.metrics == validated(alone) != best.metrics
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_fewer_than_fifty_queries_choose_nothing(small: dict[str, Any], tmp_path: Path) -> None:
+    given = {**small, "evaluation": {**small["evaluation"], "validation": 49}}
+    result = sweep(given, TWO, 1, tmp_path / "out", QUICK)
+    assert result.best is None and result.region == () and len(result.table) == 2
+    assert str(result).splitlines()[-1] == (
+        "validation asks fewer than 50 queries or events, which choose nothing: the default stands"
+    )
+    given["evaluation"]["validation"] = 0  # the test is asked on purpose
+    assert sweep(given, TWO, 1, tmp_path / "test", QUICK).best is not None
 
 
 @pytest.mark.usefixtures("undrawn")

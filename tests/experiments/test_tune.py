@@ -19,6 +19,7 @@ import yaml
 
 from tempera import config as configuration
 from tempera.artifacts.run_folder import Run
+from tempera.build import build
 from tempera.errors import ConfigError, OutputError, TemperaError
 from tempera.experiments import claim
 from tempera.experiments.record import Record
@@ -205,6 +206,20 @@ def test_a_killed_tuning_goes_on(small: dict[str, Any], tmp_path: Path) -> None:
     assert made(tune(config, space, 4, out, SHORT)) == made(whole)
     assert (out / "trials").stat().st_mtime_ns == stamp  # nothing was made again
     assert made(tune(config, space, 5, out, SHORT))[:4] == made(whole)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_fewer_than_fifty_queries_choose_nothing(tempera: Any, small: dict[str, Any], tmp_path: Path) -> None:
+    given = {**small, "evaluation": {**small["evaluation"], "validation": 49}}
+    config, space, out = tmp_path / "config.yaml", tmp_path / "space.yaml", tmp_path / "out"
+    config.write_text(configuration.dump(given))
+    space.write_text(configuration.dump(SPACE))
+    shown = tempera("tune", config, *QUICK, "--space", space, "--trials", 2, "--output", out)
+    assert shown.code == 0 and "which choose nothing: the default stands" in shown.out
+    assert "best" not in shown.out and not (out / "best.yaml").exists() and not (out / "trials").exists()
+    result = tune(config, space, 2, out, QUICK)
+    assert result.best is None and len(result.trials) == 2 and result.json()["best"] is None
+    assert result.config == build(configuration.of(config, QUICK)).resolved
 
 
 @pytest.mark.usefixtures("undrawn")

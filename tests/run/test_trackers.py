@@ -124,9 +124,9 @@ class Fake:
 
 
 def take(monkeypatch: pytest.MonkeyPatch, **fakes: Fake) -> None:
-    for name, fake in fakes.items():
+    for name in fakes:
         monkeypatch.setitem(sys.modules, name, module(name))
-        monkeypatch.setitem(trackers.TRACKERS, name, lambda folder, told, fake=fake: fake)
+    monkeypatch.setattr(trackers, "started", lambda name, folder, sent: fakes[name])
 
 
 def module(name: str, **content: Any) -> ModuleType:
@@ -191,7 +191,7 @@ def test_one_that_is_absent_or_does_not_start_is_said(tmp_path: Path, monkeypatc
         assert str(found.value) == text
     (tmp_path / "file.trackers").write_text("")
     with (
-        pytest.raises(OutputError, match=r"cannot write .*told\.json"),
+        pytest.raises(OutputError, match=r"cannot write .*sent\.json"),
         tracked(("wandb",), tmp_path / "file", {}, False),
     ):
         pass

@@ -1,4 +1,4 @@
-"""What makes probabilities of a model's similarities, as a file beside it.
+"""The map from a model's similarities to probabilities, as a file beside it.
 
 Letters in shapes: n pairs.
 """
@@ -20,15 +20,14 @@ from ..io.documents import read_json
 from ..ranking.calibration import BASE, Bin, FittedMap, Judgement, Scored, Threshold, bins
 from ..ranking.compare import Difference
 from ..ranking.probability import Isotonic, Logistic, Map
-from .pictures import canvas, saved
+from .pictures import GREY, LINES, canvas, saved
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FILE = "calibration.json"
 _MAPS: dict[str, type[Map]] = {"logistic": Logistic, "isotonic": Isotonic}
-_COLORS = {"logistic": "#1d5fd1", "isotonic": "#be3455"}
-_GREY, _QUIET, _RIGHT = "#a3adba", "#5b6778", "#0f766e"
+_COLORS = dict(zip(_MAPS, LINES, strict=False))
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Calibration:
         about: what it was fitted to: pairs, queries, relevant, base_rate, left_out; of hits of a search also depth,
             documents and found, the share of the answers that are among the hits.
         judged: errors of each map that was tried, and of the base rate, on queries that it was not fitted to.
-        thresholds: what was asked for.
+        thresholds: for each target precision and recall.
         date: ISO 8601.
     """
 
@@ -87,8 +86,8 @@ class Calibration:
             f"{'':<10}" + "".join(f"  {name:<22}" for name in ("log loss", "Brier score", "calibration error"))
         )
         for name, errors in self.judged.items():
-            found = [errors.log_loss, errors.brier, *([errors.ece] if name != BASE else [])]
-            cells = (f"{f.mean:.4f} [{f.low:.4f}, {f.high:.4f}]" for f in found)
+            shown = [errors.log_loss, errors.brier, *([errors.ece] if name != BASE else [])]
+            cells = (f"{error.mean:.4f} [{error.low:.4f}, {error.high:.4f}]" for error in shown)
             lines.append(f"{name:<10}" + "".join(f"  {cell:<22}" for cell in cells).rstrip())
         lines.append(f"taken: {self.kind}{'' if 'isotonic' in self.judged else '; isotonic needs more pairs'}")
         return "\n".join([*lines, *map(str, self.thresholds)])
@@ -102,19 +101,17 @@ def read_calibration(folder: Path) -> Calibration:
     """
     path = folder / FILE
     try:
-        given: dict[str, Any] = read_json(path)
-        options: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in given["map"].items()
-        }
-        given["map"] = _MAPS[given["kind"]](**options)
-        given["judged"] = {name: Judgement(**_differences(errors)) for name, errors in given["judged"].items()}
-        given["thresholds"] = tuple(Threshold(**_differences(each)) for each in given["thresholds"])
-        found = Calibration(**given)
-        chances = found.probability([-1.0, 1.0])
-        if not (str(found) and isinstance(found.model, str) and ((chances >= 0) & (chances <= 1)).all()):
+        document: dict[str, Any] = read_json(path)
+        numbers = {name: tuple(x) if isinstance(x, list) else x for name, x in document["map"].items()}
+        document["map"] = _MAPS[document["kind"]](**numbers)
+        document["judged"] = {name: Judgement(**_differences(errors)) for name, errors in document["judged"].items()}
+        document["thresholds"] = tuple(Threshold(**_differences(each)) for each in document["thresholds"])
+        calibration = Calibration(**document)
+        chances = calibration.probability([-1.0, 1.0])
+        if not (str(calibration) and isinstance(calibration.model, str) and ((chances >= 0) & (chances <= 1)).all()):
             raise ValueError("no probabilities")
-        json.dumps(found.json(), allow_nan=False)
-        return found
+        json.dumps(calibration.json(), allow_nan=False)
+        return calibration
     except FileNotFoundError:
         raise DataError(
             f"{folder} has no {FILE}, so that a similarity is no probability yet: tempera calibrate MODEL PAIRS"
@@ -123,14 +120,14 @@ def read_calibration(folder: Path) -> Calibration:
         raise DataError(f"{path} is not a readable calibration: make it anew with tempera calibrate") from None
 
 
-def _differences(given: Mapping[str, Any]) -> dict[str, Any]:
+def _differences(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values, those with an interval as `Difference`."""
-    return {name: Difference(**value) if isinstance(value, dict) else value for name, value in given.items()}
+    return {name: Difference(**value) if isinstance(value, dict) else value for name, value in fields.items()}
 
 
-def write_calibration(folder: Path, found: Calibration, picture: Mapping[str, bytes]) -> None:
+def write_calibration(folder: Path, calibration: Calibration, picture: Mapping[str, bytes]) -> None:
     """Write calibration.json and pictures beside a model, each whole or not at all."""
-    text = json.dumps(found.json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(calibration.json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     parts = {f"calibration.{end}": content for end, content in picture.items()} | {FILE: text.encode()}
     for name, content in parts.items():
         write_file(folder / name, content)
@@ -140,23 +137,23 @@ def picture(pairs: Scored, fitted: FittedMap) -> dict[str, bytes]:
     """Return SVG and PNG of predicted against observed relevance, and of probability by similarity."""
     with canvas("calibration", 8.2, 3.9) as figure:
         left, right = figure.subplots(1, 2)
-        found = bins(pairs, fitted.held_out)
+        tenths = bins(pairs, fitted.held_out)
         # Low probabilities get the room that they need.
-        most = min(1.0, 1.2 * max(max(each.probability, each.relevant.high) for each in found))
-        _reliability(left, found, fitted.chosen, most)
+        most = min(1.0, 1.2 * max(max(each.probability, each.relevant.high) for each in tenths))
+        _reliability(left, tenths, fitted.chosen, most)
         _curves(right, pairs, fitted)
         return saved(figure)
 
 
-def _reliability(axes: Axes, found: Sequence[Bin], kind: str, most: float) -> None:
-    x, shares = [each.probability for each in found], [each.relevant for each in found]
-    axes.plot([0, most], [0, most], color=_GREY, linewidth=1, label="perfect calibration")
+def _reliability(axes: Axes, tenths: Sequence[Bin], kind: str, most: float) -> None:
+    x, shares = [each.probability for each in tenths], [each.relevant for each in tenths]
+    axes.plot([0, most], [0, most], color=GREY, linewidth=1, label="perfect calibration")
     ends = [[share.mean - share.low for share in shares], [share.high - share.mean for share in shares]]
     look: Any = {"fmt": "o", "markersize": 4.5, "color": _COLORS[kind], "elinewidth": 1.2, "capsize": 2}
     axes.errorbar(x, [share.mean for share in shares], np.abs(ends), label="tenths of the pairs, 95 %", **look)
     axes.set_title(f"{kind}, on queries it was not fitted to")
-    axes.set_xlabel("predicted probability", color=_QUIET)
-    axes.set_ylabel("share relevant", color=_QUIET)
+    axes.set_xlabel("predicted probability")
+    axes.set_ylabel("share relevant")
     axes.set(xlim=(-0.02 * most, 1.02 * most), ylim=(-0.02 * most, 1.02 * most))
     axes.legend(loc="upper left")
 
@@ -167,13 +164,13 @@ def _curves(axes: Axes, pairs: Scored, fitted: FittedMap) -> None:
     most = max(float(curve(x).max()) for curve in fitted.maps.values())
     counts = [np.histogram(pairs.scores[which], edges)[0] for which in (~pairs.relevant, pairs.relevant)]
     scale = 0.45 * most / max(float(count.max() / count.sum()) for count in counts)
-    for count, name, color in zip(counts, ("not relevant", "relevant"), (_GREY, _RIGHT), strict=True):
+    for count, name, color in zip(counts, ("not relevant", "relevant"), (GREY, LINES[2]), strict=True):
         axes.stairs(count / count.sum() * scale, edges, fill=True, color=color, alpha=0.35, label=name)
     for name, curve in fitted.maps.items():
         chosen = name == fitted.chosen
         width, dashes = (1.8, "-") if chosen else (1.1, "--")
         axes.plot(x, curve(x), dashes, color=_COLORS[name], linewidth=width, label=name + (", taken" if chosen else ""))
     axes.set_title("probability by similarity")
-    axes.set_xlabel("cosine", color=_QUIET)
+    axes.set_xlabel("cosine")
     axes.set(ylim=(-0.02 * most, 1.02 * most))
     axes.legend(loc="upper left")

@@ -111,6 +111,7 @@ _LOOK: Any = {
     "font.size": 9,
     "text.color": "#334155",
     "axes.edgecolor": _RULE,
+    "axes.labelcolor": _QUIET,
     "axes.titlelocation": "left",
     "axes.titlesize": 9,
     "axes.spines.top": False,
@@ -159,7 +160,7 @@ def _curves(figure: Figure, records: Records, rival: Scores) -> None:
         ends[name] = (values[-1], color)
         if name in rival:
             axes.axhline(rival[name], color=color, linestyle=(0, (4, 3)), linewidth=0.9)
-    axes.set_xlabel("step", color=_QUIET)
+    axes.set_xlabel("step")
     axes.locator_params(axis="x", integer=True)
     axes.set_xlim(left=0)
     low, high = axes.get_ylim()
@@ -198,7 +199,7 @@ def _histograms(figure: Figure, spreads: Mapping[str, Spread]) -> None:
             axes.stairs(share, edges, fill=True, color=color, alpha=0.6, label=kind)
         axes.set_title(f"{label(name)}: AUC {number(spread.auc)}")
         axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
-    panels[-1].set_xlabel("cosine", color=_QUIET)
+    panels[-1].set_xlabel("cosine")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=2)
 
 

@@ -32,7 +32,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 for command in COMMANDS:
     app.command(command.__name__.replace("_", "-"), cls=Configured if command is train else Command)(command)
 # Former names, which are refused with the present one.
-RENAMED = {"eval": "evaluate", "--share": "--relative-margin, which is 1 - share"}
+RENAMED = {"eval": "evaluate", "--share": "--relative-margin, which is 1 - share", "--workers": "--jobs"}
 EVERYWHERE = ("--quiet", "-q", "--verbose", "-v", "--no-progress", "--version")  # options of every command
 
 

@@ -104,8 +104,9 @@ def tune(
         lost_after=lost_after,
         overwrite=overwrite,
     )
-    best = quote(f"{result.folder}/best.yaml")
-    end = f"picture: {result.folder}/tune.svg\ntrain with the best options: tempera train {best}"
+    end = f"picture: {result.folder}/tune.svg"
+    if result.best is not None:
+        end += "\ntrain with the best options: tempera train " + quote(f"{result.folder}/best.yaml")
     answer(result.json(), as_json, lambda: say(f"{result}\n{end}"))
 
 

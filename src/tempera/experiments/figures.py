@@ -8,10 +8,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..ranking.ranking import LEAST_TO_CHOOSE
 from .noise import interval
 from .record import Record, finite
 
 CONFIDENCE = 0.95
+NO_CHOICE = f"validation asks fewer than {LEAST_TO_CHOOSE} queries or events, which choose nothing: the default stands"
 
 
 def figures(records: Sequence[Record], intervals: bool = False) -> dict[str, Any]:

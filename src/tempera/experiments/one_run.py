@@ -21,7 +21,6 @@ from ..engine.devices import start
 from ..engine.digest import digest
 from ..errors import TemperaError
 from ..io.documents import JsonLines
-from ..ranking.verdict import Verdict
 from ..run.fit import fit
 from ..run.judge import judge
 from ..run.prepare import CACHE, Prepared, prepare
@@ -59,10 +58,13 @@ class Trainings:
     def __call__(self, job: Mapping[str, Any], report: Report) -> Record:
         """Return the record of a run; an error in it is in the record.
 
+        It is compared by the validation of the weights that it would save: those of its best look (`train.keep_best`), or of the
+        last step where validation chooses nothing.
+
         Args:
             job: options, reference, record as in `PlannedRun`; folder of the run; cache for its data; vectors of guides; metric;
-                data, the hash that they need to have, or empty; watched, to evaluate on the way; publish, to leave a run folder
-                if its value is above bar; threads of this process.
+                data, the hash that they need to have, or empty; watched, to evaluate on the way in any case; publish, to leave a
+                run folder if its value is above bar; threads of this process.
             report: is called at every evaluation on the way.
         """
         record, began = Record(**job["record"]), time.perf_counter()
@@ -101,11 +103,14 @@ class Trainings:
         config, folder, metric = build(Options(job["options"])), Path(job["folder"]), job["metric"]
         devices = start(config.train.mixed_precision)
         config.train.check(devices)
-        with JsonLines(folder / "log.jsonl", _watch(metric, report)) as log:
+        held_out, choice = self.data.task.held_out, config.train.keep_best or config.train.patience is not None
+        chooses = held_out.chooses or config.evaluation.validation == 0
+        listener = _watch(metric, lambda value: report(value) and chooses)
+        with JsonLines(folder / "log.jsonl", listener) as log:
             prepared = prepare(config, devices, folder, log, Path(job["vectors"]), shared=self.data.task)
             before = judge(prepared) if job["publish"] else None
-            fitted = fit(prepared, looks=job["watched"])
-            verdict = judged(prepared)
+            fitted = fit(prepared, looks=job["watched"] or (held_out.chooses and choice))
+            verdict = prepared.task.held_out.judge("validation")
             value = verdict.ranking.metrics[metric]
             if before is not None and (job["bar"] is None or value > job["bar"]):
                 publish(prepared, fitted, before, judge(prepared))
@@ -113,6 +118,7 @@ class Trainings:
         return replace(
             record,
             value=value,
+            chooses=chooses,
             metrics=verdict.ranking.metrics,
             per_query=verdict.ranking.per_query[metric].tolist(),
             temperature=config.objective.temperature.value,
@@ -137,11 +143,6 @@ def _watch(metric: str, report: Report) -> Callable[[Mapping[str, Any]], None]:
             report(None)
 
     return watch
-
-
-def judged(prepared: Prepared) -> Verdict:
-    """Return the verdict by which runs are compared."""
-    return prepared.task.held_out.judge("validation")
 
 
 def ends(log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class Record:
         error: message of a run that failed.
         pruned: it was stopped on the way, because other trials were better.
         value: the metric by which runs are compared; of a pruned run, at its last evaluation.
+        chooses: False if validation asks fewer than 50 queries or events, which choose nothing.
         on_the_way: that metric at each evaluation on the way; None for one that the budget left out.
         metrics: all metrics, on the queries that runs are chosen by.
         per_query: the compared metric of each query.
@@ -53,6 +54,7 @@ class Record:
     error: str | None = None
     pruned: bool = False
     value: float | None = None
+    chooses: bool = True
     on_the_way: Sequence[float | None] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     per_query: Sequence[float] = ()

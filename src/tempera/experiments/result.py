@@ -13,7 +13,7 @@ import numpy as np
 
 from ..artifacts.pictures import label, number
 from ..ranking.compare import Difference
-from .figures import CONFIDENCE, aligned, errors_of, figures, mean, shown, squared
+from .figures import CONFIDENCE, NO_CHOICE, aligned, errors_of, figures, mean, shown, squared
 from .grid import Axis
 from .noise import best_region, interval
 from .record import Record, moving
@@ -100,7 +100,8 @@ class Sweep:
         points: the grid.
         learned: runs whose temperature was learned.
         scheduled: runs whose temperature followed a schedule.
-        region: the points of which none is shown to be worse than another, see `noise.best_region`.
+        region: the points of which none is shown to be worse than another, see `noise.best_region`; none if validation asks too
+            little to choose by.
 
     >>> from tempera import sweep
     >>> result = sweep("pairs.yaml", {"objective.temperature": [0.05, 0.5]}, seeds=1, output="runs/sweep")
@@ -124,7 +125,8 @@ class Sweep:
         """Find the best region of these points."""
         points = tuple(point for point in made if point.start is None)
         scores = [{run.seed: np.array(run.per_query, np.float64) for run in point.done} for point in points]
-        region = best_region(scores, [point.queries for point in points], CONFIDENCE)
+        chooses = all(run.chooses for point in points for run in point.done)
+        region = best_region(scores, [point.queries for point in points], CONFIDENCE) if chooses else []
         learned = tuple(point for point in made if point.start is not None and point.final is None)
         scheduled = tuple(point for point in made if point.final is not None)
         return cls(folder, axes, metric, seeds, points, learned, scheduled, tuple(points[i] for i in region))
@@ -141,7 +143,7 @@ class Sweep:
 
     @property
     def best(self) -> Point | None:
-        """Return the point with the highest mean, which others of the region may equal."""
+        """Return the point with the highest mean, which others of the region may equal; None if the region is empty."""
         return max(self.region, key=lambda point: point.metric(self.metric).mean, default=None)
 
     @cached_property
@@ -168,7 +170,7 @@ class Sweep:
         """Return the best point, the points that are not shown to be worse, and what that was tested on."""
         best = self.best
         if best is None:
-            return "no point of the grid has succeeded"
+            return NO_CHOICE if any(point.done for point in self.points) else "no point of the grid has succeeded"
         others = [point.name for point in self.region if point is not best]
         field = " x ".join(axis.field for axis in self.axes)
         queries = len(best.done[0].per_query)

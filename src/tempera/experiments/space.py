@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +20,13 @@ _SCALARS = (str, int, float, bool, type(None))
 
 @dataclass(frozen=True)
 class Choices:
-    """Some values; `opened` are the further fields that each of them has.
+    """Some values.
 
     Raises:
         ConfigError: there are fewer than two, or one of them is there twice.
     """
 
     values: tuple[Any, ...]
-    opened: tuple[tuple[Field, ...], ...]
 
     def __post_init__(self) -> None:
         labels = self.labels
@@ -53,15 +51,27 @@ class Field:
         name: of the option in the study: the field, and what opens it where several choices open a field of this name.
         place: file and line where it was written; empty if in Python.
         domain: its values.
+        opener: place in the space of the field that opens this one, and the label of the choice that does; None is always open.
     """
 
     field: str
     name: str
     place: str
     domain: Range | Choices
+    opener: tuple[int, Any] | None = None
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        """Return the lowest and the highest number of a range, or the labels of all choices."""
+        return self.domain.labels if isinstance(self.domain, Choices) else (self.domain.low, self.domain.high)
+
+    def value(self, stored: Any) -> Any:
+        """Return the option's value for what a study stores."""
+        domain = self.domain
+        return domain.values[domain.labels.index(stored)] if isinstance(domain, Choices) else stored
 
     def suggest(self, trial: Trial) -> Any:
-        """Return a value, or the label of a choice, for a trial of a study."""
+        """Return a number, or the label of a choice, for a trial of a study."""
         domain = self.domain
         if isinstance(domain, Choices):
             return trial.suggest_categorical(self.name, domain.labels)
@@ -71,18 +81,15 @@ class Field:
         return trial.suggest_float(self.name, domain.low, domain.high, step=domain.step, log=domain.log)
 
 
-Pick = Callable[[Field], Any]  # the value of a field in the study
-
-
 @dataclass(frozen=True)
 class Space:
-    """Fields in the order in which they were written."""
+    """Fields in the order in which they were written, those that a choice opens behind it."""
 
     fields: tuple[Field, ...]
-    given: Mapping[str, Any]
+    written: Mapping[str, Any]
 
     @classmethod
-    def of(cls, given: Mapping[str, Any] | str | Path) -> Space:
+    def of(cls, space: Mapping[str, Any] | str | Path) -> Space:
         """Read a space: for each dotted field a range, a list of choices, or a mapping from choices to what they open.
 
         A range with a count is a list of so many choices.
@@ -95,61 +102,78 @@ class Space:
         >>> space.values({"objective.temperature": 0.1, "tower.kind": "static", "tower.dimensions": 256})
         {'objective.temperature': 0.1, 'tower.kind': 'static', 'tower.dimensions': 256}
         """
-        options = configuration.of(given)
-        fields = _fields(options.values, "", options)
+        options, fields = configuration.of(space), list[Field]()
+        _read(fields, options.values, "", options)
         if not fields:
-            where = "the space" if isinstance(given, Mapping) else f"{given}: the space"
+            where = "the space" if isinstance(space, Mapping) else f"{space}: the space"
             raise ConfigError(f"{where} has no field to choose")
-        counts = Counter(field.field for field in _flat(fields))
-        several = {field for field, count in counts.items() if count > 1}
-        return cls(_named(fields, several, ""), options.values)
+        counts = Counter(field.field for field in fields)
+        for i, field in enumerate(fields):
+            if field.opener is not None and counts[field.field] > 1:
+                place, label = field.opener
+                fields[i] = replace(field, name=f"{field.field} ({fields[place].field}={label})")
+        return cls(tuple(fields), options.values)
 
-    def ask(self, pick: Pick) -> dict[str, Any]:
-        """Return options with values, those that others open behind these."""
-        return dict(_walk(self.fields, pick))
+    def ask(self, pick: Callable[[Field], Any]) -> dict[str, Any]:
+        """Return options with values, those that others open behind these; `pick` returns what the study stores of a field."""
+        stored: dict[int, Any] = {}
+        for i, field in enumerate(self.fields):
+            if field.opener is None or (field.opener[0] in stored and stored[field.opener[0]] == field.opener[1]):
+                stored[i] = pick(field)
+        return {self.fields[i].field: self.fields[i].value(value) for i, value in stored.items()}
 
     def values(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return options with values from what a study has stored."""
         return self.ask(lambda field: params[field.name])
 
     @property
-    def all(self) -> list[Field]:
-        """Return all fields, with those that are opened."""
-        return list(_flat(self.fields))
-
-    @property
     def conditional(self) -> bool:
         """Tell if some fields are opened by others."""
-        return len(self.all) > len(self.fields)
+        return any(field.opener for field in self.fields)
 
     def places(self, values: Mapping[str, Any]) -> dict[str, str]:
         """Return where these fields were written."""
-        return {field.field: field.place for field in self.all if field.field in values and field.place}
+        return {field.field: field.place for field in self.fields if field.field in values and field.place}
 
     def corners(self) -> list[dict[str, Any]]:
         """Return settings in which every choice, and both ends of every range, come up once."""
-        return _corners(self.fields)
+        settings: list[dict[str, Any]] = []
+        for field in self.fields:
+            for end in field.ends:
+                fixed, opener = {field.name: end}, field.opener
+                while opener is not None:
+                    outer = self.fields[opener[0]]
+                    fixed[outer.name], opener = opener[1], outer.opener
+                setting = self.ask(lambda each, fixed=fixed: fixed.get(each.name, each.ends[0]))  # type: ignore[misc]
+                if setting not in settings:
+                    settings.append(setting)
+        return settings
 
 
-def _fields(
-    given: Mapping[Any, Any], path: str, options: configuration.Options, around: frozenset[str] = frozenset()
-) -> tuple[Field, ...]:
-    """Return the fields of one level; `around` has those of the levels above."""
-    fields = []
-    for key, value in given.items():
+def _read(
+    fields: list[Field],
+    written: Mapping[Any, Any],
+    path: str,
+    options: configuration.Options,
+    opener: tuple[int, Any] | None = None,
+    around: frozenset[str] = frozenset(),
+) -> None:
+    """Append the fields of one level, and those that they open; `around` has the fields of the levels above."""
+    for key, value in written.items():
         field, at = str(key), f"{path}.{key}" if path else str(key)
-        place, inside = options.places.get(at, ""), around | {str(other) for other in given}
-        deeper = value.items() if isinstance(value, Mapping) else ()
-        opened = {c: _fields(more, f"{at}.{c}", options, inside) for c, more in deeper if isinstance(more, Mapping)}
+        place, i = options.places.get(at, ""), len(fields)
         try:
-            fields.append(Field(field, field, place, _domain(field, value, opened, around)))
+            domain = _domain(field, value, around)
         except ConfigError as error:
             raise ConfigError(f"{field}: {error}" + (f" ({place})" if place else "")) from None
-    return tuple(fields)
+        fields.append(Field(field, field, place, domain, opener))
+        if isinstance(value, Mapping) and isinstance(domain, Choices):
+            for (choice, opened), label in zip(value.items(), domain.labels, strict=True):
+                _read(fields, opened or {}, f"{at}.{choice}", options, (i, label), around | set(map(str, written)))
 
 
-def _domain(field: str, value: Any, opened: Mapping[Any, tuple[Field, ...]], around: frozenset[str]) -> Range | Choices:
-    """Return the values of one field; `opened` are the fields of its choices that have some."""
+def _domain(field: str, value: Any, around: frozenset[str]) -> Range | Choices:
+    """Return the values of one field."""
     if "." not in field or not all(field.split(".")) or "=" in field:
         raise ConfigError("an option has a section, such as objective.temperature")
     if field == "train.seed":
@@ -164,12 +188,12 @@ def _domain(field: str, value: Any, opened: Mapping[Any, tuple[Field, ...]], aro
     if not isinstance(value, Mapping | Sequence):
         raise ConfigError(f"cannot read {value!r}; write {SPELLINGS}")
     if not isinstance(value, Mapping):
-        return Choices(listed(value), ((),) * len(value))
+        return Choices(listed(value))
     refuse_mapping(value)
     for choice, more in value.items():
         if more is not None and not isinstance(more, Mapping):
             raise ConfigError(f"the choice {choice} opens {more!r}; give a mapping of fields, or nothing")
-    return Choices(tuple(map(_choice, value)), tuple(opened.get(choice, ()) for choice in value))
+    return Choices(tuple(map(_choice, value)))
 
 
 def _choice(key: Any) -> Any:
@@ -178,50 +202,3 @@ def _choice(key: Any) -> Any:
         return number(configuration.parse(key)) if isinstance(key, str) else key
     except ConfigError:
         return key
-
-
-def _named(fields: Sequence[Field], several: set[str], opener: str) -> tuple[Field, ...]:
-    """Give each field a name of its own in the study."""
-    named = []
-    for field in fields:
-        domain = field.domain
-        if isinstance(domain, Choices):
-            opened = (_named(more, several, f"{field.field}={c}") for c, more in zip(domain.labels, domain.opened))
-            domain = replace(domain, opened=tuple(opened))
-        name = f"{field.field} ({opener})" if opener and field.field in several else field.field
-        named.append(replace(field, name=name, domain=domain))
-    return tuple(named)
-
-
-def _walk(fields: Sequence[Field], pick: Pick) -> Iterator[tuple[str, Any]]:
-    for field in fields:
-        value, domain = pick(field), field.domain
-        if isinstance(domain, Range):
-            yield field.field, value
-            continue
-        i = domain.labels.index(value)
-        yield field.field, domain.values[i]
-        yield from _walk(domain.opened[i], pick)
-
-
-def _flat(fields: Sequence[Field]) -> Iterator[Field]:
-    for field in fields:
-        yield field
-        if isinstance(field.domain, Choices):
-            yield from chain.from_iterable(map(_flat, field.domain.opened))
-
-
-def _corners(fields: Sequence[Field]) -> list[dict[str, Any]]:
-    each = []
-    for field in fields:
-        domain = field.domain
-        if isinstance(domain, Range):
-            each.append([{field.field: domain.low}, {field.field: domain.high}])
-            continue
-        opened = zip(domain.values, domain.opened)
-        each.append([{field.field: value, **inner} for value, more in opened for inner in _corners(more)])
-    firsts = [settings[0] for settings in each]
-    settings = [firsts]
-    for i, others in enumerate(each):
-        settings += [[*firsts[:i], setting, *firsts[i + 1 :]] for setting in others[1:]]
-    return [{field: value for part in parts for field, value in part.items()} for parts in settings]

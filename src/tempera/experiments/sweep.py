@@ -40,8 +40,12 @@ def sweep(
     """Train a configuration with every combination of some options' values, several times each, and compare.
 
     The held-out queries are the same for all runs; a seed chooses weights and the order of the rows. Finished runs stay in
-    `output`/points.jsonl: the same call resumes after a kill, retries failed runs, and adds seeds or points. Recommenders are
-    compared on their validation, so that the test stays for the one that is chosen.
+    `output`/points.jsonl: the same call resumes after a kill, retries failed runs, and adds seeds or points.
+
+    Runs are compared by the validation of the weights that they would save: those of their best look (`train.keep_best`), or of
+    the last step where nothing chooses between looks. The test stays for the point that is chosen. Fewer than 50 validation
+    queries choose nothing: the table is shown, and no point is named the best. With `evaluation.validation=0` there is no
+    validation; the last weights are compared on the test.
 
     Args:
         config: options as a mapping, a YAML file, or None for the default job.

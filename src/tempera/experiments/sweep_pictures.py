@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from ..artifacts.pictures import LINES, canvas, label, saved
+from ..artifacts.pictures import BLUE, LINES, canvas, label, saved
 from .grid import TEMPERATURE
 from .result import Point, Sweep
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 _LEARNED, _REGION = "#b45309", "#dbe8fb"
 _WIDE = 8.0  # a range of values is drawn on a logarithmic axis if the highest is so many times the lowest
-_MARKS = ("o", "s", "^", "D")
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ def picture(sweep: Sweep) -> dict[str, bytes]:
         first, other = other[0], [first]
     place = {repr(value): float(value) if first.numeric else float(i) for i, value in enumerate(first.values)}
     lines = []
-    for i, value in enumerate(other[0].values if other else [None]):
+    for value, color in zip(other[0].values if other else [None], cycle(LINES)):
         points = [p for p in sweep.points if p.done and (not other or p.over[other[0].field] == value)]
         points.sort(key=lambda point: place[repr(point.over[first.field])])
         x = tuple(place[repr(point.over[first.field])] for point in points)
         name = f"{other[0].field} {value}" if other else ""
-        lines.append(Line(name, LINES[i % len(LINES)], x, tuple(points)))
+        lines.append(Line(name, color, x, tuple(points)))
     with canvas("sweep", 6.6, 10.4) as figure:
         panels = list(figure.subplots(len(_PANELS), sharex=True, height_ratios=(2, 1.6, 1, 1, 1)))
         for draw, axes in zip(_PANELS, panels, strict=True):
@@ -75,17 +75,15 @@ def _log(axis: Any) -> None:
 def _reached(axes: Axes, sweep: Sweep, lines: Sequence[Line]) -> None:
     """Draw the metric with its intervals, the best region, and where learned temperatures end."""
     region = "not shown to be worse than any"
-    for i, line in enumerate(lines):
+    look: dict[str, Any] = {"markersize": 4, "elinewidth": 1, "capsize": 2}
+    for line, mark in zip(lines, cycle("os^D")):
         heights = [point.metric(sweep.metric) for point in line.points]
         half = [0.0 if math.isnan(height.low) else height.high - height.mean for height in heights]
         means = [height.mean for height in heights]
-        look: dict[str, Any] = {"marker": _MARKS[i % len(_MARKS)], "color": line.color}
-        axes.errorbar(
-            line.x, means, half, markersize=4, linewidth=1.5, elinewidth=1, capsize=2, label=line.name or None, **look
-        )
-        best = [(x, y) for x, y, point in zip(line.x, means, line.points, strict=True) if point in sweep.region]
+        axes.errorbar(line.x, means, half, marker=mark, color=line.color, label=line.name or None, **look)
+        best = [y if point in sweep.region else math.nan for y, point in zip(means, line.points, strict=True)]
         ring: dict[str, Any] = {"markeredgecolor": line.color, "markeredgewidth": 0.6, "color": _REGION}
-        axes.plot(*zip(*best or [(math.nan, math.nan)]), "o", markersize=11, zorder=1.5, label=region, **ring)
+        axes.plot(line.x, best, "o", markersize=11, zorder=1.5, label=region, **ring)
         region = ""  # once in the legend
     if any(axis.field == TEMPERATURE for axis in sweep.axes):
         _moving(axes, sweep.metric, sweep.learned, _LEARNED, "D", "learned: start to end")
@@ -108,53 +106,50 @@ def _moving(axes: Axes, metric: str, points: Sequence[Point], color: str, mark: 
 
 
 def _cosines(axes: Axes, sweep: Sweep, lines: Sequence[Line]) -> None:
-    kinds = {"positive": ("-", "positive"), "hardest": ("--", "hardest negative"), "random": (":", "random")}
+    single = len(lines) == 1
     for line in lines:
-        for i, (kind, (dashes, name)) in enumerate(kinds.items()):
-            color = line.color if len(lines) > 1 else LINES[i]
-            text = name if line is lines[0] else None
-            axes.plot(line.x, _seen(line, f"{kind}_50%"), dashes, color=color, linewidth=1.5, label=text)
-            if len(lines) == 1:
-                low, high = _seen(line, f"{kind}_5%"), _seen(line, f"{kind}_95%")
+        for i, (kind, dashes) in enumerate({"positive": "-", "hardest": "--", "random": ":"}.items()):
+            color, name = (LINES[i] if single else line.color), "hardest negative" if kind == "hardest" else kind
+            middle, low, high = ([p.seen(f"{kind}_{share}%") for p in line.points] for share in (50, 5, 95))
+            axes.plot(line.x, middle, dashes, color=color, label=name if line is lines[0] else None)
+            if single:
                 axes.fill_between(line.x, low, high, color=color, alpha=0.13, linewidth=0)
-    axes.set_title("similarities in a fixed batch: median" + (", 5 % to 95 %" if len(lines) == 1 else ""))
+    axes.set_title("similarities in a fixed batch: median" + (", 5 % to 95 %" if single else ""))
     beside: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.0}  # the title
     axes.legend(**beside, fontsize=8, ncols=3, handlelength=1.2, columnspacing=0.8, handletextpad=0.4)
 
 
-def _shared(axes: Axes, sweep: Sweep, lines: Sequence[Line]) -> None:
-    names = "effective negatives", "the hardest's share of the gradient"
-    _two(axes, lines, ("effective_negatives", "hardest_share"), names)
-    axes.set_yscale("log")
-    _log(axes.yaxis)
+def _quantities(log: bool, left: tuple[str, str], right: tuple[str, str] | None = None) -> Panel:
+    """Return what draws a column of the table under a title on the left axis, solid, and one on the right axis, dashed."""
+
+    def draw(axes: Axes, sweep: Sweep, lines: Sequence[Line]) -> None:
+        _curve(axes, lines, left[0], "-")
+        axes.set_title(left[1])
+        if log:
+            axes.set_yscale("log")
+            _log(axes.yaxis)
+        if right is not None:
+            beside = axes.twinx()
+            beside.grid(False)
+            _curve(beside, lines, right[0], "--", LINES[1])
+            beside.set_title(f"{right[1]} (right, dashed)", loc="right", fontsize=8)
+
+    return draw
 
 
-def _spread(axes: Axes, sweep: Sweep, lines: Sequence[Line]) -> None:
-    _two(axes, lines, ("alignment", "uniformity"), ("alignment", "uniformity"))
-
-
-def _gradient(axes: Axes, sweep: Sweep, lines: Sequence[Line]) -> None:
+def _curve(axes: Axes, lines: Sequence[Line], column: str, dashes: str, color: str = BLUE) -> None:
     for line in lines:
-        axes.plot(line.x, [point.grad_norm for point in line.points], color=line.color, linewidth=1.5)
-    axes.set_title("gradient norm, mean of the last steps")
-    axes.set_yscale("log")
-    _log(axes.yaxis)
+        values = [point.grad_norm if column == "grad_norm" else point.seen(column) for point in line.points]
+        axes.plot(line.x, values, dashes, color=color if len(lines) == 1 else line.color)
 
 
-def _two(axes: Axes, lines: Sequence[Line], columns: tuple[str, str], names: tuple[str, str]) -> None:
-    """Draw one quantity on the left axis, solid, and one on the right axis, dashed."""
-    beside = axes.twinx()
-    beside.grid(False)
-    for line in lines:
-        axes.plot(line.x, _seen(line, columns[0]), color=line.color, linewidth=1.5)
-        color = line.color if len(lines) > 1 else LINES[1]
-        beside.plot(line.x, _seen(line, columns[1]), "--", color=color, linewidth=1.5)
-    axes.set_title(names[0])
-    beside.set_title(f"{names[1]} (right, dashed)", loc="right", fontsize=8)
-
-
-def _seen(line: Line, name: str) -> list[float]:
-    return [point.seen(name) for point in line.points]
-
-
-_PANELS: tuple[Callable[[Any, Sweep, Sequence[Line]], None], ...] = (_reached, _cosines, _shared, _spread, _gradient)
+Panel = Callable[[Any, Sweep, Sequence[Line]], None]
+_PANELS: tuple[Panel, ...] = (
+    _reached,
+    _cosines,
+    _quantities(
+        True, ("effective_negatives", "effective negatives"), ("hardest_share", "the hardest's share of the gradient")
+    ),
+    _quantities(False, ("alignment", "alignment"), ("uniformity", "uniformity")),
+    _quantities(True, ("grad_norm", "gradient norm, mean of the last steps")),
+)

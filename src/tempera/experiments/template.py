@@ -43,13 +43,15 @@ class PlannedRun:
 class Template:
     """The options that all runs have in common, and the metric by which runs are compared."""
 
-    given: Mapping[str, Any]
+    options: Mapping[str, Any]
     places: Mapping[str, str]
     base: Config
     metric: str
 
     @classmethod
-    def of(cls, given: Mapping[str, Any] | str | Path | None, overrides: Sequence[str], metric: str | None) -> Template:
+    def of(
+        cls, config: Mapping[str, Any] | str | Path | None, overrides: Sequence[str], metric: str | None
+    ) -> Template:
         """Check the options that all runs have in common.
 
         Raises:
@@ -57,7 +59,7 @@ class Template:
         """
         if launched():
             raise ConfigError("sweeps and tunings start their processes themselves; start them without a launcher")
-        options = configuration.of(given, overrides)
+        options = configuration.of(config, overrides)
         base = build(options)
         if isinstance(base.data, Given):
             raise ConfigError("data.source: worker processes read the data themselves; give a file as data.path")
@@ -69,7 +71,7 @@ class Template:
     def config(self, values: Mapping[str, Any], places: Mapping[str, str] | None = None) -> Config:
         """Return the configuration with some options set; `places` tells where these were written."""
         options = configuration.of(
-            self.given, [f"{field}={configuration.inline(value)}" for field, value in values.items()]
+            self.options, [f"{field}={configuration.inline(value)}" for field, value in values.items()]
         )
         options.places.update({**self.places, **(places or {})})
         config = build(options)

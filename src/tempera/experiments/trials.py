@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..artifacts.pictures import label, number
-from .figures import aligned, errors_of, figures, shown, squared
+from .figures import NO_CHOICE, aligned, errors_of, figures, shown, squared
 from .record import Record
 from .space import Space
 
@@ -24,7 +24,7 @@ class Tuning:
         space: what could be chosen.
         trials: those that came to an end of their own, by number.
         importance: each name's share in what makes trials good (PED-ANOVA, Watanabe et al. 2023); empty if too few are done.
-        config: the best configuration, with every default visible.
+        config: the best configuration, with every default visible; where validation asks too little to choose by, the one given.
 
     >>> from tempera import tune
     >>> result = tune("pairs.yaml", {"train.learning_rate": "0.01:0.1:log"}, trials=1, output="runs/tune")
@@ -42,12 +42,12 @@ class Tuning:
     @property
     def names(self) -> list[str]:
         """Return the names of everything that could be chosen, in the order of the space."""
-        return [field.name for field in self.space.all]
+        return [field.name for field in self.space.fields]
 
     @property
-    def best(self) -> Record:
-        """Return the finished trial with the highest metric; the first of several."""
-        return ranked(self.trials)[0]
+    def best(self) -> Record | None:
+        """Return the finished trial with the highest metric, the first of several; None if validation asks too little to choose."""
+        return next(iter(eligible(self.trials)), None)
 
     def count(self, state: str) -> int:
         """Return the number of trials that ended in a state."""
@@ -75,6 +75,8 @@ class Tuning:
     def sentence(self) -> str:
         """Return how many trials ended how, and the setting of the best one."""
         counts = ", ".join(f"{self.count(state)} {state}" for state in ("finished", "pruned", "failed"))
+        if self.best is None:
+            return f"{counts}; {NO_CHOICE}"
         chosen = ", ".join(f"{name}={shown(value)}" for name, value in self.best.params.items())
         reached = f"{label(self.metric)} {number(self.best.value or 0.0)}"
         return f"{counts}; the best is trial {self.best.number} with {reached}: {chosen}"
@@ -87,11 +89,12 @@ class Tuning:
         return "\n".join([aligned(lines), *errors_of(self.trials), self.sentence])
 
     def json(self) -> dict[str, Any]:
-        """Return the tuning as a JSON object."""
+        """Return the tuning as a JSON object; `best` is null if nothing was chosen."""
+        best = self.best
         return {
             "output": str(self.folder.absolute()),
             "metric": self.metric,
-            "best": {"trial": self.best.number, "value": self.best.value, "params": dict(self.best.params)},
+            "best": best and {"trial": best.number, "value": best.value, "params": dict(best.params)},
             "importance": dict(self.importance),
             "trials": self.table,
             "config": dict(self.config),
@@ -102,3 +105,9 @@ class Tuning:
 def ranked(trials: Sequence[Record]) -> list[Record]:
     """Return the finished trials, the best one first, of equal ones the earlier."""
     return sorted((trial for trial in trials if trial.done), key=lambda trial: (-(trial.value or 0.0), trial.number))
+
+
+def eligible(trials: Sequence[Record]) -> list[Record]:
+    """Return the ranked trials; none if validation asks too little to choose one."""
+    best = ranked(trials)
+    return best if all(trial.chooses for trial in best) else []

@@ -22,7 +22,7 @@ from .runner import Runner, Worker
 from .space import Space
 from .study import Report, Tpe
 from .template import Template
-from .trials import Tuning, ranked
+from .trials import Tuning, eligible, ranked
 from .tune_pictures import picture
 
 _ABOUT = "tune.yaml"
@@ -46,14 +46,15 @@ def tune(
     """Search the best configuration by Bayesian optimisation (TPE, Bergstra et al. 2011).
 
     A trial that is worse than the median of those before, at the same evaluation on the way, is stopped. The same call resumes
-    after a kill: finished trials are not repeated, the interrupted one is. Recommenders are compared on their validation, so that
-    the test stays for the one that is chosen.
+    after a kill: finished trials are not repeated, the interrupted one is. Trials are compared by the validation of the weights
+    that they would save, as in `sweep`.
 
     Args:
         config: options as a mapping, a YAML file, or None for the default job.
         space: the values of each option, as a mapping or a YAML file, see `Space.of`.
         trials: total number of trials, over all workers and with those of earlier calls.
-        output: the folder of best.yaml, trials.csv, tune.svg, tune.png, and of the best runs in trials/.
+        output: the folder of trials.csv, tune.svg, tune.png and, if validation asks enough to choose, best.yaml and the best runs
+            in trials/.
         overrides: dotted.key=value, as on the command line.
         metric: the metric to maximise; None is ndcg@10 if it is measured, else the first one.
         jobs: trials at once, each in a process of its own. With one, the same call gives the same result.
@@ -84,7 +85,7 @@ def tune(
     corners = fields.corners()
     for values in corners:
         template.config(values, fields.places(values))
-    about = configuration.dump({"metric": template.metric, "space": fields.given, "config": template.base.resolved})
+    about = configuration.dump({"metric": template.metric, "space": fields.written, "config": template.base.resolved})
     runner = Runner(folder, jobs, template.metric)
     with claimed(folder, _ABOUT, about, "tuning", overwrite):
         seed = template.base.train.seed
@@ -134,7 +135,7 @@ class _Search:
         records = self.asker.records
         self.running -= {record.number for record in records}
         self.bar.update(len(records) - self.bar.n)
-        best = ranked(records)
+        best = eligible(records)
         kept = {f"{number:04}" for number in {*self.running, *(trial.number for trial in best[: self.keep])}}
         for folder in self.runner.run_folder("").glob("*/"):
             if folder.name not in kept:
@@ -149,12 +150,14 @@ class _Search:
 
     def _result(self, records: list[Record]) -> Tuning:
         """Write the tables and the picture."""
-        if not (best := ranked(records)):
+        if not ranked(records):
             error = next((record.error for record in records if record.error), "all were pruned")
             raise TemperaError(f"none of {len(records)} trials has succeeded; the first error is: {error}")
-        folder, config = self.runner.folder, self._resolved(best[0])
-        shares = self.asker.importance()
-        result = Tuning(folder, self.template.metric, self.asker.space, tuple(records), shares, config)
+        folder, best = self.runner.folder, eligible(records)
+        config = self._resolved(best[0]) if best else self.template.base.resolved
+        result = Tuning(
+            *(folder, self.template.metric, self.asker.space, tuple(records)), self.asker.importance(), config
+        )
         write_file(folder / "trials.csv", csv_of(result.table))
         for suffix, content in picture(result).items():
             write_file(folder / f"tune.{suffix}", content)

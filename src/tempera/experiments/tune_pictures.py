@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ _ABSENT = -0.12  # where lines go whose setting has no such option
 
 def picture(tuning: Tuning) -> dict[str, bytes]:
     """Return SVG and PNG of a tuning, by the ends of their names."""
-    fields = tuning.space.all
+    fields = tuning.space.fields
     width = max(6.6, 1.5 * (len(fields) + 1))
     bars = 0.5 + 0.28 * len(tuning.importance)
     heights = [2.4, 3.4, *([bars] if tuning.importance else [])]
@@ -58,7 +59,7 @@ def _history(axes: Axes, tuning: Tuning) -> None:
     axes.legend(loc="lower right", fontsize=8, ncols=4)
 
 
-def _parallel(axes: Axes, tuning: Tuning, fields: list[Field]) -> None:
+def _parallel(axes: Axes, tuning: Tuning, fields: Sequence[Field]) -> None:
     """Draw a line for each trial, through its values, to its score; the better, the bluer."""
     done = ranked(tuning.trials)[::-1]
     values = [trial.value or 0.0 for trial in done]

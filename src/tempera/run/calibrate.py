@@ -1,4 +1,4 @@
-"""From similarity to probability, for one model."""
+"""Calibration of a model: probabilities fitted to its similarities."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def calibrate(
     - Pairs with a column `score` (1 and 0, or grades and `data.min_score`): that a pair of this table with this similarity
       is relevant.
     - Pairs that are all relevant: that a document which a search shows within the first `depth` with this similarity is one of
-      the answers that are given for its query. Right documents that are not given as answers count as wrong, so that
-      it is rather too low. A run is searched in its own corpus if any answer is in it; else, and with a model folder, the
+      the answers of its query in the table. Right documents that are missing there count as wrong, so that it is
+      rather too low. A run is searched in its own corpus if any answer is in it; else, and with a model folder, the
       documents of the pairs are searched.
 
     Args:
         model: a run folder or a model folder, of texts.
-        pairs: a table or a BEIR folder of queries that the model was not trained on; None asks the held-out queries of a run.
+        pairs: a table or a BEIR folder of queries that the model was not trained on; None uses the held-out queries of a run.
         roles: of the columns of the table.
         precision: for each of these, the lowest threshold that reaches it.
         recall: for each of these, the highest threshold that reaches it.
@@ -48,32 +48,32 @@ def calibrate(
 
     Raises:
         DataError: a model or data that cannot be read, or too few pairs.
-        ConfigError: a precision or recall that is none.
+        ConfigError: a precision, a recall or a depth out of range.
         OutputError: the files cannot be written.
 
-    >>> found = calibrate("runs/first")
-    >>> low, high = found.probability([0.2, 0.9]).tolist()
+    >>> calibration = calibrate("runs/first")
+    >>> low, high = calibration.probability([0.2, 0.9]).tolist()
     >>> 0 <= low < high <= 1
     True
     """
     _check(precision, recall, depth)
     judged = Model(str(model))
-    given = known(judged, None if pairs is None else Path(pairs), roles, depth, split)
-    fitted = fit(given.pairs)
-    queries, relevant, _ = given.pairs.kinds
-    n = len(given.pairs)
+    labelled = known(judged, None if pairs is None else Path(pairs), roles, depth, split)
+    fitted = fit(labelled.pairs)
+    queries, relevant, _ = labelled.pairs.kinds
+    n = len(labelled.pairs)
     counts = {"pairs": n, "queries": queries, "relevant": relevant, "base_rate": relevant / n}
-    found = Calibration(
+    calibration = Calibration(
         fingerprint(judged.folder),
         fitted.chosen,
         fitted.maps[fitted.chosen],
-        {**counts, **given.about},
+        {**counts, **labelled.about},
         fitted.judged,
-        tuple(thresholds(given.pairs, fitted, precision, recall)),
+        tuple(thresholds(labelled.pairs, fitted, precision, recall)),
         datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    write_calibration(judged.folder, found, picture(given.pairs, fitted))
-    return found
+    write_calibration(judged.folder, calibration, picture(labelled.pairs, fitted))
+    return calibration
 
 
 def _check(precision: Sequence[float], recall: Sequence[float], depth: int) -> None:
@@ -81,6 +81,6 @@ def _check(precision: Sequence[float], recall: Sequence[float], depth: int) -> N
     for name, targets in (("precision", precision), ("recall", recall)):
         for target in targets:
             if not 0 < target <= 1:
-                raise ConfigError(f"{name} is {target:g}, and a share above 0 and up to 1 is expected")
+                raise ConfigError(f"{name} is {target:g}; give a share above 0 and at most 1")
     if depth < 1:
-        raise ConfigError(f"depth is {depth}, and at least 1 hit of each query is to be looked at")
+        raise ConfigError(f"depth is {depth}; give at least 1 hit of each query")

@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,150 +24,98 @@ if TYPE_CHECKING:  # importing it takes 2 s
     from accelerate.tracking import GeneralTracker
 
 PROJECT = "tempera"  # unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME names another
-_TOLD = "told.json"
+_SENT = "sent.json"  # the run's name, its id in MLflow, and the step of the latest record of each kind
 _KINDS = {"step": "train", "evaluation": "eval"}
 
-
-@dataclass
-class Told:
-    """Hold what trackers have received of a run; a resumed run sends the rest."""
-
-    run: str  # its name there, with the time of its start
-    ids: dict[str, str] = field(default_factory=dict)  # that trackers have given it
-    last: dict[str, int] = field(default_factory=dict)  # step of the latest record of each kind
-
-
 Tell = Callable[[Mapping[str, Any]], None]
-
-
-def _tensorboard(folder: Path, told: Told) -> GeneralTracker:
-    from accelerate.tracking import TensorBoardTracker
-
-    return _started(TensorBoardTracker(told.run, folder))
-
-
-def _wandb(folder: Path, told: Told) -> GeneralTracker:
-    from accelerate.tracking import WandBTracker
-
-    project = os.environ.get("WANDB_PROJECT", PROJECT)
-    return _started(WandBTracker(project, id=told.run, name=told.run, resume="allow", dir=str(folder)))
-
-
-def _mlflow(folder: Path, told: Told) -> GeneralTracker:
-    from accelerate.tracking import MLflowTracker
-
-    tracker = _started(MLflowTracker(PROJECT, run_id=told.ids.get("mlflow"), run_name=told.run))
-    told.ids["mlflow"] = str(tracker.tracker.info.run_id)
-    return tracker
-
-
-def _trackio(folder: Path, told: Told) -> GeneralTracker:
-    from accelerate.tracking import TrackioTracker
-
-    return _started(TrackioTracker(PROJECT, name=told.run, resume="allow"))
-
-
-def _started(tracker: GeneralTracker) -> GeneralTracker:
-    tracker.start()
-    return tracker
-
-
-TRACKERS: dict[str, Callable[[Path, Told], GeneralTracker]] = {
-    "tensorboard": _tensorboard,
-    "wandb": _wandb,
-    "mlflow": _mlflow,
-    "trackio": _trackio,
-}
 
 
 @contextmanager
 def tracked(names: Sequence[str], output: Path, config: Mapping[str, Any], goes_on: bool) -> Iterator[Tell]:
     """Start trackers for the block; yield a function that sends them a record of the log.
 
-    A record without a step, and one that they were told before the run was interrupted, is not passed on. A tracker that
-    fails on the way is left out from then on, with a message; the run and its log.jsonl go on.
+    A record without a step, and one that was sent before the run was interrupted, is not passed on. A tracker that fails on
+    the way is left out from then on, with a message; the run and its log.jsonl go on.
 
     Args:
-        names: of `TRACKERS`; none tells nobody.
-        output: the run folder; files of trackers, and how far they were told, stand beside it in `output`.trackers.
+        names: of Accelerate's trackers; none sends nothing.
+        output: the run folder; files of trackers, and how far they are, stand beside it in `output`.trackers.
         config: every option of the run, which they get at its start.
-        goes_on: whether this run was interrupted, and is the same to them.
+        goes_on: True if this run was interrupted; it is the same run to them.
 
     Raises:
         MissingLibrary: a tracker that is not installed.
         TemperaError: one that does not start.
         OutputError: a folder that cannot be written.
     """
-    if not names:
-        yield lambda record: None
-        return
+    trackers: dict[str, GeneralTracker] = {}
+    folder = output.with_name(f"{output.name}.trackers")
+    before = _read(folder / _SENT) if goes_on and names else {}
+    sent = before or {"run": f"{output.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"}
+
+    def note() -> None:
+        write_file(folder / _SENT, json.dumps(sent).encode())
+
+    def tell(record: Mapping[str, Any]) -> None:
+        event, step = record["event"], record.get("step")
+        if not names or step is None or step <= sent.get(event, -1):
+            return
+        for name, tracker in tuple(trackers.items()):
+            try:
+                tracker.log(numbers(record), step=step)
+            except Exception as error:
+                del trackers[name]
+                logger.warning(f"train.report_to: {name} gets no more of this run: {_line(error)}; log.jsonl has all")
+        sent[event] = step
+        note()
+
     for name in names:
         require(name, f"train.report_to={name}")
-    folder = output.with_name(f"{output.name}.trackers")
-    trackers = _Trackers(folder, _read(folder / _TOLD) if goes_on else None, output.name)
     try:
-        trackers.start(names, config)
-        yield trackers
-    finally:
-        trackers.finish()
-
-
-class _Trackers:
-    """Run the trackers of one run."""
-
-    def __init__(self, folder: Path, told: Told | None, name: str) -> None:
-        self.folder, self.new = folder, told is None
-        self.told = told or Told(f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
-        self.running: dict[str, GeneralTracker] = {}
-
-    def start(self, names: Sequence[str], config: Mapping[str, Any]) -> None:
-        """Start each, with the options if the run is new to it."""
-        from accelerate import PartialState
-
-        PartialState()  # its trackers ask which process this is
-        self.write()
         for name in names:
+            note()
             try:
-                self.running[name] = TRACKERS[name](self.folder, self.told)
-                if self.new:
-                    self.running[name].store_init_configuration(flat(config))
+                trackers[name] = started(name, folder, sent)
+                if not before:
+                    trackers[name].store_init_configuration(flat(config))
             except Exception as error:  # of its own kinds, from no account to no network
                 raise TemperaError(f"train.report_to: {name} does not start: {_line(error)}") from None
-        self.write()
-
-    def __call__(self, record: Mapping[str, Any]) -> None:
-        """Send a record to all trackers, unless it has no step or they have received it."""
-        event, step = record["event"], record.get("step")
-        if step is None or step <= self.told.last.get(event, -1):
-            return
-        values = numbers(record)
-        for name, tracker in tuple(self.running.items()):
-            try:
-                tracker.log(values, step=step)
-            except Exception as error:
-                del self.running[name]
-                logger.warning(f"train.report_to: {name} gets no more of this run: {_line(error)}; log.jsonl has all")
-        self.told.last[event] = step
-        self.write()
-
-    def finish(self) -> None:
-        """Let each of them end."""
-        for name, tracker in self.running.items():
+            note()
+        yield tell
+    finally:
+        for name, tracker in trackers.items():
             try:
                 tracker.finish()
             except Exception as error:
                 logger.warning(f"train.report_to: {name} does not end well: {_line(error)}")
 
-    def write(self) -> None:
-        """Note how far they were told."""
-        write_file(self.folder / _TOLD, json.dumps(asdict(self.told)).encode())
+
+def started(name: str, folder: Path, sent: dict[str, Any]) -> GeneralTracker:
+    """Start one of Accelerate's trackers, on the run that `sent` names; MLflow gives it an id of its own."""
+    from accelerate import PartialState
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+
+    PartialState()  # trackers ask it which process this is
+    run, project = sent["run"], os.environ.get("WANDB_PROJECT", PROJECT)
+    options: dict[str, dict[str, Any]] = {
+        "tensorboard": {"run_name": run, "logging_dir": folder},
+        "wandb": {"run_name": project, "id": run, "name": run, "resume": "allow", "dir": str(folder)},
+        "mlflow": {"experiment_name": PROJECT, "run_id": sent.get("mlflow"), "run_name": run},
+        "trackio": {"run_name": PROJECT, "name": run, "resume": "allow"},
+    }
+    tracker: GeneralTracker = LOGGER_TYPE_TO_CLASS[name](**options[name])
+    tracker.start()
+    if name == "mlflow":
+        sent["mlflow"] = str(tracker.tracker.info.run_id)
+    return tracker
 
 
-def _read(path: Path) -> Told | None:
-    """Read what trackers have received; None if no readable file says so, and the run is new to them."""
-    with suppress(OSError, ValueError, TypeError):
-        return Told(**read_json(path))
-    return None
+def _read(path: Path) -> dict[str, Any]:
+    """Read what trackers have received; nothing if no readable file says so, and the run is new to them."""
+    with suppress(OSError, ValueError):
+        sent = read_json(path)
+        return sent if isinstance(sent, dict) and "run" in sent else {}
+    return {}
 
 
 def _line(error: Exception) -> str:
@@ -186,20 +133,20 @@ def numbers(record: Mapping[str, Any]) -> dict[str, float]:
     kind = _KINDS.get(record["event"], record["event"])
     rest = {name: value for name, value in record.items() if name not in ("event", "step", "steps", "metrics")}
     named = {**rest, **record.get("metrics", {})}
-    found = {name: value for name, value in named.items() if isinstance(value, int | float)}
-    return {f"{kind}/{name.replace('@', '_')}": value for name, value in found.items()}
+    values = ((name, value) for name, value in named.items() if isinstance(value, int | float))
+    return {f"{kind}/{name.replace('@', '_')}": value for name, value in values}
 
 
 def flat(options: Mapping[str, Any], path: str = "") -> dict[str, str | float | bool]:
-    """Nested options by dotted names, what is neither a number nor a text as text.
+    """Return nested options by dotted names, what is neither a number nor a text as text.
 
     >>> flat({"train": {"seed": 0, "report_to": ["wandb"]}})
     {'train.seed': 0, 'train.report_to': "['wandb']"}
     """
-    found: dict[str, str | float | bool] = {}
+    values: dict[str, str | float | bool] = {}
     for name, value in options.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{path}{name}.")
+            values |= flat(value, f"{path}{name}.")
         else:
-            found[f"{path}{name}"] = value if isinstance(value, str | int | float) else str(value)
-    return found
+            values[f"{path}{name}"] = value if isinstance(value, str | int | float) else str(value)
+    return values
