@@ -38,9 +38,14 @@ def refused(answer: Any, *says: str) -> str:
 
 def known(line: str) -> bool:
     """Whether it is something that a run says about itself."""
-    return any(
-        part in line for part in ("test queries against", "pairs a batch on", "towers: ", "expected memory of a step ")
+    parts = (
+        "test queries against",
+        "pairs a batch on",
+        "towers: ",
+        "expected memory of a step ",
+        "saved: the weights of",
     )
+    return any(part in line for part in parts)
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -71,7 +76,7 @@ def test_train_prints_one_json_document(cold: Any, tiny: list[str], tmp_path: Pa
     assert others[1].startswith("towers: 1 micro-batch, 1 kept in ") and others[2].startswith(
         "expected memory of a step "
     )
-    assert len(others) == 3
+    assert others[3].startswith("saved: the weights of the last step, 48, since ") and len(others) == 4
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
