@@ -221,7 +221,10 @@ class Task:
 
 
 def tasks(data: Path) -> list[Task]:
-    """Return the tasks: NLI to the STS benchmark; SciFact's training claims to its test claims, on part of its abstracts."""
+    """Return the tasks: NLI to the STS benchmark; SciFact's training claims to its test claims, on part of its abstracts.
+
+    SciFact's split shares abstracts between training and test: its scores compare two trainers, and are too high for new documents.
+    """
     triplets = parquet.read_table(data / "nli" / "triplets.parquet")
     names = {"query": "anchor", "doc": "positive", "negative": "negative"}
     nli = unique({key: triplets[name].to_pylist() for key, name in names.items()})

@@ -17,7 +17,7 @@ import numpy as np
 
 from tempera.experiments.grid import axes_of
 from tempera.experiments.noise import best_region
-from tempera.experiments.outcome import Outcome, read_outcomes
+from tempera.experiments.record import Record, read_records
 from tempera.experiments.result import CONFIDENCE, Point, Sweep
 
 METRIC = "ndcg@10"
@@ -34,19 +34,16 @@ DIGITS = 6
 
 def record(folder: Path, over: Sequence[str], about: Mapping[str, Any]) -> dict[str, Any]:
     """Return everything that the page needs of a sweep's folder, after `about`, with machine and date."""
-    runs = [run for run in read_outcomes(folder / "points.jsonl") if run.error is None]
+    runs = [run for run in read_records(folder / "points.jsonl") if run.done]
     axes = axes_of(over)
     fixed = [run for run in runs if run.start is None]
     other = axes[1] if len(axes) > 1 else None
     seeds = tuple(sorted({run.seed for run in fixed}))
     lines = []
     for value in other.values if other else [None]:
-        members = [
-            Point(point, None, tuple(run for run in fixed if run.over == point), "")
-            for t in axes[0].values
-            for point in [{axes[0].field: t} | ({other.field: value} if other else {})]
-        ]
-        sweep = Sweep.of(folder, axes[:1], METRIC, seeds, [point for point in members if point.done])
+        grid = [{axes[0].field: t} | ({other.field: value} if other else {}) for t in axes[0].values]
+        members = [tuple(run for run in fixed if run.params == point) for point in grid]
+        sweep = Sweep.of(folder, axes[:1], METRIC, seeds, [Point(runs) for runs in members if runs])
         lines.append({"option": other and other.field, "value": value, **_curve(sweep, axes[0].field)})
     return {
         **about,
@@ -78,10 +75,10 @@ def _seen(point: Point) -> dict[str, Any]:
     return {name: round(value, DIGITS) if math.isfinite(value) else None for name, value in figures.items()}
 
 
-def _moving(runs: Sequence[Outcome], fixed: Sequence[Outcome]) -> list[dict[str, Any]]:
+def _moving(runs: Sequence[Record], fixed: Sequence[Record]) -> list[dict[str, Any]]:
     """Return learned and scheduled temperatures, and whether they are in the best region of all, fixed ones included."""
     points = [(start, final, chosen) for (start, final), chosen in _by(runs, lambda run: (run.start, run.final))]
-    grid = [chosen for _, chosen in _by(fixed, lambda run: tuple(run.over.items()))]
+    grid = [chosen for _, chosen in _by(fixed, lambda run: tuple(run.params.items()))]
     everything = [*grid, *(chosen for *_, chosen in points)]
     scores = [{run.seed: np.array(run.per_query) for run in chosen} for chosen in everything]
     region = best_region(scores, [""] * len(scores), CONFIDENCE)
@@ -89,16 +86,16 @@ def _moving(runs: Sequence[Outcome], fixed: Sequence[Outcome]) -> list[dict[str,
         {
             "start": start,
             "final": final,
-            "end": round(Point({}, start, tuple(chosen), "").temperature, DIGITS),
+            "end": round(Point(tuple(chosen)).temperature, DIGITS),
             "in region": len(grid) + i in region,
-            **_seen(Point({}, start, tuple(chosen), "", final)),
+            **_seen(Point(tuple(chosen))),
         }
         for i, (start, final, chosen) in enumerate(points)
     ]
 
 
-def _by(runs: Iterable[Outcome], key: Any) -> list[tuple[Any, list[Outcome]]]:
-    groups: dict[Any, list[Outcome]] = {}
+def _by(runs: Iterable[Record], key: Any) -> list[tuple[Any, list[Record]]]:
+    groups: dict[Any, list[Record]] = {}
     for run in runs:
         groups.setdefault(key(run), []).append(run)
     return list(groups.items())

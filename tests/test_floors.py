@@ -38,7 +38,7 @@ CEILINGS = {
     "cli": 570,
     "core": 1390,
     "engine": 1500,
-    "experiments": 1910,
+    "experiments": 1780,
     "integrations": 410,
     "io": 840,
     "mining": 530,

@@ -11,7 +11,8 @@ import pytest
 
 from tempera import config as configuration
 from tempera.experiments.grid import axes_of
-from tempera.experiments.points import Plan
+from tempera.experiments.points import SweepPlan
+from tempera.experiments.template import Template
 
 ROOT = Path(__file__).parents[1]
 
@@ -61,8 +62,9 @@ def test_every_part_can_be_built(study: Any) -> None:
             overrides = [study.placed(text) for text in part.set]
             schedules = [(first, last) for first, last in part.scheduled]
             axes = axes_of(part.over)
-            plan = Plan.of(configuration.of(path).values, axes, part.seeds, overrides, part.learned, schedules, None)
-            assert plan.metric == "ndcg@10" and axes[0].field == "objective.temperature", part.name
+            template = Template.of(configuration.of(path).values, overrides, None)
+            SweepPlan.of(template, axes, part.seeds, part.learned, schedules)
+            assert template.metric == "ndcg@10" and axes[0].field == "objective.temperature", part.name
     assert sum("TEMPERA_DATA" not in " ".join(part.set) for part in study.parts(True)) >= 3  # they need nothing
 
 

@@ -150,7 +150,7 @@ def test_an_unknown_user_is_told_and_answered(run: Path) -> None:
 def test_what_cannot_be_answered_is_one_line(run: Path, tiny_run: Path, tmp_path: Path) -> None:
     opened = Run(run)
     for given, says in (
-        ({}, "nobody is asked for"),
+        ({}, "give a user, a history, or both"),
         ({"user": "u1", "k": 0}, "k is 0"),
         ({"history": ["i03", "i033", "j"]}, r"no such item in .*: i033, j\. Did you mean i03"),
         ({"history": ["leaf moss n1"]}, r"Did you mean i01 \(leaf moss n1\)\?"),

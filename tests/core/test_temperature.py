@@ -50,6 +50,20 @@ def test_an_infinite_temperature_is_refused_with_its_reason() -> None:
         Temperature(math.inf)
 
 
+@pytest.mark.parametrize("value", [1e-40, 1e-39, 1e39])
+def test_what_float32_cannot_hold_is_refused_with_usual_values(value: float) -> None:
+    with pytest.raises(
+        ConfigError, match=r"float32 cannot hold the scale of a temperature of .* usual values lie between"
+    ):
+        Temperature(value)
+
+
+@pytest.mark.parametrize("value", [1e-30, 1e-9, 1e9])
+def test_what_is_far_from_usual_has_a_caution(value: float) -> None:
+    (caution,) = cautions(Objective(temperature=value))
+    assert "usual values are 0.01 to 0.2" in caution
+
+
 def test_choices_that_do_not_go_together() -> None:
     with pytest.raises(ConfigError, match="learned or follows a schedule, not both"):
         Temperature(0.1, learnable=True, final=0.05)

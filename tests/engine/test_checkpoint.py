@@ -132,6 +132,17 @@ def test_damaged_ones_are_refused_in_one_line(tmp_path: Path, name: str, how: st
     assert "\n" not in str(caught.value) and str(folder) in str(caught.value)
 
 
+def test_one_flipped_bit_of_the_weights_is_noticed(tmp_path: Path) -> None:
+    state, folder = begun(), tmp_path / "checkpoint"
+    taken(state, 1)
+    state.save(folder)
+    data = bytearray((folder / "state.safetensors").read_bytes())
+    data[-20] ^= 1
+    (folder / "state.safetensors").write_bytes(data)
+    with pytest.raises(DataError, match=r"damaged checkpoint: state\.safetensors is not as it was written"):
+        begun().load(folder)
+
+
 def test_of_another_tower_is_refused(tmp_path: Path) -> None:
     state = begun()
     taken(state, 1)

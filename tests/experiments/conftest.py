@@ -1,7 +1,9 @@
-"""A recommender of a second."""
+"""A recommender of a second, a text retriever of less, and workers that need no process."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+
+from tempera.experiments import runner, sweep, tune
+from tempera.experiments.one_run import Trainings
+from tempera.experiments.record import Record
+from tempera.run import publish
 
 
 @pytest.fixture
@@ -23,3 +30,52 @@ def recommender(tmp_path: Path) -> dict[str, Any]:
         "train": {"batch_size": 40, "max_steps": 6, "sampled": 5},
         "evaluation": {"metrics": ["hit@3"], "validation": 12},
     }
+
+
+@pytest.fixture(scope="session")
+def small(pairs_file: Path) -> dict[str, Any]:
+    return {
+        "data": {"source": "pairs", "path": str(pairs_file)},
+        "tower": {"dimensions": 16, "vocabulary": 300},
+        "train": {"batch_size": 32, "seed": 5},
+        "evaluation": {"queries": 40, "validation": 60, "bm25": False},
+    }
+
+
+class Inline(runner.Worker):
+    """Trains in the process of the test; what it is given and what it answers still passes through JSON."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trainings = Trainings()
+
+    def run(self, job: dict[str, Any], report: Any) -> Record:
+        return Record(**json.loads(self.trainings(json.loads(json.dumps(job)), report).json()))
+
+
+@pytest.fixture(scope="module")
+def inline() -> Iterator[None]:
+    """Runs start no process, and leave reports without pictures."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "Worker", Inline)
+        patch.setattr(publish, "render", lambda report: "")
+        yield
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures take longer than the runs."""
+    for module in (sweep, tune):
+        monkeypatch.setattr(module, "picture", lambda _: {})
+
+
+@pytest.fixture
+def validated() -> Callable[..., dict[str, float]]:
+    """The metrics of a run's validation queries: after its last step, or at the step whose weights it saved."""
+
+    def metrics(run: Any, saved: bool = False) -> dict[str, float]:
+        records = map(json.loads, (run.folder / "log.jsonl").read_text().splitlines())
+        looks = {record["step"]: record["metrics"] for record in records if record["event"] == "evaluation"}
+        return looks[run.document.get("best", {}).get("step", max(looks)) if saved else max(looks)]
+
+    return metrics

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tempera.errors import ConfigError
-from tempera.experiments.space import Choices, Range, Space
+from tempera.experiments.ranges import Range
+from tempera.experiments.space import Choices, Space
 
 WRITTEN = """
 objective.temperature: 0.005:1:log
@@ -99,7 +100,7 @@ def test_what_a_study_tries_lies_in_the_space(space: Space) -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=3))
     for _ in range(60):
         trial = study.ask()
-        values = space.ask(lambda field, trial=trial: field.domain.suggest(trial, field.name))
+        values = space.ask(lambda field, trial=trial: field.suggest(trial))
         assert space.values(trial.params) == values
         assert 0.005 <= values["objective.temperature"] <= 1
         assert values["train.batch_size"] in (16, 32, 48, 64)
@@ -112,23 +113,23 @@ def test_what_a_study_tries_lies_in_the_space(space: Space) -> None:
 @pytest.mark.parametrize(
     ("written", "says"),
     [
-        ("objective.temperature: 3", "objective.temperature: is 3, and low:high:log,"),
-        ("objective.temperature: 1:30", "is 90, and"),  # as YAML reads it
+        ("objective.temperature: 3", "objective.temperature: cannot read 3; write low:high:log"),
+        ("objective.temperature: 1:30", "cannot read 90; write"),  # as YAML reads it
         ("temperature: 0.1:1:log", "temperature: an option has a section"),
-        ("objective.temperature: 0:1:log", "above 0 with log"),
-        ("objective.temperature: 1:0.1:linear", "low < high"),
+        ("objective.temperature: 0:1:log", "low must be lower than high, and above 0"),
+        ("objective.temperature: 1:0.1:linear", "low must be lower than high"),
         ("objective.temperature: 0.1:1:lgo", "Did you mean log?"),
-        ("objective.temperature: 0.1:1:log:20", "is '0.1:1:log:20', and low:high:log"),
-        ("objective.temperature: a:1:log", "is 'a:1:log', and"),
-        ("train.batch_size: 1:2.5:int", "whole numbers are expected"),
+        ("objective.temperature: {low: 0.01, high: 0.2, log: true}", "write 0.01:0.2:log"),
+        ("objective.temperature: a:1:log", "cannot read 'a:1:log': a range has finite numbers"),
+        ("train.batch_size: 1:2.5:int", "a range of kind int has whole numbers"),
         ("train.batch_size: 1:10:int:step 4", "steps of 4 from 1 do not lead to 10"),
-        ("train.batch_size: 1:10:int:log:step 3", "a step between them only without"),
+        ("train.batch_size: 1:10:int:log:step 3", "goes with linear or int only"),
         ("train.batch_size: [64]", "has 1 choice"),
         ("train.batch_size: [64, 64]", "has 64 twice"),
-        ("train.seed: [1, 2]", "a seed is noise"),
-        ("tower.kind: {static: 3, transformer: }", "static opens 3, and a mapping of fields, or nothing, is expected"),
-        ("tower.kind: {static: {tower.kind: [a, b]}, transformer: }", "tower.kind: chosen twice"),
-        ("tower.kind: {static: {train.epochs: 3}, transformer: }", "train.epochs: is 3, and"),
+        ("train.seed: [1, 2]", "train.seed cannot be tuned"),
+        ("tower.kind: {static: 3, transformer: }", "the choice static opens 3; give a mapping of fields, or nothing"),
+        ("tower.kind: {static: {tower.kind: [a, b]}, transformer: }", "tower.kind: defined twice"),
+        ("tower.kind: {static: {train.epochs: 3}, transformer: }", "train.epochs: cannot read 3; write"),
         ("objective.temperature: 0.1:1:log\nobjective.temperature: 0.2:1:log", "written twice, at"),
         ("[1]", "holds list"),
         ("", "no field to choose"),
@@ -146,3 +147,8 @@ def test_a_space_of_python_needs_no_file() -> None:
     given: dict[str, Any] = {"objective.temperature": (0.1, 0.5)}
     (field,) = Space.of(given).fields
     assert field.domain == Choices((0.1, 0.5), ((), ())) and field.place == ""
+
+
+def test_a_range_with_a_count_is_a_list_of_choices() -> None:
+    (field,) = Space.of({"objective.temperature": "0.01:1:log:3"}).fields
+    assert field.domain == Choices((0.01, 0.1, 1), ((), (), ()))

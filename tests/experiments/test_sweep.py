@@ -1,4 +1,4 @@
-"""A sweep is its runs: each as if it stood alone, on data read once, finished ones kept, failed ones told."""
+"""A sweep is its runs: each as if it stood alone, finished ones kept, failed ones reported and retried."""
 
 from __future__ import annotations
 
@@ -15,59 +15,54 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from scipy import stats
 
 from tempera import config as configuration
 from tempera.build import build
-from tempera.core.batch import Batch, Side
-from tempera.core.diagnose import diagnose
-from tempera.core.masks import SameId
-from tempera.core.objective import Objective
+from tempera.config import Options
 from tempera.core.temperature import Temperature
-from tempera.engine.devices import Devices
-from tempera.engine.distributed import Group
 from tempera.errors import ConfigError, OutputError, TemperaError
-from tempera.experiments import outcome
-from tempera.experiments import sweep as module
-from tempera.experiments.outcome import prepare, read_outcomes
+from tempera.experiments import one_run
+from tempera.experiments.grid import axes_of
+from tempera.experiments.points import SweepPlan
+from tempera.experiments.record import read_records
 from tempera.experiments.result import Sweep
+from tempera.experiments.runner import Worker
 from tempera.experiments.sweep import sweep
+from tempera.experiments.template import Template
 from tempera.run.train import train
-from tempera.text import retrieval
-from tempera.text.sources import PairsFile
-from tempera.towers import static
-from tempera.towers.saved import load
 
+pytestmark = pytest.mark.usefixtures("inline")
 OVER = {"objective.temperature": [0.02, 0.1, 0.5, 2.0]}
 SHORT = ["train.max_steps=12", "train.learning_rate=0.01"]
+QUICK = ["train.max_steps=1"]
+TWO = {"objective.temperature": [0.1, 0.5]}
 MOVING: dict[str, Any] = {"learned": [0.05, 0.5], "scheduled": [(0.2, 0.02)]}
 
 
 @pytest.fixture(scope="module")
-def small(pairs_file: Path) -> dict[str, Any]:
-    return {
-        "data": {"source": "pairs", "path": str(pairs_file)},
-        "tower": {"dimensions": 16, "vocabulary": 300},
-        "train": {"batch_size": 32, "seed": 5},
-        "evaluation": {"queries": 40, "validation": 60, "bm25": False},
-    }
-
-
-@pytest.fixture(scope="module")
-def finished(small: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Sweep:
+def finished(small: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, inline: None) -> Sweep:
     """4 points, 2 seeds, a learned temperature from two starts, and a schedule; look, do not touch."""
     return sweep(small, OVER, 2, tmp_path_factory.mktemp("sweeps") / "whole", SHORT, **MOVING)
 
 
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures take longer than the runs."""
-    monkeypatch.setattr(module, "picture", lambda _: {})
-
-
-def table(found: Sweep) -> list[dict[str, Any]]:
+def table(result: Sweep) -> list[dict[str, Any]]:
     """Without what differs from run to run."""
-    return [{name: value for name, value in row.items() if name != "seconds"} for row in found.table]
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in result.table]
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, int]]:
+    """Point and seed of each run that is made."""
+    runs: list[tuple[Any, int]] = []
+    inner = one_run.Trainings.__call__
+
+    def counted(self: Any, job: Any, report: Any) -> Any:
+        runs.append((job["record"]["params"], job["record"]["seed"]))
+        return inner(self, job, report)
+
+    monkeypatch.setattr(one_run.Trainings, "__call__", counted)
+    return runs
 
 
 # ---- the runs
@@ -77,138 +72,49 @@ def test_every_point_has_its_seeds(finished: Sweep) -> None:
     assert [dict(point.over) for point in finished.points] == [
         {"objective.temperature": t} for t in (0.02, 0.1, 0.5, 2)
     ]
-    assert all([run.seed for run in point.outcomes] == [5, 6] for point in finished.everything)
+    assert all([run.seed for run in point.records] == [5, 6] for point in finished.everything)
     assert len(finished.everything) == 4 + 2 + 1
     assert finished.seeds == (5, 6) and finished.metric == "ndcg@10"
 
 
-def validated(run: Any) -> dict[str, float]:
-    """The metrics of a run's validation queries after its last step."""
-    records = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
-    metrics: dict[str, float] = [record["metrics"] for record in records if record["event"] == "evaluation"][-1]
-    return metrics
-
-
-def test_a_point_is_the_run_alone(finished: Sweep, small: dict[str, Any], tmp_path: Path) -> None:
+def test_a_point_is_the_run_alone(finished: Sweep, small: dict[str, Any], tmp_path: Path, validated: Any) -> None:
     alone = train(small, tmp_path / "run", [*SHORT, "objective.temperature=0.1"])
     point = finished.points[1]
-    assert point.outcomes[0].metrics == validated(alone) != alone.metrics["trained"]
+    assert point.records[0].metrics == validated(alone) != alone.metrics["trained"]
     steps = [json.loads(line) for line in (alone.folder / "log.jsonl").read_text().splitlines()]
     last = [record for record in steps if record["event"] == "step"][-1]  # a tenth of 12 steps
-    assert (point.outcomes[0].loss, point.outcomes[0].grad_norm) == (last["loss"], last["grad_norm"])
-    assert point.outcomes[0].metrics != point.outcomes[1].metrics  # another seed
-
-
-def test_what_is_seen_is_the_diagnosis_of_the_fixed_batch(
-    finished: Sweep, small: dict[str, Any], tmp_path: Path
-) -> None:
-    """The model is trained alone, saved, opened, and given the texts."""
-    alone = train(small, tmp_path / "run", [*SHORT, "objective.temperature=0.5"])
-    task: Any = prepare(build(configuration.of(small)), tmp_path / "data", tmp_path / "vectors")
-    rows = task.split.train[next(iter(task.sampler(0, 1))).numpy()]
-    assert len(rows) == 32
-    texts = {role: task.split.pairs.texts(role, rows) for role in ("query", "doc")}
-    encode = load(alone.folder / "model")
-    sides = {
-        role: Side(torch.from_numpy(encode(found)), torch.tensor([found.index(text) for text in found]))
-        for role, found in texts.items()
-    }
-    objective = Objective(temperature=0.5, masks=[SameId()])
-    want = diagnose(objective, Batch(sides["query"], sides["doc"])).summary()
-    found = dict(finished.points[2].outcomes[0].diagnosis)
-    assert found.pop("masked_SameId") == want.pop("masked")["SameId"]
-    assert found.keys() == want.keys()
-    for name, value in want.items():
-        assert found[name] == pytest.approx(value, abs=2e-4), name
-
-
-def test_what_is_seen_is_without_dropout_and_in_blocks(
-    recommender: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task: Any = prepare(build(configuration.of(recommender)), tmp_path / "data", tmp_path / "vectors")
-    batch = task.batch(next(iter(task.sampler(0, 1))), 0)
-    whole = {role: task.tower.eval().of(role)(side.rows) for role, side in batch.sides().items()}
-    assert set(whole) == {"query", "doc", "sampled"}
-    monkeypatch.setattr(outcome, "_ROWS", 7)
-    task.tower.train()
-    found = outcome.embedded(task.tower, batch)
-    for role, side in found.sides().items():
-        assert torch.allclose(side.rows, whole[role], atol=1e-6) and not side.rows.requires_grad
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_data_are_read_once(small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-
-    def counted(name: str, inner: Any) -> Any:
-        def call(*given: Any, **named: Any) -> Any:
-            calls.append(name)
-            return inner(*given, **named)
-
-        return call
-
-    monkeypatch.setattr(PairsFile, "read", counted("read", PairsFile.read))
-    monkeypatch.setattr(retrieval, "hold_out", counted("divided", retrieval.hold_out))
-    monkeypatch.setattr(retrieval, "stored", counted("tokenised", retrieval.stored))
-    monkeypatch.setattr(static, "train_tokenizer", counted("tokenizer", static.train_tokenizer))
-    sweep(small, {"objective.temperature": [0.1, 0.5]}, 2, tmp_path / "a", ["train.max_steps=1"], learned=[0.1])
-    assert calls == ["read", "divided", "tokenizer", "tokenised", "tokenised"]
-    calls.clear()
-    over = {"objective.temperature": [0.1, 0.5], "tower.max_length": [2, 9]}  # read in two ways: once for each
-    sweep(small, over, 2, tmp_path / "b", ["train.max_steps=1"])
-    assert calls.count("read") == calls.count("tokenizer") == 2
+    assert (point.records[0].loss, point.records[0].grad_norm) == (last["loss"], last["grad_norm"])
+    assert point.records[0].metrics != point.records[1].metrics  # another seed
 
 
 def test_learned_temperatures_end_elsewhere(finished: Sweep) -> None:
     assert [point.start for point in finished.learned] == [0.05, 0.5]
     for point in finished.learned:
-        assert all(run.temperature != point.start and 0.01 <= run.temperature <= 1 for run in point.outcomes)
-        assert point.temperature == pytest.approx(np.mean([run.temperature for run in point.outcomes]))
-    assert all(run.temperature == pytest.approx(0.1) for run in finished.points[1].outcomes)
+        assert all(run.temperature != point.start and 0.01 <= run.temperature <= 1 for run in point.records)
+        assert point.temperature == pytest.approx(np.mean([run.temperature for run in point.records]))
+    assert all(run.temperature == pytest.approx(0.1) for run in finished.points[1].records)
     assert [row["learned from"] for row in finished.table] == [None] * 4 + [0.05, 0.5, None]
 
 
-def test_a_scheduled_temperature_is_the_run_alone(finished: Sweep, small: dict[str, Any], tmp_path: Path) -> None:
+def test_a_scheduled_temperature_is_the_run_alone(
+    finished: Sweep, small: dict[str, Any], tmp_path: Path, validated: Any
+) -> None:
     alone = train(small, tmp_path / "run", [*SHORT, "objective.temperature={value: 0.2, final: 0.02}"])
     (point,) = finished.scheduled
     assert point.name == "scheduled from 0.2 to 0.02"
-    assert point.outcomes[0].metrics == validated(alone) != finished.points[0].outcomes[0].metrics
-    assert all(run.temperature == pytest.approx(0.02) for run in point.outcomes)
+    assert point.records[0].metrics == validated(alone) != finished.points[0].records[0].metrics
+    assert all(run.temperature == pytest.approx(0.02) for run in point.records)
     assert [(row["scheduled from"], row["scheduled to"]) for row in finished.table][-2:] == [(None, None), (0.2, 0.02)]
     assert point not in finished.region
-
-
-def test_a_schedule_keeps_its_shape(small: dict[str, Any]) -> None:
-    cosine = {**small, "objective": {"temperature": {"value": 0.1, "final": 0.05, "schedule": "cosine"}}}
-    axes = module.axes_of({"train.learning_rate": [0.01, 0.02]})
-    plan = module.Plan.of(cosine, axes, 1, [], [], [(0.2, 0.02), (0.2, 0.1), (0.2, 0.02)], None)
-    assert [(run.start, run.final) for run in plan.runs] == [(None, None), (None, None), (0.2, 0.02), (0.2, 0.1)]
-    dials = [run.config.base.temperature for run in plan.runs]
-    assert [(dial.final, dial.schedule) for dial in dials[1:]] == [(f, "cosine") for f in (0.05, 0.02, 0.1)]
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_recommenders_are_swept_by_their_validation(recommender: dict[str, Any], tmp_path: Path) -> None:
     found = sweep(recommender, {"objective.temperature": [0.05, 1.0]}, 2, tmp_path / "out")
     for point in found.points:
-        assert [len(run.per_query) for run in point.outcomes] == [12, 12]
-        assert point.metric("hit@3").mean == pytest.approx(np.mean([run.per_query for run in point.outcomes]))
+        assert [len(run.per_query) for run in point.records] == [12, 12]
+        assert point.metric("hit@3").mean == pytest.approx(np.mean([run.per_query for run in point.records]))
         assert point.seen("effective_negatives") > 1 and point.grad_norm > 0
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_configuration_is_read_once(small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text(configuration.dump(small))
-    inner = module.attempt
-
-    def edited(*given: Any) -> Any:
-        config.write_text("nonsense: 3")
-        return inner(*given)
-
-    monkeypatch.setattr(module, "attempt", edited)
-    found = sweep(config, {"objective.temperature": [0.1, 0.5]}, 1, tmp_path / "out", ["train.max_steps=1"])
-    assert [point.failed for point in found.points] == [0, 0]
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -218,23 +124,20 @@ def test_runs_share_no_object(small: dict[str, Any], tmp_path: Path) -> None:
     found = sweep(given, {"train.learning_rate": [0.01, 0.02]}, 2, tmp_path / "out", ["train.max_steps=3"])
     assert dial.value == pytest.approx(0.2)
     alone = sweep(given, {"train.learning_rate": [0.02, 0.03]}, 1, tmp_path / "other", ["train.max_steps=3"])
-    assert found.points[1].outcomes[0].temperature == alone.points[0].outcomes[0].temperature != 0.2
+    assert found.points[1].records[0].temperature == alone.points[0].records[0].temperature != 0.2
 
 
 # ---- its result
 
 
 def test_means_and_intervals_are_over_seeds(finished: Sweep) -> None:
-    stats = pytest.importorskip("scipy.stats")
     for point, row in zip(finished.points, finished.table):
-        values = [run.metrics["recall@1"] for run in point.outcomes]
+        values = [run.metrics["recall@1"] for run in point.records]
         assert row["recall@1"] == pytest.approx(np.mean(values))
         if values[0] != values[1]:
             want = stats.t.interval(0.95, 1, np.mean(values), stats.sem(values))
             assert (row["recall@1 low"], row["recall@1 high"]) == pytest.approx(want)
-        assert row["hardest_share"] == pytest.approx(
-            np.mean([run.diagnosis["hardest_share"] for run in point.outcomes])
-        )
+        assert row["hardest_share"] == pytest.approx(np.mean([run.diagnosis["hardest_share"] for run in point.records]))
 
 
 def test_a_low_temperature_sees_the_hardest_negative_only(finished: Sweep) -> None:
@@ -308,75 +211,11 @@ def test_a_killed_sweep_goes_on(finished: Sweep, small: dict[str, Any], tmp_path
     process.send_signal(signal.SIGKILL)
     process.wait()
     done = (out / "points.jsonl").read_text()
-    assert 0 < len(read_outcomes(out / "points.jsonl")) < 14
+    assert 0 < len(read_records(out / "points.jsonl")) < 14
     again = sweep(config, OVER, 2, out, SHORT, **MOVING)
     assert (out / "points.jsonl").read_text().startswith(done)  # finished runs are not made again
     assert table(again) == table(finished)
     assert not (out / "cache").exists()
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_runs_side_by_side_are_the_runs_one_by_one(finished: Sweep, small: dict[str, Any], tmp_path: Path) -> None:
-    found = sweep(small, OVER, 2, tmp_path / "out", SHORT, **MOVING, jobs=2)
-    assert table(found) == table(finished)
-    assert not (tmp_path / "out" / "cache").exists()
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_killed_run_among_others_is_told_and_loses_nothing(
-    finished: Sweep, small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, parent = module.attempt, os.getpid()
-
-    def killed(config: Any, *rest: Any) -> Any:
-        if config.objective.temperature.value == 0.5 and os.getpid() != parent:
-            time.sleep(1)  # others have ended
-            os.kill(os.getpid(), signal.SIGKILL)
-        return whole(config, *rest)
-
-    monkeypatch.setattr(module, "attempt", killed)
-    with pytest.raises(TemperaError, match=r"one of 2 runs at once was killed, .* take fewer --jobs"):
-        sweep(small, OVER, 2, tmp_path / "out", SHORT, **MOVING, jobs=2)
-    done = (tmp_path / "out" / "points.jsonl").read_text()
-    assert done
-    monkeypatch.undo()
-    monkeypatch.setattr(module, "picture", lambda _: {})
-    assert table(sweep(small, OVER, 2, tmp_path / "out", SHORT, **MOVING, jobs=2)) == table(finished)
-    assert (tmp_path / "out" / "points.jsonl").read_text().startswith(done)
-
-
-def test_jobs_are_one_at_least_and_for_cpus(
-    small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(ConfigError, match="--jobs is 0, and at least 1 is expected"):
-        sweep(small, OVER, 1, tmp_path / "out", jobs=0)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(ConfigError, match="--jobs forks processes, which cannot share a GPU"):
-        sweep(small, OVER, 1, tmp_path / "out", jobs=2)
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_finished_sweep_makes_no_run_and_grows(
-    finished: Sweep, small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[tuple[Any, int]] = []
-    inner = module.attempt
-
-    def counted(config: Any, *given: Any) -> Any:
-        made.append((given[4].over, config.train.seed))
-        return inner(config, *given)
-
-    monkeypatch.setattr(module, "attempt", counted)
-    two, three = {"objective.temperature": [0.1, 0.5]}, {"objective.temperature": [0.1, 0.3, 0.5]}
-    first = sweep(small, two, 1, tmp_path / "out", SHORT)
-    made.clear()
-    assert table(sweep(small, two, 1, tmp_path / "out", SHORT)) == table(first) and made == []
-    more = sweep(small, three, 2, tmp_path / "out", SHORT)
-    assert [(over["objective.temperature"], seed) for over, seed in made] == [(0.3, 5), (0.1, 6), (0.3, 6), (0.5, 6)]
-    assert len(more.points) == 3
-    assert [run.metrics for run in more.points[0].outcomes] == [run.metrics for run in finished.points[1].outcomes]
-    fewer = sweep(small, {"objective.temperature": [0.1, 0.3]}, 1, tmp_path / "out", SHORT)
-    assert len(fewer.points) == 2 and len(read_outcomes(tmp_path / "out" / "points.jsonl")) == 6
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -402,23 +241,94 @@ def test_a_failed_point_is_told_and_tried_again(
     for _ in range(2):
         found = sweep(small, over, 2, tmp_path / "out", SHORT)
         good, bad = found.points
-        assert (good.failed, bad.failed) == (0, 2) and "lower train.learning_rate" in (bad.outcomes[0].error or "")
+        assert (good.failed, bad.failed) == (0, 2) and "lower train.learning_rate" in (bad.records[0].error or "")
         assert caplog.text.count("failed: train.learning_rate=1e+38, seed ") == 2
         caplog.clear()
         assert found.region == (good,)
         assert found.table[1]["ndcg@10"] is None and found.table[1]["failed"] == 2
         assert "2 failed: " in str(found)
-    assert len(read_outcomes(tmp_path / "out" / "points.jsonl")) == 4
+    assert len(read_records(tmp_path / "out" / "points.jsonl")) == 4
 
 
-def test_a_crash_is_told_too(small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_side_by_side_are_the_runs_one_by_one_and_a_killed_one_has_failed(
+    finished: Sweep, small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two real processes; one of them kills itself in its first run of temperature 0.5."""
+    monkeypatch.setattr("tempera.experiments.runner.Worker", Worker)
+    monkeypatch.setenv("TEMPERA_TEST_MARK", str(tmp_path / "killed"))
+    monkeypatch.setattr(Worker, "command", (sys.executable, str(Path(__file__).with_name("killed_once.py"))))
+    first = sweep(small, OVER, 2, tmp_path / "out", SHORT, **MOVING, jobs=2)
+    assert [point.failed for point in first.everything] == [0, 0, 1, 0, 0, 0, 0]
+    assert "1 failed: its process was ended by SIGKILL, as a system does when it is out of memory" in str(first)
+    assert len(list((tmp_path / "out" / "trials").glob("*.txt"))) == 1 and not (tmp_path / "out" / "cache").exists()
+    monkeypatch.undo()
+    again = sweep(small, OVER, 2, tmp_path / "out", SHORT, **MOVING)
+    assert table(again) == table(finished)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_finished_sweep_makes_no_run_and_grows(
+    finished: Sweep, small: dict[str, Any], tmp_path: Path, made: list[Any]
+) -> None:
+    three = {"objective.temperature": [0.1, 0.3, 0.5]}
+    first = sweep(small, TWO, 1, tmp_path / "out", SHORT)
+    made.clear()
+    assert table(sweep(small, TWO, 1, tmp_path / "out", SHORT)) == table(first) and made == []
+    more = sweep(small, three, 2, tmp_path / "out", SHORT)
+    assert [(over["objective.temperature"], seed) for over, seed in made] == [(0.3, 5), (0.1, 6), (0.3, 6), (0.5, 6)]
+    assert len(more.points) == 3
+    assert [run.metrics for run in more.points[0].records] == [run.metrics for run in finished.points[1].records]
+    fewer = sweep(small, {"objective.temperature": [0.1, 0.3]}, 1, tmp_path / "out", SHORT)
+    assert len(fewer.points) == 2 and len(read_records(tmp_path / "out" / "points.jsonl")) == 6
+
+
+def test_a_crash_is_reported_too(small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("out of\nmemory")
 
-    monkeypatch.setattr("tempera.experiments.outcome.diagnose", broken)
-    with pytest.raises(TemperaError, match="none of 2 runs has succeeded; the first says: RuntimeError: out of memory"):
-        sweep(small, {"objective.temperature": [0.1, 0.5]}, 1, tmp_path / "out", ["train.max_steps=1"])
-    assert len(read_outcomes(tmp_path / "out" / "points.jsonl")) == 2
+    monkeypatch.setattr(one_run, "diagnose", broken)
+    with pytest.raises(TemperaError, match="all 2 runs have failed; the first error is: RuntimeError: out of memory"):
+        sweep(small, TWO, 1, tmp_path / "out", QUICK)
+    assert len(read_records(tmp_path / "out" / "points.jsonl")) == 2
+
+
+# ---- its plan
+
+
+def plan(given: dict[str, Any], over: Any, seeds: int = 1, **options: Any) -> SweepPlan:
+    return SweepPlan.of(Template.of(given, [], None), axes_of(over), seeds, **options)
+
+
+def test_a_schedule_keeps_its_shape(small: dict[str, Any]) -> None:
+    cosine = {**small, "objective": {"temperature": {"value": 0.1, "final": 0.05, "schedule": "cosine"}}}
+    scheduled = [(0.2, 0.02), (0.2, 0.1), (0.2, 0.02)]
+    runs = plan(cosine, {"train.learning_rate": [0.01, 0.02]}, scheduled=scheduled).runs
+    assert [(run.record.start, run.record.final) for run in runs] == [(None, None)] * 2 + [(0.2, 0.02), (0.2, 0.1)]
+    dials = [build(Options(dict(run.options))).base.temperature for run in runs]
+    assert [(dial.final, dial.schedule) for dial in dials[1:]] == [(final, "cosine") for final in (0.05, 0.02, 0.1)]
+
+
+def test_runs_that_share_data_follow_each_other(small: dict[str, Any]) -> None:
+    runs = plan(small, {"objective.temperature": [0.1, 0.5], "tower.max_length": [2, 9]}, 2).runs
+    assert [run.record.params["tower.max_length"] for run in runs] == [2] * 4 + [9] * 4
+    assert [run.record.seed for run in runs] == [5, 5, 6, 6] * 2
+    assert len({run.record.reading for run in runs}) == 2 and len({run.queries for run in runs}) == 1
+    assert all(run.reference["train"]["seed"] == 5 and run.reference["objective"]["temperature"] for run in runs)
+
+
+def test_the_fixed_batch_is_as_small_as_the_smallest(small: dict[str, Any]) -> None:
+    runs = plan(small, {"train.batch_size": [64, 16]}).runs
+    assert [run.reference["train"]["batch_size"] for run in runs] == [16, 16]
+
+
+def test_more_than_a_thousand_runs_are_made_only_if_confirmed(small: dict[str, Any]) -> None:
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match="this sweep has 300,000,000 runs; confirm more than 1,000 with --yes"):
+        plan(small, ["objective.temperature=0.1:1:log:100000000"], 3)
+    assert time.monotonic() - began < 2
+    with pytest.raises(ConfigError, match="has 1,002 runs"):
+        plan(small, ["train.weight_decay=0:1:linear:167"], 6)
+    assert len(plan(small, ["train.weight_decay=0:1:linear:2"], 501, yes=True).runs) == 1002
 
 
 # ---- refusals
@@ -431,6 +341,8 @@ def test_a_crash_is_told_too(small: dict[str, Any], tmp_path: Path, monkeypatch:
         ({"over": {"objective.temperature": [0.1, -1]}}, "must be above 0"),
         ({"over": {"train.batch_size": [16, 2.5]}}, "train.batch_size"),
         ({"seeds": 0}, "--seeds is 0"),
+        ({"jobs": 0}, "--jobs is 0; give at least 1"),
+        ({"over": {"objective.temperature": "0.01:0.2:log"}}, "write 0.01:0.2:log:8"),
         ({"metric": "ndcg@3"}, "--metric ndcg@3 is not measured; evaluation.metrics has ndcg@10"),
         ({"learned": [5.0]}, "starts within [floor, ceiling]"),
         ({"scheduled": [(0.1, 0.0)]}, "must be above 0"),
@@ -442,13 +354,6 @@ def test_wrong_options_are_told_before_anything_runs(
     with pytest.raises(ConfigError) as caught:
         sweep(small, **{"over": OVER, "output": tmp_path / "out", **given})
     assert says in str(caught.value)
-    assert not (tmp_path / "out").exists()
-
-
-def test_several_processes_are_refused(small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "start", lambda _: Devices(Group(0, 2)))
-    with pytest.raises(ConfigError, match="one process: start it without a launcher"):
-        sweep(small, OVER, 1, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -469,10 +374,10 @@ def test_an_output_of_something_else_is_left_alone(small: dict[str, Any], tmp_pa
     with pytest.raises(OutputError, match="another configuration"):
         sweep(small, *quick, out, ["train.max_steps=2"])
     sweep(small, *quick, out, ["train.max_steps=2"], overwrite=True)
-    assert len(read_outcomes(out / "points.jsonl")) == 2
+    assert len(read_records(out / "points.jsonl")) == 2
     with (out / "points.jsonl").open("a") as file:
         file.write('{"over": 3}\n')
-    with pytest.raises(OutputError, match=r"points\.jsonl:3 is no run of a sweep"):
+    with pytest.raises(OutputError, match=r"points\.jsonl was not written by a sweep"):
         sweep(small, *quick, out, ["train.max_steps=2"])
 
 
@@ -488,8 +393,9 @@ def test_the_command_answers(tempera: Any, small: dict[str, Any], tmp_path: Path
     )
     for wrong, says in (
         (same, "--over is required"),
-        ((*same, "--over", "x"), "expected FIELD=low:high:log:count"),
-        ((*same, "--over", "objective.temperature=1,2", "--learned", "a"), "--learned has 'a'"),
+        ((*same, "--over", "x"), "write FIELD=VALUES"),
+        ((*same, "--over", "objective.temperature=0.1:1:log:100000000"), "confirm more than 1,000 with --yes"),
+        ((*same, "--over", "objective.temperature=1,2", "--learned", "a"), "--learned is 'a'"),
         ((*same, "--over", "objective.temperature=1,2", "--scheduled", "0.2"), "--scheduled has '0.2'"),
     ):
         answer = tempera(*wrong)

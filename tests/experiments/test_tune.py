@@ -1,16 +1,15 @@
-"""A tuning is its trials: each as if it stood alone, finished ones kept, failed ones told, the best one trains again."""
+"""A tuning is its trials: each as if it stood alone, finished ones kept, failed ones reported, the best one trains again."""
 
 from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,68 +21,30 @@ from tempera import config as configuration
 from tempera.artifacts.run_folder import Run
 from tempera.errors import ConfigError, OutputError, TemperaError
 from tempera.experiments import claim
-from tempera.experiments import tune as module
-from tempera.experiments.process import Worker
+from tempera.experiments.record import Record
 from tempera.experiments.sweep import sweep
-from tempera.experiments.trials import Trial, Tuning
+from tempera.experiments.trials import Tuning, ranked
 from tempera.experiments.tune import tune
 from tempera.io.lock import alone
 from tempera.run.train import train
 
 optuna = pytest.importorskip("optuna")
+pytestmark = pytest.mark.usefixtures("inline")
 SHORT = ["train.max_steps=12"]
+QUICK = ["train.max_steps=1", "train.evaluations=0"]
 SPACE = {"objective.temperature": "0.02:2:log", "train.learning_rate": "1e-4:0.1:log"}
 
 
 @pytest.fixture(scope="module")
-def small(pairs_file: Path) -> dict[str, Any]:
-    return {
-        "data": {"source": "pairs", "path": str(pairs_file)},
-        "tower": {"dimensions": 16, "vocabulary": 300},
-        "train": {"batch_size": 32, "seed": 5},
-        "evaluation": {"queries": 40, "validation": 0, "bm25": False},
-    }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def pool() -> Iterator[list[Worker]]:
-    """Workers of all tests of this file: starting one takes longer than its runs."""
-    kept: list[Worker] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "Worker", lambda: kept.pop() if kept else Kept(kept))
-        yield kept
-    for worker in kept:
-        Worker.close(worker)
-
-
-class Kept(Worker):
-    """One that is not closed, and whose runs draw nothing; those of the command do."""
-
-    def __init__(self, pool: list[Worker]) -> None:
-        super().__init__()
-        self.command = [sys.executable, str(Path(__file__).with_name("undrawn.py"))]
-        self.pool = pool
-
-    def close(self) -> None:
-        self.pool.append(self)
-
-
-@pytest.fixture(scope="module")
-def finished(small: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, pool: list[Worker]) -> Tuning:
+def finished(small: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, inline: None) -> Tuning:
     """12 trials in a space with a condition; look, do not touch."""
     space = {**SPACE, "objective.preset": {"mnr": None, "symmetric": {"train.weight_decay": [0, 0.1]}}}
     return tune(small, space, 12, tmp_path_factory.mktemp("tunings") / "whole", SHORT)
 
 
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures take longer than the trials."""
-    monkeypatch.setattr(module, "picture", lambda _: {})
-
-
-def made(found: Tuning) -> list[tuple[Any, ...]]:
+def made(result: Tuning) -> list[tuple[Any, ...]]:
     """Without numbers and times, which a kill changes."""
-    return [(dict(t.params), t.state, t.value, dict(t.on_the_way)) for t in found.trials]
+    return [(dict(t.params), t.state, t.value, list(t.on_the_way)) for t in result.trials]
 
 
 def until(what: Callable[[], bool]) -> None:
@@ -96,37 +57,40 @@ def until(what: Callable[[], bool]) -> None:
 # ---- the trials
 
 
-def test_a_trial_is_the_run_alone(finished: Tuning, small: dict[str, Any], tmp_path: Path) -> None:
+def test_a_trial_is_the_run_alone(finished: Tuning, small: dict[str, Any], tmp_path: Path, validated: Any) -> None:
     trial = next(trial for trial in finished.trials if trial.done and trial is not finished.best)
     chosen = [f"{name}={value}" for name, value in trial.params.items()]
     alone = train(small, tmp_path / "run", [*SHORT, *chosen])
-    assert trial.metrics == alone.metrics["trained"] and trial.value == trial.metrics["ndcg@10"]
+    assert (
+        trial.metrics == validated(alone, saved=True) != alone.metrics["trained"]
+        and trial.value == trial.metrics["ndcg@10"]
+    )
     log = [json.loads(line) for line in (alone.folder / "log.jsonl").read_text().splitlines()]
     on_the_way = [record["metrics"]["ndcg@10"] for record in log if record["event"] == "evaluation"][1:-1]
-    assert trial.on_the_way == dict(enumerate(on_the_way, 1))
+    assert list(trial.on_the_way) == on_the_way
 
 
-def test_the_best_configuration_gives_the_same_again(finished: Tuning, tmp_path: Path) -> None:
+def test_the_best_configuration_gives_the_same_again(finished: Tuning, tmp_path: Path, validated: Any) -> None:
     again = train(finished.folder / "best.yaml", tmp_path / "run")
-    assert again.metrics["trained"] == finished.best.metrics
+    assert validated(again, saved=True) == finished.best.metrics
     assert max(trial.value or 0 for trial in finished.trials if trial.done) == finished.best.value
     assert yaml.safe_load((finished.folder / "best.yaml").read_text()) == finished.config
 
 
-def test_the_best_run_stays_and_no_other(finished: Tuning, tmp_path: Path) -> None:
+def test_the_best_run_stays_and_no_other(finished: Tuning, tmp_path: Path, validated: Any) -> None:
     (folder,) = (finished.folder / "trials").iterdir()
     assert int(folder.name) == finished.best.number
     run = Run(folder)
-    assert run.metrics["trained"] == finished.best.metrics and run.search("kaban lodor", 3)
+    assert validated(run, saved=True) == finished.best.metrics and run.search("kaban lodor", 3)
     assert yaml.safe_load((folder / "config.yaml").read_text())["objective"] == finished.config["objective"]
 
 
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("keep", [0, 2])
 def test_as_many_runs_stay_as_are_asked_for(keep: int, small: dict[str, Any], tmp_path: Path) -> None:
-    found = tune(small, SPACE, 4, tmp_path / "out", ["train.max_steps=2", "train.evaluations=0"], keep=keep)
-    order = sorted(found.trials, key=lambda trial: (-(trial.value or 0), trial.number))
-    folders = {int(folder.name) for folder in (tmp_path / "out" / "trials").iterdir()}
+    result = tune(small, SPACE, 4, tmp_path / "out", ["train.max_steps=2", "train.evaluations=0"], keep=keep)
+    order = sorted(result.trials, key=lambda trial: (-(trial.value or 0), trial.number))
+    folders = {int(folder.name) for folder in (tmp_path / "out" / "trials").glob("*/")}
     assert folders == {trial.number for trial in order[:keep]}
     for number in folders:
         assert Run(tmp_path / "out" / "trials" / f"{number:04}").document["metrics"]
@@ -145,35 +109,35 @@ def test_bad_trials_are_given_up(finished: Tuning, small: dict[str, Any], tmp_pa
         before = [other.on_the_way for other in finished.trials[:i] if other.done]
         reached: list[float] = []
         given_up = False
-        for evaluation, value in sorted(trial.on_the_way.items()):
+        for evaluation, value in enumerate(trial.on_the_way):
             reached.append(value)
             others = sorted(steps[evaluation] for steps in before)
             n = len(others)
-            if evaluation >= 2 and n >= 5:
+            if evaluation >= 1 and n >= 5:
                 given_up = given_up or max(reached) < (others[(n - 1) // 2] + others[n // 2]) / 2
         assert (trial.state == "pruned") == given_up
         seen.add(trial.state)
     assert seen == {"finished", "pruned"}
     pruned = next(trial for trial in finished.trials if trial.state == "pruned")
-    assert len(pruned.on_the_way) < 4 and pruned.value == list(pruned.on_the_way.values())[-1]
+    assert len(pruned.on_the_way) < 4 and pruned.value == pruned.on_the_way[-1]
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_recommenders_are_judged_by_their_validation(recommender: dict[str, Any], tmp_path: Path) -> None:
     rates = [0.001, 0.05]
     points = sweep(recommender, {"train.learning_rate": rates}, 1, tmp_path / "sweep").points
-    want = {point.over["train.learning_rate"]: point.outcomes[0].metrics for point in points}
-    found = tune(recommender, {"train.learning_rate": rates}, 4, tmp_path / "out", prune=False)
-    assert all(trial.metrics == want[trial.params["train.learning_rate"]] for trial in found.trials)
+    want = {point.over["train.learning_rate"]: point.records[0].metrics for point in points}
+    result = tune(recommender, {"train.learning_rate": rates}, 4, tmp_path / "out", prune=False)
+    assert all(trial.metrics == want[trial.params["train.learning_rate"]] for trial in result.trials)
     again = train(tmp_path / "out" / "best.yaml", tmp_path / "again").metrics
-    assert again == Run(tmp_path / "out" / "trials" / f"{found.best.number:04}").metrics
-    assert again["trained"] != found.best.metrics  # the test is another question
+    assert again == Run(tmp_path / "out" / "trials" / f"{result.best.number:04}").metrics
+    assert again["trained"] != result.best.metrics  # the test is another question
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_several_at_once(small: dict[str, Any], tmp_path: Path) -> None:
-    found = tune(small, SPACE, 6, tmp_path / "out", SHORT, workers=2)
-    assert len(found.trials) == 6 and len({json.dumps(dict(trial.params)) for trial in found.trials}) == 6
+    result = tune(small, SPACE, 6, tmp_path / "out", SHORT, jobs=2)
+    assert len(result.trials) == 6 and len({json.dumps(dict(trial.params)) for trial in result.trials}) == 6
 
 
 # ---- its result
@@ -197,7 +161,7 @@ def test_it_prints_itself(finished: Tuning) -> None:
     text = str(finished)
     assert len(text.splitlines()) == 1 + min(10, finished.count("finished")) + 1
     assert text.splitlines()[1].split()[0] == str(finished.best.number)
-    assert f"best is trial {finished.best.number} with nDCG@10" in text
+    assert f"the best is trial {finished.best.number} with nDCG@10" in text
     document = json.loads(json.dumps(finished.json(), allow_nan=False))
     assert document["best"]["params"] == finished.best.params and document["trials"] == finished.table
 
@@ -212,9 +176,9 @@ def test_the_picture_shows_the_trials(finished: Tuning) -> None:
 
 def test_importance_is_shared_among_what_was_chosen(small: dict[str, Any], tmp_path: Path) -> None:
     space = {"train.learning_rate": "1e-5:0.1:log", "card.language": ["a", "b"]}  # which changes nothing
-    found = tune(small, space, 12, tmp_path / "out", ["train.max_steps=4"], prune=False, keep=0)
-    assert sum(found.importance.values()) == pytest.approx(1)
-    assert found.importance["train.learning_rate"] > found.importance["card.language"]
+    result = tune(small, space, 12, tmp_path / "out", ["train.max_steps=4"], prune=False, keep=0)
+    assert sum(result.importance.values()) == pytest.approx(1)
+    assert result.importance["train.learning_rate"] > result.importance["card.language"]
     assert "share in what makes a trial" in (tmp_path / "out" / "tune.svg").read_text()
 
 
@@ -244,39 +208,15 @@ def test_a_killed_tuning_goes_on(small: dict[str, Any], tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_killed_trial_is_one_that_failed(small: dict[str, Any], tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    config, space = tmp_path / "config.yaml", tmp_path / "space.yaml"
-    config.write_text(configuration.dump(small))
-    space.write_text(configuration.dump(SPACE))
-    command = [sys.executable, "-m", "tempera", "tune", str(config), "--space", str(space), "--trials", "3"]
-    longer = ["train.max_steps=30", "--no-prune", "--json", "--keep", "0"]
-    process = subprocess.Popen(
-        [*command, *longer, "--output", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    until(lambda: (out / "trials" / "0001" / "log.jsonl").is_file())
-    (server,) = psutil.Process(process.pid).children()
-    (run,) = server.children()
-    os.kill(run.pid, signal.SIGKILL)
-    said, told = process.communicate(timeout=120)
-    assert process.returncode == 0, told
-    document = json.loads(said)
-    assert [trial["state"] for trial in document["trials"]] == ["finished", "failed", "finished"]
-    assert "was ended by SIGKILL" in document["trials"][1]["error"]
-    assert b"trial 1 failed: its process was ended by SIGKILL" in told
-    assert not (out / "trials" / "0001").exists()
-
-
-@pytest.mark.usefixtures("undrawn")
 def test_failures_are_told_and_counted(small: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     space = {"train.learning_rate": [0.03, 1e38]}
-    found = tune(small, space, 6, tmp_path / "out", SHORT)
-    failed = [trial for trial in found.trials if trial.state == "failed"]
-    assert failed and len(found.trials) == 6
+    result = tune(small, space, 6, tmp_path / "out", SHORT)
+    failed = [trial for trial in result.trials if trial.state == "failed"]
+    assert failed and len(result.trials) == 6
     assert all("lower train.learning_rate" in (trial.error or "") for trial in failed)
     assert caplog.text.count(" failed: the ") == len(failed)
-    assert f"{len(failed)} failed: the " in str(found)
-    with pytest.raises(TemperaError, match=r"none of 2 trials has succeeded; the first says: the \w+"):
+    assert f"{len(failed)} failed: the " in str(result)
+    with pytest.raises(TemperaError, match=r"none of 2 trials has succeeded; the first error is: the \w+"):
         tune(small, {"train.learning_rate": [1e38, 2e38]}, 2, tmp_path / "none", SHORT)
 
 
@@ -284,14 +224,14 @@ def test_failures_are_told_and_counted(small: dict[str, Any], tmp_path: Path, ca
 def test_settings_that_only_together_are_refused_fail(small: dict[str, Any], tmp_path: Path) -> None:
     given = {**small, "objective": {"temperature": {"value": 0.1, "learnable": True, "floor": 0.05, "ceiling": 1.0}}}
     space = {"objective.temperature.value": [0.1, 0.9], "objective.temperature.ceiling": [1.0, 0.5]}
-    found = tune(given, space, 8, tmp_path / "out", ["train.max_steps=1", "train.evaluations=0"])
-    for trial in found.trials:
+    result = tune(given, space, 8, tmp_path / "out", ["train.max_steps=1", "train.evaluations=0"])
+    for trial in result.trials:
         refused = (trial.params["objective.temperature.value"], trial.params["objective.temperature.ceiling"]) == (
             0.9,
             0.5,
         )
         assert (trial.state == "failed") == refused
-    assert found.count("failed") and "starts within [floor, ceiling]" in str(found)
+    assert result.count("failed") and "starts within [floor, ceiling]" in str(result)
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -302,7 +242,7 @@ def test_trials_on_other_data_are_refused(small: dict[str, Any], pairs_file: Pat
     mine = {**small, "data": {"source": "pairs", "path": str(pairs)}}
     tune(mine, SPACE, 2, tmp_path / "out", ["train.max_steps=1"])
     pairs.write_text("".join(lines[:-1]))
-    with pytest.raises(OutputError, match="2 trials were made on other data"):
+    with pytest.raises(OutputError, match="2 runs were made on other data"):
         tune(mine, SPACE, 3, tmp_path / "out", ["train.max_steps=1"])
     pairs.write_text("".join(lines))
     assert len(tune(mine, SPACE, 3, tmp_path / "out", ["train.max_steps=1"]).trials) == 3
@@ -320,11 +260,14 @@ def test_trials_on_other_data_are_refused(small: dict[str, Any], pairs_file: Pat
             {"space": {"objective.preset": {"mnr": None, "gist": {"train.batch": [8, 9]}}}},
             "train.batch: no such option",
         ),
-        ({"space": {"evaluation.metrics": [["ndcg@10"], ["mrr@10"]]}}, "the space leaves out ndcg@10"),
+        (
+            {"space": {"evaluation.metrics": [["ndcg@10"], ["mrr@10"]]}},
+            "ndcg@10 is missing, by which runs are compared",
+        ),
         ({"metric": "ndcg@3"}, "--metric ndcg@3 is not measured; evaluation.metrics has ndcg@10"),
-        ({"trials": 0}, "--trials is 0, and at least 1 is expected"),
-        ({"workers": 0}, "--workers is 0"),
-        ({"keep": -1}, "--keep is -1, and at least 0 is expected"),
+        ({"trials": 0}, "--trials is 0; give at least 1"),
+        ({"jobs": 0}, "--jobs is 0"),
+        ({"keep": -1}, "--keep is -1; give at least 0"),
     ],
 )
 def test_wrong_options_are_told_before_anything_runs(
@@ -346,7 +289,7 @@ def test_a_mistake_in_a_space_is_told_with_its_place(small: dict[str, Any], tmp_
 
 def test_several_processes_are_refused(small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="start it without a launcher"):
+    with pytest.raises(ConfigError, match="start them without a launcher"):
         tune(small, SPACE, output=tmp_path / "out")
 
 
@@ -354,7 +297,7 @@ def test_several_processes_are_refused(small: dict[str, Any], tmp_path: Path, mo
 def test_an_output_of_something_else_is_left_alone(
     small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match="--storage sqlite: is a file, and belongs to one tempera tune"):
+    with pytest.raises(ConfigError, match="--storage sqlite: is a file for one tempera tune alone"):
         tune(small, SPACE, 1, tmp_path / "shared", storage=f"sqlite:///{tmp_path}/study.db")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("x")
@@ -385,13 +328,13 @@ def test_the_command_answers(tempera: Any, small: dict[str, Any], tmp_path: Path
     shown = tempera(*same, "--space", space, "--json")
     assert shown.code == 0 and len(shown.document["trials"]) == 2
     again = tempera(*same, "--space", space)
-    assert again.code == 0 and f"train it: tempera train {tmp_path}/out/best.yaml" in again.out
+    assert again.code == 0 and f"train with the best options: tempera train {tmp_path}/out/best.yaml" in again.out
     for wrong, says in ((same, "--space is required"), ((*same, "--space", "no.yaml"), "no such configuration file")):
         answer = tempera(*wrong)
         assert answer.code == 2 and says in answer.err and "Traceback" not in answer.err
 
 
 def test_trials_are_ranked_by_what_they_reached() -> None:
-    trials = [Trial(i, state, {}, value) for i, (state, value) in enumerate([("finished", 0.1), ("pruned", 0.9)])]
-    trials += [Trial(2, "finished", {}, 0.3), Trial(3, "failed", {}, None), Trial(4, "finished", {}, 0.3)]
-    assert [trial.number for trial in module.ranked(trials)] == [2, 4, 0]
+    trials = [Record({}, number=0, value=0.1), Record({}, number=1, value=0.9, pruned=True)]
+    trials += [Record({}, number=2, value=0.3), Record({}, number=3, error="x"), Record({}, number=4, value=0.3)]
+    assert [trial.number for trial in ranked(trials)] == [2, 4, 0]

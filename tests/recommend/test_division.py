@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tempera.errors import ConfigError, DataError
 from tempera.recommend.division import TEST, TRAIN, VALIDATION, Division, GlobalTime, LeaveLastOut
+from tempera.recommend.interactions import Interactions
 from tempera.recommend.timeline import Timeline
 
 
@@ -109,3 +111,12 @@ def test_a_share_without_an_event_is_refused() -> None:
 def test_times_may_be_fractions() -> None:
     timeline = Timeline.of([1] * 10, list(range(10)), time=[i / 8 for i in range(10)])
     assert GlobalTime()(timeline).part.tolist() == [0] * 7 + [1] + [2] * 2
+
+
+def test_an_order_of_rows_alone_is_noted() -> None:
+    def notes(**columns: list[int]) -> str:
+        table = pa.table({"user": [1] * 3, "item": [1, 2, 3], **columns})
+        return " ".join(LeaveLastOut()(Interactions.of(table).read()).notes)
+
+    assert "the order of their rows is taken for the order in which they happened" in notes()
+    assert "order of their rows" not in notes(time=[3, 2, 1]) + notes(position=[3, 2, 1])

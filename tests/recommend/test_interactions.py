@@ -95,9 +95,9 @@ def test_rows_go_to_their_user_in_the_order_of_time(
     if kind in paths:
         if kind == "folder":
             (folder / "a.csv").unlink(missing_ok=True)
-        source: Any = Interactions(path=str(paths[kind]))
+        source: Any = Interactions(path=str(paths[kind]), repeated="keep")
     else:
-        source = Interactions.of(given if kind == "arrow" else given.to_pandas())
+        source = Interactions.of(given if kind == "arrow" else given.to_pandas(), repeated="keep")
     timeline = source.read(tmp_path / "cache" if mapped else None)
     found = rows_of(timeline)
     if kind == "csv":  # whose ids are texts
@@ -408,7 +408,7 @@ def test_the_source_says_what_was_found(put) -> None:
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_histories_are_what_stands_strictly_before(strict: bool) -> None:
-    timeline = Interactions.of(table(generated(300, 3)), strict_time=strict).read()
+    timeline = Interactions.of(table(generated(300, 3)), strict_time=strict, repeated="keep").read()
     begin, stop = timeline.histories(np.arange(300))
     for k in range(300):
         user = int(timeline.user_of(np.array([k]))[0])
@@ -457,3 +457,32 @@ def test_texts_that_are_not_utf8_in_one_of_two_columns_of_a_name(tmp_path: Path)
     parquet.write_table(table, tmp_path / "events.parquet")
     with pytest.raises(DataError, match=r"events\.parquet, row 1: column 'user' is not UTF-8"):
         Interactions(path=str(tmp_path / "events.parquet")).read()
+
+
+@pytest.mark.parametrize("folder", [None, "cache"])
+def test_exact_repetitions_are_dropped_and_counted(put, tmp_path: Path, folder: str | None) -> None:
+    """Rows written twice would make "the same item again" the answer to most queries."""
+    rows = generated(300, 4)
+    once = {(user, item, time) for user, item, time, _ in rows}
+    path = put({name: column.to_pylist() for name, column in zip(("user", "item", "time"), table(rows * 2).columns)})
+    timeline = Interactions(path=path).read(folder and tmp_path / folder)
+    assert len(timeline) == len(once) and timeline.dropped == {"repeated interactions": 600 - len(once)}
+    assert {(user, *event) for user, events in rows_of(timeline).items() for event in events} == once
+    assert all(events == sorted(events, key=lambda event: event[1]) for events in rows_of(timeline).values())
+    kept = Interactions(path=path, repeated="keep").read()
+    assert len(kept) == 600 and kept.dropped == {}
+
+
+def test_the_first_of_repeated_rows_stays_and_a_position_tells_rows_apart(put) -> None:
+    columns = {"user": [1] * 3, "item": ["a"] * 3, "time": [5] * 3, "weight": [3.0, 2.0, 1.0]}
+    assert rows_of(Interactions(path=put(columns)).read()) == {1: [("a", 5, 3.0)]}
+    placed = columns | {"position": [0, 1, 1]}
+    assert rows_of(Interactions(path=put(placed)).read()) == {1: [("a", 5, 3.0), ("a", 5, 2.0)]}
+    untimed = {name: columns[name] for name in ("user", "item")}
+    assert len(Interactions(path=put(untimed)).read()) == 3  # without a time, the same item again is no repetition
+
+
+def test_categories_of_times_and_weights_are_read() -> None:
+    frame = pd.DataFrame({"user": [1, 1], "item": [1, 2]})
+    frame["time"], frame["weight"] = pd.Categorical([7, 3]), pd.Categorical([0.5, 2.0])
+    assert rows_of(Interactions.of(frame).read()) == {1: [(2, 3, 2.0), (1, 7, 0.5)]}

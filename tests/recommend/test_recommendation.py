@@ -19,6 +19,7 @@ from torch import Tensor
 
 from tempera import config as configuration
 from tempera.build import build
+from tempera.config import inline
 from tempera.core import pools, presets
 from tempera.core.batch import Batch, Side
 from tempera.core.corrections import LogQ
@@ -222,6 +223,14 @@ def test_all_proofs_hold_for_interactions(options: dict[str, Any], folder: Path)
     assert [proof for proof in proofs if not proof.passed] == []
     assert len(proofs) >= 10 and any("dropout on" in proof.name for proof in proofs)
     assert sum("2 processes = one" in proof.name for proof in proofs) == 2
+
+
+def test_a_dry_run_with_the_default_objective(options: dict[str, Any]) -> None:
+    """Without a mask of known positives, every other item of the batch is a negative."""
+    del options["objective"]
+    overrides = [f"{section}={inline(values)}" for section, values in options.items()]
+    negatives = rehearse(None, overrides)["negatives"]
+    assert 0 < negatives["least"] == negatives["most"] <= ITEMS
 
 
 def test_a_dry_run_shows_what_would_be_trained_on(options: dict[str, Any], folder: Path, tmp_path: Path) -> None:

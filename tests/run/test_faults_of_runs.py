@@ -120,7 +120,7 @@ def test_a_fault_names_its_step_its_row_its_cause_and_the_checkpoint(
     message = str(caught.value)
     assert message.startswith("the loss of step 8 is not finite, of ") and place in message and "\n" not in message
     assert "query embeddings are not finite, although the weights are" in message
-    assert "run.checkpoints/step-000000005 is from before: train.skip_non_finite=1 goes on from it" in message
+    assert "run.checkpoints/step-000000005: resume with train.skip_non_finite=1 to skip such a step" in message
     assert not (tmp_path / "run").exists()
     assert left(train(job, tmp_path / "run").folder) == whole  # the checkpoint was as good as ever
 
@@ -139,7 +139,7 @@ def test_steps_that_are_left_out_change_nothing_are_counted_and_resumed(
     assert steps == [n for n in range(1, 17) if n not in (6, 7, 9)]
     with monkeypatch.context() as patch:
         poison = Poison(patch, {6, 7, 9})
-        with pytest.raises(NotFinite, match=r"step 7 .*/step-000000005 is from before"):
+        with pytest.raises(NotFinite, match=r"step 7 .* the last good checkpoint is .*/step-000000005: resume"):
             train(options, tmp_path / "run", ["train.skip_non_finite=1"])
         poison.now = 5
         assert left(train(options, tmp_path / "run", ["train.skip_non_finite=2"]).folder) == whole

@@ -161,7 +161,7 @@ def test_data_that_have_changed_and_other_options_are_refused(
     assert before == {path: path.read_bytes() for path in before}
     (before_run,) = (path for path in before if path.name == "run.json")
     before_run.write_text("{")
-    with pytest.raises(DataError, match=r"damaged checkpoint: .*; remove it, or start anew by --overwrite"):
+    with pytest.raises(DataError, match=r"damaged checkpoint: .*; remove it, or start again with --overwrite"):
         train(options, tmp_path / "run")
     train(options, tmp_path / "run", overwrite=True)
     assert not (tmp_path / "run.checkpoints").exists()
@@ -211,7 +211,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(
             raise OSError(28, "No space left on device", str(path))
 
         patch.setattr(Path, "write_bytes", failing)
-        message = r"cannot write .*step-000000015: No space left on device .*; .* goes on from .*step-000000010"
+        message = r"cannot write .*step-000000015: No space left on device .*; .* resumes from .*step-000000010"
         with pytest.raises(OutputError, match=message):
             train(options_of["static"], tmp_path / "run")
     assert [path.name for path in (tmp_path / "run.checkpoints").iterdir()] == ["step-000000010"]

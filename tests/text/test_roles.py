@@ -163,3 +163,49 @@ def test_a_beir_folder(tmp_path: Path) -> None:
     pairs, _ = BeirFolder(str(tmp_path)).read()
     assert shown(pairs) == [("a", "t0 x0", []), ("a", "t2 x2", [])] and pairs.texts("name") == ["d0", "d2"]
     assert pairs.dropped == {"documents that answer no query": 1}
+
+
+def test_integers_of_64_bits_are_ids_and_floating_ones_are_refused(tmp_path: Path) -> None:
+    """Read as doubles, the ids of different documents would become one."""
+    ids = [(1 << 63) + 10 * i for i in range(5)]
+    rows = {"query": list("abcde"), "doc": list("vwxyz"), "doc_id": ids}
+    assert len(set(Given.of(pa.table({**rows, "doc_id": pa.array(ids, pa.uint64())})).read()[0].ids("doc"))) == 5
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(dict(zip(rows, row))) for row in zip(*rows.values())))
+    with pytest.raises(
+        DataError, match=r"a.jsonl: column 'doc_id' holds double; .* write integers of more than 63 bits"
+    ):
+        PairsFile(str(tmp_path / "a.jsonl")).read()
+    with pytest.raises(DataError, match="no table can be made of it: "):
+        Given.of(pytest.importorskip("pandas").DataFrame({**rows, "doc_id": [2**70 + i for i in range(5)]})).read()
+
+
+def test_texts_that_share_an_id_are_counted() -> None:
+    rows = [{"query": f"q{i}", "doc": f"text {i}", "doc_id": f"d{i // 3}"} for i in range(6)]
+    assert given(rows).dropped == {"texts whose doc_id another text has": 4}
+    assert given([{**row, "doc": f"text  {row['doc_id']} "} for row in rows]).dropped == {}
+
+
+def test_rows_without_a_text_are_dropped_on_demand() -> None:
+    rows = [
+        {"query": "a", "doc": ["x", " "], "negatives": ["u"]},
+        {"query": None, "doc": ["y"], "negatives": ["u"]},
+        {"query": "c", "doc": [], "negatives": ["u"]},
+        {"query": "d", "doc": ["z"], "negatives": ["v"]},
+    ]
+    with pytest.raises(
+        DataError, match=r"row 2: column 'query' has no text: data.missing_text=drop leaves such rows out"
+    ):
+        given(rows)
+    pairs = given(rows, missing_text="drop")
+    assert shown(pairs) == [("d", "z", ["v"])] and pairs.dropped == {"rows without a text": 3}
+
+
+def test_categories_are_texts() -> None:
+    table = pa.table({"query": ["a", "b"], "doc": pa.array(["x", "x"]).dictionary_encode(), "topic": ["t", "t"]})
+    assert Given.of(table, metadata=("topic",)).read()[0].texts("doc") == ["x", "x"]
+
+
+def test_an_array_of_json(tmp_path: Path) -> None:
+    rows = [{"query": f"q{i}", "doc": ["x", f"y{i}"]} for i in range(3)]
+    (tmp_path / "a.json").write_text(json.dumps(rows, indent=2))
+    assert shown(PairsFile(str(tmp_path / "a.json")).read()[0]) == shown(given(rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import subprocess
 import sys
@@ -277,6 +278,11 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
     (tmp_path / "link.csv").symlink_to(tmp_path / "nowhere.csv")
     for name in ("nowhere.csv", "nowhere", "link.csv", "folder.csv/a.csv"):
         assert refused(str(tmp_path / name)) == f"no such file: {Path(name).name}"
+
+
+def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rows.csv")
+    assert refused(str(tmp_path / "rows.csv")) == "rows.csv is not a regular file"
 
 
 def test_a_folder_may_be_called_as_a_file(tmp_path: Path) -> None:

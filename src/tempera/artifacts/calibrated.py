@@ -5,7 +5,6 @@ Letters in shapes: n pairs.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,7 +20,7 @@ from ..io.documents import read_json
 from ..ranking.calibration import BASE, Bin, FittedMap, Judgement, Scored, Threshold, bins
 from ..ranking.compare import Difference
 from ..ranking.probability import Isotonic, Logistic, Map
-from .pictures import canvas, svg_of
+from .pictures import canvas, saved
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,12 +55,12 @@ class Calibration:
     date: str
 
     def probability(self, scores: Sequence[float] | NDArray[np.floating]) -> NDArray[np.float64]:
-        """Of each similarity, [n]."""
+        """Return the probability of each similarity, [n]."""
         return self.map(np.asarray(scores, np.float64))
 
     @property
     def depth(self) -> int | None:
-        """To which rank hits were looked at; None for pairs with labels."""
+        """The rank to which search results were used; None for labelled pairs."""
         depth: int | None = self.about.get("depth")
         return depth
 
@@ -74,7 +73,7 @@ class Calibration:
             )
 
     def json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return a JSON object."""
         return {**asdict(self), "thresholds": [asdict(each) for each in self.thresholds]}
 
     def __str__(self) -> str:
@@ -96,7 +95,7 @@ class Calibration:
 
 
 def read_calibration(folder: Path) -> Calibration:
-    """The calibration that lies in a model's folder.
+    """Read the calibration in a model's folder.
 
     Raises:
         DataError: there is none, or it is not readable.
@@ -125,7 +124,7 @@ def read_calibration(folder: Path) -> Calibration:
 
 
 def _differences(given: Mapping[str, Any]) -> dict[str, Any]:
-    """With values that have an interval as they were."""
+    """Return the values, those with an interval as `Difference`."""
     return {name: Difference(**value) if isinstance(value, dict) else value for name, value in given.items()}
 
 
@@ -138,7 +137,7 @@ def write_calibration(folder: Path, found: Calibration, picture: Mapping[str, by
 
 
 def picture(pairs: Scored, fitted: FittedMap) -> dict[str, bytes]:
-    """SVG and PNG: what was said against what was so, and the way from similarity to probability."""
+    """Return SVG and PNG of predicted against observed relevance, and of probability by similarity."""
     with canvas("calibration", 8.2, 3.9) as figure:
         left, right = figure.subplots(1, 2)
         found = bins(pairs, fitted.held_out)
@@ -146,20 +145,17 @@ def picture(pairs: Scored, fitted: FittedMap) -> dict[str, bytes]:
         most = min(1.0, 1.2 * max(max(each.probability, each.relevant.high) for each in found))
         _reliability(left, found, fitted.chosen, most)
         _curves(right, pairs, fitted)
-        svg, png = svg_of(figure).encode(), io.BytesIO()
-        figure.set_layout_engine("none")  # the places that are found stay
-        figure.savefig(png, format="png", dpi=150)
-    return {"svg": svg, "png": png.getvalue()}
+        return saved(figure)
 
 
 def _reliability(axes: Axes, found: Sequence[Bin], kind: str, most: float) -> None:
     x, shares = [each.probability for each in found], [each.relevant for each in found]
-    axes.plot([0, most], [0, most], color=_GREY, linewidth=1, label="as said")
+    axes.plot([0, most], [0, most], color=_GREY, linewidth=1, label="perfect calibration")
     ends = [[share.mean - share.low for share in shares], [share.high - share.mean for share in shares]]
     look: Any = {"fmt": "o", "markersize": 4.5, "color": _COLORS[kind], "elinewidth": 1.2, "capsize": 2}
     axes.errorbar(x, [share.mean for share in shares], np.abs(ends), label="tenths of the pairs, 95 %", **look)
     axes.set_title(f"{kind}, on queries it was not fitted to")
-    axes.set_xlabel("probability said", color=_QUIET)
+    axes.set_xlabel("predicted probability", color=_QUIET)
     axes.set_ylabel("share relevant", color=_QUIET)
     axes.set(xlim=(-0.02 * most, 1.02 * most), ylim=(-0.02 * most, 1.02 * most))
     axes.legend(loc="upper left")

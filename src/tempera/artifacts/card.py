@@ -17,7 +17,7 @@ _FENCE = re.compile(r"`{3,}")
 
 @dataclass(frozen=True)
 class Card:
-    """What a card shows; what is None or empty is said to be unknown or left out.
+    """Hold what a card shows; values that are None or empty are shown as unknown or left out.
 
     `metrics` holds systems, each with its metrics and their intervals; the model's own is called trained.
     """
@@ -57,7 +57,7 @@ def render_card(card: Card) -> str:
 
 
 def _paired(text: str) -> str:
-    """JSON with the pairs of escapes that stand for one letter as that letter."""
+    """Return JSON in which each pair of escapes for one letter is that letter."""
     return _PAIR.sub(lambda found: json.loads(f'"{found[0]}"'), text)
 
 

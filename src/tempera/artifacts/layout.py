@@ -1,4 +1,4 @@
-"""The folder of a run: what every one has."""
+"""The parts that the folder of every run has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .index import Index
 
 
 class RunFolder:
-    """What every run has, of texts or of interactions.
+    """Open the folder of a run, of texts or of interactions.
 
     Raises:
         DataError: no such folder, where it has to be there, or one with a link that leads out of it.
@@ -27,15 +27,15 @@ class RunFolder:
 
     @cached_property
     def index(self) -> Index:
-        """What is searched in: documents or items, with their vectors."""
+        """The documents or items to search, with their vectors."""
         return Index(self.folder / "index")
 
     @cached_property
     def fingerprint(self) -> str:
-        """Which model this is: the index says by which one it was made."""
+        """The fingerprint of the model; an index says by which model it was made."""
         return fingerprint(self.folder / "model")
 
     @property
     def recommends(self) -> bool:
-        """Whether it is a run on interactions."""
+        """True for a run on interactions."""
         return (self.folder / HISTORIES).is_file()

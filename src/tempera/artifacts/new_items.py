@@ -1,4 +1,4 @@
-"""Items that come after training: into a run as they are, by what is known of them."""
+"""Items that arrive after training: added to a run by their features, without training."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def add_items(run: Path, path: Path) -> dict[str, Any]:
 
 
 def _new(path: Path, recommender: Recommender, there: pa.Table, dropped: Counter[str]) -> tuple[pa.Table, list[str]]:
-    """Rows of items that a run does not have, in the columns and types of its table; and the columns left out."""
+    """Return the items that a run does not have, in the columns and types of its table, and the columns left out."""
     features = [feature for feature in recommender.options.doc if not isinstance(feature, Id)]
     if not features:
         raise DataError(
@@ -91,7 +91,7 @@ def _new(path: Path, recommender: Recommender, there: pa.Table, dropped: Counter
 
 
 def _cast(table: pa.Table, field: pa.Field, path: Path) -> pa.ChunkedArray | pa.Array:
-    """A column as the run has it; nulls where there is none."""
+    """Return a column in the type that the run has; nulls if the table lacks it."""
     name = KEY if field.name == "id" else field.name
     if name not in table.column_names:
         return pa.nulls(len(table), field.type)

@@ -23,17 +23,17 @@ Scores = Mapping[str, float]
 Floats = NDArray[np.float64]
 
 _NAMES = {"bm25": "BM25", "ndcg": "nDCG", "mrr": "MRR", "map": "MAP"}
-_BLUE, _GREY, _QUIET, _RULE = "#1d5fd1", "#a3adba", "#5b6778", "#cbd5e1"
+BLUE, GREY, _QUIET, _RULE = "#1d5fd1", "#a3adba", "#5b6778", "#cbd5e1"
 # A system keeps its colour in every picture. What is written in a colour has a contrast of at least 4.5 to white.
-_SYSTEMS = {"untrained": _GREY, "bm25": "#b45309", "trained": _BLUE}
-_LINES = (_BLUE, "#be3455", "#0f766e", "#7e3fb0", "#8a6100", "#475569")
+_SYSTEMS = {"untrained": GREY, "bm25": "#b45309", "trained": BLUE}
+LINES = (BLUE, "#be3455", "#0f766e", "#7e3fb0", "#8a6100", "#475569")
 SIZE = 4.3, 3.6  # inches
 _BAR = 0.16  # inches of a bar with a number
 _POINTS = 1000  # of a line; more cannot be seen and would make the page large
 
 
 def label(name: str) -> str:
-    """A metric or system as people write it.
+    """Return the usual spelling of a metric or system.
 
     >>> label("ndcg@10"), label("bm25"), label("recall@10")
     ('nDCG@10', 'BM25', 'recall@10')
@@ -54,7 +54,7 @@ def number(value: float) -> str:
 def pictures(
     systems: Mapping[str, Scores], spreads: Mapping[str, Spread], log: Records, rival: str | None = None
 ) -> dict[str, str]:
-    """SVG of each picture that there is something to draw for; `rival` is the system that curves are compared with."""
+    """Return each picture that has data, as SVG; `rival` is the system that curves are compared with."""
     steps = [r for r in log if r["event"] == "step"]
     evaluations = [r for r in log if r["event"] == "evaluation" and r["metrics"]]
     drawings: dict[str, Callable[[Figure], None]] = {"systems": partial(_bars, systems=systems)}
@@ -71,7 +71,7 @@ def pictures(
 
 @contextmanager
 def canvas(name: str, width: float, height: float) -> Iterator[Figure]:
-    """A figure of so many inches in the look of all pictures, to be drawn and saved within the block."""
+    """Yield a figure of a size in inches, in the style of all pictures, to draw and save within the block."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -82,15 +82,23 @@ def canvas(name: str, width: float, height: float) -> Iterator[Figure]:
 
 
 def svg_of(figure: Figure) -> str:
-    """A figure as SVG, the same bytes on every run."""
+    """Return a figure as SVG, with the same bytes on every run."""
     text = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(text, format="svg", transparent=True, metadata=nothing)
     return text.getvalue()
 
 
+def saved(figure: Figure) -> dict[str, bytes]:
+    """Return a figure as SVG and PNG, by the ends of their names."""
+    svg, png = svg_of(figure).encode(), io.BytesIO()
+    figure.set_layout_engine("none")  # the layout is done, and a second one would double the time
+    figure.savefig(png, format="png", dpi=150)
+    return {"svg": svg, "png": png.getvalue()}
+
+
 def _svg(name: str, draw: Callable[[Figure], None], height: float) -> str:
-    """What is drawn, as an element whose ids are found in no other picture."""
+    """Draw a picture, and return it as an SVG element whose ids no other picture has."""
     with canvas(name, SIZE[0], height) as figure:
         draw(figure)
         svg = svg_of(figure)
@@ -129,9 +137,9 @@ def _training(figure: Figure, steps: Records) -> None:
         panel.locator_params(axis="x", nbins=6 if name == "loss" else 4, integer=True)
         panel.set_title(name.replace("_", " ").replace("grad ", "gradient "))
         if name != "learning_rate":
-            _line(panel, x, values, color=_BLUE, linewidth=0.7, alpha=0.45)
+            _line(panel, x, values, color=BLUE, linewidth=0.7, alpha=0.45)
             values = _smooth(values)
-        _line(panel, x, values, color=_BLUE, linewidth=1.6)
+        _line(panel, x, values, color=BLUE, linewidth=1.6)
     temperature = _column(steps, "temperature")
     if np.ptp(temperature) > 1e-6:
         other = axes["loss"].twinx()
@@ -146,7 +154,7 @@ def _curves(figure: Figure, records: Records, rival: Scores) -> None:
     ends = {}
     for i, name in enumerate(names):
         have = [r for r in records if name in r["metrics"]]
-        color, values = _LINES[i % len(_LINES)], [r["metrics"][name] for r in have]
+        color, values = LINES[i % len(LINES)], [r["metrics"][name] for r in have]
         axes.plot([r["step"] for r in have], values, color=color, marker="o", markersize=3.5, linewidth=1.6)
         ends[name] = (values[-1], color)
         if name in rival:
@@ -169,7 +177,7 @@ def _bars(figure: Figure, systems: Mapping[str, Scores]) -> None:
     for i, (system, scores) in enumerate(systems.items()):
         y = [j + (i - (len(systems) - 1) / 2) * height for j, name in enumerate(metrics) if name in scores]
         values = [scores[name] for name in metrics if name in scores]
-        color = _SYSTEMS.get(system, _LINES[-1 - i % len(_LINES)])
+        color = _SYSTEMS.get(system, LINES[-1 - i % len(LINES)])
         bars = axes.barh(y, values, height * 0.9, color=color, label=label(system))
         axes.bar_label(bars, [number(v) for v in values], padding=3, fontsize=8)
     axes.set_yticks(range(len(metrics)), [label(name) for name in metrics])
@@ -185,7 +193,7 @@ def _histograms(figure: Figure, spreads: Mapping[str, Spread]) -> None:
     edges = np.linspace(values.min() - 0.01, values.max() + 0.01, 61)
     panels = figure.subplots(len(spreads), sharex=True, sharey=True, squeeze=False)[:, 0]
     for axes, (name, spread) in zip(panels, spreads.items(), strict=True):
-        for kind, cosines, color in (("random pairs", spread.random, _GREY), ("pairs", spread.pairs, _BLUE)):
+        for kind, cosines, color in (("random pairs", spread.random, GREY), ("pairs", spread.pairs, BLUE)):
             share = np.histogram(cosines, edges)[0] / len(cosines)
             axes.stairs(share, edges, fill=True, color=color, alpha=0.6, label=kind)
         axes.set_title(f"{label(name)}: AUC {number(spread.auc)}")
@@ -204,7 +212,7 @@ def _line(axes: Axes, x: Floats, y: Floats, **look: Any) -> None:
 
 
 def _smooth(values: Floats) -> Floats:
-    """The mean of the values around each, a fifteenth of them."""
+    """Return the moving average over a fifteenth of the values."""
     around = np.ones(2 * (len(values) // 30) + 1)
     mean: Floats = np.convolve(values, around, "same") / np.convolve(np.ones(len(values)), around, "same")
     return mean

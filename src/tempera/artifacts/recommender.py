@@ -38,7 +38,7 @@ Codes = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Recommendations:
-    """What a user is recommended, best first; what a reader of it should know stands in `notes`."""
+    """Hold the items recommended to a user, best first, and notes for the reader."""
 
     found: list[Found]
     history: int  # items that stand behind it
@@ -53,7 +53,7 @@ class Recommendations:
 
 
 class Recommender(RunFolder):
-    """The towers of a run with its users, items and histories.
+    """Open a run's towers with its users, items and histories.
 
     Raises:
         DataError: a folder that holds no recommender, or parts of several.
@@ -89,7 +89,7 @@ class Recommender(RunFolder):
 
     @cached_property
     def item_ids(self) -> pa.ChunkedArray:
-        """As texts, [i]."""
+        """Ids of the items as texts, [i]."""
         return self.items.table["id"].cast(pa.large_string())
 
     def recommend(
@@ -101,7 +101,7 @@ class Recommender(RunFolder):
         index: Path | None = None,
         elapsed: float = 0.0,
     ) -> Recommendations:
-        """The k items that suit a user best, or a history, or a user with another history than the run knows.
+        """Return the k best items for a user, for a history, or for a user with another history than the run knows.
 
         Args:
             user: an id; one that the run does not know has the vector of unknown users.
@@ -114,9 +114,9 @@ class Recommender(RunFolder):
             DataError: neither user nor history, an item that is not in the run, an index of another model.
         """
         if user is None and history is None:
-            raise DataError("nobody is asked for: give a user, a history, or both")
+            raise DataError("give a user, a history, or both")
         if k < 1:
-            raise DataError(f"k is {k}, and at least 1 item is to be found")
+            raise DataError(f"k is {k}, but at least 1 item has to be returned")
         code = None if user is None else _place(self.users.table["id"], str(user))
         taken = self.past(code) if history is None else self.codes([str(item) for item in history])
         notes = () if user is None or code is not None else (_unknown(user, history),)
@@ -128,7 +128,7 @@ class Recommender(RunFolder):
         return Recommendations(hits, len(taken), notes)
 
     def past(self, user: int | None) -> Codes:
-        """Codes of all that a user has taken, the latest last; none for an unknown one."""
+        """Return the codes of all items that a user has taken, the latest last; none for an unknown user."""
         if user is None:
             return np.empty(0, np.int64)
         name = self.users.table["id"][user]
@@ -142,7 +142,7 @@ class Recommender(RunFolder):
         return taken
 
     def codes(self, ids: Sequence[str]) -> Codes:
-        """Codes of items.
+        """Return the codes of items.
 
         Raises:
             DataError: ids that are not in the run.
@@ -156,7 +156,7 @@ class Recommender(RunFolder):
         return found
 
     def _titled(self, text: str) -> str:
-        """The item that is called so, as a question."""
+        """Return the item with a similar title, as a question."""
         titles = [title.lower() for title in titles_of(self.items.table)]
         near = did_you_mean(text.lower(), titles).removeprefix(" Did you mean ").removesuffix("?")
         return f" Did you mean {self.item_ids[titles.index(near)]} ({near})?" if near else ""
@@ -199,7 +199,7 @@ class Recommender(RunFolder):
 
 
 def _texts(known: Entities, *others: str) -> Entities:
-    """With ids as texts, and others behind them that nothing else is known of."""
+    """Return entities with their ids as texts, followed by others without features."""
     table, text = known.table, pa.large_string()
     table = table.set_column(table.column_names.index("id"), "id", table["id"].cast(text))
     new = {field.name: pa.nulls(len(others), field.type) for field in table.schema} | {"id": pa.array(others, text)}
@@ -207,7 +207,7 @@ def _texts(known: Entities, *others: str) -> Entities:
 
 
 def _histories(path: Path, name: pa.Scalar) -> pa.Array:
-    """What a user has taken; of the other users only their part of the file is read."""
+    """Return the items that a user has taken; only the part of the file with that user is read in full."""
     with parquet.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
             ids = file.read_row_group(group, ["id"], use_threads=False)["id"].cast(pa.large_string())
@@ -219,7 +219,7 @@ def _histories(path: Path, name: pa.Scalar) -> pa.Array:
 
 
 def _configuration(path: Path) -> Config:
-    """The sections of a run's configuration that its towers are made by."""
+    """Read the sections of a run's configuration that define its towers."""
     if not path.is_file():
         raise DataError(f"{path} is missing: the run is not whole")
     options = configuration.load(path)
@@ -231,7 +231,7 @@ def _configuration(path: Path) -> Config:
 
 
 def _place(ids: pa.ChunkedArray, name: str) -> int | None:
-    """Where an id stands."""
+    """Return the position of an id; None if it is absent."""
     at = pc.index(ids, pa.scalar(name, ids.type)).as_py() if name else -1
     return None if at < 0 else int(at)
 

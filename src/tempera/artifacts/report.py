@@ -17,7 +17,7 @@ from .report_tables import ReportTable
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a page shows; what is empty or None is left out of it."""
+    """Hold what a page shows; values that are empty or None are left out."""
 
     facts: Mapping[str, str]
     systems: Mapping[str, Scores]  # metrics of "trained" and of what it is compared with, in the order of display
@@ -33,7 +33,7 @@ class RunReport:
 
     @property
     def against(self) -> str | None:
-        """The rival, where there is one."""
+        """The rival if it is among the systems."""
         return self.rival if self.rival in self.systems else None
 
 
@@ -63,7 +63,7 @@ def render(report: RunReport) -> str:
 
 
 def headline(report: RunReport) -> str:
-    """The main result in a sentence: nDCG@10, or else the first metric, against the rival and the untrained model."""
+    """Return the main result in a sentence: the main metric, compared with the rival and the untrained model."""
     metric = main_metric(report.systems["trained"])
     scores = {name: values[metric] for name, values in report.systems.items() if metric in values}
     ours, parts = scores["trained"], []

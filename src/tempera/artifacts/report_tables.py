@@ -13,7 +13,7 @@ _OURS = "trained"
 
 @dataclass(frozen=True)
 class ReportTable:
-    """Rows below a head, in sections that may have a heading; the first cell of a row is its name."""
+    """Hold rows below a head, in sections that may have a heading; the first cell of a row is its name."""
 
     title: str
     head: Row
@@ -97,7 +97,7 @@ def _number(value: float) -> str:
 
 
 def _with_interval(found: Mapping[str, float]) -> str:
-    """A mean and half the width of its interval.
+    """Return a mean with half the width of its interval.
 
     >>> _with_interval({"mean": 0.27368, "low": 0.262, "high": 0.2849})
     '0.274±0.011'

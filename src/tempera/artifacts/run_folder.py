@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # it would load torch
 
 
 class Run(RunFolder):
-    """The folder that `tempera train` leaves.
+    """Open the folder that `tempera train` writes.
 
     Args:
         folder: the `output` of the run.
@@ -42,7 +42,7 @@ class Run(RunFolder):
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """metrics.json: metrics, differences, seconds, memory."""
+        """The content of metrics.json: metrics, differences, seconds, memory."""
         try:
             document: Any = parsed((self.folder / "metrics.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
@@ -61,7 +61,7 @@ class Run(RunFolder):
 
     @cached_property
     def encode(self) -> Encode:
-        """Texts to vectors, [n, D]."""
+        """The function from texts to embeddings, [n, D]."""
         return load(self.folder / "model")
 
     def search(
@@ -72,7 +72,7 @@ class Run(RunFolder):
         onnx: Path | None = None,
         threshold: float | None = None,
     ) -> list[Found]:
-        """The k documents nearest to a query, best first; with their probabilities, if the model is calibrated.
+        """Return the k documents nearest to a query, best first, with probabilities if the model is calibrated.
 
         Args:
             index: search this exported index instead of the run's own.
@@ -91,26 +91,28 @@ class Run(RunFolder):
         if not query.strip():
             raise DataError("the query is empty; give words to search for")
         if k < 1:
-            raise DataError(f"k is {k}, and at least 1 document is to be found")
+            raise DataError(f"k is {k}, but at least 1 document has to be returned")
         text = query.encode("utf-8", "replace").decode("utf-8")  # a terminal may pass on bytes that are no text
         place = self.index if index is None else Index(index)
         if onnx is None:
             found = place.search(self.encode([text])[0], k, self.fingerprint)
-            return self._told(found, self.fingerprint, threshold)
+            return self._calibrated(found, self.fingerprint, threshold)
         model = OnnxModel(onnx)
-        return self._told(place.search(model.encode([text])[0], k, model.fingerprint), model.fingerprint, threshold)
+        return self._calibrated(
+            place.search(model.encode([text])[0], k, model.fingerprint), model.fingerprint, threshold
+        )
 
     @cached_property
     def calibration(self) -> Calibration:
-        """What `tempera calibrate` has found of the model.
+        """The calibration that `tempera calibrate` has written.
 
         Raises:
             DataError: nothing, or what is not readable.
         """
         return read_calibration(self.folder / "model")
 
-    def _told(self, found: list[Found], model: str, threshold: float | None) -> list[Found]:
-        """With probabilities, and without what stands below the threshold."""
+    def _calibrated(self, found: list[Found], model: str, threshold: float | None) -> list[Found]:
+        """Add probabilities, and leave out results below the threshold."""
         if threshold is None and not (self.folder / "model" / CALIBRATION).is_file():
             return found
         if threshold is not None and not 0 <= threshold <= 1:
@@ -129,7 +131,7 @@ class Run(RunFolder):
         return Recommender(self.folder)
 
     def recommend(self, user: Any = None, history: Sequence[Any] | None = None, **options: Any) -> Recommendations:
-        """The items that suit a user, or who has taken what `history` names, best first; see `Recommender.recommend`."""
+        """Return the best items for a user or for a history; see `Recommender.recommend`."""
         return self.recommender.recommend(user, history, **options)
 
     def add_items(self, path: str | Path) -> Run:
@@ -142,7 +144,7 @@ class Run(RunFolder):
     def export(
         self, to: str, output: str | Path | None = None, kind: str = "hnsw", overwrite: bool = False
     ) -> dict[str, Any]:
-        """The model as ONNX, of a recommender the users' tower, or the corpus or items as an index or a table of vectors.
+        """Export the model as ONNX (a recommender's user tower), or the documents or items as an index or a table of vectors.
 
         See `tempera.artifacts.export.export`.
         """

@@ -11,6 +11,8 @@ import typer
 from ..errors import TemperaError
 from .shared import Arguments, Count, Json, Output, answer, one_with_roles, say, split
 
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1)]
+
 
 def sweep(
     arguments: Arguments = None,
@@ -20,7 +22,8 @@ def sweep(
     learned: str = "",
     scheduled: str = "",
     metric: str | None = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1)] = 1,
+    jobs: Jobs = 1,
+    yes: Annotated[bool, typer.Option("--yes", "-y")] = False,
     overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
@@ -35,7 +38,8 @@ def sweep(
         learned: also train with learned temperatures from these starting values, e.g. 0.02,0.1,0.5.
         scheduled: also train with temperatures on a schedule, e.g. 0.2:0.02.
         metric: metric to compare by (default: ndcg@10, else the first one measured).
-        jobs: number of runs at once, one CPU thread each.
+        jobs: number of runs at once, each in a process of its own; they share the cores.
+        yes: make more than 1,000 runs.
         overwrite: discard the sweep in --output.
     """
     from ..experiments.sweep import sweep as run_sweep
@@ -48,7 +52,7 @@ def sweep(
     except ValueError:
         raise TemperaError(f"--learned is {learned!r}; give temperatures such as 0.02,0.1,0.5") from None
     schedules = [_schedule(part) for part in scheduled.split(",") if part.strip()]
-    result = run_sweep(file, over, seeds, output, overrides, starts, schedules, metric, overwrite, jobs)
+    result = run_sweep(file, over, seeds, output, overrides, starts, schedules, metric, overwrite, jobs, yes)
     answer(result.json(), as_json, lambda: say(f"{result}\npicture: {result.folder}/sweep.svg"))
 
 
@@ -58,7 +62,7 @@ def tune(
     trials: Count = 25,
     output: Output = Path("runs/tune"),
     metric: str | None = None,
-    workers: Count = 1,
+    jobs: Jobs = 1,
     keep: Annotated[int, typer.Option(min=0)] = 1,
     storage: str | None = None,
     study: str = "tempera",
@@ -69,14 +73,14 @@ def tune(
 ) -> None:
     """Search for the best options (Bayesian, with Optuna).
 
-    Each trial runs in a process of its own.
+    Prints a table and the best options, and draws a picture.
 
     Args:
         space: YAML file with the range or the choices of each option, e.g. objective.temperature: 0.01:0.5:log.
         trials: total number of completed trials, over all workers.
         output: output folder; an interrupted tuning in it is resumed.
         metric: metric to maximise (default: ndcg@10, else the first one measured).
-        workers: number of trials at once.
+        jobs: number of trials at once, each in a process of its own; they share the cores.
         keep: number of best trials whose run folder is kept.
         storage: URL of a database that workers on several machines share.
         study: name of the study in the storage.
@@ -92,7 +96,7 @@ def tune(
     result = run_tuning(
         *(file, space, trials, output, overrides),
         metric=metric,
-        workers=workers,
+        jobs=jobs,
         keep=keep,
         storage=storage,
         study=study,

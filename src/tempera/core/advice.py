@@ -41,7 +41,7 @@ def cautions(objective: Objective, dtype: torch.dtype = torch.float32, normalise
     if bounded and epsilon / lowest > 1:
         found.append(
             f"temperature {lowest:g} is below what {str(dtype).removeprefix('torch.')} embeddings hold: a rounding error "
-            f"of {epsilon:.2g} in a cosine moves its logit by {epsilon / lowest:.2g}; keep it above {epsilon:.2g}"
+            f"of {epsilon:.2g} in a cosine moves its logit by {epsilon / lowest:.2g}; usual values are 0.01 to 0.2"
         )
     return found
 

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from ..errors import ConfigError
 
 AUTO_BOUNDS = (0.01, 1.0)
+_FLOAT32 = torch.finfo(torch.float32)
+_USUAL = "usual values lie between 0.01 (scale 100) and 0.2 (scale 5)"
 
 
 class Temperature(nn.Module):
@@ -129,13 +131,15 @@ def starting_value(candidates: int, normalised: bool, lowest_q: float | None = N
 
 
 def refuse_temperature(value: float) -> None:
-    """Raise ConfigError for what is no temperature."""
+    """Raise ConfigError for what is no temperature, or has a scale that float32 cannot hold."""
     if value == math.inf:
         raise ConfigError(
             "an infinite temperature, which is a scale of 0, makes every logit 0 and every loss log(candidates) whatever "
             "the embeddings, so nothing can be learned; give a temperature such as 0.05 (scale 20)"
         )
     if not value > 0:
+        raise ConfigError(f"the temperature must be above 0 and is {value}; {_USUAL}")
+    if not 1 / _FLOAT32.max <= value <= 1 / _FLOAT32.tiny:
         raise ConfigError(
-            f"the temperature must be above 0 and is {value}; usual values lie between 0.01 (scale 100) and 0.2 (scale 5)"
+            f"float32 cannot hold the scale of a temperature of {value:g}, which is 1/{value:g}; {_USUAL}"
         )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
@@ -24,7 +25,7 @@ from .distributed import ALONE, Group
 from .plan import Footprint
 from .shards import divided_as, whole
 
-FORMAT = 1
+FORMAT = 2
 _TENSORS, _NUMBERS = "state.safetensors", "state.json"
 
 
@@ -64,17 +65,19 @@ class State:
         if not self.group.main:
             return
         cache = {"bytes": self.cache.bytes, "micro_bytes": self.cache.micro_bytes, "tokens": self.cache.tokens}
+        data = save(tensors)
         numbers = {
             "format": FORMAT,
+            "xxh3": xxhash.xxh3_128_hexdigest(data),  # of the tensors, so that a flipped byte is noticed
             "step": self.step,
             "left_out": self.left_out,
             "scaler": self.scaler.state_dict(),
             "cache": cache | {"footprints": [asdict(each) for each in self.cache.footprints.values()]},
         }
-        content = {_TENSORS: save(tensors), _NUMBERS: json.dumps(numbers, indent=2).encode(), **(beside or {})}
+        content = {_TENSORS: data, _NUMBERS: json.dumps(numbers, indent=2).encode(), **(beside or {})}
         with new_folder(folder) as stage:
-            for name, data in content.items():
-                (stage / name).write_bytes(data)
+            for name, each in content.items():
+                (stage / name).write_bytes(each)
 
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint of the same configuration.
@@ -113,11 +116,14 @@ def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         numbers = read_json(folder / _NUMBERS)
-        tensors = load((folder / _TENSORS).read_bytes())
+        data = (folder / _TENSORS).read_bytes()
+        tensors = load(data)
     except OSError as error:
         raise DataError(f"{folder} is not a checkpoint: {error.strerror} ({error.filename})") from None
     except Exception as error:  # whatever a damaged file makes of the readers
         raise DataError(f"{folder} is a damaged checkpoint: {' '.join(str(error).split())[:200]}") from None
     if not isinstance(numbers, dict) or numbers.get("format") != FORMAT:
         raise DataError(f"{folder} is a checkpoint of another version: start the run again")
+    if numbers.get("xxh3") != xxhash.xxh3_128_hexdigest(data):
+        raise DataError(f"{folder} is a damaged checkpoint: {_TENSORS} is not as it was written (its checksum differs)")
     return tensors, numbers

@@ -1,4 +1,4 @@
-"""What differences between the points of a sweep are worth: noise of seeds and of queries.
+"""The noise of seeds and queries, and the differences between points of a sweep that exceed it.
 
 Letters in shapes: s seeds, q queries, p points.
 """
@@ -11,44 +11,26 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from ..ranking.compare import Difference
 
 Floats = NDArray[np.float64]
 Scores = Mapping[int, Floats]  # by seed: of each query, [q]
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
-
-
-def student(freedom: float, p: float) -> float:
-    """The p-quantile of Student's t, p >= 0.5, with any number of degrees of freedom from 1 on.
-
-    With t = sqrt(v) tan(a) the distribution is 1/2 + c * integral of cos(x)^(v - 1) from 0 to a; a is found by halving.
-
-    >>> round(student(2, 0.975), 3), round(student(1e6, 0.975), 3)
-    (4.303, 1.96)
-    """
-    c = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
-    low, high = 0.0, math.pi / 2
-    for _ in range(80):
-        angle = (low + high) / 2
-        x = angle * (_NODES + 1) / 2
-        mass = 0.5 + c * angle / 2 * float(_WEIGHTS @ np.cos(x) ** (freedom - 1))
-        low, high = (angle, high) if mass < p else (low, angle)
-    return math.sqrt(freedom) * math.tan(low)
 
 
 def interval(values: Sequence[float], confidence: float = 0.95) -> Difference:
-    """The mean over seeds with Student's interval; one seed has no interval, and nan for both ends.
+    """Return the mean over seeds with Student's interval; one seed has no interval, and nan for both ends.
 
-    >>> found = interval([0.4, 0.5, 0.6])
-    >>> round(found.mean, 3), round(found.low, 3), round(found.high, 3)
+    >>> difference = interval([0.4, 0.5, 0.6])
+    >>> round(difference.mean, 3), round(difference.low, 3), round(difference.high, 3)
     (0.5, 0.252, 0.748)
     """
-    given = np.asarray(values, np.float64)
-    mean, half = float(given.mean()), math.nan
-    if len(given) > 1:
-        error = float(given.std(ddof=1)) / math.sqrt(len(given))
-        half = student(len(given) - 1, (1 + confidence) / 2) * error
+    scores = np.asarray(values, np.float64)
+    mean, half = float(scores.mean()), math.nan
+    if len(scores) > 1:
+        error = float(scores.std(ddof=1)) / math.sqrt(len(scores))
+        half = float(stdtrit(len(scores) - 1, (1 + confidence) / 2)) * error
     return Difference(mean, mean - half, mean + half, confidence)
 
 
@@ -61,14 +43,14 @@ class Noise:
     freedom: float
 
     def exceeds_chance(self, p: float) -> bool:
-        """Whether the difference is above 0 by more than chance, at the one-sided level p."""
+        """Tell if the difference is above 0 by more than chance, at the one-sided level p."""
         if self.freedom <= 0 or self.mean <= 0:
             return False
-        return self.error == 0 or self.mean > student(self.freedom, 1 - p) * self.error
+        return self.error == 0 or self.mean > float(stdtrit(self.freedom, 1 - p)) * self.error
 
 
 def difference(a: Scores, b: Scores, same_queries: bool) -> Noise:
-    """The mean of a - b over the seeds that both have, and over queries if these are the same.
+    """Return the mean of a - b over the seeds that both have, and over queries if these are the same.
 
     The variance of the mean is that of its seeds' means over the number of seeds, plus that of its queries' means over the
     number of queries: those who train again get other seeds, those who use the model ask other queries. Noise of
@@ -91,7 +73,7 @@ def difference(a: Scores, b: Scores, same_queries: bool) -> Noise:
 
 
 def best_region(points: Sequence[Scores], queries: Sequence[object], confidence: float = 0.95) -> list[int]:
-    """The points of which none is shown to be worse than another: they hold the best one with the stated confidence.
+    """Return the points of which none is shown to be worse than another: they hold the best one with the stated confidence.
 
     A point is left out if some other point exceeds it at the one-sided level (1 - confidence) / (points - 1). The best point
     is then left out with a chance of at most 1 - confidence, however many points there are (Bonferroni; Gupta 1965 is

@@ -1,154 +1,95 @@
-"""What a sweep is going to do, checked before it does anything."""
+"""The plan of a sweep: its runs, checked before the first one is made."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from .. import config as configuration
-from ..build import Config, build
 from ..core.temperature import Temperature
 from ..errors import ConfigError
-from .grid import Axis, grid
-from .outcome import Outcome, key_of
+from .grid import TEMPERATURE, Axis, grid
+from .record import Record
 from .result import Point, Sweep
+from .template import PlannedRun, Template
 
-TEMPERATURE = "objective.temperature"
-_ASKED, _READ = ("data", "evaluation"), ("tower",)  # sections that decide what is asked, and how data are read besides
-
-Reading = tuple[str, str]  # these sections as text
+MOST_RUNS = 1000  # without being asked
 
 
 @dataclass(frozen=True)
-class Planned:
-    """One run that is to be made."""
+class SweepPlan:
+    """The runs of a sweep: first all of those that share data, seed after seed."""
 
-    over: dict[str, Any]
-    start: float | None
-    final: float | None
-    seed: int
-    options: configuration.Options
-
-    @property
-    def config(self) -> Config:
-        """Made anew at each call: no two runs share an object."""
-        return build(copy.deepcopy(self.options))
-
-    @property
-    def key(self) -> str:
-        """As its outcome's."""
-        return key_of(self.over, self.start, self.final, self.seed)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The runs of a sweep: first all of those that share what is read, seed after seed."""
-
-    base: Config
+    template: Template
     axes: tuple[Axis, ...]
     seeds: tuple[int, ...]
-    metric: str
-    runs: tuple[Planned, ...]
-    readings: Mapping[str, Reading]  # by key of a run: what its data are read by
-    references: Mapping[Reading, Config]  # what reads these data, and chooses the split and the fixed batch
+    batch: int
+    runs: tuple[PlannedRun, ...]
 
     @classmethod
     def of(
         cls,
-        given: Mapping[str, Any] | str | Path | None,
+        template: Template,
         axes: tuple[Axis, ...],
         seeds: int,
-        overrides: Sequence[str],
-        learned: Sequence[float],
-        scheduled: Sequence[tuple[float, float]],
-        metric: str | None,
-    ) -> Plan:
-        """Build every point once.
+        learned: Sequence[float] = (),
+        scheduled: Sequence[tuple[float, float]] = (),
+        yes: bool = False,
+    ) -> SweepPlan:
+        """Build the configuration of every point once.
 
         Raises:
-            ConfigError: options that a point cannot have, or a metric that is not measured.
+            ConfigError: options that a point cannot have, or more than 1,000 runs without `yes`.
         """
         if seeds < 1:
-            raise ConfigError(f"--seeds is {seeds}, and at least 1 is expected")
-        base = build(configuration.of(given, overrides))
-        names = base.evaluation.metrics
-        if metric is not None and metric not in names:
-            raise ConfigError(f"--metric {metric} is not measured; evaluation.metrics has {', '.join(names)}")
-        chosen = metric or ("ndcg@10" if "ndcg@10" in names else names[0])
-        first, batch = base.train.seed, f"train.batch_size={_batch(axes, base)}"
-        runs, readings, references = [], {}, {}
-        for over, begin, end, values in _settings(axes, base.base.temperature, learned, scheduled):
-            changed = [f"{field}={as_yaml(value)}" for field, value in values.items()]
-            reading = reading_of(build(configuration.of(given, (*overrides, *changed))))
-            if reading not in references:
-                read = [text for text in changed if text.split(".")[0] in _ASKED + _READ]
-                references[reading] = build(configuration.of(given, (*overrides, *read, batch)))
+            raise ConfigError(f"--seeds is {seeds}; give at least 1")
+        learned, scheduled = list(dict.fromkeys(learned)), list(dict.fromkeys(scheduled))
+        count = (prod(axis.size for axis in axes) + len(learned) + len(scheduled)) * seeds
+        if count > MOST_RUNS and not yes:
+            raise ConfigError(
+                f"this sweep has {count:,} runs; confirm more than {MOST_RUNS:,} with --yes, or take fewer values"
+            )
+        points = list(_points(axes, template.base.base.temperature, learned, scheduled))
+        batch, first = template.smallest_batch(values for _, values in points), template.base.train.seed
+        runs = []
+        for point, values in points:
+            planned = template.run(template.config(values), values, point, batch)
             for seed in range(first, first + seeds):
-                seeded = configuration.of(given, (*overrides, *changed, f"train.seed={seed}"))
-                runs.append(Planned(over, begin, end, seed, seeded))
-                readings[runs[-1].key] = reading
-        order = list(references)
-        runs.sort(key=lambda run: (order.index(readings[run.key]), run.seed))  # whole curves come early
-        return cls(base, axes, tuple(range(first, first + seeds)), chosen, tuple(runs), readings, references)
+                options = {**planned.options, "train": {**planned.options["train"], "seed": seed}}
+                runs.append(replace(planned, record=replace(planned.record, seed=seed), options=options))
+        order = list(dict.fromkeys(run.record.reading for run in runs))
+        runs.sort(key=lambda run: (order.index(run.record.reading), run.record.seed))  # whole curves come early
+        return cls(template, axes, tuple(range(first, first + seeds)), batch, tuple(runs))
 
     @property
     def about(self) -> str:
-        """What has to be alike when a sweep is taken up again."""
-        batch = _batch(self.axes, self.base)
-        return configuration.dump({"metric": self.metric, "batch": batch, "config": self.base.resolved})
+        """Return the options that have to be alike when a sweep is resumed."""
+        template = self.template
+        return configuration.dump({"metric": template.metric, "batch": self.batch, "config": template.base.resolved})
 
-    def result(self, outcomes: Mapping[str, Outcome], folder: Path) -> Sweep:
-        """What the outcomes say."""
-        points: dict[str, list[Planned]] = {}
+    def result(self, records: Mapping[str, Record], folder: Path) -> Sweep:
+        """Return the sweep with the records of its runs."""
+        runs: dict[str, list[PlannedRun]] = {}
         for run in self.runs:
-            points.setdefault(key_of(run.over, run.start, run.final, 0), []).append(run)
-        made = [
-            Point(
-                runs[0].over,
-                runs[0].start,
-                tuple(outcomes[run.key] for run in sorted(runs, key=lambda run: run.seed)),
-                self.readings[runs[0].key][0],
-                runs[0].final,
-            )
-            for runs in points.values()
+            runs.setdefault(run.record.point, []).append(run)
+        points = [
+            Point(tuple(records[run.record.key] for run in members), members[0].queries) for members in runs.values()
         ]
-        return Sweep.of(folder, self.axes, self.metric, self.seeds, made)
+        return Sweep.of(folder, self.axes, self.template.metric, self.seeds, points)
 
 
-def _batch(axes: Sequence[Axis], base: Config) -> int:
-    """Rows of the fixed batch: the configuration's batch, or the smallest one of the sweep."""
-    sizes = [value for axis in axes if axis.field == "train.batch_size" for value in axis.values]
-    return min(sizes, default=base.train.batch_size)
-
-
-def _settings(
-    axes: Sequence[Axis],
-    temperature: Temperature,
-    learned: Sequence[float],
-    scheduled: Sequence[tuple[float, float]],
-) -> Iterator[tuple[dict[str, Any], float | None, float | None, dict[str, Any]]]:
-    """Of each point: what it is called by, from where to where its temperature moves, and options with their values."""
-    for over in grid(axes):
-        yield over, None, None, over
+def _points(
+    axes: Sequence[Axis], temperature: Temperature, learned: Sequence[float], scheduled: Sequence[tuple[float, float]]
+) -> Iterator[tuple[Record, dict[str, Any]]]:
+    """Yield each point as a record, and the options that it sets."""
+    for values in grid(axes):
+        yield Record(values), values
     bounds = {"floor": temperature.floor, "ceiling": temperature.ceiling}
-    for begin in dict.fromkeys(learned):
-        yield {}, begin, None, {TEMPERATURE: {"value": begin, "learnable": True, **bounds}}
-    for begin, end in dict.fromkeys(scheduled):
-        yield {}, begin, end, {TEMPERATURE: {"value": begin, "final": end, "schedule": temperature.schedule}}
-
-
-def reading_of(config: Config) -> Reading:
-    """By what a configuration reads its data."""
-    asked, read = (configuration.dump({name: config.resolved[name] for name in part}) for part in (_ASKED, _READ))
-    return asked, read
-
-
-def as_yaml(value: Any) -> str:
-    """A value as it stands in an override."""
-    text: str = yaml.safe_dump(value, default_flow_style=True, width=1 << 20)
-    return text.removesuffix("...\n").strip()
+    for start in learned:
+        yield Record({}, start=start), {TEMPERATURE: {"value": start, "learnable": True, **bounds}}
+    for start, final in scheduled:
+        dial = {"value": start, "final": final, "schedule": temperature.schedule}
+        yield Record({}, start=start, final=final), {TEMPERATURE: dial}

@@ -1,7 +1,8 @@
-"""A study that several workers share: what is to be tried next, what has been, and what was left behind.
+"""The study of a tuning: Optuna chooses settings (TPE), on one machine or for workers on several.
 
-A trial counts if it has come to an end of its own: finished, pruned, or failed with a message. One that its worker has left behind
-(killed, machine gone) does not: whoever notices marks it as failed, without a message, and puts its values up to be tried again.
+A trial counts if it came to an end of its own: finished, pruned, or failed with a message. One whose worker disappeared (killed,
+or its machine) does not: its values are tried again, by the next process of this folder at once, and by other workers when
+Optuna's heartbeat has been silent for too long.
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ from __future__ import annotations
 import socket
 import time
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ConfigError, MissingLibrary, OutputError
+from ..errors import ConfigError, MissingLibrary, OutputError, TemperaError
+from ..io.documents import parsed
 from ..io.require import require
+from .record import Record
+from .runner import Stopped
 from .space import Space
 
 if TYPE_CHECKING:
@@ -28,10 +32,18 @@ if TYPE_CHECKING:
 STARTUP = 10  # trials at random before the sampler learns from them, as Optuna has it
 UNPRUNED = 5  # trials that are finished before any is pruned
 FIRST = 2  # evaluation at which a trial may be pruned
+_PATIENCE = 1.0  # seconds between two looks at the trials of others
+
+Report = Callable[[float, int], bool]  # the metric at an evaluation, and its number; True ends the trial
+Make = Callable[[Record, dict[str, Any], Report], Record]  # a trial's setting, and its options
+
+
+class _Unfinished(Exception):
+    """A trial that failed, or is another worker's now."""
 
 
 def load_optuna() -> Any:
-    """Return Optuna, silenced.
+    """Return Optuna, which then keeps quiet.
 
     Raises:
         MissingLibrary: it is not installed.
@@ -39,51 +51,72 @@ def load_optuna() -> Any:
     require("tune", "tuning")
     import optuna
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     return optuna
 
 
-class Shared:
-    """The trials of one study, as one of its workers sees them.
+class Tpe:
+    """Asks for the trials of one study, as one of its workers.
 
     Args:
-        url: of the storage.
+        url: of the storage; None is a file in `folder`, which is this worker's alone.
         name: of the study.
         about: what has to be alike for all workers.
-        worker: who this is: machine and folder.
-        budget: trials that are to be made, of all workers together.
+        folder: of this worker.
+        space: what is chosen.
+        budget: trials to be made, by all workers together.
         seed: of the sampler.
-        lost_after: seconds after which another worker that has not been heard of is taken for gone.
+        lost_after: seconds without a heartbeat after which another worker is taken for lost.
+        prune: stop bad trials on the way.
 
     Raises:
         ConfigError: no such storage.
-        OutputError: a study of something else.
+        OutputError: the study is of something else.
     """
 
     def __init__(
-        self, url: str, name: str, about: str, worker: str, budget: int, seed: int, lost_after: float, prune: bool
+        self,
+        url: str | None,
+        name: str,
+        about: str,
+        folder: Path,
+        space: Space,
+        budget: int,
+        seed: int,
+        lost_after: float,
+        prune: bool,
     ) -> None:
         self.optuna = load_optuna()
-        self.worker, self.budget, self.seed, self.lost_after = worker, budget, seed, lost_after
-        self.alone = url.startswith("sqlite:")
-        self.study: Study = self._open(url, name, prune)
-        self.seen: dict[int, tuple[Any, float]] = {}  # beats of others' trials, and since when they stand so
+        self.space, self.budget, self.seed, self.lost_after = space, budget, seed, lost_after
+        self.alone, self.worker = url is None, f"{socket.gethostname()}:{folder.absolute()}"
+        pruners = self.optuna.pruners
+        self.pruner = pruners.MedianPruner(UNPRUNED, FIRST) if prune else pruners.NopPruner()
+        self.since: dict[int, float] = {}  # when this process first saw a trial that nobody has begun
+        self.study = self._open(url or f"sqlite:///{folder.absolute() / 'study.db'}", name)
         known = self.study.user_attrs.get("about")
         if known is None:
             self.study.set_user_attr("about", about)
         elif known != about:
             raise OutputError(
-                f"the study {name} in {_public(url)} is of another configuration, space or metric; give another --study"
+                f"the study {name} in {_public(url or str(folder))} is of another configuration, space or metric; give "
+                "another --study"
             )
+        for trial in self._running():  # of a process that was here before
+            if (self.alone or trial.user_attrs.get("worker") == self.worker) and self._fail(trial):
+                self._again(self.study, trial)
 
-    def _open(self, url: str, name: str, prune: bool, attempts: int = 5) -> Study:
-        optuna = self.optuna
-        pruner = optuna.pruners.MedianPruner(UNPRUNED, FIRST) if prune else optuna.pruners.NopPruner()
+    def _open(self, url: str, name: str, attempts: int = 5) -> Study:
+        beats: dict[str, Any] = {
+            "heartbeat_interval": max(1, int(self.lost_after / 5)),
+            "grace_period": max(1, int(self.lost_after)),
+            "heartbeat_stale_trial_callback": self._again,
+        }
         for left in reversed(range(attempts)):  # workers that begin at one moment make the same tables
             try:
-                storage = optuna.storages.RDBStorage(url)
-                study: Study = optuna.create_study(
-                    storage=storage, study_name=name, direction="maximize", pruner=pruner, load_if_exists=True
+                storage = self.optuna.storages.RDBStorage(url, **({} if self.alone else beats))
+                study: Study = self.optuna.create_study(
+                    storage=storage, study_name=name, direction="maximize", load_if_exists=True
                 )
             except ModuleNotFoundError as error:
                 driver = "'psycopg[binary]'" if (error.name or "").startswith("psycopg") else str(error.name)
@@ -97,162 +130,146 @@ class Shared:
                 break
         return study
 
-    # ---- what there is
+    def work(self, make: Make, job: int = 0, closed: Callable[[], bool] = lambda: False) -> None:
+        """Make trials until as many as the budget allows have come to an end, of whichever worker.
+
+        Args:
+            make: makes one.
+            job: number of this caller, of those of this process that work at once.
+            closed: tells that no trial is wanted any more.
+        """
+        try:
+            while len(self.finished) < self.budget and not closed():
+                if len(self.finished) + len(self._running()) < self.budget:
+                    self._try(make, job)
+                else:
+                    self._wait()
+        except self.optuna.exceptions.StorageInternalError as error:
+            reason = " ".join(str(error.__cause__ or error).split())
+            raise TemperaError(
+                f"the storage is lost: {reason}; rerun the same command to resume when it is back"
+            ) from None
+
+    def _try(self, make: Make, job: int) -> None:
+        lost = []
+
+        def objective(trial: Asked) -> float:
+            try:
+                return self._made(trial, make)
+            except self.optuna.exceptions.UpdateFinishedTrialError:  # this worker was taken for lost
+                lost.append(trial.number)
+                raise _Unfinished from None
+
+        study = self.optuna.load_study(
+            study_name=self.study.study_name,
+            storage=self.study._storage,
+            sampler=self._sampler(job),
+            pruner=self.pruner,
+        )
+        try:
+            study.optimize(objective, n_trials=1, catch=(_Unfinished,))
+        except ValueError:
+            if not lost:
+                raise
+
+    def _made(self, trial: Asked, make: Make) -> float:
+        earlier = [other for other in self._trials if other.number < trial.number and not left_behind(other)]
+        if len(earlier) >= self.budget:  # another worker asked at the same moment
+            raise _Unfinished
+        values = self.space.ask(lambda field: field.suggest(trial))
+        trial.set_user_attr("worker", self.worker)
+
+        def report(value: float, evaluation: int) -> bool:
+            trial.report(value, evaluation)
+            return trial.should_prune()
+
+        try:
+            record = make(Record(trial.params, number=trial.number, worker=self.worker), values, report)
+        except Stopped:
+            self._again(self.study, self._trials[trial.number])
+            raise
+        trial.set_user_attr("record", parsed(replace(record, per_query=()).json()))
+        if record.error is not None:
+            raise _Unfinished
+        if record.pruned:
+            raise self.optuna.TrialPruned
+        assert record.value is not None
+        return record.value
+
+    def _sampler(self, job: int) -> Any:
+        """Return a sampler whose seed follows from what was tried before, so that a trial asked again after a kill is the same."""
+        live = sum(not left_behind(trial) for trial in self._trials)
+        others = [] if self.alone and not job else [job, *self.worker.encode()]
+        return self.optuna.samplers.TPESampler(
+            n_startup_trials=STARTUP,
+            multivariate=True,
+            group=self.space.conditional,
+            seed=int(np.random.SeedSequence([self.seed, live, *others]).generate_state(1)[0]),
+        )
+
+    def _wait(self) -> None:
+        """Wait for the trials of others, and take up what those have lost."""
+        time.sleep(_PATIENCE)
+        self.optuna.storages.fail_stale_trials(self.study)
+        for trial in self._running():  # one that was asked for and never begun has no heartbeat
+            waited = time.monotonic() - self.since.setdefault(trial.number, time.monotonic())
+            if "worker" not in trial.user_attrs and waited > self.lost_after:
+                self._fail(trial)
+
+    def _fail(self, trial: FrozenTrial) -> bool:
+        """Mark a running trial as failed; False if another worker did."""
+        try:
+            self.study.tell(trial.number, state=self.optuna.trial.TrialState.FAIL)
+        except (ValueError, self.optuna.exceptions.UpdateFinishedTrialError):
+            return False
+        return True
+
+    def _again(self, study: Study, trial: FrozenTrial) -> None:
+        """Put up a lost trial to be tried again; one that was never begun has no values to try."""
+        if "worker" in trial.user_attrs and not _error(trial):
+            self.optuna.storages.RetryHeartbeatStaleTrialCallback()(study, trial)
 
     @property
-    def trials(self) -> list[FrozenTrial]:
-        """All of them, by number."""
+    def _trials(self) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False)
+
+    def _running(self) -> list[FrozenTrial]:
+        return [trial for trial in self._trials if trial.state.name == "RUNNING"]
 
     @property
     def finished(self) -> list[FrozenTrial]:
-        """Trials that have come to an end of their own."""
-        return [trial for trial in self.trials if trial.state.is_finished() and not left_behind(trial)]
+        """Return the trials that came to an end of their own."""
+        return [trial for trial in self._trials if trial.state.is_finished() and not left_behind(trial)]
 
-    # ---- what is next
-
-    def ask(self, space: Space) -> tuple[Asked, dict[str, Any]] | None:
-        """A trial to be made, and its options; None if others make those that are left.
-
-        What a trial tries follows from the seed, from how many there are before it, and from what they came to: one that is asked
-        again after a kill is the same.
-        """
-        trials = self.trials
-        live = [trial for trial in trials if not left_behind(trial)]
-        waiting = any(trial.state == self.optuna.trial.TrialState.WAITING for trial in trials)
-        if len(live) >= self.budget and not waiting:
-            return None
-        own = () if self.alone else (np.frombuffer(self.worker.encode(), np.uint8).tolist(),)
-        seeds = np.random.SeedSequence([self.seed, len(live), *(value for part in own for value in part)])
-        with _silent():
-            self.study.sampler = self.optuna.samplers.TPESampler(
-                n_startup_trials=STARTUP,
-                multivariate=True,
-                group=space.conditional,
-                seed=int(seeds.generate_state(1)[0]),
-            )
-            trial = self.study.ask()
-            before = [t for t in self.trials if t.number < trial.number and not left_behind(t)]
-            if len(before) >= self.budget:  # others have asked at the same moment
-                self._end(trial.number)
-                return None
-            values = space.ask(lambda field: field.domain.suggest(trial, field.name))
-        trial.set_user_attr("worker", self.worker)
-        return trial, values
-
-    def beat(self, trial: Asked, count: int) -> None:
-        """Say that a trial is being made."""
-        with suppress(self.optuna.exceptions.UpdateFinishedTrialError):  # another worker makes it; its end will tell
-            trial.set_user_attr("beat", count)
-
-    def frozen(self, trial: Asked) -> FrozenTrial:
-        """A trial as the study has it."""
-        return next(found for found in self.trials if found.number == trial.number)
+    @property
+    def records(self) -> list[Record]:
+        """Return the records of the finished trials, by number."""
+        return [
+            replace(Record(**trial.user_attrs["record"]), params=trial.params, number=trial.number)
+            for trial in self.finished
+        ]
 
     def importance(self) -> dict[str, float]:
-        """The share of each name in what makes trials good; empty where too few are finished to tell."""
-        if sum(trial.state.name == "COMPLETE" for trial in self.trials) < STARTUP:
+        """Return each name's share in what makes trials good; empty if too few are finished to know."""
+        if sum(record.done for record in self.records) < STARTUP:
             return {}
         evaluator = self.optuna.importance.PedAnovaImportanceEvaluator(target_quantile=0.25)
-        with _silent():
-            found: dict[str, float] = self.optuna.importance.get_param_importances(self.study, evaluator=evaluator)
-        return found
-
-    # ---- what it came to
-
-    def report(self, trial: Asked, value: float, evaluation: int) -> bool:
-        """Note an evaluation on the way; whether the trial is to be given up, for it is bad, or for another worker makes it."""
-        try:
-            trial.report(value, evaluation)
-        except self.optuna.exceptions.UpdateFinishedTrialError:
-            return True
-        return trial.should_prune()
-
-    def finish(self, trial: Asked, found: Mapping[str, Any]) -> bool:
-        """Note how a trial has ended; False if it was given to another worker meanwhile."""
-        state = self.optuna.trial.TrialState
-        try:
-            trial.set_user_attr("outcome", {name: value for name, value in found.items() if name != "value"})
-            if "error" in found:
-                self.study.tell(trial, state=state.FAIL)
-            elif "value" not in found:
-                self.study.tell(trial, state=state.PRUNED)
-            else:
-                self.study.tell(trial, found["value"])
-        except (ValueError, self.optuna.exceptions.UpdateFinishedTrialError):
-            return False
-        return True
-
-    # ---- what was left behind
-
-    def recover(self, mine: set[int]) -> int:
-        """Take up the trials that nobody makes any more; how many.
-
-        Args:
-            mine: numbers of those that this worker is making.
-        """
-        running = [t for t in self.trials if t.state == self.optuna.trial.TrialState.RUNNING and t.number not in mine]
-        return sum(self.give_back(trial) for trial in running if self._gone(trial))
-
-    def _gone(self, trial: FrozenTrial) -> bool:
-        if self.alone or trial.user_attrs.get("worker") == self.worker:
-            return True  # of a process that was here before
-        # By this machine's clock: those of others may say anything.
-        beat, now = trial.user_attrs.get("beat"), time.monotonic()
-        known, since = self.seen.setdefault(trial.number, (beat, now))
-        if known != beat:
-            self.seen[trial.number] = (beat, now)
-            return False
-        return now - since > self.lost_after
-
-    def give_back(self, trial: FrozenTrial) -> bool:
-        """Mark a running trial as left behind, and its values as to be tried again; False if another worker did."""
-        if not self._end(trial.number):
-            return False
-        if "worker" in trial.user_attrs and "error" not in trial.user_attrs.get("outcome", {}):
-            self.study.add_trial(
-                self.optuna.create_trial(
-                    state=self.optuna.trial.TrialState.WAITING,
-                    params=trial.params,
-                    distributions=trial.distributions,
-                    user_attrs={"again": trial.number},
-                )
-            )
-        return True
-
-    def _end(self, number: int) -> bool:
-        try:
-            self.study.tell(number, state=self.optuna.trial.TrialState.FAIL)
-        except (ValueError, self.optuna.exceptions.UpdateFinishedTrialError):
-            return False
-        return True
+        shares: dict[str, float] = self.optuna.importance.get_param_importances(self.study, evaluator=evaluator)
+        return shares
 
 
 def left_behind(trial: FrozenTrial) -> bool:
-    """Whether a trial has failed without a message: its worker is gone."""
-    return trial.state.name == "FAIL" and "error" not in trial.user_attrs.get("outcome", {})
+    """Tell if a trial failed without a message: its worker is gone."""
+    return trial.state.name == "FAIL" and not _error(trial)
 
 
-def name_of(folder: Path) -> str:
-    """This worker, on all machines."""
-    return f"{socket.gethostname()}:{folder.absolute()}"
-
-
-def stored(folder: Path) -> str:
-    """The storage that a folder holds: SQLite writes whole transactions or none, and leaves no lock behind a kill."""
-    return f"sqlite:///{folder.absolute() / 'study.db'}"
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Without warnings that parts of Optuna are experimental."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+def _error(trial: FrozenTrial) -> str | None:
+    record: Mapping[str, Any] = trial.user_attrs.get("record", {})
+    return record.get("error")
 
 
 def _public(url: str) -> str:
-    """Without a password."""
+    """Return a URL without its password."""
     before, at, after = url.rpartition("@")
     scheme, colon, rest = before.partition("://")
     return f"{scheme}{colon}{rest.partition(':')[0]}{at}{after}" if at else url

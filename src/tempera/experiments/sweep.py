@@ -1,29 +1,27 @@
-"""A sweep: one configuration, trained at every point of a grid with several seeds, on data that are read once."""
+"""A sweep: one configuration, trained at every point of a grid with several seeds."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
-from itertools import groupby
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from ..artifacts.pictures import label, number
-from ..engine.devices import start
-from ..engine.digest import digest
-from ..errors import ConfigError, OutputError, TemperaError
+from ..errors import TemperaError
 from ..io.atomic import write_file
 from ..io.console import logger, progress_bar
-from . import parallel
 from .claim import claimed
+from .figures import csv_of
 from .grid import axes_of
-from .outcome import Outcome, attempt, moving, prepare, read_outcomes, write_outcomes
-from .points import Plan
-from .result import Sweep, csv_of
+from .points import SweepPlan
+from .record import read_records, write_records
+from .result import Sweep
+from .runner import Runner, Worker
 from .sweep_pictures import picture
+from .template import Template
 
-_POINTS, _ABOUT, _CACHE = "points.jsonl", "sweep.yaml", "cache"
+_POINTS, _ABOUT = "points.jsonl", "sweep.yaml"
 
 
 def sweep(
@@ -37,12 +35,13 @@ def sweep(
     metric: str | None = None,
     overwrite: bool = False,
     jobs: int = 1,
+    yes: bool = False,
 ) -> Sweep:
     """Train a configuration with every combination of some options' values, several times each, and compare.
 
-    What is held out is the same for all; a seed chooses weights and the order of the rows. Finished runs stay in
-    `output`/points.jsonl: the same call goes on after a kill, tries again what failed, and adds seeds or points.
-    Recommenders are judged by their validation, so that the test stays for the one that is chosen.
+    The held-out queries are the same for all runs; a seed chooses weights and the order of the rows. Finished runs stay in
+    `output`/points.jsonl: the same call resumes after a kill, retries failed runs, and adds seeds or points. Recommenders are
+    compared on their validation, so that the test stays for the one that is chosen.
 
     Args:
         config: options as a mapping, a YAML file, or None for the default job.
@@ -50,101 +49,63 @@ def sweep(
         seeds: runs of each point, with the seeds train.seed, train.seed + 1, ...
         output: the folder of points.jsonl, points.csv, sweep.svg and sweep.png.
         overrides: dotted.key=value, as on the command line.
-        learned: starting values of temperatures that are learned, beside the grid.
+        learned: first values of temperatures that are learned, beside the grid.
         scheduled: first and last values of temperatures that follow a schedule, beside the grid.
         metric: by which points are compared; None is ndcg@10 if it is measured, else the first one.
-        overwrite: forget what `output` holds of an earlier sweep.
-        jobs: runs at once, on CPUs, each in a process with one thread.
+        overwrite: forget an earlier sweep in `output`.
+        jobs: runs at once, each in a process of its own; the processes share the cores, and each of them reads the data.
+        yes: make more than 1,000 runs.
 
     Raises:
-        TemperaError: wrong options, in any point; no data; an output of something else; not one run that succeeds.
+        TemperaError: wrong options, in any point; no data; an output of something else; every run failed.
 
-    >>> found = sweep("pairs.yaml", {"objective.temperature": [0.05, 0.5]}, seeds=1, output="runs/sweep")
-    >>> [point.name for point in found.points], found.best in found.region
+    >>> result = sweep("pairs.yaml", {"objective.temperature": [0.05, 0.5]}, seeds=1, output="runs/sweep")
+    >>> [point.name for point in result.points], result.best in result.region
     (['0.05', '0.5'], True)
     """
-    parallel.check(jobs)
-    plan = Plan.of(config, axes_of(over), seeds, overrides, learned, scheduled, metric)
-    if start(plan.base.train.mixed_precision).group.size > 1:
-        raise ConfigError("a sweep runs in one process: start it without a launcher")
+    plan = SweepPlan.of(Template.of(config, overrides, metric), axes_of(over), seeds, learned, scheduled, yes)
     folder = Path(output)
+    runner = Runner(folder, jobs, plan.template.metric)
     with claimed(folder, _ABOUT, plan.about, "sweep", overwrite):
-        try:
-            outcomes = _run(plan, folder, jobs)
-        finally:
-            shutil.rmtree(folder / _CACHE, ignore_errors=True)
-        return _left(plan, outcomes, folder)
+        _run(plan, runner)
+        result = plan.result({record.key: record for record in read_records(folder / _POINTS)}, folder)
+        if not any(point.done for point in result.everything):
+            error = result.records[0].error
+            raise TemperaError(f"all {len(plan.runs)} runs have failed; the first error is: {error}")
+        write_file(folder / "points.csv", csv_of(result.table))
+        for suffix, content in picture(result).items():
+            write_file(folder / f"sweep.{suffix}", content)
+        return result
 
 
-def _left(plan: Plan, outcomes: Mapping[str, Outcome], folder: Path) -> Sweep:
-    """The result, as table and picture."""
-    found = plan.result(outcomes, folder)
-    if not any(point.done for point in found.everything):
-        first = next(run.error for point in found.everything for run in point.outcomes)
-        raise TemperaError(f"none of {len(plan.runs)} runs has succeeded; the first says: {first}")
-    write_file(folder / "points.csv", csv_of(found.table).encode())
-    for suffix, content in picture(found).items():
-        write_file(folder / f"sweep.{suffix}", content)
-    return found
+def _run(plan: SweepPlan, runner: Runner) -> None:
+    """Make all runs that are not done."""
+    folder = runner.folder
+    records = {record.key: record for record in read_records(folder / _POINTS)}
+    todo = [run for run in plan.runs if run.record.key not in records or not records[run.record.key].done]
+    done, metric, lock = len(plan.runs) - len(todo), plan.template.metric, Lock()
+    points = len(plan.runs) // len(plan.seeds)
+    logger.info(
+        f"sweep: {len(plan.runs):,} runs, {points:,} points with {len(plan.seeds)} seeds each; {done:,} are done"
+    )
+    if others := len(records.keys() - {run.record.key for run in plan.runs}):
+        logger.info(f"{folder / _POINTS} keeps {others} runs of other points, which this sweep leaves out")
+    for record in records.values():
+        runner.know(record)
+    numbered = enumerate(todo)
 
+    with progress_bar("sweep", len(plan.runs), "run", done) as bar:
 
-def _run(plan: Plan, folder: Path, jobs: int) -> dict[str, Outcome]:
-    """Everything that has not been done."""
-    outcomes = {outcome.key: outcome for outcome in read_outcomes(folder / _POINTS)}
-    asked = {run.key for run in plan.runs}
-    done = {key for key, outcome in outcomes.items() if outcome.error is None and key in asked}
-    if others := len(outcomes.keys() - asked):
-        logger.info(f"{folder / _POINTS}: {others} runs of other points stay there and are left out")
-    cache = folder / _CACHE
-    shutil.rmtree(cache, ignore_errors=True)  # of a sweep that was killed
-    with progress_bar("sweep", len(plan.runs), "run", len(done)) as bar:
-        for reading, members in groupby(plan.runs, key=lambda run: plan.readings[run.key]):
-            together = list(members)
-            todo = [run for run in together if run.key not in done]
-            if not todo:
-                continue
-            task = prepare(plan.references[reading], cache / "data", folder / "vectors")
-            data = f"{digest(task.data.content()):016x}"
-            _refuse_other(folder, data, [outcomes[run.key] for run in together if run.key in done])
-            rows = next(iter(task.data.sampler(0, 1)))
-            attempts = [
-                partial(
-                    attempt,
-                    run.config,
-                    task,
-                    rows,
-                    plan.metric,
-                    cache / f"run-{place}",
-                    Outcome(run.over, run.start, run.seed, data, run.final),
-                )
-                for place, run in enumerate(todo)
-            ]
-            for place, outcome in parallel.outcomes(attempts, jobs):
-                outcomes[todo[place].key] = outcome
-                write_outcomes(folder / _POINTS, outcomes.values())
-                _tell(bar, outcome, plan.metric)
-            shutil.rmtree(cache)
-    return outcomes
+        def loop(worker: Worker) -> None:
+            for place, run in numbered:
+                record = runner.make(worker, run, f"{place:04}")
+                with lock:
+                    records[record.key] = record
+                    write_records(folder / _POINTS, records.values())
+                    bar.update()
+                    if record.value is not None:
+                        bar.set_postfix_str(f"{record.name}: {label(metric)} {number(record.value)}")
+                    else:
+                        logger.warning(f"failed: {record.name}: {record.error}")
 
-
-def _refuse_other(folder: Path, data: str, done: Sequence[Outcome]) -> None:
-    """Runs on other data cannot be compared."""
-    other = sum(outcome.data != data for outcome in done)
-    if other:
-        raise OutputError(
-            f"{folder / _POINTS}: {other} runs were made on other data than there are now, although the options are the "
-            "same; give another folder, or --overwrite"
-        )
-
-
-def _name(run: Outcome) -> str:
-    over = ", ".join(f"{field}={value}" for field, value in run.over.items()) or moving(run.start, run.final)
-    return f"{over}, seed {run.seed}"
-
-
-def _tell(bar: Any, outcome: Outcome, metric: str) -> None:
-    bar.update()
-    if outcome.error is None:
-        bar.set_postfix_str(f"{_name(outcome)}: {label(metric)} {number(outcome.metrics[metric])}")
-    else:
-        logger.warning(f"failed: {_name(outcome)}: {outcome.error}")
+        runner.all(loop)

@@ -114,14 +114,10 @@ def rising(values: Floats, weight: Floats) -> tuple[NDArray[np.int64], Floats]:
     >>> [part.tolist() for part in rising(np.array([1.0, 3.0, 2.0, 4.0]), np.ones(4))]
     [[0, 1, 3], [1.0, 2.5, 4.0]]
     """
-    blocks: list[tuple[int, float, float]] = []  # start, weight, sum
-    for i, (value, mass) in enumerate(zip(values.tolist(), weight.tolist(), strict=True)):
-        start, total = i, value * mass
-        while blocks and blocks[-1][2] * mass >= total * blocks[-1][1]:
-            start, before, more = blocks.pop()
-            mass, total = mass + before, total + more
-        blocks.append((start, mass, total))
-    return np.array([start for start, _, _ in blocks]), np.array([total / mass for _, mass, total in blocks])
+    from scipy.optimize import isotonic_regression  # takes a second, which other commands need not
+
+    fit = isotonic_regression(values, weights=weight)
+    return fit.blocks[:-1], fit.x[fit.blocks[:-1]]
 
 
 def _sigmoid(z: Floats) -> Floats:

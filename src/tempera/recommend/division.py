@@ -151,7 +151,13 @@ class LeaveLastOut:
             "leave_last_out trains on what other users did after the moment that is asked about: figures are higher "
             "than a user of the model will see; global_time does not look ahead"
         )
-        return Division(part, {"last": last - 1}, {"last": last}, {"users of fewer than 3 events": few}, (note,))
+        notes = [note]
+        if timeline.time is None and getattr(timeline.source, "position", None) is None:
+            notes.append(
+                "the interactions have no column of times, so that the order of their rows is taken for the order in which "
+                "they happened; if it is another, name the column with data.time=COLUMN or data.position=COLUMN"
+            )
+        return Division(part, {"last": last - 1}, {"last": last}, {"users of fewer than 3 events": few}, tuple(notes))
 
 
 def _boundary(part: NDArray[np.uint8], offsets: Events, least: int) -> Events:

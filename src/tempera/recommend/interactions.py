@@ -55,6 +55,7 @@ class Interactions:
         items: the same of the items.
         min_rating: rows of a lower rating are left out, and counted.
         missing_time: what to do with a row that has no time: drop counts them.
+        repeated: what to do with a row of the same user, item, time and position as one before: drop counts them.
         split: which events train, and which are asked.
         strict_time: histories leave out the events of the target's own time; without, they hold whatever stands before
             it, as published figures do.
@@ -72,6 +73,7 @@ class Interactions:
     items: str | None = None
     min_rating: float | None = None
     missing_time: Literal["refuse", "drop"] = "refuse"
+    repeated: Literal["drop", "keep"] = "drop"
     split: Divide = field(default_factory=GlobalTime)
     strict_time: bool = False
 
@@ -164,7 +166,10 @@ def _timeline(
     events = gathered(tables, f"{where}: the files hold one column in several ways", folder, "events")
     columns = TABLE.options(so_far.columns)
     _refuse_unusable(events, columns, dropped, where)
-    timeline = timeline_of(events, folder, source=replace(options, **columns), strict_time=options.strict_time)
+    about = {"source": replace(options, **columns), "strict_time": options.strict_time}
+    timeline = timeline_of(events, folder, options.repeated == "drop", **about)
+    if len(timeline) < len(events):
+        dropped["repeated interactions"] = len(events) - len(timeline)
     if folder is not None:
         for path in folder.glob("events.*.arrow"):
             path.unlink()

@@ -108,8 +108,8 @@ class Timeline:
         return begin, stop
 
 
-def timeline_of(events: pa.Table, folder: Path | None = None, **about: Any) -> Timeline:
-    """A timeline from columns user, item and, where there are any, time, position and weight.
+def timeline_of(events: pa.Table, folder: Path | None = None, drop_repeats: bool = False, **about: Any) -> Timeline:
+    """Return a timeline from columns user, item and, where there are any, time, position and weight.
 
     Rows go to their user by counting, some at a time, then into order user by user: memory beyond the result is that of
     the users' and items' numbers and of some rows.
@@ -117,6 +117,7 @@ def timeline_of(events: pa.Table, folder: Path | None = None, **about: Any) -> T
     Args:
         events: rows in any order, without nulls; it may be memory-mapped.
         folder: where the arrays are written, to be mapped; None keeps them in memory.
+        drop_repeats: whether a row of the same user, item, time and position as one before is left out.
         about: further fields of the timeline.
     """
     user_ids, users = numbered(events["user"])
@@ -131,6 +132,9 @@ def timeline_of(events: pa.Table, folder: Path | None = None, **about: Any) -> T
             parts[name] = map(_numbers, _chunks(events[name]))
     columns: dict[str, Any] = {name: _by_user(users, offsets, values, name, folder) for name, values in parts.items()}
     _order(offsets, columns)
+    if drop_repeats and "time" in columns and (repeats := _repeats(offsets, columns)).any():
+        offsets = np.concatenate([[0], np.cumsum(~repeats)])[offsets]
+        columns = {name: _compacted(values, ~repeats) for name, values in columns.items()}
     columns.pop("position", None)
     return Timeline(user_ids, item_ids, offsets, **columns, **about)
 
@@ -198,6 +202,26 @@ def _order(offsets: Events, columns: dict[str, NDArray[Any]]) -> None:
         if not np.array_equal(order, np.arange(len(order))):
             for values in columns.values():
                 values[span] = values[span][order]
+
+
+def _repeats(offsets: Events, columns: dict[str, NDArray[Any]]) -> NDArray[np.bool_]:
+    """Return which events have the user, item, time and position of one before, [e]."""
+    repeats = np.zeros(int(offsets[-1]), bool)
+    for first, last in _runs(offsets):
+        span = slice(int(offsets[first]), int(offsets[last]))
+        user = np.repeat(np.arange(first, last), np.diff(offsets[first : last + 1]))
+        keys = [user, *(columns[name][span] for name in ("item", "time", "position") if name in columns)]
+        order = np.lexsort(keys)
+        same = np.logical_and.reduce([key[order[1:]] == key[order[:-1]] for key in keys])
+        repeats[span][order[1:][same]] = True
+    return repeats
+
+
+def _compacted(values: NDArray[Any], left: NDArray[np.bool_]) -> NDArray[Any]:
+    """Return some values at the beginning of their own array, which may be a mapped file."""
+    out = values[: int(left.sum())]
+    out[:] = values[left]
+    return out
 
 
 def _runs(offsets: Events) -> Iterable[tuple[int, int]]:

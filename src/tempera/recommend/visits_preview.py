@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,16 +18,17 @@ def visits_summary(visits: Visits, events: torch.Tensor, titles: Sequence[str], 
     """Describe the training events; rows and negatives are those of one batch.
 
     A history is as long as what stands before an event, up to `last`; an item has as many events as it is trained on;
-    negatives of a row are the items of the batch that its user is not known to have taken.
+    negatives of a row are the items of the batch beside its own, or, where the objective asks for known positives, those that
+    its user is not known to have taken.
 
     Args:
         events: of the batch, [b].
         titles: what items are called.
         last: events that histories are read back to.
     """
-    train, count, batch = np.flatnonzero(visits.train), visits.counts, replace(visits, knowing=True).batch(events)
+    train, count, batch = np.flatnonzero(visits.train), visits.counts, visits.batch(events)
     begin, stop = visits.timeline.histories(train)
-    assert batch.known is not None
+    own = torch.ones(len(events), dtype=torch.int64) if batch.known is None else batch.known.lengths
     present = len(batch.doc) + (0 if batch.sampled is None else len(batch.sampled))
     shown = events[np.linspace(0, len(events) - 1, SHOWN).astype(int)].tolist()
     users = len(np.unique(visits.timeline.user_of(train)))
@@ -40,7 +40,7 @@ def visits_summary(visits: Visits, events: torch.Tensor, titles: Sequence[str], 
             "item": quantiles(count[count > 0]),
         },
         "repeated": {"user": 1 - users / len(train), "item": 1 - int((count > 0).sum()) / len(train)},
-        "negatives": extent("negatives a row, in one batch", (present - batch.known.lengths).numpy()),
+        "negatives": extent("negatives a row, in one batch", (present - own).numpy()),
         "dropped": dict(visits.timeline.dropped),
     }
 

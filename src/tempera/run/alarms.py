@@ -1,4 +1,4 @@
-"""What a run is warned of although it goes on, and what a run that cannot go on says."""
+"""Alarms of a run that continues, and the messages of one that cannot."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ ALARM, LEFT_OUT = "alarm", "step left out"  # events of the log
 
 
 class Alarms:
-    """What the log of a run holds of faults; a run that goes on has those of before."""
+    """Write alarms and skipped steps to the log of a run; a resumed run has those from before in its log."""
 
     def __init__(self, log: JsonLines) -> None:
         self.log = log
 
     def ring(self, step: int, text: str | None) -> None:
-        """Say it and write it down; nothing is said of nothing."""
+        """Log an alarm and print it; do nothing if there is no text."""
         if text is not None:
             self.log.write(event=ALARM, step=step, text=text)
             logger.warning(f"alarm: {text}")
 
     def collapse(self, step: int, spread: Spread) -> None:
-        """After an evaluation, if all vectors have become alike."""
+        """Ring if an evaluation has found that all embeddings have become alike."""
         if spread.collapsed:
             self.ring(step, f"after step {step:,} the embeddings have collapsed: {spread.collapsed}")
 
     def regression(self, step: int, before: SystemScores, after: SystemScores) -> None:
-        """At the end, if training has made the model worse in nDCG@10, or else the first metric, and it is not chance."""
+        """Ring if the trained model is worse than the untrained one in the main metric, by more than chance."""
         metric = main_metric(after.per_query)
         found = bootstrap(after.per_query[metric], before.per_query[metric])
         if found.high < 0:
@@ -55,7 +55,7 @@ class Alarms:
             )
 
     def step(self, progress: Progress, data: Data, together: int) -> None:
-        """A step, or that it was left out: its fault and rows."""
+        """Log a step, or that it was skipped, with its fault and rows."""
         values = asdict(progress)
         fault = values.pop("fault")
         if progress.fault is None:
@@ -65,8 +65,8 @@ class Alarms:
         self.log.write(event=LEFT_OUT, step=progress.step, what=fault["what"], cause=fault["cause"], rows=rows)
         logger.warning(f"left out: {NotFinite(progress.fault, rows)}")
 
-    def told(self) -> dict[str, Any]:
-        """For metrics.json."""
+    def summary(self) -> dict[str, Any]:
+        """Return alarms and the number of skipped steps, for metrics.json."""
         records = self.log.records
         return {
             "alarms": [record["text"] for record in records if record["event"] == ALARM],
@@ -76,18 +76,18 @@ class Alarms:
 
 @contextmanager
 def explained(data: Data, together: int, kept: Checkpoints | None) -> Iterator[None]:
-    """Faults that end the block say which rows they come from, and which checkpoint is left."""
+    """Add to a fault that ends the block the rows that it comes from, and the checkpoint that is left."""
     try:
         yield
     except NotFinite as error:
         latest = None if kept is None else kept.latest
-        left = f"; {latest} is from before: train.skip_non_finite=1 goes on from it, and leaves such a step out"
+        left = f"; the last good checkpoint is {latest}: resume with train.skip_non_finite=1 to skip such a step"
         raise NotFinite(error.fault, named(error.fault, data, together), left if latest else "") from None
 
 
 @contextmanager
 def within_memory(kept: Checkpoints) -> Iterator[None]:
-    """Memory that has run out ends the block in one line: what to lower, and which checkpoint is left."""
+    """Turn an out-of-memory error in the block into one line: which options to lower, and which checkpoint is left."""
     try:
         yield
     except (MemoryError, RuntimeError, OSError) as error:  # of Python, numpy and Arrow; of torch; of a mapped file
@@ -102,7 +102,7 @@ def within_memory(kept: Checkpoints) -> Iterator[None]:
 
 
 def named(fault: Fault, data: Data, together: int) -> str:
-    """The rows of a fault as a user knows them, the first ones; of `together` batches a step."""
+    """Name the first rows of a fault as a user knows them; a step has `together` batches."""
     places = []
     for number, rows in enumerate(fault.rows, (fault.step - 1) * together):
         (batch,) = data.sampler(number, number + 1)

@@ -77,7 +77,7 @@ def calibrate(
 
 
 def _check(precision: Sequence[float], recall: Sequence[float], depth: int) -> None:
-    """Raise ConfigError for what is no share, or no depth."""
+    """Raise ConfigError for a precision or recall outside 0 to 1, or a depth below 1."""
     for name, targets in (("precision", precision), ("recall", recall)):
         for target in targets:
             if not 0 < target <= 1:

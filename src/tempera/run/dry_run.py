@@ -45,7 +45,7 @@ def rehearse(config: Path | None = None, overrides: Sequence[str] = ()) -> dict[
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """A rehearsal as lines of text."""
+    """Return a dry run as lines of text."""
     unit, shown = found["unit"], list[str]()
     for row in found["rows"]:
         shown.append(row["place"])

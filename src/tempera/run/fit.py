@@ -33,7 +33,7 @@ from .resume import Checkpoints, Interruption, Position, Weights, interruptible
 
 @dataclass(frozen=True)
 class Fitted:
-    """A run behind its last step, with the weights that it saves in its tower.
+    """Hold a run after its last step; its tower has the weights that are saved.
 
     Args:
         step: whose weights these are.
@@ -114,7 +114,7 @@ def _placed(prepared: Prepared) -> Any:
 
 
 class _Course:
-    """A run between two steps: what it has come to, and what is due."""
+    """Train a run step by step, and know what is due between two steps."""
 
     def __init__(
         self,

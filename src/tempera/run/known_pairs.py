@@ -1,4 +1,4 @@
-"""Pairs of which it is known whether they are relevant: labelled ones, or what a search shows where the answers are known.
+"""Pairs that are known to be relevant or not: labelled pairs, or search results for queries with known answers.
 
 Letters in shapes: q queries, c documents, r answers, n pairs.
 """
@@ -39,7 +39,7 @@ _ALL = float("-inf")  # as data.min_score: every pair is read
 
 @dataclass(frozen=True)
 class Known:
-    """Pairs with their similarity, and what there is to say of them."""
+    """Hold pairs with their similarity, and counts for the record."""
 
     pairs: Scored
     about: Mapping[str, Any]  # left_out; of hits of a search also depth, documents and found
@@ -47,7 +47,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Asked:
-    """Queries, what is searched, and which documents answer which query."""
+    """Hold queries, the documents to search, and which of them answer which query."""
 
     queries: pa.ChunkedArray  # [q] texts
     docs: Vectors  # [c, D]
@@ -55,7 +55,7 @@ class Asked:
     left_out: Mapping[str, int]
 
     def shown(self, model: Model, depth: int) -> Known:
-        """What a search shows to rank `depth`."""
+        """Search, and return the results to rank `depth` as pairs."""
         vectors = encode_all(model.query, self.queries, "queries")
         pairs = Scored.shown(vectors, self.docs, self.relevant, depth)
         found = int(pairs.relevant.sum()) / len(self.relevant.doc)
@@ -64,7 +64,7 @@ class Asked:
 
 
 def known(model: Model, path: Path | None, roles: Roles | None, depth: int, split: str) -> Known:
-    """Pairs of a table, hits of the queries of a table or a BEIR folder, or of those that a run has held out.
+    """Return labelled pairs of a table, or search results for the queries of a table, of a BEIR folder, or held out by a run.
 
     Raises:
         DataError: what cannot be read, or does not fit the model's corpus.
@@ -144,7 +144,7 @@ def _in_index(model: Model, pairs: Pairs) -> Asked | None:
 
 
 def _of_task(model: Model, task: Retrieval) -> Asked:
-    """Queries in a corpus of their own."""
+    """Return queries with a corpus of their own."""
     docs = encode_all(model.doc, task.corpus["text"], "documents")
     besides = ("queries", "documents", "judgements", "queries that are a document")
     return Asked(
@@ -153,7 +153,7 @@ def _of_task(model: Model, task: Retrieval) -> Asked:
 
 
 def _labelled(model: Model, pairs: Pairs, path: Path, roles: Roles, column: str) -> Known:
-    """Pairs with labels, or with grades of which `roles.min_score` is the least that is relevant."""
+    """Return pairs with labels, or with grades that are relevant from `roles.min_score` on."""
     least = 1.0 if roles.min_score is None else roles.min_score
     if roles.min_score is None:
         grades = _grades(path, column)
@@ -171,17 +171,17 @@ def _labelled(model: Model, pairs: Pairs, path: Path, roles: Roles, column: str)
 
 
 def _vectors(encode: Encode, pairs: Pairs, role: Text) -> Vectors:
-    """Of the text of each pair, or of the first one with its id, [n, D]."""
+    """Return the embedding of each pair's text, or of the first text with its id, [n, D]."""
     first, which = pairs.distinct(role)
     return encode_all(encode, pairs.table[role].take(pa.array(first)), f"{role}s")[which]
 
 
 def _grades(path: Path, column: str) -> NDArray[np.float64]:
-    """The distinct grades of a table; that they are numbers is known."""
+    """Return the distinct grades of a table, which are known to be numbers."""
     grades: NDArray[np.float64] = pc.unique(read_table(path)[column].cast(pa.float64())).to_numpy()
     return grades
 
 
 def _counted(reasons: Mapping[str, int]) -> dict[str, int]:
-    """Without what did not happen."""
+    """Return the counts that are not 0."""
     return {reason: count for reason, count in reasons.items() if count}

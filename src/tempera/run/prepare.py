@@ -24,7 +24,7 @@ CACHE = "cache"  # texts and tokens, mapped; removed with the last step
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run before its first step.
+    """Hold a run before its first step.
 
     Args:
         config: its section `data` says what reading has decided.

@@ -48,7 +48,7 @@ def publish(prepared: Prepared, fitted: Fitted, before: Assessment, after: Asses
         "difference": _differences(systems),
         "spread": {name: spread.summary() for name, spread in spreads.items()},
         **task.held_out.about(),
-        **alarms.told(),
+        **alarms.summary(),
         "evaluations_left_out": fitted.looks_left_out,
         **({"best": fitted.best} if fitted.best else {}),
         "data": task.showcase.facts().counts,

@@ -1,6 +1,6 @@
 """The checkpoints of a run, in OUTPUT.checkpoints/ beside the folder that it will leave.
 
-The same command again goes on from the latest one, and ends with the same bits as a run that was never stopped.
+The same command resumes from the latest one, and ends with the same bits as a run that was never stopped.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Weights = dict[str, Tensor]
 
 @dataclass
 class Position:
-    """Where a run stands, besides its state."""
+    """Hold where a run stands, apart from its state."""
 
     data: str  # digest of what is trained on, and of the towers before their training
     training: float = 0.0  # seconds
@@ -48,7 +48,7 @@ class Position:
 
 
 class Checkpoints:
-    """The folder of a run's checkpoints: step-000000120/ and so on, each whole or not there.
+    """Write and read a run's checkpoints, in folders step-000000120/ and so on; each is complete or absent.
 
     Args:
         folder: holds nothing else; made with the first checkpoint.
@@ -63,11 +63,11 @@ class Checkpoints:
 
     @property
     def latest(self) -> Path | None:
-        """The checkpoint to go on from."""
+        """The checkpoint to resume from; None if there is none."""
         return max(self.folder.glob("step-?????????"), default=None)
 
     def begin(self, anew: bool) -> None:
-        """Make ready to go on, or to start.
+        """Check that the run can be resumed, or clear the folder for a new one.
 
         Args:
             anew: forget what there is.
@@ -89,13 +89,13 @@ class Checkpoints:
             )
 
     def due(self, step: int) -> bool:
-        """Whether the state after `step` steps is to be kept."""
+        """Return True if a checkpoint is due after `step` steps."""
         return time.monotonic() - self.saved >= EVERY if self.steps is None else step % self.steps == 0
 
     def save(
         self, state: State, position: Position, log: Sequence[Mapping[str, Any]], best: Weights | None = None
     ) -> None:
-        """Keep a state, and the log up to it; older checkpoints go when this one is on disk. All processes call.
+        """Write a checkpoint with the log up to it, then remove older ones. All processes have to call.
 
         Raises:
             OutputError: a folder that cannot be written, or a full disk; earlier checkpoints stay.
@@ -115,11 +115,11 @@ class Checkpoints:
                 shutil.rmtree(old, ignore_errors=True)
         except OutputError as error:
             left = "from the beginning" if self.latest is None else f"from {self.latest}"
-            raise OutputError(f"{error}; the same command again goes on {left}") from None
+            raise OutputError(f"{error}; the same command resumes {left}") from None
         self.saved = time.monotonic()
 
     def load(self, state: State, data: str) -> tuple[Position, list[dict[str, Any]], Weights | None]:
-        """Take the latest state up again; return the run's position, its log and its best weights until then.
+        """Load the latest checkpoint into `state`; return the run's position, its log, and its best weights so far.
 
         Without a checkpoint, that is the beginning.
 
@@ -138,13 +138,13 @@ class Checkpoints:
         if position.data != data:
             raise DataError(
                 f"{folder} was trained on other data than there are now, although the options are the same; "
-                "--overwrite starts anew"
+                "start again with --overwrite"
             )
         state.load(folder)
         return position, log, best
 
     def forget(self) -> None:
-        """Remove them all."""
+        """Remove all checkpoints."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _about(self, folder: Path) -> dict[str, Any]:
@@ -156,11 +156,11 @@ class Checkpoints:
 
 
 def _damaged(folder: Path, error: Exception) -> DataError:
-    return DataError(f"{folder} is a damaged checkpoint: {error}; remove it, or start anew by --overwrite")
+    return DataError(f"{folder} is a damaged checkpoint: {error}; remove it, or start again with --overwrite")
 
 
 def _lasting(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as JSON has them, without those that may change from one start to the next."""
+    """Return the options as JSON has them, without those that may change when a run is resumed."""
     known: dict[str, Any] = parsed(json.dumps(config, default=str))
     told = ("save_steps", "save_total_limit", "skip_non_finite", "report_to")
     fitted = ("cache", "cache_memory", "micro_batch_tokens", "fsdp")  # to what memory there is: equal up to rounding
@@ -170,7 +170,7 @@ def _lasting(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _difference(before: Any, now: Any, path: str = "") -> str:
-    """The first option that is not the same."""
+    """Name the first option that differs."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in [*now, *before]:
             if before.get(key) != now.get(key):
@@ -183,14 +183,14 @@ def _difference(before: Any, now: Any, path: str = "") -> str:
 
 @dataclass
 class Interruption:
-    """A signal that has asked the run to end."""
+    """Hold the signal that has asked the run to stop; 0 is none."""
 
     number: int = 0
 
 
 @contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Ctrl-C, SIGTERM and SIGHUP are noted, once, and answered as before when the block has ended; a second one at once.
+    """Note Ctrl-C, SIGTERM and SIGHUP, and handle them as before when the block has ended; a second signal is handled at once.
 
     Other threads than the main one are not asked by signals.
     """
@@ -204,7 +204,7 @@ def interruptible() -> Iterator[Interruption]:
         if asked.number:
             signal.raise_signal(number)
         asked.number = number
-        logger.info(f"{signal.Signals(number).name}: ends with this step; again to end at once")
+        logger.info(f"{signal.Signals(number).name}: stopping after this step; repeat the signal to stop at once")
 
     numbers = [
         number

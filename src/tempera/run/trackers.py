@@ -31,7 +31,7 @@ _KINDS = {"step": "train", "evaluation": "eval"}
 
 @dataclass
 class Told:
-    """What trackers know of a run: a run that goes on tells them the rest."""
+    """Hold what trackers have received of a run; a resumed run sends the rest."""
 
     run: str  # its name there, with the time of its start
     ids: dict[str, str] = field(default_factory=dict)  # that trackers have given it
@@ -83,7 +83,7 @@ TRACKERS: dict[str, Callable[[Path, Told], GeneralTracker]] = {
 
 @contextmanager
 def tracked(names: Sequence[str], output: Path, config: Mapping[str, Any], goes_on: bool) -> Iterator[Tell]:
-    """What passes a record of the log on to the trackers, as long as the block lasts.
+    """Start trackers for the block; yield a function that sends them a record of the log.
 
     A record without a step, and one that they were told before the run was interrupted, is not passed on. A tracker that
     fails on the way is left out from then on, with a message; the run and its log.jsonl go on.
@@ -114,7 +114,7 @@ def tracked(names: Sequence[str], output: Path, config: Mapping[str, Any], goes_
 
 
 class _Trackers:
-    """Those of one run."""
+    """Run the trackers of one run."""
 
     def __init__(self, folder: Path, told: Told | None, name: str) -> None:
         self.folder, self.new = folder, told is None
@@ -137,7 +137,7 @@ class _Trackers:
         self.write()
 
     def __call__(self, record: Mapping[str, Any]) -> None:
-        """Tell all of a record, unless it has no step or they know it."""
+        """Send a record to all trackers, unless it has no step or they have received it."""
         event, step = record["event"], record.get("step")
         if step is None or step <= self.told.last.get(event, -1):
             return
@@ -165,7 +165,7 @@ class _Trackers:
 
 
 def _read(path: Path) -> Told | None:
-    """What trackers were told; None where nothing readable says so, and the run is new to them."""
+    """Read what trackers have received; None if no readable file says so, and the run is new to them."""
     with suppress(OSError, ValueError, TypeError):
         return Told(**read_json(path))
     return None
@@ -176,7 +176,7 @@ def _line(error: Exception) -> str:
 
 
 def numbers(record: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a record by names that every tracker takes.
+    """Return the numbers of a record, under names that every tracker accepts.
 
     >>> numbers({"event": "evaluation", "step": 5, "metrics": {"ndcg@10": 0.5}})
     {'eval/ndcg_10': 0.5}

@@ -80,7 +80,7 @@ def verify(config: Mapping[str, Any] | str | Path | None = None, overrides: Sequ
 
 @dataclass(frozen=True)
 class Case:
-    """The towers and the objective of a configuration, and some of its data."""
+    """Hold the towers and the objective of a configuration, and some of its data."""
 
     tower: Any
     objective: Any
@@ -202,7 +202,7 @@ def _resumed(case: Case) -> Iterator[Proof]:
 
 
 def _trained(case: Case, steps: range, folder: Path | None) -> dict[str, Tensor]:
-    """The weights after some steps; they begin from `folder` if they do not begin at 0, and end in it otherwise."""
+    """Return the weights after some steps; steps from 0 on write a checkpoint into `folder`, and later ones resume from it."""
     state = loop.begin(*case.fresh(), case.options)
     if folder is not None and steps.start:
         state.load(folder)

@@ -66,15 +66,16 @@ class PairReader(Reader):
 
     def __init__(self, block: Block, roles: Roles, columns: Columns, dropped: Counter[str]) -> None:
         super().__init__(block, columns, dropped)
-        self.roles = roles
+        self.roles, self.remedy = roles, ""
 
     def read(self) -> pa.Table:
         """Return the pairs that are kept, each row's one after the other."""
+        self.remedy = ": data.missing_text=drop leaves such rows out"
         self.leave_out_below("score", self.roles.min_score)
         query = self.side("query", "query_id", self.roles.query_prompt)
         doc = self.side("doc", "doc_id", self.roles.doc_prompt, "positive_scores")
-        self.refuse("query", self.per_row(query) == 0, "has no text")
-        self.refuse("doc", self.per_row(doc) == 0, "has no text")
+        for role, side in (("query", query), ("doc", doc)):
+            self.refuse_blank(role, self.per_row(side) == 0, np.arange(len(self.keep)))
         self.refuse("query", self.per_row(query) > 1, "has several texts; expected one")
         doc = doc[self.keep[doc.rows]]
         doc = doc[self.not_itself(query, doc)]
@@ -92,6 +93,12 @@ class PairReader(Reader):
         if "negatives" in self.columns:
             pairs |= {name: lists.take(rows) for name, lists in self.lists(self.negatives(query, doc)).items()}
         return pa.table(pairs)
+
+    def refuse_blank(self, role: str, blank: Mask, rows: Rows, name: str | None = None) -> None:
+        """Refuse texts that are missing or blank, [k], or leave their rows out."""
+        if self.roles.missing_text == "drop":
+            self.leave_out("rows without a text", np.bincount(rows[blank], minlength=len(self.keep)) > 0)
+        self.refuse(role, blank, f"has no text{self.remedy}", rows, name)
 
     def per_row(self, side: RoleTexts) -> Rows:
         """Count the texts of each row, [r]."""
@@ -153,7 +160,7 @@ class PairReader(Reader):
             there = values.is_valid()
             values, rows = values.filter(there), rows[there.to_numpy(zero_copy_only=False)]
         blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(values), ""), True).to_numpy(zero_copy_only=False)
-        self.refuse(role, blank, "has no text", rows, name)
+        self.refuse_blank(role, blank, rows, name)
         return values.cast(pa.large_string()).fill_null(""), rows, ids
 
     def flat(self, role: str, rows: Rows) -> pa.Array:

@@ -14,8 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..io.columns import ColumnsSoFar, RoleTable
-from ..io.ids import given_ids
+from ..io.columns import Columns, ColumnsSoFar, RoleTable
+from ..io.ids import content_ids, given_ids
 from ..io.streams import stream
 from ..io.tables import Block, blocks, read_table
 from .beir import Beir, read_beir
@@ -149,8 +149,21 @@ def _pairs(read: Iterator[Block], roles: PairsFile | Given, folder: Path | None)
         where = roles.path if isinstance(roles, PairsFile) else "data"
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
         raise DataError(f"{where}: no row is left: {reasons}")
-    options = TABLE.options(so_far.columns)
-    return _asked(replace(pairs, dropped={**dropped, **pairs.dropped}, source=replace(roles, **options)))
+    dropped.update(pairs.dropped)
+    dropped.update(_hidden_texts(pairs, so_far.columns))
+    return _asked(replace(pairs, dropped=dict(dropped), source=replace(roles, **TABLE.options(so_far.columns))))
+
+
+def _hidden_texts(pairs: Pairs, columns: Columns) -> dict[str, int]:
+    """Count the texts whose id another text had before: of each id, only the first text is read."""
+    counts: dict[str, int] = {}
+    for role, of_role in (("query", "query_id"), ("doc", "doc_id")):
+        if of_role in columns:
+            content = np.concatenate([content_ids(chunk) for chunk in pairs.table[role].chunks])
+            first, which = pairs.distinct(role)  # type: ignore[arg-type]
+            hidden = len(np.unique(content[content != content[first[which]]]))
+            counts |= {f"texts whose {of_role} another text has": hidden} if hidden else {}
+    return counts
 
 
 def _asked(pairs: Pairs) -> tuple[Pairs, NDArray[np.bool_]]:

@@ -1,27 +1,29 @@
-"""The picture of a tuning: how it went, which settings reached what, and which options mattered."""
+"""The picture of a tuning: its trials in turn, their settings and scores, and the importance of the options."""
 
 from __future__ import annotations
 
-import io
 import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..artifacts.pictures import canvas, label, number, svg_of
+from ..artifacts.pictures import BLUE, GREY, LINES, canvas, label, number, saved
+from .figures import shown
+from .record import Record
 from .space import Choices, Field
-from .trials import Trial, Tuning, ranked, shown
+from .trials import Tuning, ranked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_BLUE, _GREY, _RED, _INK, _RULE = "#1d5fd1", "#a3adba", "#be3455", "#334155", "#94a3b8"
+_RED, _INK, _RULE = LINES[1], "#334155", "#94a3b8"
 _LOW, _HIGH = (0xDB, 0xE3, 0xEC), (0x1D, 0x5F, 0xD1)  # of the worst line, and of the best
+_BESIDE: Any = {"textcoords": "offset points", "va": "center", "fontsize": 7.5}
 _ABSENT = -0.12  # where lines go whose setting has no such option
 
 
 def picture(tuning: Tuning) -> dict[str, bytes]:
-    """SVG and PNG of a tuning, by the ends of their names."""
+    """Return SVG and PNG of a tuning, by the ends of their names."""
     fields = tuning.space.all
     width = max(6.6, 1.5 * (len(fields) + 1))
     bars = 0.5 + 0.28 * len(tuning.importance)
@@ -32,31 +34,24 @@ def picture(tuning: Tuning) -> dict[str, bytes]:
         _parallel(panels[1], tuning, fields)
         if tuning.importance:
             _importance(panels[2], tuning)
-        svg, png = svg_of(figure).encode(), io.BytesIO()
-        figure.set_layout_engine("none")  # the places that are found stay, which halves the time
-        figure.savefig(png, format="png", dpi=150)
-    return {"svg": svg, "png": png.getvalue()}
+        return saved(figure)
 
 
 def _history(axes: Axes, tuning: Tuning) -> None:
-    """Each trial in turn, and the best so far."""
+    """Draw each trial in turn, and the best so far."""
     order = {trial.number: i for i, trial in enumerate(tuning.trials, 1)}
     done = [trial for trial in tuning.trials if trial.done]
     best = np.maximum.accumulate([trial.value or 0.0 for trial in done])
-    axes.step([order[t.number] for t in done], best, where="post", color=_BLUE, linewidth=1.5, label="best so far")
-    looks: dict[str, dict[str, Any]] = {
-        "finished": {"marker": "o", "color": _BLUE},
-        "pruned": {"marker": "x", "color": _GREY},
-    }
-    for state, look in looks.items():
-        there = {order[t.number]: t.value for t in tuning.trials if t.state == state and t.value is not None}
-        if there:
-            axes.plot(list(there), list(there.values()), linestyle="", markersize=4, label=state, **look)
+    axes.step([order[t.number] for t in done], best, where="post", color=BLUE, linewidth=1.5, label="best so far")
+    for state, mark, color in (("finished", "o", BLUE), ("pruned", "x", GREY)):
+        values = {order[t.number]: t.value for t in tuning.trials if t.state == state and t.value is not None}
+        if values:
+            axes.plot(list(values), list(values.values()), mark, color=color, markersize=4, label=state)
+    name = f"failed ({tuning.count('failed')})"
     for trial in tuning.trials:
         if trial.state == "failed":
-            axes.axvline(order[trial.number], color=_RED, linewidth=1, linestyle=":")
-    if failed := tuning.count("failed"):
-        axes.plot([], [], ":", color=_RED, linewidth=1, label=f"failed ({failed})")
+            axes.axvline(order[trial.number], color=_RED, linewidth=1, linestyle=":", label=name)
+            name = ""  # once in the legend
     axes.locator_params(axis="x", integer=True)
     axes.set_xlabel("trial")
     axes.set_title(label(tuning.metric))
@@ -64,7 +59,7 @@ def _history(axes: Axes, tuning: Tuning) -> None:
 
 
 def _parallel(axes: Axes, tuning: Tuning, fields: list[Field]) -> None:
-    """A line a trial, through its value of every option, to what it reached; the better, the bluer."""
+    """Draw a line for each trial, through its values, to its score; the better, the bluer."""
     done = ranked(tuning.trials)[::-1]
     values = [trial.value or 0.0 for trial in done]
     low, high = min(values), max(values)
@@ -74,17 +69,13 @@ def _parallel(axes: Axes, tuning: Tuning, fields: list[Field]) -> None:
     for rank, (trial, value) in enumerate(zip(done, values, strict=True)):
         share = rank / max(1, len(done) - 1)
         y = [_height(field, trial) for field in fields] + [(value - low) / scale]
-        last = trial is done[-1]
-        axes.plot(
-            x, y, color=_mixed(share), linewidth=2.2 if last else 1.0, alpha=1.0 if last else 0.8, zorder=2 + share
-        )
+        width, alpha = (2.2, 1.0) if trial is done[-1] else (1.0, 0.8)
+        axes.plot(x, y, color=_mixed(share), linewidth=width, alpha=alpha, zorder=2 + share)
     for i, field in enumerate(fields):
         _scale(axes, i, field)
     axes.axvline(len(fields), color=_RULE, linewidth=0.8, zorder=1)
     for height, value in ((0.0, low), (1.0, high)):
-        axes.annotate(
-            number(value), (len(fields), height), (5, 0), textcoords="offset points", va="center", fontsize=7.5
-        )
+        axes.annotate(number(value), (len(fields), height), (5, 0), **_BESIDE)
     axes.set_xticks(x, [*(_wrapped(field.name) for field in fields), label(tuning.metric)], color=_INK)
     axes.set_yticks([])
     axes.set_xlim(-0.15, len(fields) + 0.35)
@@ -97,7 +88,7 @@ def _parallel(axes: Axes, tuning: Tuning, fields: list[Field]) -> None:
 
 
 def _scale(axes: Axes, i: int, field: Field) -> None:
-    """What stands where on an option's axis."""
+    """Write values at an option's axis."""
     axes.axvline(i, color=_RULE, linewidth=0.8, zorder=1)
     domain = field.domain
     if isinstance(domain, Choices):
@@ -106,12 +97,10 @@ def _scale(axes: Axes, i: int, field: Field) -> None:
         marks = [(0.0, f"{domain.low:g}"), (1.0, f"{domain.high:g}")]
     box = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
     for height, text in marks:
-        axes.annotate(
-            text, (i, height), (4, 0), textcoords="offset points", va="center", fontsize=7.5, bbox=box, zorder=4
-        )
+        axes.annotate(text, (i, height), (4, 0), **_BESIDE, bbox=box, zorder=4)
 
 
-def _height(field: Field, trial: Trial) -> float:
+def _height(field: Field, trial: Record) -> float:
     if field.name not in trial.params:
         return _ABSENT
     value, domain = trial.params[field.name], field.domain
@@ -127,18 +116,18 @@ def _share(domain: Choices, value: Any) -> float:
 
 
 def _mixed(share: float) -> tuple[float, ...]:
-    """A colour between that of the worst line and that of the best."""
+    """Return a colour between that of the worst line and that of the best."""
     return tuple(((1 - share) * a + share * b) / 255 for a, b in zip(_LOW, _HIGH))
 
 
 def _wrapped(name: str) -> str:
-    """In lines that are not wider than an axis."""
+    """Break a name into lines that are not wider than an axis."""
     return name.replace(".", ".\n").replace(" (", "\n(")
 
 
 def _importance(axes: Axes, tuning: Tuning) -> None:
     shares = sorted(tuning.importance.items(), key=lambda item: item[1])
-    bars = axes.barh([name for name, _ in shares], [share for _, share in shares], 0.7, color=_BLUE)
+    bars = axes.barh([name for name, _ in shares], [share for _, share in shares], 0.7, color=BLUE)
     axes.bar_label(bars, [f"{share:.0%}" for _, share in shares], padding=3, fontsize=8)
     axes.tick_params(axis="y", length=0)
     axes.grid(False, axis="y")

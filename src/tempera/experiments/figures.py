@@ -1,0 +1,72 @@
+"""The table of a sweep or a tuning: its columns, as text and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .noise import interval
+from .record import Record, finite
+
+CONFIDENCE = 0.95
+
+
+def figures(records: Sequence[Record], intervals: bool = False) -> dict[str, Any]:
+    """Return the columns that tell of finished runs of one setting: their means, and intervals of the metrics if wanted."""
+    columns: dict[str, Any] = {}
+    for name in dict.fromkeys(name for record in records for name in record.metrics):
+        difference = interval([record.metrics[name] for record in records], CONFIDENCE)
+        ends = {f"{name} low": difference.low, f"{name} high": difference.high} if intervals else {}
+        columns |= {name: difference.mean, **ends}
+    columns["temperature at the end"] = mean(record.temperature for record in records)
+    for name in dict.fromkeys(name for record in records for name in record.diagnosis if name != "temperature"):
+        columns[name] = mean(record.diagnosis.get(name) for record in records)
+    for name in dict.fromkeys(name for record in records for name in record.spread):
+        columns[f"held out {name}"] = mean(record.spread[name] for record in records)
+    return {
+        **columns,
+        "loss": mean(record.loss for record in records),
+        "gradient norm": mean(record.grad_norm for record in records),
+        "seconds": mean(record.seconds for record in records),
+    }
+
+
+def mean(values: Iterable[float | None]) -> float:
+    """Return the mean of the values that are there; nan if there are none."""
+    numbers = [value for value in values if value is not None and not math.isnan(value)]
+    return sum(numbers) / len(numbers) if numbers else math.nan
+
+
+def squared(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows that all have all columns: None where there is no number."""
+    columns = dict.fromkeys(name for row in rows for name in row)
+    return [{name: finite(row.get(name)) for name in columns} for row in rows]
+
+
+def csv_of(table: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return a table as CSV; an empty cell is no number."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(table[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table)
+    return text.getvalue().encode()
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> str:
+    """Return lines of cells as text, in columns."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(line, widths)).rstrip() for line in lines)
+
+
+def errors_of(records: Iterable[Record]) -> list[str]:
+    """Return a line that counts the failed runs and has the first error; none if no run failed."""
+    errors = [record.error for record in records if record.error is not None]
+    return [f"{len(errors)} failed: {errors[0]}"] if errors else []
+
+
+def shown(value: Any, digits: int = 4) -> str:
+    """Return a value as it stands in a table."""
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value).replace("'", "")

@@ -1,0 +1,138 @@
+"""The record of a run: the same for a sweep and a tuning."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import OutputError
+from ..io.atomic import write_file
+from ..io.documents import read_json_lines
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run: its setting, and its results. Of a run that failed, `error` says why, and there are no results.
+
+    Args:
+        params: the options that tell it from other runs, and their values.
+        seed: of weights and the order of the training rows.
+        start: first value of a temperature that is learned or scheduled beside the grid of a sweep; else None.
+        final: last value of a schedule; None is no schedule.
+        number: of a trial, in its study.
+        worker: machine and folder of the tuning that made it.
+        reading: hash of the options that data are read by.
+        data: hash of the data; equal texts are the same data.
+        error: message of a run that failed.
+        pruned: it was stopped on the way, because other trials were better.
+        value: the metric by which runs are compared; of a pruned run, at its last evaluation.
+        on_the_way: that metric at each evaluation on the way; None for one that the budget left out.
+        metrics: all metrics, on the queries that runs are chosen by.
+        per_query: the compared metric of each query.
+        temperature: at the end.
+        diagnosis: what the objective sees of the fixed batch, see `tempera.diagnose`.
+        spread: cosines of held-out pairs and of random pairs.
+        loss: mean of the last tenth of the steps.
+        grad_norm: mean of the last tenth of the steps, before clipping.
+        seconds: wall-clock time.
+        cautions: what the run warned of.
+    """
+
+    params: Mapping[str, Any]
+    seed: int = 0
+    start: float | None = None
+    final: float | None = None
+    number: int = 0
+    worker: str = ""
+    reading: str = ""
+    data: str = ""
+    error: str | None = None
+    pruned: bool = False
+    value: float | None = None
+    on_the_way: Sequence[float | None] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    per_query: Sequence[float] = ()
+    temperature: float | None = None
+    diagnosis: Mapping[str, float | None] = field(default_factory=dict)
+    spread: Mapping[str, float] = field(default_factory=dict)
+    loss: float | None = None
+    grad_norm: float | None = None
+    seconds: float | None = None
+    cautions: Sequence[str] = ()
+
+    @property
+    def state(self) -> str:
+        """One of finished, pruned and failed."""
+        return "failed" if self.error is not None else "pruned" if self.pruned else "finished"
+
+    @property
+    def done(self) -> bool:
+        """Tell if the run came to its end."""
+        return self.state == "finished"
+
+    @property
+    def point(self) -> str:
+        """A text that runs of one point of a sweep share."""
+        return json.dumps([self.params, self.start, self.final], sort_keys=True, default=str)
+
+    @property
+    def key(self) -> str:
+        """A text that tells runs of a sweep apart.
+
+        >>> Record({"objective.temperature": 0.1}, seed=3).key
+        '[{"objective.temperature": 0.1}, null, null] 3'
+        """
+        return f"{self.point} {self.seed}"
+
+    @property
+    def name(self) -> str:
+        """The setting, for people.
+
+        >>> Record({}, seed=3, start=0.2, final=0.02).name
+        'scheduled from 0.2 to 0.02, seed 3'
+        """
+        params = ", ".join(f"{field}={value}" for field, value in self.params.items())
+        return f"{params or moving(self.start, self.final)}, seed {self.seed}"
+
+    def json(self) -> str:
+        """Return one line of JSON; a number that is not finite is null."""
+        return json.dumps(finite(asdict(self)), allow_nan=False, default=str)
+
+
+def moving(start: float | None, final: float | None) -> str:
+    """Return the name of a point beside the grid.
+
+    >>> moving(0.1, None), moving(0.2, 0.02)
+    ('learned from 0.1', 'scheduled from 0.2 to 0.02')
+    """
+    return f"learned from {start:g}" if final is None else f"scheduled from {start:g} to {final:g}"
+
+
+def finite(value: Any) -> Any:
+    """Return a value for JSON: None in place of numbers that are not finite."""
+    if isinstance(value, Mapping):
+        return {name: finite(inner) for name, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_records(path: Path) -> list[Record]:
+    """Return the runs of an earlier sweep; none if there is no file.
+
+    Raises:
+        OutputError: the file was not written by a sweep.
+    """
+    if not path.is_file():
+        return []
+    try:
+        return [Record(**line) for line in read_json_lines(path)]
+    except (ValueError, TypeError):
+        raise OutputError(f"{path} was not written by a sweep; give another folder, or --overwrite") from None
+
+
+def write_records(path: Path, records: Iterable[Record]) -> None:
+    """Write one JSON object a line; a kill leaves the old file or the new one."""
+    write_file(path, "".join(f"{record.json()}\n" for record in records).encode())

@@ -1,0 +1,93 @@
+"""A configuration whose runs differ in some options: what sweeps and tunings have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from .. import config as configuration
+from ..build import Config, build
+from ..engine.devices import launched
+from ..errors import ConfigError
+from ..text.sources import Given
+from .record import Record
+from .space import as_yaml
+
+_QUERIES, _READ = (
+    ("data", "evaluation"),
+    ("data", "evaluation", "tower"),
+)  # sections that queries, and data, follow from
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run before it is made.
+
+    Args:
+        record: its setting, without results.
+        options: all of its options.
+        reference: options by which its data are read and the fixed batch is drawn; runs with equal ones share data.
+        queries: the options that its queries follow from; runs with equal ones are compared query by query.
+    """
+
+    record: Record
+    options: Mapping[str, Any]
+    reference: Mapping[str, Any]
+    queries: str
+
+
+@dataclass(frozen=True)
+class Template:
+    """The options that all runs have in common, and the metric by which runs are compared."""
+
+    given: Mapping[str, Any]
+    places: Mapping[str, str]
+    base: Config
+    metric: str
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any] | str | Path | None, overrides: Sequence[str], metric: str | None) -> Template:
+        """Check the options that all runs have in common.
+
+        Raises:
+            ConfigError: wrong options, a metric that is not measured, data without a file, or a launcher.
+        """
+        if launched():
+            raise ConfigError("sweeps and tunings start their processes themselves; start them without a launcher")
+        options = configuration.of(given, overrides)
+        base = build(options)
+        if isinstance(base.data, Given):
+            raise ConfigError("data.source: worker processes read the data themselves; give a file as data.path")
+        names = base.evaluation.metrics
+        if metric is not None and metric not in names:
+            raise ConfigError(f"--metric {metric} is not measured; evaluation.metrics has {', '.join(names)}")
+        return cls(options.values, options.places, base, metric or ("ndcg@10" if "ndcg@10" in names else names[0]))
+
+    def config(self, values: Mapping[str, Any], places: Mapping[str, str] | None = None) -> Config:
+        """Return the configuration with some options set; `places` tells where these were written."""
+        options = configuration.of(self.given, [f"{field}={as_yaml(value)}" for field, value in values.items()])
+        options.places.update({**self.places, **(places or {})})
+        config = build(options)
+        if self.metric not in config.evaluation.metrics:
+            raise ConfigError(f"evaluation.metrics: {self.metric} is missing, by which runs are compared")
+        return config
+
+    def run(self, config: Config, values: Mapping[str, Any], record: Record, batch: int) -> PlannedRun:
+        """Return a run of `config`, which has these values; the fixed batch has `batch` rows."""
+        read = {field: value for field, value in values.items() if field.split(".")[0] in _READ}
+        reference = self.config({**read, "train.batch_size": batch}).resolved
+        reading = xxhash.xxh3_64_hexdigest(_dumped(config, _READ).encode())
+        return PlannedRun(replace(record, reading=reading), config.resolved, reference, _dumped(config, _QUERIES))
+
+    def smallest_batch(self, settings: Iterable[Mapping[str, Any]]) -> int:
+        """Return the smallest batch size of these settings, of which the fixed batch is."""
+        size = self.base.train.batch_size
+        return min((values.get("train.batch_size", size) for values in settings), default=size)
+
+
+def _dumped(config: Config, sections: Sequence[str]) -> str:
+    return configuration.dump({name: config.resolved[name] for name in sections})
