@@ -31,7 +31,7 @@ from tempera.mining.guide import Guide
 from tempera.mining.hard_negatives import Mining, mine
 from tempera.ranking.metrics import DEFAULT_METRICS, Relevant
 from tempera.ranking.ranking import Ranking
-from tempera.text.mining_task import Task
+from tempera.text.mining_task import MiningTask
 
 NEGATIVES, DEPTH = 10, 101  # the peer's own depth for ten negatives with a margin
 
@@ -93,7 +93,7 @@ def variants(q: int, c: int, width: int) -> dict[str, Callable[[], Any]]:
         return [[row[f"negative_{i + 1}"] for i in range(NEGATIVES)] for row in mined]
 
     def ours_mine() -> list[list[str]]:
-        task = Task.of(asked, corpus[:q], corpus)
+        task = MiningTask.of(asked, corpus[:q], corpus)
         mined = mine(queries, docs, task.answers, Mining(NEGATIVES, depth=DEPTH), task.itself)
         return [[task.docs.texts[d] for d in row] for row in mined.positions.tolist()]
 

@@ -12,6 +12,7 @@ on the validation item, the one before the last. Each run is a process of its ow
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -207,6 +208,9 @@ def by_time(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"recipe": recipe, "parts": parts, "time": by_time}[(sys.argv[1:] or ["recipe"])[0]](
-        Path(os.environ["TEMPERA_DATA"])
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="?", choices=["recipe", "parts", "time"], default="recipe")
+    chosen = {"recipe": recipe, "parts": parts, "time": by_time}[parser.parse_args().what]
+    if "TEMPERA_DATA" not in os.environ:
+        parser.error("TEMPERA_DATA has to name the folder that holds movielens-100k/ and movielens-1m/")
+    chosen(Path(os.environ["TEMPERA_DATA"]))

@@ -2,7 +2,10 @@
 
 import importlib.util
 import inspect
+import json
+import random
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +13,12 @@ from types import ModuleType
 from urllib.parse import urlsplit
 
 import pytest
+import yaml
 
 import tempera
+from tempera.config import dump
+from tempera.recommend.division import GlobalTime
+from tempera.recommend.timeline import Timeline
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -24,6 +31,74 @@ def test_the_diagnosis_prints_what_the_page_says(capsys: pytest.CaptureFixture[s
     assert len(printed) == 3
     for line in printed:
         assert f"    {line}\n" in page
+
+
+PAGES = ("evaluation", "index", "migration", "recommenders", "temperature")
+SHORTER = {'"0.005:1:log:20"': '"0.05:0.1:log:2"', "seeds=3": "seeds=1"}  # a sweep of two runs instead of sixty
+
+
+@pytest.fixture(scope="module")
+def shared_folder(pairs_file: Path, tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the examples of the pages read, in small: runs, pairs, a BEIR folder, configurations."""
+    folder = tmp_path_factory.mktemp("pages")
+    for name in ("first", "second", "t0.02"):
+        shutil.copytree(tiny_run, folder / "runs" / name)
+    shutil.copy(pairs_file, folder / "pairs.jsonl")
+    words = [a + b for a in ("ka", "lo", "mi", "nu", "ra") for b in ("ban", "cel", "dor", "fin", "gar", "hol")]
+    rows = [{"query": f"how to {a} a {b}", "doc": f"first {a} and then the {b}"} for a in words for b in words]
+    (folder / "faq.csv").write_text("asked,reply\n" + "".join(f"{r['query']},{r['doc']}\n" for r in rows))
+    (faq,) = re.findall(r"```yaml\n(data: .*?)```", (DOCS / "index.md").read_text(encoding="utf-8"), re.S)
+    (folder / "faq.yaml").write_text(faq.replace("faq.csv", str(folder / "faq.csv")))
+    (folder / "config.yaml").write_text(dump(yaml.safe_load((tiny_run / "config.yaml").read_text())))
+    beir = folder / "data" / "scifact"
+    (beir / "qrels").mkdir(parents=True)
+    texts = {"corpus": [{"_id": str(i), "title": "", "text": r["doc"]} for i, r in enumerate(rows[:50])]}
+    texts["queries"] = [{"_id": str(i), "text": row["query"]} for i, row in enumerate(rows[:20])]
+    for name, lines in texts.items():
+        (beir / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    grades = "".join(f"{i}\t{i}\t1\n" for i in range(20))
+    (beir / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{grades}")
+    draw = random.Random(0)
+    events = [
+        {"user": u, "item": i, "time": t} for u in range(30, 60) for t, i in enumerate([50, 181, *draw.sample(range(50), 7)])
+    ]
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    tempera.train(
+        {
+            "data": {"source": "interactions", "path": str(folder / "events.jsonl")},
+            "tower": {"kind": "features", "dimensions": 8},
+            "train": {"batch_size": 32, "max_steps": 2},
+        },
+        output=folder / "runs" / "movielens",
+    )
+    return folder
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_examples_of_a_page_run(name: str, shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy as np
+
+    monkeypatch.chdir(shared_folder)
+    draw = np.random.default_rng(0)
+    users, steps = np.repeat(np.arange(30), 10), np.tile(np.arange(10), 30)
+    events = {"users": users, "items": draw.integers(0, 20, 300), "times": 1000 * steps + users}
+    asked = len(GlobalTime()(Timeline.of(*events.values())).test["rolling"])
+    vectors = {
+        name: draw.normal(size=(n, 4)).astype(np.float32)
+        for name, n in (("query_vectors", asked), ("item_vectors", 20))
+    }
+    around = {"tempera": tempera, **events, **vectors}
+    examples = re.findall(r"```python\n(.*?)```", (DOCS / f"{name}.md").read_text(encoding="utf-8"), re.S)
+    assert examples
+    for example in examples:
+        for long, short in SHORTER.items():
+            example = example.replace(long, short)
+        exec(compile(example, f"{name}.md", "exec"), around)
+
+
+def test_every_page_with_python_is_run() -> None:
+    pages = {page.stem for page in DOCS.glob("*.md") if "```python" in page.read_text(encoding="utf-8")}
+    assert pages == {*PAGES, "objective"}
 
 
 def test_every_preset_is_on_the_page() -> None:

@@ -44,7 +44,7 @@ def test_values_are_read_as_they_are_written(text: str, values: tuple[object, ..
         ("objective.temperature", "low:high:log"),
         ("=1,2", "low:high:log"),
         ("a.b=", "low:high:log"),
-        ("a.b=1:30", "low:high:log"),  # 90 in YAML
+        ("a.b=1:30", "low:high:log"),
         ("a.b=0.1:1:lg:5", "low:high:log"),
         ("a.b=[1,2", "low:high:log"),
         ("a.b=0:1:log:5", "low must be lower than high, and above 0"),

@@ -51,7 +51,7 @@ def test_ranges_without_an_end(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("1:30", "cannot read '1:30'; write low:high:log"),  # 90 in YAML
+        ("1:30", "cannot read '1:30'; write low:high:log"),
         ("0.1:1:lgo", "Did you mean log?"),
         ("0:1:log", "low must be lower than high, and above 0"),
         ("1:0.1:linear", "low must be lower than high"),

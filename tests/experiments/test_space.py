@@ -114,7 +114,7 @@ def test_what_a_study_tries_lies_in_the_space(space: Space) -> None:
     ("written", "says"),
     [
         ("objective.temperature: 3", "objective.temperature: cannot read 3; write low:high:log"),
-        ("objective.temperature: 1:30", "cannot read 90; write"),  # as YAML reads it
+        ("objective.temperature: 1:30", "cannot read '1:30'; write"),
         ("temperature: 0.1:1:log", "temperature: an option has a section"),
         ("objective.temperature: 0:1:log", "low must be lower than high, and above 0"),
         ("objective.temperature: 1:0.1:linear", "low must be lower than high"),

@@ -27,7 +27,7 @@ from tempera.text.embedder import Model
 from tempera.text.evaluate import evaluate, resolved, write_per_query
 from tempera.text.roles import Roles
 from tempera.text.sts import Agreement, pearson, ranks, spearman
-from tempera.text.tasks import Graded, Retrieval, read_task
+from tempera.text.tasks import Graded, RetrievalTask, read_task
 from tempera.towers.static import StaticTower
 from tempera.towers.tokenizer import train_tokenizer
 
@@ -72,7 +72,7 @@ def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def by_trec_eval(task: Retrieval, model: Model, folder: Path) -> dict[str, list[float]]:
+def by_trec_eval(task: RetrievalTask, model: Model, folder: Path) -> dict[str, list[float]]:
     """The same scores from the files themselves, ties being left to trec_eval."""
     ids = task.corpus["id"].to_pylist()
     scores = model.query(task.queries["text"].to_pylist()) @ model.doc(task.corpus["text"].to_pylist()).T
@@ -96,7 +96,7 @@ def by_trec_eval(task: Retrieval, model: Model, folder: Path) -> dict[str, list[
 
 def test_scores_are_those_of_trec_eval_with_many_ties(models: tuple[Path, Path], beir: Path) -> None:
     (finding,) = evaluate(models[0], beir, metrics=METRICS)
-    assert isinstance(finding.task, Retrieval)
+    assert isinstance(finding.task, RetrievalTask)
     system = finding.systems[str(models[0])]
     expected = by_trec_eval(finding.task, Model(str(models[0])), beir)
     assert set(system.per_query) == set(METRICS) == set(expected)
@@ -110,7 +110,7 @@ def test_pairs_are_a_task(models: tuple[Path, Path], tmp_path: Path) -> None:
     table = pa.table({"question": [row[0] for row in rows], "answer": [row[1] for row in rows]})
     parquet.write_table(table, tmp_path / "pairs.parquet")
     task = read_task(tmp_path / "pairs.parquet")
-    assert isinstance(task, Retrieval)
+    assert isinstance(task, RetrievalTask)
     texts, docs = task.queries["text"].to_pylist(), task.corpus["text"].to_pylist()
     assert sorted(texts) == ["apple", "berry", "fig"] and sorted(docs) == ["elder", "fig"]
     judged = {(texts[q], docs[d]) for q, d in zip(task.relevant.query, task.relevant.doc)}
@@ -125,7 +125,7 @@ def test_roles_of_columns(models: tuple[Path, Path], beir: Path, tmp_path: Path,
     parquet.write_table(pa.table(rows), given)
     assert isinstance(read_task(given), Graded)
     task = read_task(given, roles=Roles(query="sentence2", doc="sentence1", min_score=2, metadata=("year",)))
-    assert isinstance(task, Retrieval) and task.queries["text"].to_pylist() == ["fig"]
+    assert isinstance(task, RetrievalTask) and task.queries["text"].to_pylist() == ["fig"]
     assert task.counts["rows below min_score"] == 1 and task.counts["judgements"] == 1
     with pytest.raises(ConfigError, match=r"leave out the options data\.ROLE"):
         read_task(beir, roles=Roles())
@@ -140,7 +140,7 @@ def test_roles_of_columns(models: tuple[Path, Path], beir: Path, tmp_path: Path,
 def test_a_query_is_left_out_of_its_own_ranking_unless_it_is_right(models: tuple[Path, Path]) -> None:
     queries = pa.table({"id": ["1", "2"], "text": ["apple", "berry"]})
     corpus = pa.table({"id": ["b", "a", "c"], "text": ["apple", "fig", "berry"]})
-    task = Retrieval.of("t", queries, corpus, Relevant.of([[1], [2]]), {})
+    task = RetrievalTask.of("t", queries, corpus, Relevant.of([[1], [2]]), {})
     assert task.corpus["id"].to_pylist() == ["c", "b", "a"] and task.own.tolist() == [1, -1]
     assert task.counts["queries that are a document"] == 1
     for excluded in (False, True):

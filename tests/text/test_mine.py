@@ -15,7 +15,7 @@ from tempera.io.ids import content_id
 from tempera.mining.hard_negatives import Mining
 from tempera.text import mine as files
 from tempera.text.mine import mine
-from tempera.text.mining_task import Task
+from tempera.text.mining_task import MiningTask
 from tempera.text.sources import Given
 from tempera.towers.saved import load
 
@@ -33,7 +33,7 @@ def pairs() -> tuple[list[str], list[str]]:
 def test_rows_hold_what_the_model_says(tiny_run: Path, tmp_path: Path, pairs: tuple[list[str], list[str]]) -> None:
     model, output = tiny_run / "model", tmp_path / "mined.parquet"
     corpus = [pairs[0][5], "hos hos", pairs[1][2] + " "]
-    report = mine(model, Task.of(*pairs, corpus), output, Mining(4, 1, 30, relative_margin=0.01))
+    report = mine(model, MiningTask.of(*pairs, corpus), output, Mining(4, 1, 30, relative_margin=0.01))
     rows = parquet.read_table(output).to_pylist()
     read = load(model)
     answers: dict[str, set[str]] = {}
@@ -67,7 +67,7 @@ def test_a_stopped_run_goes_on(
 ) -> None:
     for name in ("text.mine", "mining.hard_negatives"):
         monkeypatch.setattr(f"tempera.{name}.BLOCK", 7)
-    task, options, model = Task.of(*pairs), Mining(3, relative_margin=0.0), tiny_run / "model"
+    task, options, model = MiningTask.of(*pairs), Mining(3, relative_margin=0.0), tiny_run / "model"
     whole = mine(model, task, tmp_path / "whole.parquet", options)
     new_file, made = files.new_file, list[str]()
 
@@ -137,9 +137,9 @@ def test_documents_of_one_given_id_are_one(tmp_path: Path) -> None:
     file = tmp_path / "pairs.jsonl"
     for more in ({}, {"year": 1}):
         file.write_text("".join(json.dumps(dict(zip(names, row)) | more) + "\n" for row in rows))
-        task = Task.read(file, Given(metadata=("*",)))
+        task = MiningTask.read(file, Given(metadata=("*",)))
         assert task.docs.texts == ["x", "y"] and [side.tolist() for side in task.answers] == [[0, 1, 2], [0, 0, 1]]
-    by_content = Task.read(file, Given(metadata=("*", "document_id")))
+    by_content = MiningTask.read(file, Given(metadata=("*", "document_id")))
     assert by_content.docs.texts == ["x", "x, again", "y"]
 
 
@@ -151,7 +151,7 @@ def test_a_beir_folder(tempera: Any, tiny_run: Path, tmp_path: Path) -> None:
     for name, rows in (("corpus", docs), ("queries", queries)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "qrels" / "train.tsv").write_text("q0\td0\t1\nq0\td1\t2\nq0\td2\t0\nq1\td1\t1\nq3\td9\t0\n")
-    task = Task.read(folder)
+    task = MiningTask.read(folder)
     texts = [f"{row['title']} {row['text']}" for row in docs]
     assert task.queries.texts == ["ka 0", "ban 1"] and sorted(task.docs.texts) == sorted(texts)
     asked, right = task.answers
@@ -184,7 +184,7 @@ def test_a_beir_folder(tempera: Any, tiny_run: Path, tmp_path: Path) -> None:
         assert {*row["negatives"]} < {*texts} - {*row["positives"]}
     assert "leave out the options data.ROLE" in tempera(*command, "data.query=text", "--overwrite").err
     assert "no such file" in tempera(*command, "--split", "dev", "--overwrite").err
-    assert Task.read(folder, corpus=folder).docs.texts == task.docs.texts
+    assert MiningTask.read(folder, corpus=folder).docs.texts == task.docs.texts
 
 
 def test_a_corpus_needs_no_queries(tmp_path: Path) -> None:
@@ -192,11 +192,11 @@ def test_a_corpus_needs_no_queries(tmp_path: Path) -> None:
     pairs.write_text('{"query": "a", "doc": "x"}\n')
     for name, value in (("text", "y"), ("passage", "y"), ("positives", ["y", "x"])):
         corpus.write_text(json.dumps({"id": 1, name: value}) + "\n")
-        assert Task.read(pairs, corpus=corpus).docs.texts == ["x", "y"]
+        assert MiningTask.read(pairs, corpus=corpus).docs.texts == ["x", "y"]
     for row, says in (({"id": "1"}, "no column that is usual for a doc"), ({"text": "y", "doc": "z"}, "2 columns")):
         corpus.write_text(json.dumps(row))
         with pytest.raises(DataError, match=says):
-            Task.read(pairs, corpus=corpus)
+            MiningTask.read(pairs, corpus=corpus)
     corpus.write_text('{"text": "y"}\n{"text": " "}\n')
     with pytest.raises(DataError, match=r"corpus\.jsonl, row 2: column 'text' has no text"):
-        Task.read(pairs, corpus=corpus)
+        MiningTask.read(pairs, corpus=corpus)

@@ -57,7 +57,7 @@ def test_a_text_that_is_too_frequent_limits_the_epoch() -> None:
 
 
 def test_rows_that_share_too_much_cannot_be_a_batch() -> None:
-    with pytest.raises(ConfigError, match=r"^train\.batch_size is 3, and no so many of the 10 rows share no text"):
+    with pytest.raises(ConfigError, match=r"^train\.batch_size is 3, but too many of the 10 rows share a text"):
         NoDuplicates(Ragged.of([[i, 100 + i % 2] for i in range(10)]), 3, 0)
 
 

@@ -75,9 +75,9 @@ def parse(text: str) -> Range | tuple[Any, ...]:
     if match := _RANGE.fullmatch(text.strip()):
         return _range(text, *match.groups())
     values: Any = None
-    if ":" not in text or any(sign in text for sign in "{['\""):  # YAML would read 1:30 as 90
+    if ":" not in text or any(sign in text for sign in "{['\""):  # 1:30 is a range without its kind
         try:
-            values = configuration.load(None, [f"values=[{text}]"]).values["values"]
+            values = configuration.parse(f"[{text}]")
         except ConfigError:
             values = None
     if not values:

@@ -9,8 +9,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from .. import config as configuration
 from ..errors import ConfigError
 from .ranges import SPELLINGS, Range, listed, number, parse, refuse_mapping
@@ -43,7 +41,7 @@ class Choices:
     @property
     def labels(self) -> tuple[Any, ...]:
         """Return the values as a study can store them: lists and mappings as YAML."""
-        return tuple(value if isinstance(value, _SCALARS) else as_yaml(value) for value in self.values)
+        return tuple(value if isinstance(value, _SCALARS) else configuration.inline(value) for value in self.values)
 
 
 @dataclass(frozen=True)
@@ -133,12 +131,6 @@ class Space:
         return _corners(self.fields)
 
 
-def as_yaml(value: Any) -> str:
-    """Return a value as it stands in an override."""
-    text: str = yaml.safe_dump(value, default_flow_style=True, width=1 << 20)
-    return text.removesuffix("...\n").strip()
-
-
 def _fields(
     given: Mapping[Any, Any], path: str, options: configuration.Options, around: frozenset[str] = frozenset()
 ) -> tuple[Field, ...]:
@@ -183,8 +175,8 @@ def _domain(field: str, value: Any, opened: Mapping[Any, tuple[Field, ...]], aro
 def _choice(key: Any) -> Any:
     """Return the choice that stands before a colon: YAML has no lists there, so a text is read once more."""
     try:
-        return number(yaml.safe_load(key)) if isinstance(key, str) else key
-    except yaml.YAMLError:
+        return number(configuration.parse(key)) if isinstance(key, str) else key
+    except ConfigError:
         return key
 
 

@@ -15,7 +15,6 @@ from ..engine.devices import launched
 from ..errors import ConfigError
 from ..text.sources import Given
 from .record import Record
-from .space import as_yaml
 
 _QUERIES, _READ = (
     ("data", "evaluation"),
@@ -69,7 +68,9 @@ class Template:
 
     def config(self, values: Mapping[str, Any], places: Mapping[str, str] | None = None) -> Config:
         """Return the configuration with some options set; `places` tells where these were written."""
-        options = configuration.of(self.given, [f"{field}={as_yaml(value)}" for field, value in values.items()])
+        options = configuration.of(
+            self.given, [f"{field}={configuration.inline(value)}" for field, value in values.items()]
+        )
         options.places.update({**self.places, **(places or {})})
         config = build(options)
         if self.metric not in config.evaluation.metrics:

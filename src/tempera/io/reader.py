@@ -24,7 +24,7 @@ _HEAVIEST = float(np.finfo(np.float32).max)
 IDS = "ids as texts or integers; write integers of more than 63 bits as texts"
 
 
-class Reader:
+class BlockReader:
     """Read a block; rows that are left out are counted by reason, and not checked any more.
 
     Args:

@@ -1,4 +1,4 @@
-"""What a recommender has to beat: popularity, item-kNN, EASE, transition counts. Counted or solved, not trained.
+"""Baselines that a recommender has to beat: popularity, item-kNN, EASE, transition counts. Counted or solved, not trained.
 
 Letters in shapes: u users, e events, c items of the catalogue, r queries of a block.
 """
@@ -47,14 +47,14 @@ class Observed:
 
 
 class Fitted(Protocol):
-    """What a baseline knows after it has seen the training events."""
+    """A baseline that has seen the training events."""
 
     def scores(self, histories: Histories) -> Floats:
         """The score of every item for each history, [r, c], to be written over."""
 
 
 class Baseline(Protocol):
-    """What can be fitted to events."""
+    """A model that can be fitted to events."""
 
     def fit(self, events: Observed) -> Fitted:
         """Learn from the training events."""
@@ -62,10 +62,10 @@ class Baseline(Protocol):
 
 @dataclass(frozen=True)
 class Popular:
-    """How often an item stands among the training events, for everyone alike."""
+    """Score items by their number of training events, for everyone alike."""
 
     def fit(self, events: Observed) -> _Constant:
-        """Count."""
+        """Count the training events of each item."""
         return _Constant(events.counts.astype(np.float32))
 
 
@@ -123,7 +123,7 @@ class Ease:
 
 @dataclass(frozen=True)
 class Transitions:
-    """How often one item came soon after another: a Markov chain with a long memory, and less of what comes anyway.
+    """Count how often one item came soon after another: a Markov chain with a long memory, and less of what comes anyway.
 
     C_ij = sum over events j of training, over its user's events i that stand g = 1 to `window` places before it, of
     decay^(g - 1). The score of j is the sum, over the items i that stand g = 1 to `window` places before the query, of
@@ -184,7 +184,7 @@ class ItemToItem:
 
 
 def by_history(fitted: Fitted, histories: Histories) -> Scores:
-    """What ranking asks for: the scores of a block of queries, by what stands before each."""
+    """Return the scores of a block of queries, by the history of each, as ranking needs them."""
     return lambda rows: fitted.scores(histories[rows])
 
 

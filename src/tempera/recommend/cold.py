@@ -50,8 +50,8 @@ class ColdItems:
         candidates = len(self.items) - np.bincount(others, minlength=len(mine))  # [q]
         places = np.arange(1, len(self.items) + 1)
         means = {name: values.cumsum() / places for name, values in metrics_of(places, self.metrics).items()}
-        found = {name: float(values[candidates - 1].mean()) for name, values in means.items()}
-        return {name: Difference(mean, mean, mean, 0.95) for name, mean in found.items()}
+        expected = {name: float(values[candidates - 1].mean()) for name, values in means.items()}
+        return {name: Difference(mean, mean, mean, 0.95) for name, mean in expected.items()}
 
     def _among(self) -> Histories:
         """The withheld items of each history, by their places among the withheld."""
@@ -64,6 +64,6 @@ class ColdItems:
 
     def _means(self, scores: Scores) -> Means:
         target = np.searchsorted(self.items, self.target)
-        found = Recommended.of(scores, target, self._among(), Popularity(self.counts), self.metrics, self.users)
-        intervals = found.intervals()
+        recommended = Recommended.of(scores, target, self._among(), Popularity(self.counts), self.metrics, self.users)
+        intervals = recommended.intervals()
         return {name: intervals[name] for name in self.metrics}

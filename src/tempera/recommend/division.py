@@ -1,4 +1,4 @@
-"""Which events of a timeline train, and which are asked: by time, or by the last of each user.
+"""Divisions of a timeline into events that train and events that are asked: by time, or by the last of each user.
 
 Letters in shapes: e events, u users, t targets.
 """
@@ -121,10 +121,10 @@ class GlobalTime:
     def targets(self, offsets: Events, start: Events, stop: Events) -> dict[str, Events]:
         """Both protocols' targets between two positions of each user, [u]."""
         begin = offsets[:-1]
-        asked = (start - begin >= self.least) & (start < stop)
+        eligible = (start - begin >= self.least) & (start < stop)
         start = np.maximum(start, begin + 1)  # an event that has no history is not asked
         lengths = np.clip(stop - start, 0, self.rolling)
-        return {"next": start[asked], "rolling": _spread(start, lengths)}
+        return {"next": start[eligible], "rolling": _spread(start, lengths)}
 
 
 @dataclass(frozen=True)

@@ -46,14 +46,14 @@ _NUMBER = "a number is expected, or none"
 
 @dataclass(frozen=True)
 class Entities:
-    """What is known of users or of items: a table with one row for each code, and how often each is trained on."""
+    """Features of users or of items: a table with one row for each code, and how often each is trained on."""
 
     table: pa.Table  # [u] with a column id
     count: NDArray[np.int64]  # [u] training events
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        """What training has seen, [u]."""
+        """Return which entities training has seen, [u]."""
         return self.count > 0
 
     def column(self, name: str, feature: str, kind: pa.DataType, expected: str) -> pa.ChunkedArray:
@@ -126,7 +126,7 @@ class Bag(nn.Module):
         return self.table.mean_of(self.values[spread(starts, lengths)], first)
 
 
-class Linear(nn.Module):
+class ScaledVector(nn.Module):
     """A vector times a number, plus one for rows without the number."""
 
     values: Tensor
@@ -261,7 +261,7 @@ class Number:
             raise DataError(f"tower: column {self.column!r} has no number that is trained on")
         if self.buckets is None:
             normal = (values - seen.mean()) / (seen.std() or 1.0)
-            return Linear(torch.from_numpy(np.where(np.isfinite(normal), normal, np.nan)).float(), width, missing)
+            return ScaledVector(torch.from_numpy(np.where(np.isfinite(normal), normal, np.nan)).float(), width, missing)
         edges = np.unique(np.quantile(seen, np.linspace(0, 1, self.buckets + 1)[1:-1]))
         row_of = np.where(np.isfinite(values), 1 + np.searchsorted(edges, values, side="right"), UNKNOWN)
         weight = _normal(len(edges) + 2, width)
@@ -271,7 +271,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Time:
-    """What comes back in a time: the mean of the vectors of its parts, such as its month and its weekday; 0 for a missing one.
+    """The mean of the vectors of a time's parts that come back, such as its month and its weekday; 0 for a missing one.
 
     How long ago it was is a number: `number: {column: ..., buckets: 10}` reads dates, too.
 
@@ -293,10 +293,10 @@ class Time:
             pc.binary_join_element_wise(part, _PARTS[part](times).cast(pa.string()), " ").cast(TEXT)
             for part in self.parts
         ]
-        there = times.is_valid().to_numpy(zero_copy_only=False)
-        at = (np.arange(u)[:, None] + u * np.arange(p))[there]  # those of one entity after the other
+        valid = times.is_valid().to_numpy(zero_copy_only=False)
+        at = (np.arange(u)[:, None] + u * np.arange(p))[valid]  # those of one entity after the other
         values = pa.concat_arrays(named).take(pa.array(at.ravel()))
-        return _bag(tables, self.table or self.column, width, values, there * p, entities.known)
+        return _bag(tables, self.table or self.column, width, values, valid * p, entities.known)
 
 
 class TextEncoder(nn.Module):
@@ -389,16 +389,16 @@ def _table(
 
     The unknown vector is 0 unless it is `trained`: a random one would be noise in the sum of an entity's features.
     """
-    table, there = tables.get(name, (Table(0, width), pa.array([], TEXT)))
+    table, known = tables.get(name, (Table(0, width), pa.array([], TEXT)))
     new = pc.unique(seen).drop_null()
-    there = pa.concat_arrays([there, new.filter(pc.invert(pc.is_in(new, there)))])
-    weight, old, own = _normal(1 + len(there), width), len(table.weight), int(trained)
+    known = pa.concat_arrays([known, new.filter(pc.invert(pc.is_in(new, known)))])
+    weight, old, own = _normal(1 + len(known), width), len(table.weight), int(trained)
     weight[own:old] = table.weight[own:old].detach()
     if not old and not trained:
         weight[UNKNOWN] = 0
     table.weight, table.num_embeddings = nn.Parameter(weight), len(weight)
-    tables[name] = table, there
-    at = pc.index_in(values, value_set=there).fill_null(-1)
+    tables[name] = table, known
+    at = pc.index_in(values, value_set=known).fill_null(-1)
     return table, torch.from_numpy(at.to_numpy().astype(np.int64) + 1)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..io.columns import Columns
-from ..io.reader import IDS, Reader, is_text, missing
+from ..io.reader import IDS, BlockReader, is_text, missing
 from ..io.tables import Block
 
 _DATES = [pa.timestamp("us"), pa.timestamp("us", "UTC")]
@@ -57,7 +57,7 @@ def events_of(
     return pa.table(events).filter(pa.array(reader.keep))
 
 
-class EventReader(Reader):
+class EventReader(BlockReader):
     """Read the events of a block."""
 
     def whole_ids(self, role: str) -> pa.Array:

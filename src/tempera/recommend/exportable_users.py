@@ -53,13 +53,13 @@ class UserModule(nn.Module):
             self.register_buffer("users", features(torch.arange(users)) if self.asks_user else torch.empty(0))
 
     def forward(self, history: Tensor, user: Tensor | None = None) -> Tensor:
-        there = history >= 0
-        x = self.items[torch.where(there, history, self.items.shape[0] - 1)]  # [n, w, D]
+        filled = history >= 0
+        x = self.items[torch.where(filled, history, self.items.shape[0] - 1)]  # [n, w, D]
         age = history.shape[1] - 1 - torch.arange(history.shape[1], device=history.device)  # [w]
         attending = iter(self.attending)
         parts = []
         for pool in self.pools:
-            seen = there & (age < pool.last)  # [n, w]
+            seen = filled & (age < pool.last)  # [n, w]
             if isinstance(pool, Mean):
                 parts.append(_mean(x, seen * torch.pow(pool.decay, age.to(x.dtype))))
             elif isinstance(pool, Max):

@@ -91,8 +91,8 @@ class FeatureTowers(Encoder):
             past = Past(options.history, own, width)
         own_features = [feature for feature in options.query if not isinstance(feature, Elapsed)]
         of_users = Sum([feature.encoder(users, "user", width, tables) for feature in own_features])
-        self.doc = Items(of_items, layers([width, *options.doc_layers, width], options.dropout))
-        self.query = Users(past, of_users, width, options)
+        self.doc = ItemTower(of_items, layers([width, *options.doc_layers, width], options.dropout))
+        self.query = UserTower(past, of_users, width, options)
         self.normalised, self.width = True, width
 
     def of(self, role: Role) -> Embeds:
@@ -133,7 +133,7 @@ class Sum(nn.Module):
         return total
 
 
-class Items(nn.Module):
+class ItemTower(nn.Module):
     """Items to vectors, [n, D]."""
 
     padded = False
@@ -147,7 +147,7 @@ class Items(nn.Module):
         return vectors
 
 
-class Users(nn.Module):
+class UserTower(nn.Module):
     """Users to vectors, [n, D]."""
 
     padded = False

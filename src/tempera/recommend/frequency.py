@@ -1,4 +1,4 @@
-"""How often each item was taken in training.
+"""Frequencies of items in training.
 
 Letters in shapes: e events, i items.
 """

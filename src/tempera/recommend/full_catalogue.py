@@ -27,7 +27,7 @@ _ROWS = (16, 1024)  # queries at once: with fewer than the first, a product cost
 
 @dataclass(frozen=True)
 class Histories:
-    """What stands before each query: row i holds `items[starts[i]:stops[i]]`, oldest first.
+    """The history of each query: row i holds `items[starts[i]:stops[i]]`, oldest first.
 
     Rows may overlap, so that one user's events serve all the queries that come after them.
 
@@ -70,7 +70,7 @@ class Histories:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Where the item that came next stands, from 1, and what stands above.
+    """The rank of the item that came next, from 1, and the items above it.
 
     `excluded` leaves out the other items of the query's history, `included` ranks them with the rest; an item that comes
     again is never left out for being its own history. Equal scores are ranked by code.
@@ -152,11 +152,11 @@ def metrics_of(ranks: Ints, metrics: Sequence[str]) -> dict[str, NDArray[np.floa
     >>> {name: value.tolist() for name, value in metrics_of(np.array([1, 3, 4]), ["hit@3", "mrr@3"]).items()}
     {'hit@3': [1.0, 1.0, 0.0], 'mrr@3': [1.0, 0.3333333333333333, 0.0]}
     """
-    found = {}
+    values = {}
     for name in metrics:
         kind, k = parsed(name)
-        found[name] = np.where(ranks <= k, _WORTH[kind](ranks.astype(np.float64), k), 0.0)
-    return found
+        values[name] = np.where(ranks <= k, _WORTH[kind](ranks.astype(np.float64), k), 0.0)
+    return values
 
 
 _Worth = Callable[[NDArray[np.float64], int], NDArray[np.float64]]
@@ -197,10 +197,10 @@ def _numbers(block: Floats, rows: slice) -> Floats:
 
 def _count(block: Floats, target: Ints) -> Ints:
     """Ranks of the targets among all items, [r]."""
-    found = np.empty(len(target), np.int64)
+    ranks = np.empty(len(target), np.int64)
     for i, (row, at) in enumerate(zip(block, target.tolist())):
-        found[i] = 1 + np.count_nonzero(row[:at] >= row[at]) + np.count_nonzero(row[at + 1 :] > row[at])
-    return found
+        ranks[i] = 1 + np.count_nonzero(row[:at] >= row[at]) + np.count_nonzero(row[at + 1 :] > row[at])
+    return ranks
 
 
 def _seen_above(scores: Floats, own: Floats, smaller: NDArray[np.bool_], keys: Ints) -> Ints:

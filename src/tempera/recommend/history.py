@@ -1,4 +1,4 @@
-"""What a user has taken before, as vectors: several ways to look back, side by side, over histories that rows share.
+"""Histories of users as vectors: several ways to look back, side by side, over histories that rows share.
 
 Rows whose histories start at the same event are one sequence, read once: each row looks back from its own place in it.
 
@@ -73,13 +73,13 @@ class Sequences:
         at = ends[:, None] - 1 - torch.arange(longest, device=ends.device)
         return torch.where(at >= starts[:, None], at, -1)
 
-    def rows(self, found: Tensor) -> Tensor:
-        """What was found looking back from each place, [s, E, ...], for each row, [n, ...]."""
-        return found.flatten(0, 1).index_select(0, self.of * found.shape[1] + self.back)
+    def rows(self, values: Tensor) -> Tensor:
+        """Return the values of each row, [n, ...], from those of every place that rows look back from, [s, E, ...]."""
+        return values.flatten(0, 1).index_select(0, self.of * values.shape[1] + self.back)
 
     @cached_property
     def allowed(self) -> Tensor:
-        """Whether a row that looks back from a place sees another one, [s, E, L]."""
+        """Return whether a row that looks back from a place sees another one, [s, E, L]."""
         place = torch.arange(self.places.shape[1], device=self.places.device)
         return (place[None] >= place[:, None])[: self.depth] & (self.places >= 0)[:, None]
 
@@ -169,11 +169,11 @@ class Recurrent(nn.Module):
         order = (place + (x.shape[1] - lengths)[:, None]) % x.shape[1]
         states = self.unit(forward.gather(1, order[:, :, None].expand_as(forward)))[0]
         at = (lengths[sequences.of] - 1 - sequences.back).clamp_min(0)
-        found: Tensor = states.flatten(0, 1).index_select(0, sequences.of * x.shape[1] + at)
-        return found
+        rows: Tensor = states.flatten(0, 1).index_select(0, sequences.of * x.shape[1] + at)
+        return rows
 
 
-class Block(nn.Module):
+class CausalLayer(nn.Module):
     """One layer of a transformer that normalises first, with attention to what is not later."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
@@ -200,7 +200,7 @@ class Transforming(nn.Module):
 
     def __init__(self, width: int, layers: int, heads: int, last: int, dropout: float) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(layers))
+        self.blocks = nn.ModuleList(CausalLayer(width, heads, dropout) for _ in range(layers))
         self.age = nn.Parameter(torch.zeros(heads, last))
         self.drop, self.norm = nn.Dropout(dropout), nn.LayerNorm(width)
 
@@ -209,8 +209,8 @@ class Transforming(nn.Module):
         place = torch.arange(x.shape[1], device=x.device)
         age = place - place[:, None]  # [L, L] how much older what is looked at is
         bias = self.age[:, age.clamp(0, self.age.shape[1] - 1)]  # [heads, L, L]
-        there = (sequences.places >= 0)[:, None] | torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
-        bias = bias.masked_fill(~((age >= 0) & there)[:, None], -torch.inf)  # [s, heads, L, L]
+        visible = (sequences.places >= 0)[:, None] | torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
+        bias = bias.masked_fill(~((age >= 0) & visible)[:, None], -torch.inf)  # [s, heads, L, L]
         x = self.drop(x)
         for block in self.blocks:
             x = block(x, bias.to(x.dtype))
@@ -219,7 +219,7 @@ class Transforming(nn.Module):
 
 @dataclass(frozen=True)
 class Latest:
-    """How many events are looked back on.
+    """Number of events that a pool looks back on.
 
     Args:
         last: so many of the latest.
@@ -276,7 +276,7 @@ WINDOWS: tuple[Pooling, ...] = (Mean(1), Mean(3, 0.8), Mean(10, 0.9), Mean(50))
 
 @dataclass(frozen=True)
 class History:
-    """What a user has taken before: pools of the vectors of these items, side by side.
+    """The items that a user has taken before: pools of the vectors of these items, side by side.
 
     Args:
         pools: ways to look back.
@@ -320,8 +320,8 @@ class Past(nn.Module):
         vectors = self.items(distinct)
         vectors = torch.cat([vectors, vectors.new_zeros(1, vectors.shape[1])])  # the last stands for no event
         which = torch.cat([which, which.new_full((1,), len(distinct))])
-        found = vectors.index_select(0, which[sequences.places].flatten())
-        x = found.view(*sequences.places.shape, vectors.shape[1])  # [s, L, D]
+        looked_up = vectors.index_select(0, which[sequences.places].flatten())
+        x = looked_up.view(*sequences.places.shape, vectors.shape[1])  # [s, L, D]
         pooled = torch.cat([pool(x, sequences) for pool in self.pools], 1)
         return pooled.masked_fill((sequences.seen == 0)[:, None], 0)
 

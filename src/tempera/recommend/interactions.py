@@ -1,4 +1,4 @@
-"""Who took what, when: the data of a recommender, from files and from objects in memory."""
+"""Interactions, the data of a recommender: who took what, and when, from files and from objects in memory."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ class Interactions:
         Raises:
             ConfigError: an object and a path for the same.
         """
-        for name, given in (("path", data), ("users", users), ("items", items)):
-            if given is not None and getattr(self, name) is not None:
+        for name, handed in (("path", data), ("users", users), ("items", items)):
+            if handed is not None and getattr(self, name) is not None:
                 raise ConfigError(
-                    f"data.{name} is {getattr(self, name)}, and a {type(given).__name__} is handed over in its place: "
+                    f"data.{name} is {getattr(self, name)}, and a {type(handed).__name__} is handed over in its place: "
                     "keep one of them"
                 )
         return Handed(self, data, users, items)
@@ -141,8 +141,8 @@ class Handed:
 
     def read(self, folder: Path | None = None) -> Timeline:
         """The timeline of these objects."""
-        given = ((self.users, self.options.users), (self.items, self.options.items))
-        tables = [_features(path) if table is None else stream(table) for table, path in given]
+        sources = ((self.users, self.options.users), (self.items, self.options.items))
+        tables = [_features(path) if table is None else stream(table) for table, path in sources]
         return _timeline(stream(self.data), self.options, folder, *tables)
 
 

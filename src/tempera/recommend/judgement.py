@@ -41,7 +41,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Recommended:
-    """What one recommender reached, each query having one item to find.
+    """Ranks and lists of one recommender, each query having one item to find.
 
     `str` is a table of it: both ways to treat what a user has seen, by tier of the item to find and by length of the
     history, with 95 % bootstrap intervals; then what the lists hold. Coverage and Gini are of all lists together and get
@@ -88,17 +88,17 @@ class Recommended:
     def rows(self) -> list[Row]:
         """Every part of the queries, both ways; parts without a query are left out."""
         values = np.stack(list(self.per_query.values()), 1)  # [q, 2 m]
-        found = [(name, mask, self._intervals(values, mask)) for name, mask in self.parts.items() if mask.any()]
+        parts = [(name, mask, self._intervals(values, mask)) for name, mask in self.parts.items() if mask.any()]
         m = len(self.names)
         return [
             Row(seen, name, int(mask.sum()), dict(zip(self.names, intervals[side * m : (side + 1) * m])))
             for side, seen in enumerate(SEEN)
-            for name, mask, intervals in found
+            for name, mask, intervals in parts
         ]
 
     @property
     def parts(self) -> dict[str, NDArray[np.bool_]]:
-        """Which queries are of which part, [q] each."""
+        """Return which queries belong to each part, [q] each."""
         tier = self.popularity.tiers[self.target]
         parts = {"all": np.ones(len(self.target), bool)}
         parts |= {name: tier == place for place, name in enumerate(TIERS)}
@@ -109,14 +109,14 @@ class Recommended:
 
     @cached_property
     def lists(self) -> dict[str, float | Difference]:
-        """What the lists hold: share of their places by tier, novelty in bits, and coverage and Gini of all of them."""
+        """Return what the lists hold: share of their places by tier, novelty in bits, and coverage and Gini of all of them."""
         top, places = self.ranks.top, self.popularity.places(self.ranks.top)
         if not top.shape[1]:
             return {}
         shares = places / places.sum(1, keepdims=True)  # no list is empty: it may hold the item to find
-        found = self._intervals(np.column_stack([shares, self.popularity.novelty(top)]), np.ones(len(top), bool))
+        intervals = self._intervals(np.column_stack([shares, self.popularity.novelty(top)]), np.ones(len(top), bool))
         shown = exposure(top, self.ranks.items)
-        return {**dict(zip((*TIERS, "novelty"), found)), "coverage": coverage(shown), "gini": gini(shown)}
+        return {**dict(zip((*TIERS, "novelty"), intervals)), "coverage": coverage(shown), "gini": gini(shown)}
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -126,15 +126,15 @@ class Recommended:
     def intervals(self) -> dict[str, Difference]:
         """The same with the intervals that hold them."""
         both = [row for row in self.rows if row.which == "all"]
-        return dict(zip(self.per_query, (found for row in both for found in row.metrics.values())))
+        return dict(zip(self.per_query, (comparisons for row in both for comparisons in row.metrics.values())))
 
     def against(self, other: Recommended) -> dict[str, Comparison]:
         """This system's scores less those of another one for the same queries; users are what is drawn and swapped."""
-        found = compare(_by_user(self.per_query, self.users), _by_user(other.per_query, self.users), _DRAWS)
-        return {name: replace(comparison, queries=len(self.target)) for name, comparison in found.items()}
+        intervals = compare(_by_user(self.per_query, self.users), _by_user(other.per_query, self.users), _DRAWS)
+        return {name: replace(comparison, queries=len(self.target)) for name, comparison in intervals.items()}
 
     def json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return a JSON object."""
         lists = {name: asdict(v) if isinstance(v, Difference) else v for name, v in self.lists.items()}
         facts = {"queries": len(self.target), "items": self.ranks.items, "ties": TIES, "depth": self.ranks.top.shape[1]}
         return {**facts, "rows": [asdict(row) for row in self.rows], "lists": lists}
@@ -146,7 +146,7 @@ class Recommended:
             lines += ["", f"{'seen items ' + seen:<24}{'queries':>9}{names}"]
             for row in self.rows:
                 if row.seen == seen:
-                    cells = "".join(f"  {_cell(found)}" for found in row.metrics.values())
+                    cells = "".join(f"  {_cell(interval)}" for interval in row.metrics.values())
                     lines.append(f"  {row.which:<22}{row.queries:>9,}{cells}")
         return "\n".join(line.rstrip() for line in [*lines, "", *self._lists()])
 
@@ -177,10 +177,10 @@ def _by_user(per_query: dict[str, Floats], users: Ints | None) -> dict[str, Floa
     return {name: np.bincount(at, values) * scale for name, values in per_query.items()}
 
 
-def _cell(found: Difference) -> str:
+def _cell(interval: Difference) -> str:
     """Return a mean and its interval.
 
     >>> _cell(Difference(0.27368, 0.262, 0.2849, 0.95))
     '0.2737 [0.2620, 0.2849]'
     """
-    return f"{found.mean:.4f} [{found.low:.4f}, {found.high:.4f}]"
+    return f"{interval.mean:.4f} [{interval.low:.4f}, {interval.high:.4f}]"

@@ -1,4 +1,4 @@
-"""What a recommender shows: the popular or the rare, all of the catalogue or little of it.
+"""Measures of what a recommender shows: the popular or the rare, all of the catalogue or little of it.
 
 Letters in shapes: q queries, c items of the catalogue, K depth of a list, -1 in it where there is no item.
 """
@@ -20,7 +20,7 @@ SHARES = (0.1, 0.4)  # of the items: head, middle; the rest is the tail
 
 @dataclass(frozen=True)
 class Popularity:
-    """How often each item stands among the training events, and what follows from it.
+    """The number of training events of each item, and what follows from it.
 
     >>> popularity = Popularity(np.array([1, 8, 0, 2, 0, 3, 0, 1, 1, 0]))
     >>> [popularity.tiers.tolist().count(tier) for tier in range(3)], int(popularity.tiers[1])
@@ -48,7 +48,7 @@ class Popularity:
         return information
 
     def places(self, top: Ints) -> Ints:
-        """How many places of each list are an item of each tier, [q, K] -> [q, 3]."""
+        """Count the places of each list that hold an item of each tier, [q, K] -> [q, 3]."""
         tiers = np.where(top < 0, -1, self.tiers[top])
         return np.stack([(tiers == tier).sum(1) for tier in range(len(TIERS))], 1)
 
@@ -65,7 +65,7 @@ class Popularity:
 
 
 def exposure(top: Ints, items: int) -> Ints:
-    """How many lists hold each item, [q, K] -> [c]."""
+    """Count the lists that hold each item, [q, K] -> [c]."""
     return np.bincount(top[top >= 0], minlength=items)
 
 
@@ -79,7 +79,7 @@ def coverage(shown: Ints) -> float:
 
 
 def gini(shown: Ints) -> float:
-    """How unequally lists hold the items: 0 where all stand in as many, near 1 where one stands in all.
+    """Return how unequally lists hold the items: 0 where all stand in as many, near 1 where one stands in all.
 
     G = sum_i (2 i - c - 1) x_i / (c sum_i x_i) over exposures x in rising order, i from 1 to c, items in no list
     included (Fleder and Hosanagar 2009); 0 where there are no lists.

@@ -57,7 +57,7 @@ class Segments:
     def of(
         cls, timeline: Timeline, train: NDArray[np.bool_], batch_size: int, seed: int, targets: int = 16
     ) -> Segments:
-        """Of the events to train on, [e], which stand before all others of their user."""
+        """Return segments of the events to train on, [e], which stand before all others of their user."""
         counts = np.add.reduceat(train, timeline.offsets[:-1], dtype=np.int64)
         return cls(timeline.offsets, counts, batch_size, seed, targets)
 

@@ -89,7 +89,7 @@ class Timeline:
         )
 
     def histories(self, events: Events) -> tuple[Events, Events]:
-        """Where the history of each of these events begins, and where it stops (exclusive): at the event itself.
+        """Return where the history of each event begins, and where it stops (exclusive): at the event itself.
 
         With `strict_time` it stops at the first event of the same user and time.
 

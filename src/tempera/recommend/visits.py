@@ -71,7 +71,7 @@ class Visits:
         return Ragged(self.item[torch.from_numpy(self.train)], from_lengths(torch.from_numpy(lengths)))
 
     def frame(self, events: Tensor) -> Frame:
-        """Who asks, and what stands before these events, [b]."""
+        """Return the users of these events, and their histories, [b]."""
         user = torch.from_numpy(self.timeline.user_of(events.numpy()))
         start, stop = self.contexts(events)
         columns: dict[str, Column] = {"user": user, "history": Events.of(self.item, start, stop)}
@@ -120,6 +120,6 @@ class Visits:
         own = self.known[users]
         inside = here[own.values].nonzero()[:, 0]
         keys = torch.repeat_interleave(own.lengths)[inside] * len(here) + own.values[inside]
-        found = torch.unique_consecutive(torch.from_numpy(np.sort(keys.numpy())))  # once, however often it was taken
-        lengths = torch.bincount(found // len(here), minlength=len(users))
-        return Shared(Ragged(found % len(here), from_lengths(lengths)), of)
+        distinct = torch.unique_consecutive(torch.from_numpy(np.sort(keys.numpy())))  # once, however often it was taken
+        lengths = torch.bincount(distinct // len(here), minlength=len(users))
+        return Shared(Ragged(distinct % len(here), from_lengths(lengths)), of)

@@ -31,7 +31,7 @@ from ..text.pairs import Pairs, Text
 from ..text.roles import UNTRAINED, Roles, refuse_roles
 from ..text.sources import Given, PairsFile, read_table
 from ..text.split import hold_out
-from ..text.tasks import Retrieval
+from ..text.tasks import RetrievalTask
 from ..towers.saved import Encode, fingerprint
 
 _ALL = float("-inf")  # as data.min_score: every pair is read
@@ -77,7 +77,7 @@ def known(model: Model, path: Path | None, roles: Roles | None, depth: int, spli
         return asked.shown(model, depth)
     if is_beir(path):
         refuse_roles(path, roles)
-        return _of_task(model, Retrieval.beir(path, split)).shown(model, depth)
+        return _of_task(model, RetrievalTask.beir(path, split)).shown(model, depth)
     roles = roles or UNTRAINED
     pairs, _ = PairsFile(**{**vars(roles), "path": str(path), "min_score": _ALL}).read()
     assert isinstance(pairs.source, PairsFile)
@@ -87,7 +87,7 @@ def known(model: Model, path: Path | None, roles: Roles | None, depth: int, spli
         if (asked := _in_index(model, pairs)) is not None:
             return asked.shown(model, depth)
         logger.info(f"no answer of {path} is in the corpus of {run}: the documents of {path} are searched instead")
-    return _of_task(model, Retrieval.pairs(path, roles)).shown(model, depth)
+    return _of_task(model, RetrievalTask.pairs(path, roles)).shown(model, depth)
 
 
 def held_out(folder: Path) -> Pairs:
@@ -143,7 +143,7 @@ def _in_index(model: Model, pairs: Pairs) -> Asked | None:
     return Asked(queries, index.vectors, relevant, _counted(left_out))
 
 
-def _of_task(model: Model, task: Retrieval) -> Asked:
+def _of_task(model: Model, task: RetrievalTask) -> Asked:
     """Return queries with a corpus of their own."""
     docs = encode_all(model.doc, task.corpus["text"], "documents")
     besides = ("queries", "documents", "judgements", "queries that are a document")

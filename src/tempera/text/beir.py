@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..errors import DataError
 from ..io.json_tables import json_tables, opened
-from ..io.reader import Reader, reads_as
+from ..io.reader import BlockReader, reads_as
 from ..io.tables import Block, blocks_of, csv_tables, joined
 from ..io.untrusted import inside
 from .pairs import distinct
@@ -56,17 +56,17 @@ def read_beir(folder: str | Path, split: str = "test") -> Beir:
     path = _file(folder / "qrels", f"{split}.tsv")
     query, doc, grade = _judgements(path, queries, corpus)
     kept = _unrepeated(query, doc, grade, path)
-    asked = np.unique(query[kept & (grade > 0)])
-    if not len(asked):
+    answered = np.unique(query[kept & (grade > 0)])
+    if not len(answered):
         raise DataError(f"{path} names no relevant document: give judgements with grades above 0")
-    used = kept & np.isin(query, asked)
+    used = kept & np.isin(query, answered)
     unused = {
-        "queries without a relevant document": len(queries) - len(asked),
+        "queries without a relevant document": len(queries) - len(answered),
         "judgements of queries without a relevant document": int((kept & ~used).sum()),
         "repeated judgements": int((~kept).sum()),
     }
-    place = np.searchsorted(asked, query[used])
-    return Beir(corpus, queries.take(pa.array(asked)), place, doc[used], grade[used], unused)
+    place = np.searchsorted(answered, query[used])
+    return Beir(corpus, queries.take(pa.array(answered)), place, doc[used], grade[used], unused)
 
 
 def is_beir(path: str | Path) -> bool:
@@ -102,7 +102,7 @@ def _texts(path: Path) -> pa.Table:
 
 
 def _texts_of(block: Block) -> pa.Table:
-    reader = Reader(block, _TEXTS, Counter())
+    reader = BlockReader(block, _TEXTS, Counter())
     ids, texts = reader.ids("id"), reader.column("text")
     reader.refuse("text", texts.is_null().to_numpy(zero_copy_only=False), "is missing")
     title, text = (values.fill_null("").cast(pa.large_string()) for values in (reader.column("title"), texts))
@@ -133,7 +133,7 @@ def _judged(block: Block, queries: pa.Table, corpus: pa.Table) -> tuple[NDArray[
             f"{block.file} has {block.table.num_columns} columns; expected query-id, corpus-id, score, divided by tabs"
         )
     table = block.table.rename_columns([name for (name,) in _JUDGEMENTS.values()])
-    reader = Reader(Block(table, block.file, block.first), _JUDGEMENTS, Counter())
+    reader = BlockReader(Block(table, block.file, block.first), _JUDGEMENTS, Counter())
     rows = []
     for role, texts in (("query", queries), ("document", corpus)):
         ids = reader.ids(role)

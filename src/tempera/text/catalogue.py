@@ -67,9 +67,9 @@ class Catalogue:
     def trained(self, rows: Rows) -> list[str]:
         """The distinct texts of the training rows, at most so many: a tokenizer sees nothing that is held out."""
         docs = np.concatenate([self.doc_of[rows], self.negatives[torch.from_numpy(rows)].values.numpy()])
-        found = [(self.queries, np.unique(self.query_of[rows])), (self.docs, np.unique(docs))]
-        step = max(1, sum(len(which) for _, which in found) // _TOKENIZER_TEXTS)
-        return [text for texts, which in found for text in texts.take(which[::step])]
+        sides = [(self.queries, np.unique(self.query_of[rows])), (self.docs, np.unique(docs))]
+        step = max(1, sum(len(which) for _, which in sides) // _TOKENIZER_TEXTS)
+        return [text for texts, which in sides for text in texts.take(which[::step])]
 
     def keys(self, rows: Rows) -> Ragged:
         """The ids of every text of each of these pairs: query, document, negatives."""

@@ -16,7 +16,7 @@ from ..ranking.metrics import DEFAULT_METRICS, KINDS
 from ..ranking.ranking import Evaluation
 from .embedder import Model
 from .roles import Roles
-from .tasks import Graded, Judged, Retrieval, read_task
+from .tasks import Graded, RetrievalTask, TaskScores, read_task
 
 BM25 = "bm25"
 
@@ -25,8 +25,8 @@ BM25 = "bm25"
 class Finding:
     """What each system reached on a task, the judged model first."""
 
-    task: Retrieval | Graded
-    systems: dict[str, Judged]
+    task: RetrievalTask | Graded
+    systems: dict[str, TaskScores]
 
     @property
     def comparisons(self) -> dict[str, dict[str, Comparison]]:
@@ -73,7 +73,7 @@ class Finding:
 
 def evaluate(
     model: str | Path,
-    *data: str | Path | Retrieval | Graded,
+    *data: str | Path | RetrievalTask | Graded,
     against: str | Path | None = None,
     bm25: bool = False,
     split: str = "test",
@@ -113,7 +113,7 @@ def evaluate(
         if isinstance(task, Graded):
             findings.append(Finding(task, {each.path: task.judge(each) for each in models}))
             continue
-        systems: dict[str, Judged] = {}
+        systems: dict[str, TaskScores] = {}
         trained = {f"queries that {each.path} was trained on": each.trained_on(task.queries["text"]) for each in models}
         counts = {**task.counts, **{what: count for what, count in trained.items() if count}}
         ranked = replace(task, exclude_self=exclude_self, counts=counts)

@@ -113,14 +113,14 @@ def definitions(source: str) -> Iterator[tuple[str, str, str, int]]:
     >>> next(definitions('def f(x):\\n    "Double it."\\n    return 2 * x\\n'))
     ('f', 'Double it.', 'def f(x):\\n    return 2 * x', 1)
     """
-    found = list(_walk(ast.parse(source).body, ""))
+    documented = list(_walk(ast.parse(source).body, ""))
     lines: list[str | None] = [*_NEWLINE.split(source)]
-    for _, _, text in found:
+    for _, _, text in documented:
         first, end = text.lineno - 1, text.end_lineno or text.lineno
         # Of `def f(): "Text."` the definition stays. Columns count bytes.
         head = (lines[first] or "").encode()[: text.col_offset].decode().rstrip()
         lines[first:end] = [head or None, *[None] * (end - first - 1)]
-    for name, node, text in found:
+    for name, node, text in documented:
         query = " ".join(_FIRST_PARAGRAPH.split(inspect.cleandoc(_value(text)), 1)[0].split())
         kept = [line for line in lines[node.lineno - 1 : node.end_lineno] if line is not None]
         code = textwrap.dedent("\n".join(kept)).strip()
@@ -157,16 +157,16 @@ def _parse_all(files: Sequence[File], workers: int) -> pa.Table:
     with progress_bar("reading Python files", len(files), "file") as bar:
 
         def ask(share: Sequence[File]) -> list[pa.RecordBatch]:
-            found = []
+            parts = []
             for batch in _worker(share):
-                found.append(batch)
+                parts.append(batch)
                 bar.update(min(_FILES_A_BATCH, len(files) - bar.n))
-            return found
+            return parts
 
         with ThreadPoolExecutor(workers) as pool:
-            found = list(pool.map(ask, [by_size[i::workers] for i in range(workers)]))
+            shares = list(pool.map(ask, [by_size[i::workers] for i in range(workers)]))
         bar.update(len(files) - bar.n)
-    return pa.Table.from_batches([batch for batches in found for batch in batches], _SCHEMA)
+    return pa.Table.from_batches([batch for batches in shares for batch in batches], _SCHEMA)
 
 
 def _worker(share: Sequence[File]) -> Iterator[pa.RecordBatch]:

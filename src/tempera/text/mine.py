@@ -25,7 +25,7 @@ from ..mining.hard_negatives import BLOCK, Cross, Mined, Mining, mine_blocks
 from ..mining.search import Ints, Pairs, by_faiss
 from ..mining.shortfall import Report
 from ..towers.saved import fingerprint, model_folder
-from .mining_task import Task
+from .mining_task import MiningTask
 from .roles import Roles
 
 SCHEMA = pa.schema(
@@ -45,7 +45,7 @@ SCHEMA = pa.schema(
 
 def mine(
     model: str | Path,
-    pairs: str | Path | Task,
+    pairs: str | Path | MiningTask,
     output: str | Path,
     options: Mining | None = None,
     *,
@@ -85,7 +85,7 @@ def mine(
     """
     model, output, options = model_folder(Path(model)), Path(output), options or Mining()
     more = None if corpus is None else Path(corpus)
-    task = pairs if isinstance(pairs, Task) else Task.read(Path(pairs), roles, more, split)
+    task = pairs if isinstance(pairs, MiningTask) else MiningTask.read(Path(pairs), roles, more, split)
     refuse_replacing(output, overwrite, *task.read_from)
     if not len(task.answers[0]):
         raise DataError("there are no pairs to mine negatives for")
@@ -107,7 +107,13 @@ def mine(
 
 
 def _blocks(
-    model: Path, task: Task, options: Mining, cross_encoder: Path | None, faiss: str | None, cache: Path, parts: Path
+    model: Path,
+    task: MiningTask,
+    options: Mining,
+    cross_encoder: Path | None,
+    faiss: str | None,
+    cache: Path,
+    parts: Path,
 ) -> Iterator[tuple[int, Mined]]:
     """The blocks that are not there yet, with their numbers."""
     total = -(-len(task.queries.ids) // BLOCK)
@@ -121,11 +127,11 @@ def _blocks(
     vectors = docs.vectors[: len(docs)] if in_order else docs.vectors[docs.rows]
     search = None if faiss is None else by_faiss(np.asarray(vectors, np.float32), faiss)
     cross = None if cross_encoder is None else _cross(CrossEncoder.of(cross_encoder, cache), task)
-    found = mine_blocks(queries, vectors, task.answers, options, task.itself, cross, search, first)
-    yield from enumerate(progress_bar("mining", total, "block", first, found), first)
+    mined = mine_blocks(queries, vectors, task.answers, options, task.itself, cross, search, first)
+    yield from enumerate(progress_bar("mining", total, "block", first, mined), first)
 
 
-def _cross(encoder: CrossEncoder, task: Task) -> Cross:
+def _cross(encoder: CrossEncoder, task: MiningTask) -> Cross:
     def score(pairs: Pairs) -> NDArray[np.float32]:
         texts = [(task.queries.texts[q], task.docs.texts[d]) for q, d in zip(*(side.tolist() for side in pairs))]
         return encoder(texts)
@@ -133,23 +139,23 @@ def _cross(encoder: CrossEncoder, task: Task) -> Cross:
     return score
 
 
-def _table(task: Task, block: Mined, start: int) -> pa.Table:
+def _table(task: MiningTask, block: Mined, start: int) -> pa.Table:
     """One block of queries, the first of which is query `start`."""
     count = len(block.positions)
     of_block = slice(*np.searchsorted(task.answers[0], (start, start + count)))
     rows, answers = task.answers[0][of_block] - start, task.answers[1][of_block]
-    there = block.positions >= 0
+    filled = block.positions >= 0
     positive = _offsets(np.bincount(rows, minlength=count))
-    negative = _offsets(there.sum(1))
-    chosen = block.positions[there]
+    negative = _offsets(filled.sum(1))
+    chosen = block.positions[filled]
     lists = [
         (positive, task.docs.ids[answers]),
         (positive, [task.docs.texts[d] for d in answers]),
         (positive, block.answer_scores),
         (negative, task.docs.ids[chosen]),
         (negative, [task.docs.texts[d] for d in chosen]),
-        (negative, block.scores[there]),
-        (negative, block.ranks[there]),
+        (negative, block.scores[filled]),
+        (negative, block.ranks[filled]),
     ]
     columns = [
         pa.ListArray.from_arrays(offsets, pa.array(values, field.type.value_type))

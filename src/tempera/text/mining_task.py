@@ -1,4 +1,4 @@
-"""What to mine: distinct queries and documents, and which answer which.
+"""Texts to mine negatives for: distinct queries and documents, and which answer which.
 
 Letters in shapes: q queries.
 """
@@ -22,10 +22,10 @@ from .sources import PairsFile, documents
 
 
 @dataclass(frozen=True)
-class Task:
+class MiningTask:
     """Distinct queries and documents by content, and which answer which.
 
-    >>> task = Task.of(["a", "b", "a"], ["x", "x ", "y"], ["a", "y"])
+    >>> task = MiningTask.of(["a", "b", "a"], ["x", "x ", "y"], ["a", "y"])
     >>> task.queries.texts, task.docs.texts, [side.tolist() for side in task.answers], task.itself.tolist()
     (['a', 'b'], ['x', 'y', 'a'], [[0, 0, 1], [0, 1, 0]], [2, -1])
     """
@@ -38,18 +38,20 @@ class Task:
     read_from: tuple[Path, ...] = ()  # the files and folders
 
     @classmethod
-    def of(cls, queries: Sequence[str], docs: Sequence[str], corpus: Sequence[str] = ()) -> Task:
-        """Row i says that `docs[i]` answers `queries[i]`; the corpus holds more documents."""
-        asked, query_of = _Distinct.of(queries)
-        found, doc_of = _Distinct.of([*docs, *corpus])
-        pairs = np.unique(query_of * len(found.ids) + doc_of[: len(docs)])
-        order = np.argsort(found.ids)
-        at = order[np.searchsorted(found.ids, asked.ids, sorter=order).clip(max=len(order) - 1)]
-        return cls(asked, found, np.divmod(pairs, len(found.ids)), np.where(found.ids[at] == asked.ids, at, -1))
+    def of(cls, queries: Sequence[str], docs: Sequence[str], corpus: Sequence[str] = ()) -> MiningTask:
+        """Return a task; row i says that `docs[i]` answers `queries[i]`; the corpus holds more documents."""
+        query, query_of = _Distinct.of(queries)
+        doc, doc_of = _Distinct.of([*docs, *corpus])
+        pairs = np.unique(query_of * len(doc.ids) + doc_of[: len(docs)])
+        order = np.argsort(doc.ids)
+        at = order[np.searchsorted(doc.ids, query.ids, sorter=order).clip(max=len(order) - 1)]
+        return cls(query, doc, np.divmod(pairs, len(doc.ids)), np.where(doc.ids[at] == query.ids, at, -1))
 
     @classmethod
-    def read(cls, path: Path, roles: Roles | None = None, corpus: Path | None = None, split: str = "train") -> Task:
-        """Of files: a table of pairs, or a BEIR folder, every document of which is a candidate.
+    def read(
+        cls, path: Path, roles: Roles | None = None, corpus: Path | None = None, split: str = "train"
+    ) -> MiningTask:
+        """Read files: a table of pairs, or a BEIR folder, every document of which is a candidate.
 
         Args:
             path: the table or the folder.

@@ -39,9 +39,9 @@ class Mixture:
     def __post_init__(self) -> None:
         if not self.sources:
             raise ConfigError("a mixture needs sources, and has none")
-        for name, given in (("weights", self.weights), ("temperatures", self.temperatures)):
-            if given is not None and len(given) != len(self.sources):
-                raise ConfigError(f"{name} are {len(given)} and sources {len(self.sources)}: give one for each source")
+        for name, values in (("weights", self.weights), ("temperatures", self.temperatures)):
+            if values is not None and len(values) != len(self.sources):
+                raise ConfigError(f"{name} are {len(values)} and sources {len(self.sources)}: give one for each source")
         if self.weights is not None and (min(self.weights) < 0 or not sum(self.weights)):
             raise ConfigError(f"weights are {list(self.weights)}: none may be below 0, and one has to be above")
         for temperature in self.temperatures or ():
@@ -58,17 +58,17 @@ class Mixture:
             dropped.update(pairs.dropped)
 
         def tables() -> Iterator[pa.Table]:
-            for i, (pairs, asked) in enumerate(read):
+            for i, (pairs, may_ask) in enumerate(read):
                 for start in range(0, len(pairs), _ROWS):
                     table = pairs.table.slice(start, _ROWS)
-                    for name, values in (("source", np.full(len(table), i)), ("asked", asked[start : start + _ROWS])):
+                    for name, values in (("source", np.full(len(table), i)), ("asked", may_ask[start : start + _ROWS])):
                         table = table.append_column(name, pa.array(values))
                     yield table
 
-        found = replace(self, sources=[pairs.source or own for own, (pairs, _) in zip(self.sources, read)])
-        whole = Pairs.distinct_of(tables(), folder and folder / "mixture", dropped, found)
+        source = replace(self, sources=[pairs.source or own for own, (pairs, _) in zip(self.sources, read)])
+        whole = Pairs.distinct_of(tables(), folder and folder / "mixture", dropped, source)
         return whole, whole.table["asked"].to_numpy()
 
     def sampler(self, source: NDArray[np.int64], batch_size: int, seed: int) -> Mixed:
-        """Which rows stand in which batch; `source` is the position of each row's source, [n]."""
+        """Return a sampler of batches; `source` is the position of each row's source, [n]."""
         return Mixed(source, batch_size, seed, self.weights, self.batches, self.temperatures)

@@ -52,8 +52,8 @@ class Pairs:
         >>> len(Pairs.of(["a", "a", "b"], ["x", "x ", "x"]))
         2
         """
-        given = {"query": query, "doc": doc, "name": name, "place": place}
-        columns = {key: [""] * len(query) if value is None else value for key, value in given.items()}
+        texts = {"query": query, "doc": doc, "name": name, "place": place}
+        columns = {key: [""] * len(query) if value is None else value for key, value in texts.items()}
         table = pa.table(columns, schema=pa.schema([(key, pa.large_string()) for key in columns]))
         for role in ("query", "doc"):
             table = table.append_column(f"{role}_id", pa.array(content_ids(table[role])))
@@ -181,7 +181,7 @@ def _filtered(table: pa.Table, keep: NDArray[np.bool_], folder: Path | None) -> 
 
 
 class Source(Protocol):
-    """Where pairs come from."""
+    """A source of pairs."""
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """All pairs, and for each whether evaluation may ask its query and rank its document.

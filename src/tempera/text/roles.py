@@ -1,4 +1,4 @@
-"""Which column is what: roles by name, never by position."""
+"""Roles of columns, by name and never by position."""
 
 # Annotations are evaluated here: options are read from the signatures of subclasses in other modules.
 

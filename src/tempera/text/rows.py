@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..io.columns import Columns
 from ..io.ids import content_ids, given_ids, mixed
-from ..io.reader import Mask, Reader, Rows, is_text
+from ..io.reader import BlockReader, Mask, Rows, is_text
 from ..io.tables import Block
 from .roles import Roles
 
@@ -61,7 +61,7 @@ def docs_of(block: Block, columns: Columns) -> list[str]:
     return texts
 
 
-class PairReader(Reader):
+class PairReader(BlockReader):
     """Read the pairs of a block."""
 
     def __init__(self, block: Block, roles: Roles, columns: Columns, dropped: Counter[str]) -> None:
@@ -79,13 +79,13 @@ class PairReader(Reader):
         self.refuse("query", self.per_row(query) > 1, "has several texts; expected one")
         doc = doc[self.keep[doc.rows]]
         doc = doc[self.not_itself(query, doc)]
-        asked, rows = query.at(doc.rows), pa.array(doc.rows)
+        queries, rows = query.at(doc.rows), pa.array(doc.rows)
         pairs = {
-            "query": query.texts.take(pa.array(asked)),
+            "query": query.texts.take(pa.array(queries)),
             "doc": doc.texts,
             "name": pa.nulls(len(rows), pa.large_string()).fill_null(""),
             "place": pa.array([self.block.place(row) for row in doc.rows.tolist()], pa.large_string()),
-            "query_id": query.ids[asked],
+            "query_id": query.ids[queries],
             "doc_id": doc.ids,
         }
         if "weight" in self.columns:
@@ -157,8 +157,8 @@ class PairReader(Reader):
         if not is_text(values.type):
             self.refuse_type(name, values.type, "texts")
         if role == "negatives" and ids is None:  # an empty cell is no negative
-            there = values.is_valid()
-            values, rows = values.filter(there), rows[there.to_numpy(zero_copy_only=False)]
+            valid = values.is_valid()
+            values, rows = values.filter(valid), rows[valid.to_numpy(zero_copy_only=False)]
         blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(values), ""), True).to_numpy(zero_copy_only=False)
         self.refuse_blank(role, blank, rows, name)
         return values.cast(pa.large_string()).fill_null(""), rows, ids

@@ -101,13 +101,13 @@ class NoDuplicates:
         batches: list[Rows] = []
         failed = 0
         while (missing := self.batches_per_epoch - len(batches)) > 0:
-            batches += (found := list(islice(self.fill(generator), missing)))
-            failed = 0 if found else failed + 1
+            batches += (fresh := list(islice(self.fill(generator), missing)))
+            failed = 0 if fresh else failed + 1
             if failed == _PASSES and epoch:
                 return self._plan(0)  # which has been found
             if failed == _PASSES:
                 raise ConfigError(
-                    f"train.batch_size is {self.batch_size}, and no so many of the {len(self.keys):,} rows share no text: "
+                    f"train.batch_size is {self.batch_size}, but too many of the {len(self.keys):,} rows share a text: "
                     "give a smaller batch_size, or train.batch_sampler=shuffled, where a mask leaves out what is shared"
                 )
         return np.stack(batches)
@@ -227,12 +227,12 @@ class Mixed:
 
     @property
     def chance(self) -> Tensor:
-        """Of each row in one draw, [n]."""
+        """Return the probability of each row in one draw, [n]."""
         counts = np.bincount(self.source, minlength=len(self.shares))
         return torch.from_numpy((self.shares / np.maximum(counts, 1))[self.source])
 
     def temperature(self, rows: Tensor) -> float | None:
-        """Of a batch of these rows, which are all of one source; None is the objective's."""
+        """Return the temperature of a batch of these rows, which are all of one source; None is the objective's."""
         return None if self.temperatures is None else self.temperatures[int(self.source[int(rows[0])])]
 
     @property
@@ -270,12 +270,12 @@ class _Order:
 
     def take(self, start: int, count: int) -> Rows:
         """`count` rows of the sequence from `start` on."""
-        found = []
+        parts = []
         while count:
             turn, at = divmod(start, len(self.rows))
-            found.append(self.shuffled(turn)[at : at + count])
-            start, count = start + len(found[-1]), count - len(found[-1])
-        return np.concatenate(found)
+            parts.append(self.shuffled(turn)[at : at + count])
+            start, count = start + len(parts[-1]), count - len(parts[-1])
+        return np.concatenate(parts)
 
     def _shuffled(self, turn: int) -> Rows:
         return np.random.default_rng((*self.seed, turn)).permutation(self.rows)

@@ -1,4 +1,4 @@
-"""What a model is judged on: a retrieval set, a table of pairs, or pairs that people graded.
+"""Tasks that a model is judged on: a retrieval set, a table of pairs, or pairs that people graded.
 
 Letters in shapes: q queries, c documents, r judgements, n graded pairs, D width.
 """
@@ -36,8 +36,8 @@ Ints = NDArray[np.int64]
 _GRADED = ("sentence1", "sentence2", "score")
 
 
-class Judged(Protocol):
-    """What one system reached on one task."""
+class TaskScores(Protocol):
+    """Scores of one system on one task."""
 
     @property
     def per_query(self) -> dict[str, NDArray[np.float64]]:
@@ -47,11 +47,11 @@ class Judged(Protocol):
         """Each metric with its interval."""
 
     def against(self, other: Any) -> dict[str, Comparison]:
-        """What it is better or worse by than another system on the same task."""
+        """Compare with another system on the same task."""
 
 
 @dataclass(frozen=True)
-class Retrieval:
+class RetrievalTask:
     """Queries, a corpus, and which documents answer which query.
 
     Documents stand in falling order of their ids, so that equal scores are ranked as trec_eval ranks them.
@@ -67,7 +67,7 @@ class Retrieval:
     @classmethod
     def of(
         cls, name: str, queries: pa.Table, corpus: pa.Table, relevant: Relevant, unused: dict[str, int]
-    ) -> Retrieval:
+    ) -> RetrievalTask:
         """Put the corpus in order; `relevant` counts documents as they are given."""
         order = pc.sort_indices(corpus["id"], sort_keys=[("", "descending")]).to_numpy().astype(np.int64)
         place = np.empty_like(order)
@@ -77,15 +77,19 @@ class Retrieval:
         return replace(task, counts={**counts, "queries that are a document": int((task.own >= 0).sum())})
 
     @classmethod
-    def beir(cls, folder: str | Path, split: str = "test") -> Retrieval:
+    def beir(cls, folder: str | Path, split: str = "test") -> RetrievalTask:
         """A BEIR folder; grades of 0 are not relevant."""
-        found = read_beir(folder, split)
-        right = found.grade > 0
-        relevant = Relevant(len(found.queries), found.query[right], found.doc[right], found.grade[right])
-        return cls.of(f"{Path(folder).name}/{split}", found.queries, found.corpus, relevant, found.unused)
+        folder_rows = read_beir(folder, split)
+        right = folder_rows.grade > 0
+        relevant = Relevant(
+            len(folder_rows.queries), folder_rows.query[right], folder_rows.doc[right], folder_rows.grade[right]
+        )
+        return cls.of(
+            f"{Path(folder).name}/{split}", folder_rows.queries, folder_rows.corpus, relevant, folder_rows.unused
+        )
 
     @classmethod
-    def pairs(cls, path: str | Path, roles: Roles = UNTRAINED) -> Retrieval:
+    def pairs(cls, path: str | Path, roles: Roles = UNTRAINED) -> RetrievalTask:
         """A table of pairs: each distinct query is asked once, of every distinct document; ids are rows, from 1."""
         pairs, _ = PairsFile(**{**vars(roles), "path": str(path)}).read()
         sides, at = {}, {}
@@ -154,7 +158,7 @@ class Graded:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many pairs there are."""
+        """Return the number of pairs."""
         return {"pairs": len(self.grades)}
 
     def judge(self, model: Model, metrics: tuple[str, ...] = METRICS) -> Agreement:
@@ -163,7 +167,7 @@ class Graded:
         return Agreement(np.einsum("nd,nd->n", first, second, dtype=np.float64), self.grades)
 
 
-def read_task(path: str | Path, split: str = "test", roles: Roles | None = None) -> Retrieval | Graded:
+def read_task(path: str | Path, split: str = "test", roles: Roles | None = None) -> RetrievalTask | Graded:
     """A BEIR folder; a table with sentence1, sentence2 and score; or a table of pairs, which it is with roles.
 
     Raises:
@@ -174,7 +178,7 @@ def read_task(path: str | Path, split: str = "test", roles: Roles | None = None)
         if not is_beir(path):
             raise DataError(f"{path} is no BEIR folder: corpus.jsonl is missing")
         refuse_roles(path, roles)
-        return Retrieval.beir(path, split)
+        return RetrievalTask.beir(path, split)
     if roles is None and set(_GRADED) <= set(read_table(Path(path)).column_names):
         return Graded.table(path)
-    return Retrieval.pairs(path, roles or UNTRAINED)
+    return RetrievalTask.pairs(path, roles or UNTRAINED)
