@@ -43,14 +43,14 @@ CEILINGS = {
     "io": 840,
     "mining": 530,
     "ranking": 770,
-    "recommend": 2150,
+    "recommend": 2180,
     "run": 1320,
-    "text": 2260,
+    "text": 2290,
     "towers": 720,
 }
 TOTAL = sum(CEILINGS.values())
 # Classes that share a name as yet; nothing is added.
-LEFT = {"Features", "Plan", "Shared", "Tower", "Towers"}
+LEFT = {"Features", "Tower", "Towers"}
 OPTIONAL = {"sentence_transformers": ("towers", "integrations")}  # imported by these rooms only
 
 Module = tuple[str, ...]  # dotted name, in parts
