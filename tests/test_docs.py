@@ -60,7 +60,9 @@ def shared_folder(pairs_file: Path, tiny_run: Path, tmp_path_factory: pytest.Tem
     (beir / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{grades}")
     draw = random.Random(0)
     events = [
-        {"user": u, "item": i, "time": t} for u in range(30, 60) for t, i in enumerate([50, 181, *draw.sample(range(50), 7)])
+        {"user": u, "item": i, "time": t}
+        for u in range(30, 60)
+        for t, i in enumerate([50, 181, *draw.sample(range(50), 7)])
     ]
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     tempera.train(
