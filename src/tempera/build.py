@@ -42,7 +42,7 @@ from .text.renewal import Anew
 from .text.roles import Roles
 from .text.sources import BeirFolder, Given, PairsFile
 from .towers.lora import Lora
-from .towers.pair import Options as TowerOptions
+from .towers.pair import TowerOptions
 from .towers.pretrained import Pretrained
 from .towers.static import Static
 from .towers.transformer import Transformer

@@ -211,7 +211,7 @@ def test_a_long_run_stays_small() -> None:
 @pytest.mark.parametrize(
     ("added", "pictures", "absent"),
     [
-        ({}, 1, "Held-out queries and what was found"),
+        ({}, 1, "Held-out queries and their results"),
         ({"systems": {"trained": {"ndcg@10": 0.4}}, "difference": None, "examples": EXAMPLES[:1]}, 1, "BM25"),
         ({"log": [step(1)]}, 2, "Held-out queries during training"),
         ({"log": [evaluation(0)]}, 2, "Training, step by step"),
