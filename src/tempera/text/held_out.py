@@ -1,4 +1,4 @@
-"""The held-out queries of a run on texts: which they are, and how well a tower and BM25 answer them."""
+"""Held-out queries of a run on texts, and the ranking of their answers by a tower and by BM25."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ class HeldOutQueries:
         """Rank by BM25, if evaluation.bm25 asks for it, tuned on training queries of the same corpus."""
         if not self.options.bm25:
             return {}
-        asked, split = self.questions["test"], self.texts.split
-        inside = np.isin(asked.doc_of[split.train], asked.doc_of[split.corpus])
+        test, split = self.questions["test"], self.texts.split
+        inside = np.isin(test.doc_of[split.train], test.doc_of[split.corpus])
         rows = split.train[inside]
         chosen = np.random.default_rng(self.seed).permutation(len(rows))[:BM25_TUNING_QUERIES]
         lexical = Lexical(split.pairs.texts("doc", split.corpus))
@@ -119,8 +119,8 @@ class HeldOutQueries:
             tuning = self._questions(rows[chosen])
             lexical.tune(tuning.queries, tuning.relevant)
         self.bm25 = lexical.settings
-        ranked = lexical.rank(asked.queries, depth_of(self.options.metrics))
-        return {"bm25": Ranking.of(ranked, asked.relevant, self.options.metrics)}
+        ranked = lexical.rank(test.queries, depth_of(self.options.metrics))
+        return {"bm25": Ranking.of(ranked, test.relevant, self.options.metrics)}
 
     def about(self) -> dict[str, Any]:
         """Return how BM25 was tuned, and how far scores on the way stand above those on the whole corpus."""
