@@ -22,6 +22,8 @@ from tempera.text.text_showcase import TEXTS
 
 EMPTY, ONES = np.zeros(0, np.float32), np.ones(3, np.float32)
 
+pytestmark = pytest.mark.usefixtures("with_pictures")
+
 
 def spread(mean: float) -> Spread:
     noise = np.random.default_rng(0).normal(0, 0.1, (2, 50)).astype(np.float32)
