@@ -76,7 +76,7 @@ def main() -> None:
     signals: list[int] = []
 
     def stop(number: int, _: object) -> NoReturn:
-        """End by way of every `finally`, so that no half-written folder stays; 130 for Ctrl-C, 143 for SIGTERM."""
+        """Stop through every `finally`, so that no half-written folder stays; exit code 130 for Ctrl-C, 143 for SIGTERM."""
         signals.append(number)
         sys.exit(128 + number)
 

@@ -36,13 +36,13 @@ class Division:
 
     @property
     def train(self) -> Mask:
-        """Events to train on, [e]; in every user's, those before all others."""
+        """Training events, [e]: the first events of every user."""
         mask: Mask = self.part == TRAIN
         return mask
 
     @property
     def known(self) -> Mask:
-        """Events before the test: to train on once nothing is chosen any more, [e]."""
+        """Events before the test, for the final training, [e]."""
         mask: Mask = self.part < TEST
         return mask
 

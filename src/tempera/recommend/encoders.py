@@ -232,7 +232,7 @@ class Categories:
 
 @dataclass(frozen=True)
 class Number:
-    """A number, normalised to mean 0 and deviation 1 of what is trained on, or in buckets of equal frequency.
+    """A number, normalised to mean 0 and deviation 1 in training, or in buckets of equal frequency.
 
     Missing ones, and those that are not a number (nan), have a vector of their own where training has seen one, and none
     where it has not. Infinite ones are refused.
@@ -271,7 +271,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Time:
-    """The mean of the vectors of a time's parts that come back, such as its month and its weekday; 0 for a missing one.
+    """The mean of the vectors of a time's recurring parts, such as its month and its weekday; 0 for a missing one.
 
     How long ago it was is a number: `number: {column: ..., buckets: 10}` reads dates, too.
 

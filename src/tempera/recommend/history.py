@@ -251,12 +251,12 @@ class Attention(Latest):
 
 @dataclass(frozen=True)
 class Gru(Latest):
-    """A gated recurrent unit; `last` events before the first target of a run are read, and those between."""
+    """A gated recurrent unit; `last` events before the first target of a run and those between them are read."""
 
 
 @dataclass(frozen=True)
 class Causal(Latest):
-    """A causal transformer; `last` events before the first target of a run are read, and those between.
+    """A causal transformer; `last` events before the first target of a run, and those between targets, are read.
 
     Args:
         layers: of attention and feed-forward.
@@ -299,7 +299,7 @@ class History:
 
 
 class Past(nn.Module):
-    """Events of rows to [n, P D]: the pools of a history, side by side, means before others; 0 for an empty history.
+    """Map events of rows to [n, P D]: the pools of a history, side by side, means before others; 0 for an empty history.
 
     Args:
         items: codes [e] to vectors [e, D].

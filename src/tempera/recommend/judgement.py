@@ -86,7 +86,7 @@ class Recommended:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """Every part of the queries, both ways; parts without a query are left out."""
+        """Metrics of every part of the queries, with seen items left out and left in; empty parts are omitted."""
         values = np.stack(list(self.per_query.values()), 1)  # [q, 2 m]
         parts = [(name, mask, self._intervals(values, mask)) for name, mask in self.parts.items() if mask.any()]
         m = len(self.names)

@@ -57,7 +57,7 @@ class EventData:
 
 
 class TrainingEvents:
-    """Give a run its batches."""
+    """Make the batches of one run."""
 
     def __init__(self, config: Config, events: EventData) -> None:
         self.events = events

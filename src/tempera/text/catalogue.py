@@ -36,7 +36,7 @@ class Catalogue:
 
     @classmethod
     def of(cls, pairs: Pairs) -> Catalogue:
-        """Find equal ids.
+        """Return the distinct texts of pairs by their ids.
 
         >>> catalogue = Catalogue.of(Pairs.of(["a", "b", "a"], ["x", "x", "y"]))
         >>> catalogue.queries[:], catalogue.docs[:], catalogue.doc_of.tolist()
@@ -72,7 +72,7 @@ class Catalogue:
         return [text for texts, which in sides for text in texts.take(which[::step])]
 
     def keys(self, rows: Rows) -> Ragged:
-        """The ids of every text of each of these pairs: query, document, negatives."""
+        """Return the ids of every text of each of these pairs: query, document, negatives."""
         at, ids = torch.from_numpy(rows), [torch.from_numpy(self.pairs.ids(role)[rows]) for role in ("query", "doc")]
         return keys_of(ids[0], ids[1], self.negatives[at], torch.from_numpy(self.doc_ids))
 

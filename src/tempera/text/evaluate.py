@@ -82,7 +82,7 @@ def evaluate(
     exclude_self: bool = False,
     roles: Roles | None = None,
 ) -> list[Finding]:
-    """Judge a model on tasks.
+    """Evaluate a model on tasks.
 
     Args:
         model: a model folder or a run folder.

@@ -35,7 +35,7 @@ class Questions:
 
     @classmethod
     def of(cls, split: Split, query_of: Rows, doc_of: Rows, rows: Rows) -> Questions:
-        """Ask each distinct query of `rows` once; its answers are the documents it is paired with there."""
+        """Return each distinct query of `rows` once; its answers are the documents it is paired with there."""
         distinct, first, inverse = np.unique(query_of[rows], return_index=True, return_inverse=True)
         place = np.full(int(doc_of.max()) + 1, -1)
         place[doc_of[split.corpus]] = np.arange(len(split.corpus))
@@ -49,7 +49,7 @@ class Questions:
 
 
 class HeldOutQueries:
-    """Judge the tower of a run, as it is at that moment, and BM25."""
+    """Evaluate the current tower of a run, and BM25, on held-out queries."""
 
     def __init__(self, config: Config, data: TrainingPairs) -> None:
         self.options, self.seed, self.data, self.texts = config.evaluation, config.train.seed, data, data.texts
@@ -71,7 +71,7 @@ class HeldOutQueries:
         return self.texts.split.chooses
 
     def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
-        """Ask the tower the queries of a part; without validation queries that is always the test.
+        """Evaluate the tower on the queries of a part; on the test if there are no validation queries.
 
         Args:
             part: "validation" to choose by, "test" to report on.

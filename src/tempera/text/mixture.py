@@ -22,7 +22,7 @@ _ROWS = 1 << 16  # that are copied at once
 
 @dataclass(frozen=True)
 class Mixture:
-    """Rows of several sources, by weight. A pair that two sources have is the first one's.
+    """Mix rows of several sources by weight. A pair of two sources counts for the first of them.
 
     Args:
         sources: each with its own options, prompts among them.

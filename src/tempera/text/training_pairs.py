@@ -53,7 +53,7 @@ class TextData:
 
 
 class TrainingPairs:
-    """Give a run its batches.
+    """Make the batches of one run.
 
     Args:
         store: folder for the vectors of a guide, which all runs beside this one share.
@@ -160,7 +160,7 @@ def _renewal(config: Config, texts: TextData, rows: Examples, anew: Path, cross:
 def sampler_of(
     source: Source, catalogue: Catalogue, split: Split, options: Training
 ) -> Shuffled | NoDuplicates | Mixed:
-    """Choose which of the training rows stand in which batch.
+    """Return the sampler that puts training rows into batches.
 
     Raises:
         ConfigError: a batch of more rows than there are to train on.
