@@ -495,7 +495,7 @@ def test_processes_with_a_data_set_each_average_as_with_the_peers_loss(two: list
 def test_mistakes_are_told_in_a_line(model: Any) -> None:
     data = texts(ROWS, 3)
     read = features(model, data)
-    with pytest.raises(DataError, match="a query and a document, and the data has 1"):
+    with pytest.raises(DataError, match="a query and a document, but the data has 1"):
         ContrastiveLoss(model)(read[:1], None)
     with pytest.raises(DataError, match="guide"):
         ContrastiveLoss(model, presets.gist())(read, None)
