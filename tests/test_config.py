@@ -11,7 +11,6 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tempera.artifacts.card import Labels
 from tempera.build import PARTS, _Builder, _hints, build
 from tempera.config import COMMAND_LINE, Options, dump, inline, load, of, parse
 from tempera.core.objective import Objective
@@ -19,8 +18,9 @@ from tempera.core.temperature import Temperature
 from tempera.engine.loop import Training
 from tempera.errors import ConfigError
 from tempera.ranking.ranking import Evaluation
+from tempera.ranking.showcase import Labels
 from tempera.recommend.history import History
-from tempera.text.renewal import Anew
+from tempera.text.renewal import RepeatedMining
 from tempera.towers.lora import Lora
 
 
@@ -301,7 +301,17 @@ def words_of(hint: Any) -> Iterator[str | bool]:
 def every_option() -> Iterator[tuple[str, Any, str | bool]]:
     """Each option of a configuration that takes a word or is a switch, with each of these."""
     parts = {part for names in PARTS.values() for part in names.values() if isinstance(part, type)}
-    makes = {*parts, *PARTS[Objective].values(), Training, Evaluation, Anew, Labels, Temperature, History, Lora}
+    makes = {
+        *parts,
+        *PARTS[Objective].values(),
+        Training,
+        Evaluation,
+        RepeatedMining,
+        Labels,
+        Temperature,
+        History,
+        Lora,
+    }
     for make in sorted(makes, key=lambda make: make.__name__):
         for name, hint in _hints(make).items():
             for word in words_of(hint):

@@ -13,12 +13,18 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "tempera"
 CLEAN = {
     "__init__",
+    "artifacts",
     "build",
+    "cli",
     "config",
     "errors",
     "experiments",
+    "integrations",
     "io",
+    "mining",
     "ranking",
+    "recommend",
+    "text",
 }  # rooms and root modules; add each one cleaned
 RIDDLES = {"what", "how", "whether", "where", "which", "who", "of", "as", "with"}  # docstrings begin with none of them
 PARTICIPLES = {"found", "given", "told", "there", "asked"}  # no names for what is held

@@ -161,9 +161,9 @@ def test_what_cannot_be_exported(run: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(OutputError, match="another run"):
         export(run, "parquet")
     if pytest.importorskip("faiss"):
-        with pytest.raises(ConfigError, match="there is no approximate index 'flat'; choose one of hnsw, ivf_pq"):
+        with pytest.raises(ConfigError, match="unknown approximate index 'flat'; choose one of hnsw, ivf_pq"):
             export(run, "faiss", kind="flat")
-        with pytest.raises(DataError, match="IVF-PQ needs at least 256 documents, and there are 9; give --kind hnsw"):
+        with pytest.raises(DataError, match="IVF-PQ needs at least 256 documents, but there are 9; give --kind hnsw"):
             approximate.write(run / "x", np.eye(9, dtype=np.float32), "ivf_pq")
         (run / "bad").mkdir()
         (run / "bad" / "index.faiss").write_bytes(b"no index")
@@ -175,10 +175,12 @@ def test_what_cannot_be_exported(run: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert not (run / "export" / "faiss").exists() and not (run / "out").exists()
 
 
-def test_the_commands(run: Path, cold: Callable[..., Any]) -> None:
-    done = cold("export", run, "--to", "parquet", "--json")
+def test_the_commands(run: Path, tempera: Callable[..., Any]) -> None:
+    done = tempera("export", run, "--to", "parquet", "--json")
     assert done.code == 0 and done.document["documents"] == COUNT
-    found = cold("search", run, "kaban locel", "--index", run / "export" / "parquet", "--json")
-    assert found.document == cold("search", run, "kaban locel", "--json").document and len(found.document["hits"]) == 10
-    wrong = cold("export", run, "--to", "tar")
+    found = tempera("search", run, "kaban locel", "--index", run / "export" / "parquet", "--json")
+    assert (
+        found.document == tempera("search", run, "kaban locel", "--json").document and len(found.document["hits"]) == 10
+    )
+    wrong = tempera("export", run, "--to", "tar")
     assert wrong.code == 2 and wrong.err == "tempera: cannot export to 'tar'; choose one of onnx, faiss, parquet.\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import examples
 import pytest
@@ -67,7 +68,7 @@ def test_gradients_are_those_of_finite_differences() -> None:
     objective = examples.objective_of(parts)
 
     def losses(query: torch.Tensor, doc: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        changed = Batch(**{**vars(batch), "query": batch.query.of(query), "doc": batch.doc.of(doc)})
+        changed = replace(batch, query=batch.query.of(query), doc=batch.doc.of(doc))
         return Definition(objective, changed, scale).losses()
 
     leaves = [batch.query.rows, batch.doc.rows, torch.tensor(3.0, dtype=torch.float64)]

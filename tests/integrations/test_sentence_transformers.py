@@ -321,7 +321,14 @@ def test_gradients_are_scaled_before_they_are_rounded_to_half_precision(monkeypa
 # In the trainer --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 3}, {"bf16": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, marks=pytest.mark.long),
+        {"gradient_accumulation_steps": 3},
+        pytest.param({"bf16": True}, marks=pytest.mark.long),
+    ],
+)
 def test_the_trainer_reaches_what_it_reaches_with_the_peers_loss(tmp_path: Path, options: dict[str, Any]) -> None:
     data, found = texts(24, 3), []
     held_out = Dataset.from_dict(texts(8, 3, seed=1))
@@ -462,6 +469,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "given"), [("gathered", (8, 1, 22)), ("accumulated", (4, 2, 24))])
 def test_two_processes_are_one(
     tmp_path: Path, two: list[dict[str, Any]], name: str, given: tuple[int, int, int]
@@ -474,6 +482,7 @@ def test_two_processes_are_one(
     assert max(float((wanted[key] - value).abs().max()) for key, value in start.items()) > 1e-3
 
 
+@pytest.mark.long
 def test_processes_with_a_data_set_each_average_as_with_the_peers_loss(two: list[dict[str, Any]]) -> None:
     for found in two:
         torch.testing.assert_close(found["ours"], two[0]["peers"], rtol=1e-4, atol=1e-5)
@@ -486,7 +495,7 @@ def test_processes_with_a_data_set_each_average_as_with_the_peers_loss(two: list
 def test_mistakes_are_told_in_a_line(model: Any) -> None:
     data = texts(ROWS, 3)
     read = features(model, data)
-    with pytest.raises(DataError, match="a query and a document, and the data has 1"):
+    with pytest.raises(DataError, match="a query and a document, but the data has 1"):
         ContrastiveLoss(model)(read[:1], None)
     with pytest.raises(DataError, match="guide"):
         ContrastiveLoss(model, presets.gist())(read, None)
@@ -513,6 +522,7 @@ def test_mistakes_are_told_in_a_line(model: Any) -> None:
 # What the project says of it -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_example_runs(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "drop_in.py"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)

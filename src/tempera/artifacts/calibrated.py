@@ -32,7 +32,7 @@ _COLORS = dict(zip(_MAPS, LINES, strict=False))
 
 @dataclass(frozen=True)
 class Calibration:
-    """From the similarities of one model to probabilities, and how far these hold.
+    """Map the similarities of one model to probabilities, with the errors of these.
 
     Attributes:
         model: the fingerprint of the model.
@@ -59,7 +59,7 @@ class Calibration:
 
     @property
     def depth(self) -> int | None:
-        """The rank to which search results were used; None for labelled pairs."""
+        """Rank to which search results were used; None for labelled pairs."""
         depth: int | None = self.about.get("depth")
         return depth
 
@@ -67,8 +67,8 @@ class Calibration:
         """Raise DataError unless it is of the model with this fingerprint."""
         if model != self.model:
             raise DataError(
-                f"{place / FILE} is of another model ({self.model[:12]}, and this one is {model[:12]}): "
-                "calibrate anew with tempera calibrate"
+                f"{place / FILE} is of another model ({self.model[:12]}; this one is {model[:12]}): "
+                "run tempera calibrate again"
             )
 
     def json(self) -> dict[str, Any]:
@@ -113,11 +113,9 @@ def read_calibration(folder: Path) -> Calibration:
         json.dumps(calibration.json(), allow_nan=False)
         return calibration
     except FileNotFoundError:
-        raise DataError(
-            f"{folder} has no {FILE}, so that a similarity is no probability yet: tempera calibrate MODEL PAIRS"
-        ) from None
+        raise DataError(f"the model in {folder} is not calibrated; run: tempera calibrate MODEL PAIRS") from None
     except Exception:  # whatever a damaged file makes of it
-        raise DataError(f"{path} is not a readable calibration: make it anew with tempera calibrate") from None
+        raise DataError(f"{path} is not a readable calibration: run tempera calibrate again") from None
 
 
 def _differences(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from .ragged import Ragged, Shared
 from .temperature import refuse_temperature
 
 Role = Literal["query", "doc", "negatives", "sampled", "memory"]
+ROLES: tuple[Role, ...] = ("query", "doc", "negatives", "sampled", "memory")
 X = TypeVar("X")
 Y = TypeVar("Y")
 
@@ -40,10 +41,10 @@ class Side(Generic[X]):
     """
 
     rows: X
-    ids: Tensor | None = None  # [n] int64; equal ids are the same text or item
-    logq: Tensor | None = None  # [n] log of how often the sampler is expected to put this row into a batch
-    guide: Tensor | None = None  # [n, G] a guide model's unit vectors of the same rows
-    owner: Tensor | None = None  # [n] the row a negative came with, -1 for none; None for rows that are pairs
+    ids: Tensor | None = None
+    logq: Tensor | None = None
+    guide: Tensor | None = None
+    owner: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.rows)  # type: ignore[arg-type]
@@ -71,7 +72,7 @@ class Batch(Generic[X]):
 
     Args:
         query: [n] queries.
-        doc: [n] documents, or distinct ones that rows share.
+        doc: [n] documents, or [d] distinct ones that rows share.
         negatives: [m] documents that do not answer, each with its owner.
         sampled: [m] documents drawn apart from the pairs.
         memory: [m] documents of past batches, without gradient.
@@ -92,16 +93,16 @@ class Batch(Generic[X]):
     [1, 0, 0, 1]
     """
 
-    query: Side[X]  # [n]
-    doc: Side[X]  # [n], or [d] distinct documents that rows share
-    negatives: Side[X] | None = None  # [m] each with its owner
-    sampled: Side[X] | None = None  # [m] documents drawn apart from the pairs
-    memory: Side[X] | None = None  # [m] documents of past batches, without gradient
-    weight: Tensor | None = None  # [n] how much each row counts, 1 if None
-    known: Ragged | Shared | None = None  # n rows: the ids of every document known to answer each query
-    span: range | None = None  # the rows this device answers for, all if None
-    answer: Tensor | None = None  # [n] id of each row's document; None where doc i is row i's
-    temperature: float | None = None  # of this batch in place of the objective's, which then learns nothing from it
+    query: Side[X]
+    doc: Side[X]
+    negatives: Side[X] | None = None
+    sampled: Side[X] | None = None
+    memory: Side[X] | None = None
+    weight: Tensor | None = None
+    known: Ragged | Shared | None = None
+    span: range | None = None
+    answer: Tensor | None = None
+    temperature: float | None = None
 
     def __post_init__(self) -> None:
         if self.answer is None and len(self.query) != len(self.doc):
@@ -143,15 +144,14 @@ class Batch(Generic[X]):
         """The id of each row's document, [n]; None where documents have none."""
         return self.doc.ids if self.answer is None else self.answer
 
-    def side(self, role: Role) -> Side[X] | None:
-        """The rows of one role; None if the batch has none."""
-        found: Side[X] | None = getattr(self, role)
-        return found
+    def sides(self) -> Mapping[Role, Side[X]]:
+        """Return every side that is present, by its role."""
+        return self._sides
 
-    def sides(self) -> dict[Role, Side[X]]:
-        """Every side that is present."""
-        roles: tuple[Role, ...] = ("query", "doc", "negatives", "sampled", "memory")
-        return {role: side for role in roles if (side := self.side(role)) is not None}
+    @cached_property
+    def _sides(self) -> Mapping[Role, Side[X]]:
+        sides = {role: getattr(self, role) for role in ROLES}
+        return {role: side for role, side in sides.items() if side is not None}
 
     def of(self, rows: Mapping[Role, Y]) -> Batch[Y]:
         """The same batch with other `rows` for every side: embeddings in place of features."""

@@ -9,7 +9,7 @@ Letters: i a row, c a candidate, n rows, k candidates of a row. A block is a pai
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -193,7 +193,7 @@ class Definition:
         return [{c for c, is_closer in enumerate(row) if is_closer} for row in closer.tolist()]
 
     @cached_property
-    def _sides(self) -> dict[Role, Side[Tensor]]:
+    def _sides(self) -> Mapping[Role, Side[Tensor]]:
         return self.batch.sides()
 
     @cached_property

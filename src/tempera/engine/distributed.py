@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -65,8 +65,9 @@ class Group:
         if self.size == 1:
             sides = {role: side for role, side in batch.sides().items() if role in ROLES}
             leaves: Any = {role: replace(side, rows=leaf(side.rows)) for role, side in sides.items()}
+            known = {each.name: getattr(batch, each.name) for each in fields(Batch)}
             counts = {role: (len(side),) for role, side in sides.items()}
-            return Gathered(**{**vars(batch), **leaves, "span": range(len(batch)), "counts": counts})
+            return Gathered(**{**known, **leaves, "span": range(len(batch)), "counts": counts})
         return join(self._exchange(columns_of(batch)), self.rank, batch.memory)
 
     def bring_home(self, gathered: Gathered) -> dict[Role, Tensor]:

@@ -23,7 +23,7 @@ from ..io.arrays import reserved
 from ..io.atomic import new_file
 from ..towers.cross import Judge, load_cross_encoder
 from ..towers.saved import fingerprint, model_folder
-from .embed import Embedded, embed_by
+from .embed import StoredEmbeddings, embed_by
 from .vectors import SHARD, Dtype, Floats, Rows, Store, keys_of_pairs
 
 _CLOSE = TIE * float(np.finfo(np.float32).eps)
@@ -36,13 +36,13 @@ Score = Callable[[Pairs], NDArray[np.float32]]
 class Guide:
     """Unit vectors of every distinct query and document, looked up by position.
 
-    >>> table = Embedded(np.eye(2, dtype=np.float32), np.array([1, 0]))
+    >>> table = StoredEmbeddings(np.eye(2, dtype=np.float32), np.array([1, 0]))
     >>> Guide(table, table)("query", torch.tensor([0])).tolist()
     [[0.0, 1.0]]
     """
 
-    query: Embedded
-    doc: Embedded
+    query: StoredEmbeddings
+    doc: StoredEmbeddings
 
     def __post_init__(self) -> None:
         widths = self.query.vectors.shape[1], self.doc.vectors.shape[1]
@@ -55,11 +55,11 @@ class Guide:
     def of(
         cls, model: Path, queries: Sequence[str], docs: Sequence[str], folder: Path, dtype: Dtype = "float32"
     ) -> Guide:
-        """Embed by a saved model or the model of a run; embeddings that the stores in `folder` hold are not computed again."""
+        """Return a guide by a saved model or the model of a run; stored embeddings in `folder` are reused."""
         model = model_folder(model)
         return cls(
-            embed_by(model, "query", queries, folder, dtype, "embedding queries by the guide"),
-            embed_by(model, "doc", docs, folder, dtype, "embedding documents by the guide"),
+            embed_by(model, "query", queries, folder, dtype, "embedding queries with the guide"),
+            embed_by(model, "doc", docs, folder, dtype, "embedding documents with the guide"),
         )
 
     def __call__(self, role: Role, rows: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ class SelfGuide:
                 whole[start : start + SHARD] = vectors
             whole.flush()
 
-    def _open(self, step: int, role: str) -> Embedded:
+    def _open(self, step: int, role: str) -> StoredEmbeddings:
         path = self._path(step, role)
         try:
             vectors = np.lib.format.open_memmap(path, mode="r")
@@ -131,7 +131,7 @@ class SelfGuide:
             ) from None
         except (OSError, ValueError) as error:
             raise DataError(f"{path} cannot be read: {error}") from None
-        return Embedded(vectors, np.arange(len(vectors)))
+        return StoredEmbeddings(vectors, np.arange(len(vectors)))
 
     def _path(self, step: int, role: str) -> Path:
         return self.folder / f"guide-{step:09d}-{role}.npy"
@@ -146,7 +146,7 @@ class CrossEncoder:
 
     @classmethod
     def of(cls, model: Path, folder: Path) -> CrossEncoder:
-        """Score by a saved model, with a store of its scores in `folder`."""
+        """Return the scorer of a saved model, with a store of its scores in `folder`."""
         return cls(Store(folder, f"{fingerprint(model)}-pairs"), lambda: load_cross_encoder(model))
 
     def __call__(self, pairs: Pairs, progress: str | None = None) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""From a block of a table to events: who, what, when, how much; every fault by file, row and column.
+"""Events from a block of a table: user, item, time, weight; faults are reported by file, row and column.
 
 Letters in shapes: r rows of the block.
 """
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ..io.columns import Columns
 from ..io.reader import IDS, BlockReader, is_text, missing
-from ..io.tables import Block
+from ..io.tables import TableBlock
 
 _DATES = [pa.timestamp("us"), pa.timestamp("us", "UTC")]
 # The types that a column's times are read as, the first that suits all of them, by the type that the table gives.
@@ -28,7 +28,7 @@ _TIMES: Mapping[Callable[[pa.DataType], bool], list[pa.DataType]] = {
 
 
 def events_of(
-    block: Block,
+    block: TableBlock,
     columns: Columns,
     dropped: Counter[str],
     min_rating: float | None = None,
@@ -80,7 +80,7 @@ class EventReader(BlockReader):
         absent = missing(values)
         if missing_time == "drop":
             self.leave_out("rows without a time", absent)
-        self.refuse("time", absent, "has no time: data.missing_time=drop leaves such rows out")
+        self.refuse("time", absent, "has no time: set data.missing_time=drop to leave such rows out")
         if pa.types.is_floating(values.type):
             self.refuse("time", np.isinf(values.to_numpy(zero_copy_only=False)), "is infinite")
         return values

@@ -1,4 +1,4 @@
-"""A run on interactions as readers and searchers see it: facts of its data, what it searches, users with their items."""
+"""Data facts, searchable items and example users of a run on interactions."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from .visits_preview import visits_summary
 
 RECOMMENDER = Subject(
     "A recommender",
-    "A tower of users, by what they have taken before and what is known of them, and a tower of items, trained by contrast "
-    "with Tempera. It is a part of the run folder that it lies in, which holds the histories and the index of the items.",
+    "A user tower, which reads a user's history and features, and an item tower, trained with Tempera by contrastive "
+    "learning. They belong to the run folder around them, which holds the histories and the index of the items.",
     """import tempera
 
 run = tempera.Run("path/to/the/run")  # the folder around this one
-print(run.recommend(user="an id of a user", k=10))
-print(run.recommend(history=["an id of an item", "a later one"]))""",
+print(run.recommend(user="a user id", k=10))
+print(run.recommend(history=["an item id", "a later item id"]))""",
     {"library_name": "tempera", "tags": ["recommendation", "two-tower", "tempera"]},
     report_title="Tempera run: a recommender",
-    facts={"pairs": "interactions", "train": "trained on", "queries": "asked at the end", "corpus": "items ranked"},
-    examples="Users who were asked for, and what was recommended",
+    facts={"pairs": "interactions", "train": "training events", "queries": "test events", "corpus": "items ranked"},
+    examples="Test users and their recommendations",
     right="Taken next",
-    random="a user with a random item, blue with the item taken next",
-    whole="All items are ranked but those of the user's history.",
+    random="a user with a random item, blue a user with the item taken next",
+    whole="All items are ranked except those of the user's history.",
 )
 
 
@@ -59,9 +59,9 @@ class ItemShowcase:
             "corpus": len(timeline.item_ids),
             "users": len(timeline.user_ids),
         }
-        asked = ", ".join(f"{len(events):,} {name}" for name, events in division.test.items())
-        text = "{pairs:,} interactions of {users:,} users with {corpus:,} items: {train:,} to train on"
-        headline = f"{text.format(**counts)}; asked at the end: {asked}"
+        tests = ", ".join(f"{len(events):,} {name}" for name, events in division.test.items())
+        text = "{pairs:,} interactions of {users:,} users with {corpus:,} items: {train:,} for training"
+        headline = f"{text.format(**counts)}; test events: {tests}"
         return DataFacts(timeline.source, headline, counts, tuple(f"note: {note}" for note in division.notes))
 
     def preview(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class ItemShowcase:
 
     @cached_property
     def titles(self) -> list[str]:
-        """What items are called."""
+        """Names of the items."""
         return titles_of(self.events.items.table)
 
     def examples(self, systems: Mapping[str, SystemScores], count: int = 10, shown: int = 5) -> list[Example]:

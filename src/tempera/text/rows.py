@@ -1,4 +1,4 @@
-"""From a block of a table to rows of one query, one document that answers it, and any number that do not.
+"""Pairs from a block of a table: rows of a query, a document that answers it, and any number of negatives.
 
 Letters in shapes: r rows of the block, k texts of one role in all of them.
 """
@@ -17,7 +17,7 @@ from ..errors import DataError
 from ..io.columns import Columns
 from ..io.ids import content_ids, given_ids, mixed
 from ..io.reader import BlockReader, Mask, Rows, is_text
-from ..io.tables import Block
+from ..io.tables import TableBlock
 from .roles import Roles
 
 _NOTHING, _SPACE = (pa.scalar(text, pa.large_string()) for text in ("", " "))
@@ -38,11 +38,11 @@ class RoleTexts:
         return RoleTexts(self.texts.filter(pa.array(keep)), self.rows[keep], self.ids[keep], self.content[keep], scores)
 
     def at(self, rows: Rows) -> Rows:
-        """Return where the first text of each of these rows stands."""
+        """Return the position of the first text of each of these rows."""
         return np.searchsorted(self.rows, rows)
 
 
-def rows_of(block: Block, roles: Roles, columns: Columns, dropped: Counter[str]) -> pa.Table:
+def rows_of(block: TableBlock, roles: Roles, columns: Columns, dropped: Counter[str]) -> pa.Table:
     """Return the pairs of a block: query, doc, query_id, doc_id, name, place; weight, negatives and negative_ids if any.
 
     Args:
@@ -55,7 +55,7 @@ def rows_of(block: Block, roles: Roles, columns: Columns, dropped: Counter[str])
     return PairReader(block, roles, columns, dropped).read()
 
 
-def docs_of(block: Block, columns: Columns) -> list[str]:
+def docs_of(block: TableBlock, columns: Columns) -> list[str]:
     """Return the texts of a column of documents, or of lists of them; raises as `rows_of` does."""
     texts: list[str] = PairReader(block, Roles(), columns, Counter()).side("doc", "doc_id", "").texts.to_pylist()
     return texts
@@ -64,13 +64,13 @@ def docs_of(block: Block, columns: Columns) -> list[str]:
 class PairReader(BlockReader):
     """Read the pairs of a block."""
 
-    def __init__(self, block: Block, roles: Roles, columns: Columns, dropped: Counter[str]) -> None:
+    def __init__(self, block: TableBlock, roles: Roles, columns: Columns, dropped: Counter[str]) -> None:
         super().__init__(block, columns, dropped)
         self.roles, self.remedy = roles, ""
 
     def read(self) -> pa.Table:
         """Return the pairs that are kept, each row's one after the other."""
-        self.remedy = ": data.missing_text=drop leaves such rows out"
+        self.remedy = ": set data.missing_text=drop to leave such rows out"
         self.leave_out_below("score", self.roles.min_score)
         query = self.side("query", "query_id", self.roles.query_prompt)
         doc = self.side("doc", "doc_id", self.roles.doc_prompt, "positive_scores")
@@ -128,7 +128,7 @@ class PairReader(BlockReader):
         return RoleTexts(texts, rows, keys, content, numbers)
 
     def prompts(self, role: str, prompt: str, rows: Rows) -> pa.Array | None:
-        """Return what is put before each text, [k]; None for nothing."""
+        """Return the prompt of each text, [k]; None without prompts."""
         if role == "query" and "prompt" in self.columns:
             own = self.column("prompt")
             if not (is_text(own.type) or pa.types.is_null(own.type)):
@@ -178,7 +178,7 @@ class PairReader(BlockReader):
         if self.roles.identical == "keep":
             return np.ones(len(same), bool)
         if self.roles.identical == "refuse":
-            self.refuse("doc", same, "is its own query: take data.identical=drop, or keep", doc.rows)
+            self.refuse("doc", same, "is its own query: set data.identical=drop, or keep", doc.rows)
         self.count("queries that are their own document", same)
         return ~same
 
@@ -195,8 +195,7 @@ class PairReader(BlockReader):
             return items
         if items.scores is None or doc.scores is None:
             raise DataError(
-                f"{self.block.file}: data.negative_margin compares scores, and needs columns of positive_scores and "
-                "negative_scores"
+                f"{self.block.file}: data.negative_margin needs columns of positive_scores and negative_scores"
             )
         best = np.full(len(self.keep), np.inf)
         best[doc.rows] = -np.inf
