@@ -24,7 +24,7 @@ from tempera.core.ragged import Ragged
 from tempera.core.table import Table
 from tempera.engine.checkpoint import State
 from tempera.engine.loop import Training, begin, train
-from tempera.engine.optim import thin
+from tempera.engine.optim import set_sparse
 
 ROWS, WIDTH, BATCH, HISTORY = (100_000, 1_000_000, 4_000_000), 64, 1024, 10
 STEPS, ROUNDS = 4, 7  # a measurement, and how many
@@ -81,7 +81,7 @@ def stepping(name: str, state: State, given: list[Batch[Ragged]], found: dict[st
     at = count()
 
     def run() -> None:
-        thin(state.modules, name in SPARSE)
+        set_sparse(state.modules, name in SPARSE)
         rows = (given[next(at) % len(given)] for _ in range(STEPS))
         for _ in train(state, rows, state.step + STEPS, Training()):
             pass

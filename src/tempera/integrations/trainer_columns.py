@@ -29,7 +29,7 @@ Labels = Literal["weight", "id", "ignore"]
 
 
 @dataclass(frozen=True)
-class Towers:
+class ColumnTowers:
     """The tower of each role of one batch."""
 
     towers: Mapping[Role, TextTower]
@@ -80,7 +80,7 @@ class Reader:
         self.guide = None if guide is None else Guide(guide, model)
         self.towers: list[TextTower] = []  # one for each way in which columns are read: by prompt, by task
 
-    def read(self, columns: Columns, labels: Tensor | None) -> tuple[Batch[Ragged], Towers]:
+    def read(self, columns: Columns, labels: Tensor | None) -> tuple[Batch[Ragged], ColumnTowers]:
         """Return the batch, and the tower of each of its roles.
 
         Raises:
@@ -101,7 +101,7 @@ class Reader:
         if columns[2:]:
             towers["negatives"] = self._tower(columns[2], "doc")
         batch = Batch(query, doc, negatives)
-        return self._labelled(batch, None if labels is None else labels.cpu()), Towers(towers)
+        return self._labelled(batch, None if labels is None else labels.cpu()), ColumnTowers(towers)
 
     def _side(self, columns: Columns, role: Role) -> Side[Ragged]:
         if any(self._tower(column, "doc") is not self._tower(columns[0], "doc") for column in columns[1:]):

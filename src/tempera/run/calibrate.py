@@ -39,41 +39,41 @@ def calibrate(
 
     Args:
         model: a run folder or a model folder, of texts.
-        pairs: a table or a BEIR folder of queries that the model was not trained on; None asks the held-out queries of a run.
-        roles: of the columns of the table.
+        pairs: a table or a BEIR folder of queries that the model was not trained on; None takes the held-out queries of a run.
+        roles: roles of the columns of the table.
         precision: for each of these, the lowest threshold that reaches it.
         recall: for each of these, the highest threshold that reaches it.
-        depth: of the search.
-        split: of BEIR folders.
+        depth: number of results of each search.
+        split: split of a BEIR folder.
 
     Raises:
         DataError: a model or data that cannot be read, or too few pairs.
-        ConfigError: a precision or recall that is none.
+        ConfigError: a precision or recall outside 0 to 1, or a depth below 1.
         OutputError: the files cannot be written.
 
-    >>> found = calibrate("runs/first")
-    >>> low, high = found.probability([0.2, 0.9]).tolist()
+    >>> calibration = calibrate("runs/first")
+    >>> low, high = calibration.probability([0.2, 0.9]).tolist()
     >>> 0 <= low < high <= 1
     True
     """
     _check(precision, recall, depth)
     judged = Model(str(model))
-    given = known(judged, None if pairs is None else Path(pairs), roles, depth, split)
-    fitted = fit(given.pairs)
-    queries, relevant, _ = given.pairs.kinds
-    n = len(given.pairs)
+    examples = known(judged, None if pairs is None else Path(pairs), roles, depth, split)
+    fitted = fit(examples.pairs)
+    queries, relevant, _ = examples.pairs.kinds
+    n = len(examples.pairs)
     counts = {"pairs": n, "queries": queries, "relevant": relevant, "base_rate": relevant / n}
-    found = Calibration(
+    calibration = Calibration(
         fingerprint(judged.folder),
         fitted.chosen,
         fitted.maps[fitted.chosen],
-        {**counts, **given.about},
+        {**counts, **examples.about},
         fitted.judged,
-        tuple(thresholds(given.pairs, fitted, precision, recall)),
+        tuple(thresholds(examples.pairs, fitted, precision, recall)),
         datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    write_calibration(judged.folder, found, picture(given.pairs, fitted))
-    return found
+    write_calibration(judged.folder, calibration, picture(examples.pairs, fitted))
+    return calibration
 
 
 def _check(precision: Sequence[float], recall: Sequence[float], depth: int) -> None:
@@ -81,6 +81,6 @@ def _check(precision: Sequence[float], recall: Sequence[float], depth: int) -> N
     for name, targets in (("precision", precision), ("recall", recall)):
         for target in targets:
             if not 0 < target <= 1:
-                raise ConfigError(f"{name} is {target:g}, and a share above 0 and up to 1 is expected")
+                raise ConfigError(f"{name} is {target:g}; give a share above 0 and up to 1")
     if depth < 1:
-        raise ConfigError(f"depth is {depth}, and at least 1 hit of each query is to be looked at")
+        raise ConfigError(f"depth is {depth}; give at least 1")

@@ -46,7 +46,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Asked:
+class KnownAnswers:
     """Hold queries, the documents to search, and which of them answer which query."""
 
     queries: pa.ChunkedArray  # [q] texts
@@ -58,8 +58,8 @@ class Asked:
         """Search, and return the results to rank `depth` as pairs."""
         vectors = encode_all(model.query, self.queries, "queries")
         pairs = Scored.shown(vectors, self.docs, self.relevant, depth)
-        found = int(pairs.relevant.sum()) / len(self.relevant.doc)
-        about = {"depth": depth, "documents": len(self.docs), "found": found, "left_out": dict(self.left_out)}
+        recall = int(pairs.relevant.sum()) / len(self.relevant.doc)
+        about = {"depth": depth, "documents": len(self.docs), "found": recall, "left_out": dict(self.left_out)}
         return Known(pairs, about)
 
 
@@ -72,9 +72,9 @@ def known(model: Model, path: Path | None, roles: Roles | None, depth: int, spli
     """
     run = Path(model.path)
     if path is None:
-        if (asked := _in_index(model, held_out(run))) is None:
-            raise DataError(f"no answer of the held-out queries of {run} is in its index, which is damaged")
-        return asked.shown(model, depth)
+        if (search := _in_index(model, held_out(run))) is None:
+            raise DataError(f"no answer of the held-out queries of {run} is in its index: the index is damaged")
+        return search.shown(model, depth)
     if is_beir(path):
         refuse_roles(path, roles)
         return _of_task(model, RetrievalTask.beir(path, split)).shown(model, depth)
@@ -84,8 +84,8 @@ def known(model: Model, path: Path | None, roles: Roles | None, depth: int, spli
     if pairs.source.score is not None:
         return _labelled(model, pairs, path, roles, pairs.source.score)
     if (run / "index").is_dir():
-        if (asked := _in_index(model, pairs)) is not None:
-            return asked.shown(model, depth)
+        if (search := _in_index(model, pairs)) is not None:
+            return search.shown(model, depth)
         logger.info(f"no answer of {path} is in the corpus of {run}: the documents of {path} are searched instead")
     return _of_task(model, RetrievalTask.pairs(path, roles)).shown(model, depth)
 
@@ -98,11 +98,13 @@ def held_out(folder: Path) -> Pairs:
     """
     if not (folder / "config.yaml").is_file():
         raise DataError(
-            f"{folder} is no run and has held nothing out: give pairs, tempera calibrate {quote(str(folder))} PAIRS"
+            f"{folder} is not a run folder, so it has no held-out queries: give pairs, tempera calibrate {quote(str(folder))} PAIRS"
         )
     config = build(configuration.load(folder / "config.yaml"))
     if isinstance(config.data, Given):
-        raise DataError(f"{folder} was trained on an object of Python, which is gone: give pairs that it has not seen")
+        raise DataError(
+            f"{folder} was trained on a Python object, which is not stored: give pairs that it has not seen"
+        )
     pairs, candidates = config.data.read(None)
     split = hold_out(pairs, candidates, config.evaluation)
     queries = pairs.ids("query")
@@ -110,14 +112,14 @@ def held_out(folder: Path) -> Pairs:
     now = {"pairs": len(pairs), "train": len(split.train), "corpus": len(split.corpus)}
     if any(then[what] != count for what, count in now.items()):
         raise DataError(
-            f"the data of {folder} have changed since ({then['pairs']:,} pairs then, {len(pairs):,} now), and what was held out "
-            "is not known any more: give pairs that it has not seen"
+            f"the data of {folder} have changed ({then['pairs']:,} pairs then, {len(pairs):,} now), so its held-out queries "
+            "are unknown: give pairs that it has not seen"
         )
-    asked = np.isin(queries, queries[split.validation if len(split.validation) else split.test])
-    return Pairs(pairs.table.filter(pa.array(asked)))
+    chosen = np.isin(queries, queries[split.validation if len(split.validation) else split.test])
+    return Pairs(pairs.table.filter(pa.array(chosen)))
 
 
-def _in_index(model: Model, pairs: Pairs) -> Asked | None:
+def _in_index(model: Model, pairs: Pairs) -> KnownAnswers | None:
     """Return the queries of pairs, to be searched for in the corpus of a run; None if no answer is in it."""
     run = Path(model.path)
     index = Index(run / "index")
@@ -126,29 +128,29 @@ def _in_index(model: Model, pairs: Pairs) -> Asked | None:
     ids = pa.array(pairs.ids("doc")).cast(pa.string())
     place = pc.fill_null(pc.index_in(ids, value_set=index.documents["id"].combine_chunks()), -1)
     doc = place.to_numpy(zero_copy_only=False).astype(np.int64)
-    there = doc >= 0
-    first, query = Pairs(pairs.table.filter(pa.array(there))).distinct("query")
+    indexed = doc >= 0
+    first, query = Pairs(pairs.table.filter(pa.array(indexed))).distinct("query")
     if not len(first):
         return None
     lost = len(pairs.distinct("query")[0]) - len(first)
     left_out = {
         **pairs.dropped,
-        "answers that are not in the corpus": int((~there).sum()),
+        "answers that are not in the corpus": int((~indexed).sum()),
         "queries without an answer in the corpus": lost,
         "negatives: what a search shows is judged": len(pairs.negatives[0]),
     }
-    queries = pairs.table["query"].filter(pa.array(there)).take(pa.array(first))
-    found = np.unique(np.stack([query, doc[there]]), axis=1)
-    relevant = Relevant(len(first), found[0], found[1], np.ones(found.shape[1]))
-    return Asked(queries, index.vectors, relevant, _counted(left_out))
+    queries = pairs.table["query"].filter(pa.array(indexed)).take(pa.array(first))
+    answers = np.unique(np.stack([query, doc[indexed]]), axis=1)
+    relevant = Relevant(len(first), answers[0], answers[1], np.ones(answers.shape[1]))
+    return KnownAnswers(queries, index.vectors, relevant, _counted(left_out))
 
 
-def _of_task(model: Model, task: RetrievalTask) -> Asked:
+def _of_task(model: Model, task: RetrievalTask) -> KnownAnswers:
     """Return queries with a corpus of their own."""
     docs = encode_all(model.doc, task.corpus["text"], "documents")
-    besides = ("queries", "documents", "judgements", "queries that are a document")
-    return Asked(
-        task.queries["text"], docs, task.relevant, _counted({k: v for k, v in task.counts.items() if k not in besides})
+    apart = ("queries", "documents", "judgements", "queries that are a document")
+    return KnownAnswers(
+        task.queries["text"], docs, task.relevant, _counted({k: v for k, v in task.counts.items() if k not in apart})
     )
 
 
@@ -160,7 +162,7 @@ def _labelled(model: Model, pairs: Pairs, path: Path, roles: Roles, column: str)
         if not set(grades.tolist()) <= {0.0, 1.0}:
             raise DataError(
                 f"{path}: column {column!r} holds grades from {grades.min():g} to {grades.max():g}: "
-                "give data.min_score, the least of a relevant pair"
+                "give data.min_score, the lowest grade of a relevant pair"
             )
     relevant, _ = PairsFile(**{**vars(roles), "path": str(path), "min_score": least}).read()
     keys = mixed(pairs.ids("doc"), pairs.ids("query"))

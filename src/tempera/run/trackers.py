@@ -25,12 +25,12 @@ if TYPE_CHECKING:  # importing it takes 2 s
     from accelerate.tracking import GeneralTracker
 
 PROJECT = "tempera"  # unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME names another
-_TOLD = "told.json"
+_DELIVERY = "told.json"
 _KINDS = {"step": "train", "evaluation": "eval"}
 
 
 @dataclass
-class Told:
+class Delivery:
     """Hold what trackers have received of a run; a resumed run sends the rest."""
 
     run: str  # its name there, with the time of its start
@@ -41,31 +41,31 @@ class Told:
 Tell = Callable[[Mapping[str, Any]], None]
 
 
-def _tensorboard(folder: Path, told: Told) -> GeneralTracker:
+def _tensorboard(folder: Path, delivery: Delivery) -> GeneralTracker:
     from accelerate.tracking import TensorBoardTracker
 
-    return _started(TensorBoardTracker(told.run, folder))
+    return _started(TensorBoardTracker(delivery.run, folder))
 
 
-def _wandb(folder: Path, told: Told) -> GeneralTracker:
+def _wandb(folder: Path, delivery: Delivery) -> GeneralTracker:
     from accelerate.tracking import WandBTracker
 
     project = os.environ.get("WANDB_PROJECT", PROJECT)
-    return _started(WandBTracker(project, id=told.run, name=told.run, resume="allow", dir=str(folder)))
+    return _started(WandBTracker(project, id=delivery.run, name=delivery.run, resume="allow", dir=str(folder)))
 
 
-def _mlflow(folder: Path, told: Told) -> GeneralTracker:
+def _mlflow(folder: Path, delivery: Delivery) -> GeneralTracker:
     from accelerate.tracking import MLflowTracker
 
-    tracker = _started(MLflowTracker(PROJECT, run_id=told.ids.get("mlflow"), run_name=told.run))
-    told.ids["mlflow"] = str(tracker.tracker.info.run_id)
+    tracker = _started(MLflowTracker(PROJECT, run_id=delivery.ids.get("mlflow"), run_name=delivery.run))
+    delivery.ids["mlflow"] = str(tracker.tracker.info.run_id)
     return tracker
 
 
-def _trackio(folder: Path, told: Told) -> GeneralTracker:
+def _trackio(folder: Path, delivery: Delivery) -> GeneralTracker:
     from accelerate.tracking import TrackioTracker
 
-    return _started(TrackioTracker(PROJECT, name=told.run, resume="allow"))
+    return _started(TrackioTracker(PROJECT, name=delivery.run, resume="allow"))
 
 
 def _started(tracker: GeneralTracker) -> GeneralTracker:
@@ -73,7 +73,7 @@ def _started(tracker: GeneralTracker) -> GeneralTracker:
     return tracker
 
 
-TRACKERS: dict[str, Callable[[Path, Told], GeneralTracker]] = {
+TRACKERS: dict[str, Callable[[Path, Delivery], GeneralTracker]] = {
     "tensorboard": _tensorboard,
     "wandb": _wandb,
     "mlflow": _mlflow,
@@ -85,14 +85,14 @@ TRACKERS: dict[str, Callable[[Path, Told], GeneralTracker]] = {
 def tracked(names: Sequence[str], output: Path, config: Mapping[str, Any], goes_on: bool) -> Iterator[Tell]:
     """Start trackers for the block; yield a function that sends them a record of the log.
 
-    A record without a step, and one that they were told before the run was interrupted, is not passed on. A tracker that
+    A record without a step, and one that they received before the run was interrupted, is not passed on. A tracker that
     fails on the way is left out from then on, with a message; the run and its log.jsonl go on.
 
     Args:
-        names: of `TRACKERS`; none tells nobody.
-        output: the run folder; files of trackers, and how far they were told, stand beside it in `output`.trackers.
+        names: of `TRACKERS`; none sends nothing.
+        output: the run folder; files of trackers, and the records they have received, are beside it in `output`.trackers.
         config: every option of the run, which they get at its start.
-        goes_on: whether this run was interrupted, and is the same to them.
+        goes_on: True if this run was interrupted, and is to be continued by them.
 
     Raises:
         MissingLibrary: a tracker that is not installed.
@@ -105,7 +105,7 @@ def tracked(names: Sequence[str], output: Path, config: Mapping[str, Any], goes_
     for name in names:
         require(name, f"train.report_to={name}")
     folder = output.with_name(f"{output.name}.trackers")
-    trackers = _Trackers(folder, _read(folder / _TOLD) if goes_on else None, output.name)
+    trackers = _Trackers(folder, _read(folder / _DELIVERY) if goes_on else None, output.name)
     try:
         trackers.start(names, config)
         yield trackers
@@ -116,9 +116,9 @@ def tracked(names: Sequence[str], output: Path, config: Mapping[str, Any], goes_
 class _Trackers:
     """Run the trackers of one run."""
 
-    def __init__(self, folder: Path, told: Told | None, name: str) -> None:
-        self.folder, self.new = folder, told is None
-        self.told = told or Told(f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
+    def __init__(self, folder: Path, delivery: Delivery | None, name: str) -> None:
+        self.folder, self.new = folder, delivery is None
+        self.delivery = delivery or Delivery(f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
         self.running: dict[str, GeneralTracker] = {}
 
     def start(self, names: Sequence[str], config: Mapping[str, Any]) -> None:
@@ -129,17 +129,17 @@ class _Trackers:
         self.write()
         for name in names:
             try:
-                self.running[name] = TRACKERS[name](self.folder, self.told)
+                self.running[name] = TRACKERS[name](self.folder, self.delivery)
                 if self.new:
                     self.running[name].store_init_configuration(flat(config))
             except Exception as error:  # of its own kinds, from no account to no network
-                raise TemperaError(f"train.report_to: {name} does not start: {_line(error)}") from None
+                raise TemperaError(f"train.report_to: {name} cannot start: {_line(error)}") from None
         self.write()
 
     def __call__(self, record: Mapping[str, Any]) -> None:
         """Send a record to all trackers, unless it has no step or they have received it."""
         event, step = record["event"], record.get("step")
-        if step is None or step <= self.told.last.get(event, -1):
+        if step is None or step <= self.delivery.last.get(event, -1):
             return
         values = numbers(record)
         for name, tracker in tuple(self.running.items()):
@@ -147,27 +147,27 @@ class _Trackers:
                 tracker.log(values, step=step)
             except Exception as error:
                 del self.running[name]
-                logger.warning(f"train.report_to: {name} gets no more of this run: {_line(error)}; log.jsonl has all")
-        self.told.last[event] = step
+                logger.warning(f"train.report_to: {name} failed and is stopped: {_line(error)}; log.jsonl goes on")
+        self.delivery.last[event] = step
         self.write()
 
     def finish(self) -> None:
-        """Let each of them end."""
+        """Finish each tracker."""
         for name, tracker in self.running.items():
             try:
                 tracker.finish()
             except Exception as error:
-                logger.warning(f"train.report_to: {name} does not end well: {_line(error)}")
+                logger.warning(f"train.report_to: {name} did not finish properly: {_line(error)}")
 
     def write(self) -> None:
-        """Note how far they were told."""
-        write_file(self.folder / _TOLD, json.dumps(asdict(self.told)).encode())
+        """Write the records that trackers have received."""
+        write_file(self.folder / _DELIVERY, json.dumps(asdict(self.delivery)).encode())
 
 
-def _read(path: Path) -> Told | None:
+def _read(path: Path) -> Delivery | None:
     """Read what trackers have received; None if no readable file says so, and the run is new to them."""
     with suppress(OSError, ValueError, TypeError):
-        return Told(**read_json(path))
+        return Delivery(**read_json(path))
     return None
 
 
@@ -186,20 +186,20 @@ def numbers(record: Mapping[str, Any]) -> dict[str, float]:
     kind = _KINDS.get(record["event"], record["event"])
     rest = {name: value for name, value in record.items() if name not in ("event", "step", "steps", "metrics")}
     named = {**rest, **record.get("metrics", {})}
-    found = {name: value for name, value in named.items() if isinstance(value, int | float)}
-    return {f"{kind}/{name.replace('@', '_')}": value for name, value in found.items()}
+    numeric = {name: value for name, value in named.items() if isinstance(value, int | float)}
+    return {f"{kind}/{name.replace('@', '_')}": value for name, value in numeric.items()}
 
 
 def flat(options: Mapping[str, Any], path: str = "") -> dict[str, str | float | bool]:
-    """Nested options by dotted names, what is neither a number nor a text as text.
+    """Return nested options by dotted names, with values as text that are neither numbers nor texts.
 
     >>> flat({"train": {"seed": 0, "report_to": ["wandb"]}})
     {'train.seed': 0, 'train.report_to': "['wandb']"}
     """
-    found: dict[str, str | float | bool] = {}
+    flattened: dict[str, str | float | bool] = {}
     for name, value in options.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{path}{name}.")
+            flattened |= flat(value, f"{path}{name}.")
         else:
-            found[f"{path}{name}"] = value if isinstance(value, str | int | float) else str(value)
-    return found
+            flattened[f"{path}{name}"] = value if isinstance(value, str | int | float) else str(value)
+    return flattened
