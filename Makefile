@@ -4,7 +4,9 @@ BIN := .venv/bin
 # Spinning threads slow a shared machine down by up to 20x.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup demo test test-all soak check bench study docs clean
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+.PHONY: setup demo test test-long test-all soak check bench study docs clean
 
 setup: .venv/.ready
 
@@ -19,11 +21,16 @@ demo: setup
 	$(BIN)/tempera train --output runs/demo --overwrite $(if $(QUICK),train.max_steps=20 evaluation.queries=300)
 	$(BIN)/tempera search runs/demo "parse a date from a string"
 
-test: check
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Every part of the code, in less than five minutes on two cores.
+test: setup
+	$(PYTEST)
 
-test-all: check
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow or not slow"
+# The site, the notebooks, the recipes, the wheel, and further runs that are killed, resumed or made by several processes.
+test-long: setup
+	$(PYTEST) -m "long and not slow"
+
+test-all: setup
+	$(PYTEST) -m ""
 
 # The long campaigns: every reader with 100,000 inputs by chance and as many that coverage guides, kills at any moment. Figures go to bench/results/soak.json.
 soak: setup

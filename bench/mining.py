@@ -26,7 +26,7 @@ from sentence_transformers.util import cos_sim, mine_hard_negatives, pairwise_co
 
 from _harness import Aim, alternate, finish, table
 from tempera.io.ids import content_id
-from tempera.mining.embed import Embedded
+from tempera.mining.embed import StoredEmbeddings
 from tempera.mining.guide import Guide
 from tempera.mining.hard_negatives import Mining, mine
 from tempera.ranking.metrics import DEFAULT_METRICS, Relevant
@@ -113,7 +113,7 @@ def guided(rows: int = 2048, width: int = 384, texts: int = 200_000) -> float:
     with tempfile.TemporaryDirectory() as folder:
         whole = np.lib.format.open_memmap(Path(folder) / "guide.npy", "w+", np.float32, (texts, width))
         whole[:] = np.random.default_rng(0).normal(size=(texts, width))
-        guide = Guide(Embedded(whole, np.arange(texts)), Embedded(whole, np.arange(texts)))
+        guide = Guide(StoredEmbeddings(whole, np.arange(texts)), StoredEmbeddings(whole, np.arange(texts)))
         seconds = []
         for _ in range(20):
             chosen = torch.randint(0, texts, (rows,))

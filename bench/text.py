@@ -42,7 +42,7 @@ from tempera import config
 from tempera.build import build
 from tempera.engine import loop
 from tempera.engine.batches import Draws, Shuffled
-from tempera.mining.embed import Embedded
+from tempera.mining.embed import StoredEmbeddings
 from tempera.mining.guide import Guide
 from tempera.ranking.compare import Floats, bootstrap, interval
 from tempera.ranking.sample import sample_corpus
@@ -360,11 +360,11 @@ def steps_of(tower: dict[str, Any], batch: int, guided: bool, folder: Path) -> C
     return lambda: next(run)
 
 
-def on_disk(path: Path, count: int) -> Embedded:
+def on_disk(path: Path, count: int) -> StoredEmbeddings:
     """Return random unit vectors."""
     vectors = np.random.default_rng(0).normal(size=(count, WIDTH)).astype(np.float32)
     np.save(path, vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
-    return Embedded(np.load(path, mmap_mode="r"), np.random.default_rng(1).permutation(count))
+    return StoredEmbeddings(np.load(path, mmap_mode="r"), np.random.default_rng(1).permutation(count))
 
 
 def steps_in(seconds: float, probe: Sequence[float]) -> int:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from tempera.experiments.record import Record
 
 NAMES = ("ada", "bob", "cyd", "dan", "eve", "fay", "gus", "hal", "ida", "jon")
 OPTIONS = """
@@ -15,6 +18,22 @@ tower: {dimensions: 16, vocabulary: 200}
 train: {batch_size: 16, max_steps: 30, evaluations: 0}
 evaluation: {queries: 20}
 """
+
+
+def shorten(patch: pytest.MonkeyPatch) -> None:
+    """Draw no pictures, and train the runs of sweeps and tunings in this process: both take longer than the runs."""
+    from tempera.artifacts import pictures
+    from tempera.experiments import runner, sweep, tune
+    from tempera.experiments.one_run import Trainings
+
+    class Inline(runner.Worker):
+        def run(self, job: dict[str, Any], report: runner.Report) -> Record:
+            return Trainings()(job, report)
+
+    patch.setattr(pictures, "_svg", lambda *_: "<svg></svg>")
+    for module in (sweep, tune):
+        patch.setattr(module, "picture", lambda _: {})
+    patch.setattr(runner, "Worker", Inline)
 
 
 @pytest.fixture(scope="session")
@@ -26,18 +45,17 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [{"query": f"where is {a} of {b}", "doc": f"{b} keeps {a}"} for a in NAMES for b in NAMES]
     (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "pairs.yaml").write_text(OPTIONS)
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch)
+        patch.chdir(folder)
         train("pairs.yaml", "runs/first")
-    finally:
-        os.chdir(before)
     return folder
 
 
 @pytest.fixture(autouse=True)
 def beside_the_example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Change into it, for examples that name a file of it."""
+    """Change into it, and take short cuts, for examples that name a file of it."""
     test = getattr(request.node, "dtest", None)
     if test is not None and any("pairs." in line.source or "runs/" in line.source for line in test.examples):
+        shorten(monkeypatch)
         monkeypatch.chdir(request.getfixturevalue("example"))

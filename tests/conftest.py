@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,13 +62,46 @@ def write_pairs(path: Path, rows: list[dict[str, str]]) -> Path:
 
 
 def small_options(pairs: Path) -> dict[str, Any]:
-    """A run of a second: 300 pairs, 16 dimensions."""
+    """A run of half a second: 300 pairs, 16 dimensions, without BM25, whose tuning takes longer than the training."""
     return {
         "data": {"source": "pairs", "path": str(pairs)},
         "tower": {"dimensions": 16, "vocabulary": 300},
         "train": {"batch_size": 32, "num_train_epochs": 6, "evaluations": 1},
-        "evaluation": {"queries": 40, "validation": 0},
+        "evaluation": {"queries": 40, "validation": 0, "bm25": False},
     }
+
+
+Pictures = Callable[[bool], AbstractContextManager[None]]
+
+
+@pytest.fixture(scope="session")
+def pictures() -> Pictures:
+    """A block in which reports hold pictures, or an empty element in place of each."""
+    from tempera.artifacts import pictures
+
+    draw = pictures._svg
+
+    @contextmanager
+    def block(drawn: bool) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pictures, "_svg", draw if drawn else lambda *_: "<svg></svg>")
+            yield
+
+    return block
+
+
+@pytest.fixture(scope="session", autouse=True)
+def without_pictures(pictures: Pictures) -> Iterator[None]:
+    """Drawing takes longer than a tiny run, so reports hold no pictures but in files of tests that use `with_pictures`."""
+    with pictures(False):
+        yield
+
+
+@pytest.fixture(scope="module")
+def with_pictures(pictures: Pictures) -> Iterator[None]:
+    """Reports that are written in this file hold their pictures."""
+    with pictures(True):
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -88,20 +122,32 @@ def tiny(pairs_file: Path) -> list[str]:
     return [f"{section}.{key}={value}" for section, given in sections.items() for key, value in given.items()]
 
 
+@pytest.fixture
+def tiny_run_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Options that `tiny_run` was made by."""
+    options["evaluation"]["bm25"] = True
+    return options
+
+
 @pytest.fixture(scope="session")
-def tiny_run(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished run; look, do not touch."""
+def tiny_run(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory, pictures: Pictures) -> Path:
+    """The folder of a finished run with BM25 and pictures; look, do not touch."""
     from tempera.run.train import train
 
-    return train(small_options(pairs_file), tmp_path_factory.mktemp("runs") / "tiny").folder
+    options = small_options(pairs_file)
+    options["evaluation"]["bm25"] = True
+    with pictures(True):
+        return train(options, tmp_path_factory.mktemp("runs") / "tiny").folder
 
 
 # A command line that has torch loaded: it answers a list of arguments a line. Loading takes most of a short command's time.
 _WARM = """
 import contextlib, io, json, sys, traceback
 import tempera.run.train
+from tempera.artifacts import pictures
 from tempera.cli import main
 
+pictures._svg = lambda *_: "<svg></svg>"  # drawing takes longer than a tiny run
 for line in sys.stdin:
     sys.argv = ["tempera", *json.loads(line)]
     out, err, code = io.StringIO(), io.StringIO(), 0

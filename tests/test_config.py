@@ -11,7 +11,6 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tempera.artifacts.card import Labels
 from tempera.build import PARTS, _Builder, _hints, build
 from tempera.config import COMMAND_LINE, Options, dump, inline, load, of, parse
 from tempera.core.objective import Objective
@@ -19,6 +18,7 @@ from tempera.core.temperature import Temperature
 from tempera.engine.loop import Training
 from tempera.errors import ConfigError
 from tempera.ranking.ranking import Evaluation
+from tempera.ranking.showcase import Labels
 from tempera.recommend.history import History
 from tempera.text.renewal import Anew
 from tempera.towers.lora import Lora

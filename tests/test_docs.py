@@ -184,6 +184,7 @@ def test_links_to_elsewhere_are_well_formed() -> None:
             assert re.fullmatch(r"[\w.-]+\.[a-z]{2,}", url.netloc) and " " not in url.path, f"{path.name}: {link}"
 
 
+@pytest.mark.long
 def test_the_site_is_built_and_loads_nothing_from_elsewhere(pages: ModuleType, tmp_path: Path) -> None:
     """All links and anchors hold, else it would not be built; without a network it looks the same."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]

@@ -45,6 +45,7 @@ RECOMMENDER = [
 ]
 SHRUNK |= dict.fromkeys(("movielens", "movielens_cold", "movielens_time"), RECOMMENDER)
 SHRUNK["movielens_tfrs"] = [*RECOMMENDER, "train.learning_rate=0.01", "train.max_steps=120"]
+QUICK = ("duplicates", "movielens")  # one of texts and one of interactions; the others are `long`
 Columns = dict[str, list[object]]
 
 
@@ -160,7 +161,10 @@ def test_every_recipe_is_tried() -> None:
     assert [recipe.stem for recipe in RECIPES] == sorted(SHRUNK)
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
+@pytest.mark.parametrize(
+    "recipe",
+    [pytest.param(r, id=r.stem, marks=() if r.stem in QUICK else pytest.mark.long) for r in RECIPES],
+)
 def test_a_recipe_runs_as_it_says(recipe: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("sentence_transformers")
     steps = commands(recipe)

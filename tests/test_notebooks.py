@@ -35,6 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_text(folder: Path) -> None:
     text = printed(next(path for path in NOTEBOOKS if path.stem == "text"), folder)
     found = scores(text)
@@ -44,6 +45,7 @@ def test_text(folder: Path) -> None:
     assert len(hits) == 6 and all(0 <= float(score) <= 1 for score, _ in hits)
 
 
+@pytest.mark.long
 def test_recommender(folder: Path) -> None:
     text = printed(next(path for path in NOTEBOOKS if path.stem == "recommender"), folder)
     found = scores(text)

@@ -42,6 +42,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
+@pytest.mark.long
 def test_the_wheel_trains_and_searches(python: Path, tmp_path: Path, pairs_file: Path) -> None:
     where = run(python, "-c", "import tempera; print(tempera.__file__)", folder=tmp_path)
     assert Path(where).is_relative_to(python.parents[1])

@@ -11,7 +11,7 @@ import reprlib
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, get_args, get_origin
 
@@ -28,6 +28,7 @@ from .core.temperature import Temperature
 from .engine.loop import Training
 from .errors import ConfigError, did_you_mean
 from .ranking.ranking import Evaluation
+from .ranking.resolved import Config as Config
 from .ranking.showcase import Labels
 from .recommend.division import Divide, GlobalTime, LeaveLastOut
 from .recommend.encoders import FEATURES, Elapsed, Feature, OfUser
@@ -41,7 +42,7 @@ from .text.renewal import Anew
 from .text.roles import Roles
 from .text.sources import BeirFolder, Given, PairsFile
 from .towers.lora import Lora
-from .towers.pair import Options as TowerOptions
+from .towers.pair import TowerOptions
 from .towers.pretrained import Pretrained
 from .towers.static import Static
 from .towers.transformer import Transformer
@@ -79,30 +80,6 @@ PLAIN: dict[str, Any] = {"train": Training, "evaluation": Evaluation, "mining": 
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
-
-
-@dataclass(frozen=True)
-class Config:
-    """The parts of a run as objects, and as plain options with every default."""
-
-    data: Source
-    tower: TowerOptions
-    objective: Objective | Matryoshka
-    train: Training
-    evaluation: Evaluation
-    mining: Anew
-    card: Labels
-    resolved: dict[str, Any]
-
-    @property
-    def base(self) -> Objective:
-        """Return the objective without its widths."""
-        return self.objective.objective if isinstance(self.objective, Matryoshka) else self.objective
-
-    @property
-    def similarity(self) -> similarity.Similarity:
-        """Return the similarity of the objective."""
-        return self.base.similarity
 
 
 def build(options: Options) -> Config:

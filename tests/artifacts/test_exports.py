@@ -175,10 +175,12 @@ def test_what_cannot_be_exported(run: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert not (run / "export" / "faiss").exists() and not (run / "out").exists()
 
 
-def test_the_commands(run: Path, cold: Callable[..., Any]) -> None:
-    done = cold("export", run, "--to", "parquet", "--json")
+def test_the_commands(run: Path, tempera: Callable[..., Any]) -> None:
+    done = tempera("export", run, "--to", "parquet", "--json")
     assert done.code == 0 and done.document["documents"] == COUNT
-    found = cold("search", run, "kaban locel", "--index", run / "export" / "parquet", "--json")
-    assert found.document == cold("search", run, "kaban locel", "--json").document and len(found.document["hits"]) == 10
-    wrong = cold("export", run, "--to", "tar")
+    found = tempera("search", run, "kaban locel", "--index", run / "export" / "parquet", "--json")
+    assert (
+        found.document == tempera("search", run, "kaban locel", "--json").document and len(found.document["hits"]) == 10
+    )
+    wrong = tempera("export", run, "--to", "tar")
     assert wrong.code == 2 and wrong.err == "tempera: cannot export to 'tar'; choose one of onnx, faiss, parquet.\n"

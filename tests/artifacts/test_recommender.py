@@ -405,7 +405,7 @@ def test_the_page_and_the_card_speak_of_a_recommender(run: Path, titled: Path) -
     assert "sentence" not in card.split("## Training data")[0]
     for text in ("Tempera run: a recommender", "Taken next", "seen items ranked too", "interactions", "items ranked"):
         assert text in page
-    words, _, options = page.partition("<summary>Configuration")
+    words, _, options = page.partition("<summary>Resolved configuration")
     assert "shared_documents" in options
     for text in ("BM25", "document", "pairs trained on"):
         assert text not in words, text

@@ -22,6 +22,8 @@ from tempera.text.text_showcase import TEXTS
 
 EMPTY, ONES = np.zeros(0, np.float32), np.ones(3, np.float32)
 
+pytestmark = pytest.mark.usefixtures("with_pictures")
+
 
 def spread(mean: float) -> Spread:
     noise = np.random.default_rng(0).normal(0, 0.1, (2, 50)).astype(np.float32)
@@ -209,7 +211,7 @@ def test_a_long_run_stays_small() -> None:
 @pytest.mark.parametrize(
     ("added", "pictures", "absent"),
     [
-        ({}, 1, "Held-out queries and what was found"),
+        ({}, 1, "Held-out queries and their results"),
         ({"systems": {"trained": {"ndcg@10": 0.4}}, "difference": None, "examples": EXAMPLES[:1]}, 1, "BM25"),
         ({"log": [step(1)]}, 2, "Held-out queries during training"),
         ({"log": [evaluation(0)]}, 2, "Training, step by step"),

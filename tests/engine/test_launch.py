@@ -165,6 +165,7 @@ def test_launched_processes_train_as_one(launcher: list[str], alone: Launched, t
     same(several, alone)
 
 
+@pytest.mark.long
 def test_divided_towers_train_as_one(alone: Launched, tiny: list[str], tmp_path: Path) -> None:
     """Judged on the way and at the end, and saved, by the first process."""
     several = launch(tmp_path / "here", [*tiny, "train.fsdp=true"], python(*TORCHRUN))

@@ -18,7 +18,10 @@ from tempera.engine.loop import Training
 from tempera.engine.shards import _apart, _layers, refuse_compiled
 from tempera.errors import ConfigError
 
-SIZES = sorted(LAYOUTS)
+SIZES = [2, pytest.param(4, marks=pytest.mark.long)]
+EVERY_CASE = [
+    pytest.param(*case, size, marks=pytest.mark.long if size > 2 else ()) for size in LAYOUTS for case in CASES[size]
+]
 
 
 def processes(size: int) -> list[Found]:
@@ -38,7 +41,7 @@ def off(got: dict[str, Tensor], want: dict[str, Tensor]) -> float:
     return max(float((got[name] - value).abs().max()) for name, value in want.items()) / largest
 
 
-@pytest.mark.parametrize(("kind", "mode", "size"), [(*case, size) for size in SIZES for case in CASES[size]])
+@pytest.mark.parametrize(("kind", "mode", "size"), EVERY_CASE)
 def test_divided_towers_have_the_gradients_of_whole_ones(kind: str, mode: str, size: int) -> None:
     """With processes that have more rows than others, or none; against autograd in one process."""
     want = alone(kind, size)

@@ -198,6 +198,7 @@ def test_names_are_drawn_side_by_side(small: dict[str, Any], tmp_path: Path) -> 
 # ---- kills and failures
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("undrawn")
 def test_a_killed_sweep_goes_on(finished: Sweep, small: dict[str, Any], tmp_path: Path) -> None:
     config, out = tmp_path / "config.yaml", tmp_path / "out"

@@ -462,6 +462,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "given"), [("gathered", (8, 1, 22)), ("accumulated", (4, 2, 24))])
 def test_two_processes_are_one(
     tmp_path: Path, two: list[dict[str, Any]], name: str, given: tuple[int, int, int]
@@ -474,6 +475,7 @@ def test_two_processes_are_one(
     assert max(float((wanted[key] - value).abs().max()) for key, value in start.items()) > 1e-3
 
 
+@pytest.mark.long
 def test_processes_with_a_data_set_each_average_as_with_the_peers_loss(two: list[dict[str, Any]]) -> None:
     for found in two:
         torch.testing.assert_close(found["ours"], two[0]["peers"], rtol=1e-4, atol=1e-5)
@@ -513,6 +515,7 @@ def test_mistakes_are_told_in_a_line(model: Any) -> None:
 # What the project says of it -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_example_runs(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "drop_in.py"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)

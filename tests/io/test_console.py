@@ -47,10 +47,15 @@ def test_a_run_among_many_says_nothing(caplog: pytest.LogCaptureFixture, monkeyp
 
 
 def test_training_prints_nothing_and_logs_everything(
-    options: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    options: dict[str, Any],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from tempera.run.train import train
 
+    monkeypatch.setattr(logger, "handlers", [])  # a command line in this process has left its own
     caplog.set_level("INFO", "tempera")
     quick = ["train.max_steps=1", "train.evaluations=0", "evaluation.bm25=false"]
     train(options, tmp_path / "run", quick)

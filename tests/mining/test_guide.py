@@ -11,7 +11,7 @@ import torch
 from tempera import Batch, Side, Temperature, mnr
 from tempera.core.masks import Guided
 from tempera.errors import DataError
-from tempera.mining.embed import Embedded
+from tempera.mining.embed import StoredEmbeddings
 from tempera.mining.guide import CrossEncoder, Guide, SelfGuide, check_negatives
 from tempera.mining.vectors import Store
 
@@ -26,7 +26,9 @@ def test_vectors_by_row_are_what_the_mask_takes() -> None:
     generator = np.random.default_rng(0)
     vectors = generator.normal(size=(20, 4)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    guide = Guide(Embedded(vectors, np.arange(9)), Embedded(vectors.astype(np.float16), np.arange(19, 12, -1)))
+    guide = Guide(
+        StoredEmbeddings(vectors, np.arange(9)), StoredEmbeddings(vectors.astype(np.float16), np.arange(19, 12, -1))
+    )
     query, doc = torch.tensor([3, 1, 8]), torch.tensor([0, 6, 2])
     assert torch.equal(guide("query", query), torch.from_numpy(vectors[[3, 1, 8]]))
     for role in ("doc", "negatives", "sampled"):
@@ -35,7 +37,7 @@ def test_vectors_by_row_are_what_the_mask_takes() -> None:
     sides = [Side(torch.randn(3, 8), guide=guide(role, rows)) for role, rows in (("query", query), ("doc", doc))]
     assert mnr(Temperature(0.1), masks=(Guided(),))(Batch(*sides)).shape == (3,)
     with pytest.raises(DataError, match=r"widths \(4, 3\)"):
-        Guide(guide.query, Embedded(vectors[:, :3], np.arange(2)))
+        Guide(guide.query, StoredEmbeddings(vectors[:, :3], np.arange(2)))
 
 
 def test_the_model_in_training_guides_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tempera.errors import DataError
 from tempera.mining import vectors as module
-from tempera.mining.embed import Embedded, embed
+from tempera.mining.embed import StoredEmbeddings, embed
 from tempera.mining.vectors import Store, keys_of, keys_of_pairs
 from tempera.towers.saved import fingerprint
 
@@ -29,7 +29,7 @@ def encode(texts: list[str]) -> np.ndarray:
     return np.array([vector(text) for text in texts], np.float32)
 
 
-def right(embedded: Embedded, texts: list[str]) -> bool:
+def right(embedded: StoredEmbeddings, texts: list[str]) -> bool:
     assert len(embedded) == len(texts)
     return embedded[:].tolist() == [vector(text) for text in texts]
 

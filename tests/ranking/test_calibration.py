@@ -154,10 +154,8 @@ def test_thresholds_are_those_of_loops_and_hold_on_new_pairs() -> None:
             assert found.precision.mean == pytest.approx(len(hits) / len(above))
             assert found.recall.mean == pytest.approx(len(hits) / len(right))
             assert getattr(found, found.of).mean >= found.target
-            kept, kept_right = 0, 0
-            for value, y in zip(p.tolist(), new.relevant.tolist()):
-                kept += value >= found.threshold
-                kept_right += y and value >= found.threshold
+            kept = (p >= found.threshold).sum()
+            kept_right = (new.relevant & (p >= found.threshold)).sum()
             for reached, truth in (
                 (found.precision, kept_right / kept),
                 (found.recall, kept_right / new.relevant.sum()),

@@ -128,7 +128,7 @@ def row_by_row(modules: FeatureTowers, parts: Any, given: Batch[Frame]) -> tuple
 def test_every_micro_batch_size_gives_the_gradient_of_the_whole(name: str, sparse: bool) -> None:
     modules, parts = towers(name), objective()
     loss, want = row_by_row(modules, parts, batch())
-    for tokens in (1, 5, 10**6) if sparse else (1, 2, 5, 17, 10**6):
+    for tokens in (1, 5, 10**6):
         for mode in ("always", "auto", "never"):
             modules, parts = towers(name), objective()
             assert set_sparse(modules, sparse)

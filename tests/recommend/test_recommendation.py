@@ -157,7 +157,9 @@ POOLS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize(
+    "pool", ["max", "transformer", *(pytest.param(pool, marks=pytest.mark.long) for pool in ("attention", "gru"))]
+)
 def test_every_pool_learns_the_pattern(options: dict[str, Any], tmp_path: Path, pool: str) -> None:
     options["tower"]["history"]["pools"] = [POOLS[pool]]
     options["train"]["max_steps"] = 200

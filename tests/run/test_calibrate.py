@@ -173,7 +173,7 @@ def test_a_calibration_is_read_as_it_was_found(run: Path, tmp_path: Path) -> Non
 
 def test_pictures_lie_beside_the_model(calibrated: Path) -> None:
     svg = (calibrated / "model" / "calibration.svg").read_text()
-    assert svg.startswith("<?xml") and "probability said" in svg and "logistic, taken" in svg
+    assert svg.startswith("<?xml") and "predicted probability" in svg and "logistic, taken" in svg
     assert (calibrated / "model" / "calibration.png").read_bytes().startswith(b"\x89PNG")
 
 

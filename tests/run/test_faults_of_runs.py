@@ -37,11 +37,6 @@ Options = dict[str, Any]
 TIMES = {"seconds", "replaying", "peak_memory_bytes"}
 
 
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempera.run.publish.render", lambda report: "<!doctype html>" + "".join(report.alarms))
-
-
 @pytest.fixture
 def job(pairs_file: Path, tmp_path: Path) -> Options:
     """Eight steps a pass, a checkpoint every fifth, on a file of the test's own."""

@@ -19,11 +19,6 @@ Weights = dict[str, torch.Tensor]
 WORDS = [a + b for a in ("ka", "lo", "mi", "nu", "ra", "to") for b in ("ban", "cel", "dor", "fin", "gar")]
 
 
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempera.run.publish.render", lambda report: "<!doctype html>")
-
-
 @pytest.fixture
 def options(tmp_path: Path) -> dict[str, Any]:
     """Half of the answers are right, and the rate is high: training overfits."""

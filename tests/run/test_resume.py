@@ -27,11 +27,6 @@ TIMES = {"seconds", "replaying", "peak_memory_bytes"}  # of metrics.json
 PLAN = {"expected_bytes", "text", "replayed"}
 
 
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempera.run.publish.render", lambda report: "<!doctype html>")
-
-
 def left(folder: Path) -> dict[str, Any]:
     """All that a run has left but what clocks and memory say."""
     metrics = json.loads((folder / "metrics.json").read_text())
@@ -57,7 +52,7 @@ def text_options(pairs: Path, **train_options: Any) -> dict[str, Any]:
             **{"batch_size": 32, "num_train_epochs": 3, "evaluations": 2, "save_steps": 5, "seed": 3},
             **train_options,
         },
-        "evaluation": {"queries": 40, "validation": 0},
+        "evaluation": {"queries": 40, "validation": 0, "bm25": False},
     }
 
 
@@ -276,7 +271,9 @@ def campaign(options: dict[str, Any], folder: Path, kills: int, seed: int, numbe
     return done
 
 
-@pytest.mark.parametrize(("kind", "number"), [("static", signal.SIGKILL), ("features", signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("kind", "number"), [("static", signal.SIGKILL), pytest.param("features", signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_killed_anywhere(kind: str, number: int, options_of: dict[str, dict[str, Any]], tmp_path: Path) -> None:
     assert campaign(options_of[kind], tmp_path, 3, 0, number) == 3
 

@@ -19,17 +19,12 @@ from tempera.run.train import train
 STEP = {"event": "step", "steps": 9, "loss": 0.5, "grad_norm": None}
 
 
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempera.run.publish.render", lambda report: "<!doctype html>")
-
-
 def options(pairs: Path) -> dict[str, Any]:
     return {
         "data": {"source": "pairs", "path": str(pairs)},
         "tower": {"dimensions": 16, "vocabulary": 300},
         "train": {"batch_size": 32, "num_train_epochs": 2, "evaluations": 2, "save_steps": 5},
-        "evaluation": {"queries": 40},
+        "evaluation": {"queries": 40, "bm25": False},
     }
 
 

@@ -33,12 +33,6 @@ from tempera.towers.static import StaticTower
 STEPS = 48  # 6 epochs of 8 full batches of 32 in 260 pairs
 
 
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes half of a tiny run; the run that all share has its pictures."""
-    monkeypatch.setattr("tempera.run.publish.render", lambda report: "<!doctype html>")
-
-
 def tree(folder: Path) -> dict[str, bytes]:
     """Every file below a folder, with its content."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
@@ -60,10 +54,12 @@ def test_a_run_leaves_one_folder_and_nothing_beside_it(tiny_run: Path) -> None:
     assert [path.name for path in tiny_run.parent.iterdir()] == [tiny_run.name]
 
 
-def test_the_configuration_of_a_run_is_whole_and_makes_it_again(tiny_run: Path, options: dict[str, Any]) -> None:
+def test_the_configuration_of_a_run_is_whole_and_makes_it_again(
+    tiny_run: Path, tiny_run_options: dict[str, Any]
+) -> None:
     written = yaml.safe_load((tiny_run / "config.yaml").read_text())
     assert build(load(tiny_run / "config.yaml")).resolved == written
-    for section, given in options.items():
+    for section, given in tiny_run_options.items():
         assert given.items() <= written[section].items()
 
 
@@ -160,8 +156,8 @@ def test_sentence_transformers_opens_the_model_and_finds_the_same(tiny_run: Path
     assert int((theirs[3] @ run.index.vectors.T).argmax()) == 7
 
 
-def test_the_same_seed_gives_the_same_run(tiny_run: Path, options: dict[str, Any], tmp_path: Path) -> None:
-    again = train(options, tmp_path / "again")
+def test_the_same_seed_gives_the_same_run(tiny_run: Path, tiny_run_options: dict[str, Any], tmp_path: Path) -> None:
+    again = train(tiny_run_options, tmp_path / "again")
     assert again.metrics == Run(tiny_run).metrics
     assert tree(again.folder / "model") == tree(tiny_run / "model")
     assert tree(again.folder / "index") == tree(tiny_run / "index")
@@ -177,7 +173,7 @@ def test_another_seed_gives_another_run(tiny_run: Path, options: dict[str, Any],
 def test_a_learnable_temperature_moves_within_its_bounds(options: dict[str, Any], tmp_path: Path) -> None:
     """The planted pairs are easy, so the gradient lowers the temperature, down to the floor."""
     options["objective"] = {"temperature": {"value": 0.06, "learnable": True, "floor": 0.05, "ceiling": 0.07}}
-    run = train(options, tmp_path / "run", ["train.temperature_learning_rate=0.05", "evaluation.bm25=false"])
+    run = train(options, tmp_path / "run", ["train.temperature_learning_rate=0.05"])
     dial = [record["temperature"] for record in log_of(run, "step")]
     assert len(dial) == STEPS and len(set(dial)) > 5
     assert dial[0] != 0.06 and dial[-1] < 0.06
@@ -190,7 +186,7 @@ def test_a_learnable_temperature_moves_within_its_bounds(options: dict[str, Any]
 
 def test_the_configuration_of_a_learnable_run_starts_where_that_run_started(options, tmp_path: Path) -> None:
     options["objective"] = {"temperature": {"value": 0.06, "learnable": True}}
-    run = train(options, tmp_path / "run", ["train.max_steps=5", "evaluation.bm25=false"])
+    run = train(options, tmp_path / "run", ["train.max_steps=5"])
     assert log_of(run, "step")[-1]["temperature"] != 0.06
     assert yaml.safe_load((run.folder / "config.yaml").read_text())["objective"]["temperature"]["value"] == 0.06
 
@@ -242,9 +238,7 @@ def test_max_steps_and_no_bm25_and_fewer_metrics(options: dict[str, Any], tmp_pa
 
 
 def test_max_steps_may_be_more_than_the_epochs(options: dict[str, Any], tmp_path: Path) -> None:
-    run = train(
-        options, tmp_path / "run", ["train.num_train_epochs=0.25", "train.max_steps=10", "evaluation.bm25=false"]
-    )
+    run = train(options, tmp_path / "run", ["train.num_train_epochs=0.25", "train.max_steps=10"])
     assert len(log_of(run, "step")) == 10
 
 
@@ -261,7 +255,7 @@ def test_a_run_from_a_file_and_overrides_reads_python_files(tmp_path: Path) -> N
     (source / "broken.py").write_text('def f(:\n    "not python"\n')
     (tmp_path / "run.yaml").write_text(
         f"data:\n  roots: [{source}]\ntower: {{dimensions: 16, vocabulary: 200}}\n"
-        "train: {batch_size: 16, max_steps: 40}\nevaluation: {queries: 10}\n"
+        "train: {batch_size: 16, max_steps: 40}\nevaluation: {queries: 10, bm25: false}\n"
     )
     run = train(tmp_path / "run.yaml", tmp_path / "run", ["train.max_steps=50"])
     assert run.document["data"]["pairs"] == 60
@@ -299,7 +293,7 @@ def test_a_batch_larger_than_the_data(options: dict[str, Any], tmp_path: Path) -
     with pytest.raises(ConfigError, match=says):
         train(options, tmp_path / "run", ["train.batch_size=261"])
     assert list(tmp_path.iterdir()) == []
-    full = train(options, tmp_path / "run", ["train.batch_size=260", "train.max_steps=1", "evaluation.bm25=false"])
+    full = train(options, tmp_path / "run", ["train.batch_size=260", "train.max_steps=1"])
     assert len(log_of(full, "step")) == 1
 
 
@@ -310,7 +304,7 @@ def test_wrong_options_leave_the_disk_alone(options: dict[str, Any], tmp_path: P
 
 
 def test_a_run_is_replaced_only_when_asked_and_only_by_a_whole_one(options: dict[str, Any], tmp_path: Path) -> None:
-    quick = ["train.max_steps=1", "train.evaluations=0", "evaluation.bm25=false"]
+    quick = ["train.max_steps=1", "train.evaluations=0"]
     output = tmp_path / "run"
     output.mkdir()
     train(options, output, quick)  # an empty folder is no obstacle
@@ -354,7 +348,7 @@ def test_searches_that_ask_nothing(tiny_run: Path) -> None:
         with pytest.raises(DataError, match="the query is empty"):
             Run(tiny_run).search(query)
     for k in (0, -1):
-        with pytest.raises(DataError, match=f"k is {k}, and at least 1"):
+        with pytest.raises(DataError, match=f"k is {k}, but at least 1"):
             Run(tiny_run).search("kaban", k)
     assert len(Run(tiny_run).search("\udcff kaban", 2)) == 2
 

@@ -41,7 +41,7 @@ def config(folder: Path) -> dict[str, Any]:
         "tower": {"dimensions": 16, "vocabulary": 200},
         "objective": {"preset": "gte", "temperature": {"value": 0.1, "learnable": True}},
         "train": {"batch_size": 32, "max_steps": 4},
-        "evaluation": {"queries": 10},
+        "evaluation": {"queries": 10, "bm25": False},
     }
 
 
@@ -75,6 +75,7 @@ def failed(proofs: Iterator[verification.Proof]) -> list[str]:
     return [proof.name for proof in proofs if not proof.passed]
 
 
+@pytest.mark.long  # the example of `verify` tries a configuration of texts, and tests/recommend one of interactions
 @pytest.mark.parametrize("tables", ["adamw", "rowwise_adagrad"])
 def test_everything_holds(tmp_path: Path, tables: str) -> None:
     proofs = verify(config(tmp_path), [f"train.table_optimizer={tables}"])

@@ -119,7 +119,7 @@ def test_pairs_are_a_task(models: tuple[Path, Path], tmp_path: Path) -> None:
     assert finding.systems[str(models[0])].per_query["recall@2"].tolist() == [1, 1, 1]
 
 
-def test_roles_of_columns(models: tuple[Path, Path], beir: Path, tmp_path: Path, cold: Callable[..., Any]) -> None:
+def test_roles_of_columns(models: tuple[Path, Path], beir: Path, tmp_path: Path, tempera: Callable[..., Any]) -> None:
     rows = {"sentence1": ["apple", "apple"], "sentence2": ["fig", "fig"], "score": [4.0, 1.0], "year": [1, 2]}
     given = tmp_path / "pairs.parquet"
     parquet.write_table(pa.table(rows), given)
@@ -130,9 +130,9 @@ def test_roles_of_columns(models: tuple[Path, Path], beir: Path, tmp_path: Path,
     with pytest.raises(ConfigError, match=r"leave out the options data\.ROLE"):
         read_task(beir, roles=Roles())
     command = ["evaluate", models[0], given, "data.min_score=2", "--metrics", "hit", "-k", "1", "--json"]
-    unknown = cold(*command)
+    unknown = tempera(*command)
     assert unknown.code == 2 and "column 'year' has no usual name" in unknown.err
-    answer = cold(*command, "data.metadata=[year]")
+    answer = tempera(*command, "data.metadata=[year]")
     assert answer.code == 0, answer.err
     assert answer.document["tasks"][0]["kind"] == "retrieval"
 
@@ -259,9 +259,9 @@ def test_verdicts() -> None:
     assert not Comparison(Difference(1, -0.1, 2, 0.95), 0.01, 9).real
 
 
-def test_the_command(models: tuple[Path, Path], beir: Path, tmp_path: Path, cold: Callable[..., Any]) -> None:
+def test_the_command(models: tuple[Path, Path], beir: Path, tmp_path: Path, tempera: Callable[..., Any]) -> None:
     scores = tmp_path / "scores.parquet"
-    answer = cold(
+    answer = tempera(
         "evaluate", models[0], beir, "--against", models[1], "--bm25", "--metrics", "ndcg,mrr@5", "-k", "1,10",
         "--per-query", scores, "--json",
     )  # fmt: skip
@@ -278,16 +278,16 @@ def test_the_command(models: tuple[Path, Path], beir: Path, tmp_path: Path, cold
                 v for v, s, m in zip(table["value"], table["system"], table["metric"]) if (s, m) == (system, metric)
             ]
             assert np.mean(rows) == pytest.approx(found["mean"]) and found["low"] <= found["mean"] <= found["high"]
-    again = cold("evaluate", models[0], beir, "--per-query", scores)
+    again = tempera("evaluate", models[0], beir, "--per-query", scores)
     assert again.code == 2 and f"{scores} exists; give another file, or --overwrite" in again.err
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("query,positive\na,b\n")
-    itself = cold("evaluate", models[0], pairs, "--per-query", pairs, "--overwrite")
+    itself = tempera("evaluate", models[0], pairs, "--per-query", pairs, "--overwrite")
     assert itself.code == 2 and "is read by this command and is never replaced by it" in itself.err
     assert pairs.read_text() == "query,positive\na,b\n"
     run = tmp_path / "run"  # a run is judged by the model it holds
     shutil.copytree(models[0], run / "model")
-    shown = cold("evaluate", run, beir, "--metrics", "hit", "-k", "1")
+    shown = tempera("evaluate", run, beir, "--metrics", "hit", "-k", "1")
     assert shown.code == 0 and "hit@1" in shown.out
 
 

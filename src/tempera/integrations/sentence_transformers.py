@@ -41,7 +41,7 @@ from ..engine.shards import is_divided
 from ..errors import ConfigError, TemperaError
 from ..io.require import require
 from .citations import citations
-from .trainer_columns import Columns, ColumnTowers, Labels, Reader
+from .trainer_columns import ColumnReader, Columns, Labels, ModelTowers
 
 require("trainer", "sentence-transformers' trainer")
 from transformers import TrainerCallback  # noqa: E402
@@ -106,7 +106,7 @@ class ContrastiveLoss(nn.Module):
         self.cache, self.cache_memory, self.micro_batch_tokens = cache, cache_memory, micro_batch_tokens
         self.saved = False  # whether checkpoints hold the objective
         self._number = next(_numbers)
-        self._reader = Reader(model, self.guide, labels)
+        self._reader = ColumnReader(model, self.guide, labels)
         self._caches: dict[bool, Cache] = {}
 
     def forward(self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None = None) -> Tensor:
@@ -234,12 +234,12 @@ class ContrastiveLoss(nn.Module):
 
     def _read(
         self, model: SentenceTransformer, columns: Columns, labels: Tensor | None
-    ) -> tuple[Batch[Ragged], ColumnTowers]:
+    ) -> tuple[Batch[Ragged], ModelTowers]:
         if self._reader.model is not model:  # the trainer has made another one
-            self._reader, self._caches = Reader(model, self.guide, self.labels), {}
+            self._reader, self._caches = ColumnReader(model, self.guide, self.labels), {}
         return self._reader.read(columns, labels)
 
-    def _cache(self, towers: ColumnTowers) -> Cache:
+    def _cache(self, towers: ModelTowers) -> Cache:
         """Return the cache that embeds this batch, with the current autocast, and without graphs outside training."""
         training = torch.is_grad_enabled()
         if training not in self._caches:

@@ -29,7 +29,7 @@ Labels = Literal["weight", "id", "ignore"]
 
 
 @dataclass(frozen=True)
-class ColumnTowers:
+class ModelTowers:
     """The tower of each role of one batch."""
 
     towers: Mapping[Role, TextTower]
@@ -39,7 +39,7 @@ class ColumnTowers:
         return self.towers[role]
 
 
-class Guide:
+class GuideModel:
     """A guide model that embeds the texts of the model in training, with its own prompts where it tokenises them itself."""
 
     def __init__(self, guide: SentenceTransformer, model: SentenceTransformer) -> None:
@@ -64,8 +64,8 @@ class Guide:
         return self.tower.encode(tokens, role)
 
 
-class Reader:
-    """Makes batches of columns: the first is the query, the second its document, all others are its negatives.
+class ColumnReader:
+    """Make batches of columns: the first is the query, the second its document, all others are its negatives.
 
     Args:
         model: model for which the columns were tokenised.
@@ -77,10 +77,10 @@ class Reader:
         self, model: SentenceTransformer, guide: SentenceTransformer | None = None, labels: Labels | None = None
     ) -> None:
         self.model, self.labels = model, labels
-        self.guide = None if guide is None else Guide(guide, model)
+        self.guide = None if guide is None else GuideModel(guide, model)
         self.towers: list[TextTower] = []  # one for each way in which columns are read: by prompt, by task
 
-    def read(self, columns: Columns, labels: Tensor | None) -> tuple[Batch[Ragged], ColumnTowers]:
+    def read(self, columns: Columns, labels: Tensor | None) -> tuple[Batch[Ragged], ModelTowers]:
         """Return the batch, and the tower of each of its roles.
 
         Raises:
@@ -101,7 +101,7 @@ class Reader:
         if columns[2:]:
             towers["negatives"] = self._tower(columns[2], "doc")
         batch = Batch(query, doc, negatives)
-        return self._labelled(batch, None if labels is None else labels.cpu()), ColumnTowers(towers)
+        return self._labelled(batch, None if labels is None else labels.cpu()), ModelTowers(towers)
 
     def _side(self, columns: Columns, role: Role) -> Side[Ragged]:
         if any(self._tower(column, "doc") is not self._tower(columns[0], "doc") for column in columns[1:]):

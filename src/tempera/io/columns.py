@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ..errors import ConfigError, DataError, did_you_mean
-from .tables import Block
+from .tables import TableBlock
 
 Columns = Mapping[str, tuple[str, ...]]  # of each role that a table has
 _INDEX = re.compile(r"__index_level_\d+__")  # the numbers of rows that pandas keeps where it has left some out
@@ -143,7 +143,7 @@ class ColumnsSoFar:
         self.names: list[str] = []
         self.columns: Columns = {}
 
-    def of(self, blocks: Iterable[Block]) -> Iterator[Block]:
+    def of(self, blocks: Iterable[TableBlock]) -> Iterator[TableBlock]:
         """Pass on the blocks that hold rows; `columns` are those of the latest."""
         for block in blocks:
             if not len(block.table):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..errors import DataError
 from .columns import Columns
-from .tables import Block
+from .tables import TableBlock
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.int64]
@@ -33,7 +33,7 @@ class BlockReader:
         dropped: what is left out is added to these counts.
     """
 
-    def __init__(self, block: Block, columns: Columns, dropped: Counter[str]) -> None:
+    def __init__(self, block: TableBlock, columns: Columns, dropped: Counter[str]) -> None:
         self.block, self.columns, self.dropped = block, columns, dropped
         self.keep = np.ones(len(block.table), bool)  # [r] rows that are not left out
 

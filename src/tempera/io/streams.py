@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import DataError
-from .tables import Block, decoded, valid
+from .tables import TableBlock, decoded, valid
 
 _ROWS = 1 << 16
 
 
-def stream(data: Any) -> Iterator[Block]:
+def stream(data: Any) -> Iterator[TableBlock]:
     """Read an object some rows at a time.
 
     Raises:
@@ -25,7 +25,7 @@ def stream(data: Any) -> Iterator[Block]:
         for start in range(0, len(table), _ROWS):
             part = table.slice(start, _ROWS)
             valid(part, "data", first)
-            yield Block(decoded(part), "data", first)
+            yield TableBlock(decoded(part), "data", first)
             first += len(part)
     if first == 1:
         raise DataError("data holds no rows")

@@ -20,7 +20,7 @@ _SEPARATORS = ("::", ";", "\t", "|")  # that other programs write in place of co
 
 
 @dataclass(frozen=True)
-class Block:
+class TableBlock:
     """Consecutive rows of one file."""
 
     table: pa.Table
@@ -35,7 +35,7 @@ class Block:
 Parse = Callable[[Path], Iterator[pa.Table]]  # a file some rows at a time
 
 
-def blocks(path: Path) -> Iterator[Block]:
+def blocks(path: Path) -> Iterator[TableBlock]:
     """Read a file, or every file in a folder by name, in order; all texts are valid UTF-8.
 
     Raises:
@@ -51,7 +51,7 @@ def blocks(path: Path) -> Iterator[Block]:
         raise DataError(f"{path} holds no rows")
 
 
-def blocks_of(path: Path, parse: Parse | None = None) -> Iterator[Block]:
+def blocks_of(path: Path, parse: Parse | None = None) -> Iterator[TableBlock]:
     """Read one file; raises as `blocks` does.
 
     Args:
@@ -69,7 +69,7 @@ def blocks_of(path: Path, parse: Parse | None = None) -> Iterator[Block]:
     try:
         for table in (parse or _PARSERS[kind])(path):
             _ = str(table.schema)  # names are read when they are asked for
-            yield Block(decoded(table), str(path), first)
+            yield TableBlock(decoded(table), str(path), first)
             first += len(table)
     except UnicodeDecodeError:  # texts of rows have been looked at
         raise DataError(f"{path}: the names of its columns are not UTF-8") from None

@@ -19,10 +19,10 @@ from .vectors import Dtype, Floats, Rows, Store, keys_of
 
 
 @dataclass(frozen=True)
-class Embedded:
+class StoredEmbeddings:
     """Embeddings of n texts: that of text i is `vectors[rows[i]]`.
 
-    >>> Embedded(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, 0, 1]))[np.array([0, 1])].tolist()
+    >>> StoredEmbeddings(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, 0, 1]))[np.array([0, 1])].tolist()
     [[3.0, 4.0], [1.0, 2.0]]
     """
 
@@ -37,15 +37,15 @@ class Embedded:
         return np.asarray(self.vectors[self.rows[chosen]], np.float32)
 
 
-def embed(store: Store, texts: Sequence[str], encode: Encode, progress: str | None = None) -> Embedded:
+def embed(store: Store, texts: Sequence[str], encode: Encode, progress: str | None = None) -> StoredEmbeddings:
     """Return embeddings of texts, computing those that the store lacks."""
     rows = store.fill(keys_of(texts), lambda missing: encode([texts[i] for i in missing]), progress)
-    return Embedded(store.vectors, rows)
+    return StoredEmbeddings(store.vectors, rows)
 
 
 def embed_by(
     model: Path, role: Role, texts: Sequence[str], folder: Path, dtype: Dtype = "float32", progress: str | None = None
-) -> Embedded:
+) -> StoredEmbeddings:
     """Return unit vectors of texts by a saved model, which is opened only if the store in `folder` lacks some."""
     store = Store(folder, f"{fingerprint(model)}-{role}", dtype)
     opened: list[Encode] = []

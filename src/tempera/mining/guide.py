@@ -23,7 +23,7 @@ from ..io.arrays import reserved
 from ..io.atomic import new_file
 from ..towers.cross import Judge, load_cross_encoder
 from ..towers.saved import fingerprint, model_folder
-from .embed import Embedded, embed_by
+from .embed import StoredEmbeddings, embed_by
 from .vectors import SHARD, Dtype, Floats, Rows, Store, keys_of_pairs
 
 _CLOSE = TIE * float(np.finfo(np.float32).eps)
@@ -36,13 +36,13 @@ Score = Callable[[Pairs], NDArray[np.float32]]
 class Guide:
     """Unit vectors of every distinct query and document, looked up by position.
 
-    >>> table = Embedded(np.eye(2, dtype=np.float32), np.array([1, 0]))
+    >>> table = StoredEmbeddings(np.eye(2, dtype=np.float32), np.array([1, 0]))
     >>> Guide(table, table)("query", torch.tensor([0])).tolist()
     [[0.0, 1.0]]
     """
 
-    query: Embedded
-    doc: Embedded
+    query: StoredEmbeddings
+    doc: StoredEmbeddings
 
     def __post_init__(self) -> None:
         widths = self.query.vectors.shape[1], self.doc.vectors.shape[1]
@@ -121,7 +121,7 @@ class SelfGuide:
                 whole[start : start + SHARD] = vectors
             whole.flush()
 
-    def _open(self, step: int, role: str) -> Embedded:
+    def _open(self, step: int, role: str) -> StoredEmbeddings:
         path = self._path(step, role)
         try:
             vectors = np.lib.format.open_memmap(path, mode="r")
@@ -131,7 +131,7 @@ class SelfGuide:
             ) from None
         except (OSError, ValueError) as error:
             raise DataError(f"{path} cannot be read: {error}") from None
-        return Embedded(vectors, np.arange(len(vectors)))
+        return StoredEmbeddings(vectors, np.arange(len(vectors)))
 
     def _path(self, step: int, role: str) -> Path:
         return self.folder / f"guide-{step:09d}-{role}.npy"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ..errors import ConfigError, DataError
-from .embed import Embedded
+from .embed import StoredEmbeddings
 from .guide import bound
 from .search import Floats, Ints, Pairs, Search, exact
 from .shortfall import Report
@@ -91,7 +91,7 @@ class Mined:
 
 
 def mine(
-    queries: Floats | Embedded,
+    queries: Floats | StoredEmbeddings,
     docs: Floats,
     answers: Pairs,
     options: Mining = Mining(),
@@ -128,7 +128,7 @@ def mine(
 
 
 def mine_blocks(
-    queries: Floats | Embedded,
+    queries: Floats | StoredEmbeddings,
     docs: Floats,
     answers: Pairs,
     options: Mining,

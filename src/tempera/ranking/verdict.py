@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.objective import Objective
-from ..engine.loop import Training
 from .compare import Difference
-from .ranking import Evaluation
 from .spread import Spread
 
 MAIN = "ndcg@10"
@@ -49,34 +46,6 @@ class Verdict:
 
     ranking: SystemScores
     spread: Spread
-
-
-class Sections(Protocol):
-    """The sections of a configuration that a task reads; `data`, `tower` and `mining` are of its own kinds."""
-
-    @property
-    def data(self) -> Any:
-        """Return the source of the data."""
-
-    @property
-    def tower(self) -> Any:
-        """Return the options of the tower."""
-
-    @property
-    def train(self) -> Training:
-        """Return the options of training."""
-
-    @property
-    def evaluation(self) -> Evaluation:
-        """Return the options of the evaluation."""
-
-    @property
-    def mining(self) -> Any:
-        """Return the options of mining during training."""
-
-    @property
-    def base(self) -> Objective:
-        """Return the objective without its widths."""
 
 
 def best_baseline(systems: Mapping[str, SystemScores]) -> str | None:

@@ -46,7 +46,7 @@ class Observed:
         return self.item[self.train].astype(np.int64), before[self.offsets]
 
 
-class Fitted(Protocol):
+class FittedBaseline(Protocol):
     """A baseline that has seen the training events."""
 
     def scores(self, histories: Histories) -> Floats:
@@ -56,7 +56,7 @@ class Fitted(Protocol):
 class Baseline(Protocol):
     """A model that can be fitted to events."""
 
-    def fit(self, events: Observed) -> Fitted:
+    def fit(self, events: Observed) -> FittedBaseline:
         """Learn from the training events."""
 
 
@@ -183,7 +183,7 @@ class ItemToItem:
         return scores
 
 
-def by_history(fitted: Fitted, histories: Histories) -> Scores:
+def by_history(fitted: FittedBaseline, histories: Histories) -> Scores:
     """Return the scores of a block of queries, by the history of each, as ranking needs them."""
     return lambda rows: fitted.scores(histories[rows])
 

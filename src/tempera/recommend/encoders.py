@@ -22,7 +22,7 @@ from ..core.ragged import Ragged, spread
 from ..core.table import Table
 from ..errors import ConfigError, DataError
 from ..io.reader import is_text, reads_as
-from ..towers.pair import Options, Tower
+from ..towers.pair import Tower, TowerOptions
 from ..towers.static import Static
 
 Count = Annotated[int, Field(gt=0)]
@@ -335,7 +335,7 @@ class Text:
     """
 
     column: str
-    tower: Options = field(default_factory=lambda: Static(64, 8_000, 64))
+    tower: TowerOptions = field(default_factory=lambda: Static(64, 8_000, 64))
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
         """For these entities; a tokenizer is trained on the texts of those that training has seen."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ..io.columns import Columns
 from ..io.reader import IDS, BlockReader, is_text, missing
-from ..io.tables import Block
+from ..io.tables import TableBlock
 
 _DATES = [pa.timestamp("us"), pa.timestamp("us", "UTC")]
 # The types that a column's times are read as, the first that suits all of them, by the type that the table gives.
@@ -28,7 +28,7 @@ _TIMES: Mapping[Callable[[pa.DataType], bool], list[pa.DataType]] = {
 
 
 def events_of(
-    block: Block,
+    block: TableBlock,
     columns: Columns,
     dropped: Counter[str],
     min_rating: float | None = None,

@@ -10,14 +10,14 @@ import pyarrow.compute as pc
 
 from ..errors import DataError
 from ..io.columns import plain, refuse_repeated
-from ..io.tables import Block, joined
+from ..io.tables import TableBlock, joined
 from .events import EventReader
 
 KEY = "\0id"  # a column of ids as texts
 
 
 def aligned(
-    read: Iterable[Block], ids: pa.Array, role: str, column: str, usual: Sequence[str], dropped: Counter[str]
+    read: Iterable[TableBlock], ids: pa.Array, role: str, column: str, usual: Sequence[str], dropped: Counter[str]
 ) -> pa.Table:
     """Features in the order of `ids`, texts as large_string, with nulls where there is no row; 7 and "7" are one id.
 
@@ -30,7 +30,7 @@ def aligned(
         DataError: no column of ids, a row without an id, or an id with two rows.
 
     >>> table = pa.table({"item": [3, 1], "title": ["c", "a"]})
-    >>> aligned([Block(table, "items")], pa.array([1, 2, 3]), "item", "item", (), Counter())["title"].to_pylist()
+    >>> aligned([TableBlock(table, "items")], pa.array([1, 2, 3]), "item", "item", (), Counter())["title"].to_pylist()
     ['a', None, 'c']
     """
     table = by_id(read, role, column, usual)
@@ -42,7 +42,7 @@ def aligned(
     return table.drop_columns([KEY]).take(at)
 
 
-def by_id(read: Iterable[Block], role: str, column: str, usual: Sequence[str]) -> pa.Table:
+def by_id(read: Iterable[TableBlock], role: str, column: str, usual: Sequence[str]) -> pa.Table:
     """Return all rows, with their ids as texts in the column `KEY`.
 
     Raises:
@@ -58,7 +58,7 @@ def by_id(read: Iterable[Block], role: str, column: str, usual: Sequence[str]) -
     return table
 
 
-def _keyed(block: Block, role: str, column: str, usual: Sequence[str]) -> pa.Table:
+def _keyed(block: TableBlock, role: str, column: str, usual: Sequence[str]) -> pa.Table:
     """Return a block with its ids, as texts, in a column of their own."""
     names = block.table.column_names
     refuse_repeated(names, block.file)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..core.batch import Role
 from ..core.frame import Frame
 from ..errors import ConfigError
-from ..towers.pair import Embeds, Encoder, Options
+from ..towers.pair import Embeds, Encoder, TowerOptions
 from .encoders import Count, Elapsed, Entities, Feature, Id, OfUser, Share, Tables, Text, Waiting
 from .history import Causal, History, Past
 
@@ -61,7 +61,7 @@ class Features:
             raise ConfigError("text.tower: features is no tower of texts: take static, transformer or pretrained")
 
     @property
-    def readers(self) -> list[Options]:
+    def readers(self) -> list[TowerOptions]:
         """The text towers among the features."""
         return [feature.tower for feature in (*self.doc, *self.query) if isinstance(feature, Text)]
 

@@ -14,7 +14,7 @@ from ..errors import ConfigError, DataError, did_you_mean
 from ..io.arrays import gathered
 from ..io.columns import Columns, ColumnsSoFar, RoleTable
 from ..io.streams import stream
-from ..io.tables import Block, blocks
+from ..io.tables import TableBlock, blocks
 from .division import Divide, GlobalTime
 from .events import events_of
 from .feature_tables import aligned
@@ -146,16 +146,16 @@ class Handed:
         return _timeline(stream(self.data), self.options, folder, *tables)
 
 
-def _features(path: str | None) -> list[Block] | None:
+def _features(path: str | None) -> list[TableBlock] | None:
     return None if path is None else list(blocks(Path(path)))
 
 
 def _timeline(
-    read: Iterator[Block],
+    read: Iterator[TableBlock],
     options: Interactions,
     folder: Path | None,
-    users: Iterable[Block] | None,
-    items: Iterable[Block] | None,
+    users: Iterable[TableBlock] | None,
+    items: Iterable[TableBlock] | None,
 ) -> Timeline:
     dropped: Counter[str] = Counter()
     so_far = ColumnsSoFar(options.columns)

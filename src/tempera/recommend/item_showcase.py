@@ -22,20 +22,20 @@ from .visits_preview import visits_summary
 
 RECOMMENDER = Subject(
     "A recommender",
-    "A tower of users, by what they have taken before and what is known of them, and a tower of items, trained by contrast "
-    "with Tempera. It is a part of the run folder that it lies in, which holds the histories and the index of the items.",
+    "A user tower, which reads a user's history and features, and an item tower, trained with Tempera by contrastive "
+    "learning. They belong to the run folder around them, which holds the histories and the index of the items.",
     """import tempera
 
 run = tempera.Run("path/to/the/run")  # the folder around this one
-print(run.recommend(user="an id of a user", k=10))
-print(run.recommend(history=["an id of an item", "a later one"]))""",
+print(run.recommend(user="a user id", k=10))
+print(run.recommend(history=["an item id", "a later item id"]))""",
     {"library_name": "tempera", "tags": ["recommendation", "two-tower", "tempera"]},
     report_title="Tempera run: a recommender",
-    facts={"pairs": "interactions", "train": "trained on", "queries": "asked at the end", "corpus": "items ranked"},
-    examples="Users who were asked for, and what was recommended",
+    facts={"pairs": "interactions", "train": "training events", "queries": "test events", "corpus": "items ranked"},
+    examples="Test users and their recommendations",
     right="Taken next",
-    random="a user with a random item, blue with the item taken next",
-    whole="All items are ranked but those of the user's history.",
+    random="a user with a random item, blue a user with the item taken next",
+    whole="All items are ranked except those of the user's history.",
 )
 
 

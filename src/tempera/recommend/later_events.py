@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ranking.ranking import LEAST_TO_CHOOSE, MOST, Part
+from ..ranking.resolved import Config
 from ..ranking.spread import spread
-from ..ranking.verdict import OURS, Sections, SystemScores, Verdict
+from ..ranking.verdict import OURS, SystemScores, Verdict
 from .baselines import BASELINES, Observed, by_history
 from .cold import ColdItems, Means
 from .full_catalogue import Scores, inner
@@ -25,7 +26,7 @@ from .withheld import Withheld
 class LaterEvents:
     """Judge the towers of a run, as they are at that moment, and the baselines."""
 
-    def __init__(self, config: Sections, data: TrainingEvents) -> None:
+    def __init__(self, config: Config, data: TrainingEvents) -> None:
         self.options, self.seed, self.data, self.events = config.evaluation, config.train.seed, data, data.events
         self.reached: dict[str, dict[str, Recommended]] = {}  # by system and protocol
         self.cold: dict[str, Means] = {}  # what each system makes of withheld items

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import ConfigError, DataError
-from ..ranking.verdict import Sections
+from ..ranking.resolved import Config
 from .baselines import refuse_many
 from .division import Division
 from .encoders import Elapsed, Entities
@@ -26,13 +26,13 @@ from .withheld import Withheld, withhold
 class InteractionTask:
     """One run on interactions: what it trains on, what judges it, and what is shown of it."""
 
-    def __init__(self, config: Sections, events: EventData) -> None:
+    def __init__(self, config: Config, events: EventData) -> None:
         self.data = TrainingEvents(config, events)
         self.held_out = LaterEvents(config, self.data)
         self.showcase = ItemShowcase(self.data, self.held_out)
 
     @classmethod
-    def read(cls, config: Sections, cache: Path) -> InteractionTask:
+    def read(cls, config: Config, cache: Path) -> InteractionTask:
         """Read and divide the interactions of a source, once; arrays are mapped in `cache`."""
         if not isinstance(config.tower, Features):
             raise ConfigError("tower.kind: users and items are embedded by their features: take kind: features")
@@ -56,7 +56,7 @@ class InteractionTask:
         called(items.table)  # which is refused before hours of training, if at all
         return cls(config, EventData(timeline, division, users, items, withheld))
 
-    def fresh(self, config: Sections, cache: Path) -> InteractionTask:
+    def fresh(self, config: Config, cache: Path) -> InteractionTask:
         """Return another run on the same timeline and division, before its training."""
         return InteractionTask(config, self.data.events)
 

@@ -17,7 +17,7 @@ from ..core.frame import Frame
 from ..engine.batches import Draws, Sampler
 from ..engine.distributed import ALONE, Group
 from ..ranking.nearest import refuse_not_finite
-from ..ranking.verdict import Sections
+from ..ranking.resolved import Config
 from .division import Division
 from .encoders import Entities
 from .features import Features, FeatureTowers
@@ -59,7 +59,7 @@ class EventData:
 class TrainingEvents:
     """Give a run its batches."""
 
-    def __init__(self, config: Sections, events: EventData) -> None:
+    def __init__(self, config: Config, events: EventData) -> None:
         self.events = events
         timeline, train, history = events.timeline, events.division.train, config.tower.history
         options = config.train

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..io.json_tables import json_tables, opened
 from ..io.reader import BlockReader, reads_as
-from ..io.tables import Block, blocks_of, csv_tables, joined
+from ..io.tables import TableBlock, blocks_of, csv_tables, joined
 from ..io.untrusted import inside
 from .pairs import distinct
 
@@ -101,7 +101,7 @@ def _texts(path: Path) -> pa.Table:
     return table
 
 
-def _texts_of(block: Block) -> pa.Table:
+def _texts_of(block: TableBlock) -> pa.Table:
     reader = BlockReader(block, _TEXTS, Counter())
     ids, texts = reader.ids("id"), reader.column("text")
     reader.refuse("text", texts.is_null().to_numpy(zero_copy_only=False), "is missing")
@@ -127,13 +127,13 @@ def _judgements(
     return query, doc, grade
 
 
-def _judged(block: Block, queries: pa.Table, corpus: pa.Table) -> tuple[NDArray[np.int64], ...]:
+def _judged(block: TableBlock, queries: pa.Table, corpus: pa.Table) -> tuple[NDArray[np.int64], ...]:
     if block.table.num_columns != len(_JUDGEMENTS):
         raise DataError(
             f"{block.file} has {block.table.num_columns} columns; expected query-id, corpus-id, score, divided by tabs"
         )
     table = block.table.rename_columns([name for (name,) in _JUDGEMENTS.values()])
-    reader = BlockReader(Block(table, block.file, block.first), _JUDGEMENTS, Counter())
+    reader = BlockReader(TableBlock(table, block.file, block.first), _JUDGEMENTS, Counter())
     rows = []
     for role, texts in (("query", queries), ("document", corpus)):
         ids = reader.ids(role)

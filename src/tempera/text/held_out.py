@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from ..ranking.metrics import Relevant
 from ..ranking.ranking import Part, Ranking, depth_of
+from ..ranking.resolved import Config
 from ..ranking.sample import Sample, sample_corpus
 from ..ranking.spread import spread
-from ..ranking.verdict import Sections, SystemScores, Verdict
+from ..ranking.verdict import SystemScores, Verdict
 from .lexical import Lexical, Settings
 from .pairs import Rows
 from .split import Split
@@ -50,7 +51,7 @@ class Questions:
 class HeldOutQueries:
     """Judge the tower of a run, as it is at that moment, and BM25."""
 
-    def __init__(self, config: Sections, data: TrainingPairs) -> None:
+    def __init__(self, config: Config, data: TrainingPairs) -> None:
         self.options, self.seed, self.data, self.texts = config.evaluation, config.train.seed, data, data.texts
         split = self.texts.split
         self.questions: dict[Part, Questions] = {"test": self._questions(split.test)}

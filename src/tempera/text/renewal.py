@@ -23,7 +23,7 @@ from ..core.ragged import Ragged, from_lengths
 from ..engine.batches import Examples
 from ..io.ids import content_id
 from ..io.texts import Texts
-from ..mining.embed import Embedded
+from ..mining.embed import StoredEmbeddings
 from ..mining.guide import CrossEncoder, Guide, SelfGuide, check_negatives
 from ..mining.hard_negatives import Mining, mine
 from ..mining.search import Ints, Pairs, by_faiss
@@ -110,7 +110,7 @@ class Renewal:
         for table, chosen, count in zip((found.query, found.doc), (self.queries, self.docs), counts, strict=True):
             place = np.zeros(count, np.int64)
             place[chosen] = np.arange(len(chosen))
-            tables.append(Embedded(table.vectors, place))
+            tables.append(StoredEmbeddings(table.vectors, place))
         return Guide(*tables)
 
     def mine(self, step: int, read: Read) -> tuple[Ragged, Report]:

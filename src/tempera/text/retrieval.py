@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..engine.batches import Sampler
-from ..ranking.verdict import Sections
+from ..ranking.resolved import Config
 from ..towers.pair import Tower
 from .catalogue import Catalogue, stored
 from .held_out import HeldOutQueries
@@ -18,7 +18,7 @@ class TextTask:
     """One run on texts: what it trains on, what judges it, and what is shown of it."""
 
     def __init__(
-        self, config: Sections, texts: TextData, sampler: Sampler, tower: Tower, store: Path, anew: Path
+        self, config: Config, texts: TextData, sampler: Sampler, tower: Tower, store: Path, anew: Path
     ) -> None:
         self.store = store
         self.data = TrainingPairs(config, texts, sampler, tower, store, anew)
@@ -26,7 +26,7 @@ class TextTask:
         self.showcase = TextShowcase(self.data, self.held_out)
 
     @classmethod
-    def read(cls, config: Sections, cache: Path, store: Path, anew: Path | None = None) -> TextTask:
+    def read(cls, config: Config, cache: Path, store: Path, anew: Path | None = None) -> TextTask:
         """Read and divide the texts of a source, once, as tokens that are mapped in `cache`.
 
         Args:
@@ -45,7 +45,7 @@ class TextTask:
         texts = TextData(split, catalogue, queries, docs)
         return cls(config, texts, sampler, tower, store, anew or cache / "anew")
 
-    def fresh(self, config: Sections, cache: Path) -> TextTask:
+    def fresh(self, config: Config, cache: Path) -> TextTask:
         """Return another run on the same texts, split and tokens, before its training."""
         texts = self.data.texts
         sampler = sampler_of(config.data, texts.catalogue, texts.split, config.train)

@@ -17,7 +17,7 @@ from ..errors import DataError
 from ..io.columns import Columns
 from ..io.ids import content_ids, given_ids, mixed
 from ..io.reader import BlockReader, Mask, Rows, is_text
-from ..io.tables import Block
+from ..io.tables import TableBlock
 from .roles import Roles
 
 _NOTHING, _SPACE = (pa.scalar(text, pa.large_string()) for text in ("", " "))
@@ -42,7 +42,7 @@ class RoleTexts:
         return np.searchsorted(self.rows, rows)
 
 
-def rows_of(block: Block, roles: Roles, columns: Columns, dropped: Counter[str]) -> pa.Table:
+def rows_of(block: TableBlock, roles: Roles, columns: Columns, dropped: Counter[str]) -> pa.Table:
     """Return the pairs of a block: query, doc, query_id, doc_id, name, place; weight, negatives and negative_ids if any.
 
     Args:
@@ -55,7 +55,7 @@ def rows_of(block: Block, roles: Roles, columns: Columns, dropped: Counter[str])
     return PairReader(block, roles, columns, dropped).read()
 
 
-def docs_of(block: Block, columns: Columns) -> list[str]:
+def docs_of(block: TableBlock, columns: Columns) -> list[str]:
     """Return the texts of a column of documents, or of lists of them; raises as `rows_of` does."""
     texts: list[str] = PairReader(block, Roles(), columns, Counter()).side("doc", "doc_id", "").texts.to_pylist()
     return texts
@@ -64,7 +64,7 @@ def docs_of(block: Block, columns: Columns) -> list[str]:
 class PairReader(BlockReader):
     """Read the pairs of a block."""
 
-    def __init__(self, block: Block, roles: Roles, columns: Columns, dropped: Counter[str]) -> None:
+    def __init__(self, block: TableBlock, roles: Roles, columns: Columns, dropped: Counter[str]) -> None:
         super().__init__(block, columns, dropped)
         self.roles, self.remedy = roles, ""
 

@@ -17,7 +17,7 @@ from ..errors import DataError
 from ..io.columns import Columns, ColumnsSoFar, RoleTable
 from ..io.ids import content_ids, given_ids
 from ..io.streams import stream
-from ..io.tables import Block, blocks, read_table
+from ..io.tables import TableBlock, blocks, read_table
 from .beir import Beir, read_beir
 from .pairs import Pairs, Source
 from .parts import joined, named_parts
@@ -141,7 +141,9 @@ def documents(path: Path) -> list[str]:
     return [text for block in columns.of(blocks(path)) for text in docs_of(block, columns.columns)]
 
 
-def _pairs(read: Iterator[Block], roles: PairsFile | Given, folder: Path | None) -> tuple[Pairs, NDArray[np.bool_]]:
+def _pairs(
+    read: Iterator[TableBlock], roles: PairsFile | Given, folder: Path | None
+) -> tuple[Pairs, NDArray[np.bool_]]:
     dropped: Counter[str] = Counter()
     so_far = ColumnsSoFar(roles.columns)
     pairs = Pairs.distinct_of((rows_of(block, roles, so_far.columns, dropped) for block in so_far.of(read)), folder)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..io.tables import Block
+from ..io.tables import TableBlock
 from ..ranking.compare import Comparison, Difference
 from ..ranking.metrics import Relevant
 from ..ranking.nearest import top
@@ -147,7 +147,7 @@ class Graded:
         table = read_table(Path(path))
         if len(table) < 2:
             raise DataError(f"{path} holds {len(table)} graded pairs, and a correlation needs at least 2")
-        reader = PairReader(Block(table, str(path)), UNTRAINED, {name: (name,) for name in _GRADED}, Counter())
+        reader = PairReader(TableBlock(table, str(path)), UNTRAINED, {name: (name,) for name in _GRADED}, Counter())
         first, second = (pa.chunked_array([reader.texts(name, name)[0]]) for name in _GRADED[:2])
         return cls(Path(path).name, first, second, reader.numbers("score"))
 

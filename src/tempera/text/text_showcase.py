@@ -23,12 +23,12 @@ from .training_pairs import TrainingPairs
 
 TEXTS = Subject(
     "A retrieval model",
-    "A text embedding model trained by contrast with Tempera. It opens with sentence-transformers alone.",
+    "A text embedding model, trained with Tempera by contrastive learning. It opens with sentence-transformers alone.",
     """from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("path/to/this/folder")
-queries = model.encode_query(["what is asked"], normalize_embeddings=True)
-docs = model.encode_document(["what may answer it"], normalize_embeddings=True)
+queries = model.encode_query(["a question"], normalize_embeddings=True)
+docs = model.encode_document(["a possible answer"], normalize_embeddings=True)
 print(queries @ docs.T)""",
     {
         "library_name": "sentence-transformers",
@@ -37,15 +37,15 @@ print(queries @ docs.T)""",
     },
     report_title="Tempera run",
     facts={
-        "pairs": "pairs found",
-        "train": "pairs trained on",
+        "pairs": "pairs",
+        "train": "training pairs",
         "validation": "validation queries",
         "queries": "test queries",
         "corpus": "documents ranked",
     },
-    examples="Held-out queries and what was found",
-    right="Right",
-    random="a query with a random document, blue with its own",
+    examples="Held-out queries and their results",
+    right="Answer",
+    random="a query with a random document, blue a query with its own",
 )
 
 

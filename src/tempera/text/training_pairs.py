@@ -22,7 +22,7 @@ from ..errors import ConfigError
 from ..io.console import logger
 from ..mining.guide import CrossEncoder, Guide
 from ..ranking.nearest import refuse_not_finite
-from ..ranking.verdict import Sections
+from ..ranking.resolved import Config
 from ..towers.pair import Tower
 from .catalogue import Catalogue
 from .mixture import Mixture
@@ -61,7 +61,7 @@ class TrainingPairs:
     """
 
     def __init__(
-        self, config: Sections, texts: TextData, sampler: Sampler, tower: Tower, store: Path, anew: Path
+        self, config: Config, texts: TextData, sampler: Sampler, tower: Tower, store: Path, anew: Path
     ) -> None:
         self.texts, self.sampler, self.tower = texts, sampler, tower
         options, catalogue = config.train, texts.catalogue
@@ -139,9 +139,7 @@ def _rows(options: Training, texts: TextData, sampler: Sampler, store: Path) -> 
     return rows
 
 
-def _renewal(
-    config: Sections, texts: TextData, rows: Examples, anew: Path, cross: CrossEncoder | None
-) -> Renewal | None:
+def _renewal(config: Config, texts: TextData, rows: Examples, anew: Path, cross: CrossEncoder | None) -> Renewal | None:
     """Return what follows the model; None if nothing does.
 
     Raises:

@@ -55,7 +55,7 @@ class Tower(Encoder):
         """Write a folder that opens without Tempera."""
 
 
-class Options(Protocol):
+class TowerOptions(Protocol):
     """The options of a kind of tower."""
 
     @property

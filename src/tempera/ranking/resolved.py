@@ -1,0 +1,41 @@
+"""A resolved configuration, as the objects that a run is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.matryoshka import Matryoshka
+from ..core.objective import Objective
+from ..core.similarity import Similarity
+from ..engine.loop import Training
+from .ranking import Evaluation
+from .showcase import Labels
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hold the sections of a configuration as objects; `data`, `tower` and `mining` are those of one kind of task.
+
+    Args:
+        resolved: the same as plain options, with every default visible.
+    """
+
+    data: Any
+    tower: Any
+    objective: Objective | Matryoshka
+    train: Training
+    evaluation: Evaluation
+    mining: Any
+    card: Labels
+    resolved: dict[str, Any]
+
+    @property
+    def base(self) -> Objective:
+        """The objective without its widths."""
+        return self.objective.objective if isinstance(self.objective, Matryoshka) else self.objective
+
+    @property
+    def similarity(self) -> Similarity:
+        """The function that compares embeddings."""
+        return self.base.similarity
