@@ -20,7 +20,7 @@ from tempera.errors import ConfigError
 from tempera.ranking.ranking import Evaluation
 from tempera.ranking.showcase import Labels
 from tempera.recommend.history import History
-from tempera.text.renewal import Anew
+from tempera.text.renewal import RepeatedMining
 from tempera.towers.lora import Lora
 
 
@@ -301,7 +301,17 @@ def words_of(hint: Any) -> Iterator[str | bool]:
 def every_option() -> Iterator[tuple[str, Any, str | bool]]:
     """Each option of a configuration that takes a word or is a switch, with each of these."""
     parts = {part for names in PARTS.values() for part in names.values() if isinstance(part, type)}
-    makes = {*parts, *PARTS[Objective].values(), Training, Evaluation, Anew, Labels, Temperature, History, Lora}
+    makes = {
+        *parts,
+        *PARTS[Objective].values(),
+        Training,
+        Evaluation,
+        RepeatedMining,
+        Labels,
+        Temperature,
+        History,
+        Lora,
+    }
     for make in sorted(makes, key=lambda make: make.__name__):
         for name, hint in _hints(make).items():
             for word in words_of(hint):

@@ -13,14 +13,20 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "tempera"
 CLEAN = {
     "__init__",
+    "artifacts",
     "build",
+    "cli",
     "config",
     "core",
     "engine",
     "errors",
+    "integrations",
     "io",
+    "mining",
     "ranking",
+    "recommend",
     "run",
+    "text",
     "towers",
 }  # rooms and root modules; add each one cleaned
 RIDDLES = {"what", "how", "whether", "where", "which", "who", "of", "as", "with"}  # docstrings begin with none of them

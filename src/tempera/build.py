@@ -38,7 +38,7 @@ from .recommend.interactions import Interactions
 from .text.installed_python import InstalledPython
 from .text.mixture import Mixture
 from .text.pairs import Source
-from .text.renewal import Anew
+from .text.renewal import RepeatedMining
 from .text.roles import Roles
 from .text.sources import BeirFolder, Given, PairsFile
 from .towers.lora import Lora
@@ -75,7 +75,7 @@ SECTIONS: dict[str, tuple[Any, str, str]] = {
     "objective": (Objective, "preset", "mnr"),
 }
 # Sections without a choice.
-PLAIN: dict[str, Any] = {"train": Training, "evaluation": Evaluation, "mining": Anew, "card": Labels}
+PLAIN: dict[str, Any] = {"train": Training, "evaluation": Evaluation, "mining": RepeatedMining, "card": Labels}
 
 
 _SHORT = reprlib.Repr()

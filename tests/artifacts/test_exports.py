@@ -161,9 +161,9 @@ def test_what_cannot_be_exported(run: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(OutputError, match="another run"):
         export(run, "parquet")
     if pytest.importorskip("faiss"):
-        with pytest.raises(ConfigError, match="there is no approximate index 'flat'; choose one of hnsw, ivf_pq"):
+        with pytest.raises(ConfigError, match="unknown approximate index 'flat'; choose one of hnsw, ivf_pq"):
             export(run, "faiss", kind="flat")
-        with pytest.raises(DataError, match="IVF-PQ needs at least 256 documents, and there are 9; give --kind hnsw"):
+        with pytest.raises(DataError, match="IVF-PQ needs at least 256 documents, but there are 9; give --kind hnsw"):
             approximate.write(run / "x", np.eye(9, dtype=np.float32), "ivf_pq")
         (run / "bad").mkdir()
         (run / "bad" / "index.faiss").write_bytes(b"no index")

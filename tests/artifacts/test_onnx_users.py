@@ -71,7 +71,7 @@ def test_users_and_items_of_the_export_score_as_the_run_does(run: Run, tmp_path:
     vectors = np.array(items["vector"].to_pylist(), np.float32)
     history = [2, 5, 11]
     user = OnnxUsers(tmp_path / "out").encode([np.array(history)], [None])[0]
-    found = run.recommend("nobody", history=[items["id"][code].as_py() for code in history], k=4).found
+    found = run.recommend("nobody", history=[items["id"][code].as_py() for code in history], k=4).hits
     best = [code for code in np.argsort(-(vectors @ user), kind="stable").tolist() if code not in history][:4]
     assert [hit.id for hit in found] == [items["id"][code].as_py() for code in best]
     np.testing.assert_allclose([hit.score for hit in found], (vectors @ user)[best], atol=1e-4)
@@ -105,7 +105,7 @@ def test_what_cannot_be_exported_is_one_line(pools: Any, query: Any, says: str, 
     with pytest.raises(ConfigError, match=says):
         run.export("onnx", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    assert run.recommend("u1", k=2).found  # it serves all the same
+    assert run.recommend("u1", k=2).hits  # it serves all the same
 
 
 def test_a_network_that_differs_is_not_kept(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_a_network_that_differs_is_not_kept(run: Run, tmp_path: Path, monkeypatc
         return mean(self, history, user) + 0.01
 
     monkeypatch.setattr(onnx_users.UserModule, "forward", altered)
-    with pytest.raises(OutputError, match=r"differs from the tower by 0\.01 in a coordinate and is not kept"):
+    with pytest.raises(OutputError, match=r"differs from the tower by 0\.01 in a coordinate, so it is not kept"):
         run.export("onnx", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

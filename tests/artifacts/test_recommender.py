@@ -113,9 +113,9 @@ def test_an_answer_is_what_the_weights_say(run: Path, history: list[str]) -> Non
     scores = by_hand(run, history)
     best = sorted((name for name in scores if name not in history), key=lambda name: -scores[name])[:4]
     found = Run(run).recommend(history=history, k=4)
-    assert [hit.id for hit in found.found] == best
-    assert [hit.rank for hit in found.found] == [1, 2, 3, 4]
-    np.testing.assert_allclose([hit.score for hit in found.found], [scores[name] for name in best], atol=1e-5)
+    assert [hit.id for hit in found.hits] == best
+    assert [hit.rank for hit in found.hits] == [1, 2, 3, 4]
+    np.testing.assert_allclose([hit.score for hit in found.hits], [scores[name] for name in best], atol=1e-5)
     assert found.history == len(history) and not found.notes
 
 
@@ -123,18 +123,16 @@ def test_a_user_is_answered_by_all_that_the_user_has_taken(run: Path) -> None:
     events = interactions().to_pydict()
     own = [item for user, item in zip(events["user"], events["item"]) if user == "u7"]  # in the order of their times
     opened = Run(run)
-    assert opened.recommend("u7", k=5).found == opened.recommend(history=own, k=5).found
-    assert not {hit.id for hit in opened.recommend("u7", k=99).found} & set(own)
-    everything = opened.recommend("u7", k=99, exclude_seen=False).found
+    assert opened.recommend("u7", k=5).hits == opened.recommend(history=own, k=5).hits
+    assert not {hit.id for hit in opened.recommend("u7", k=99).hits} & set(own)
+    everything = opened.recommend("u7", k=99, exclude_seen=False).hits
     assert len(everything) == ITEMS and {hit.id for hit in everything} >= set(own)
     assert {hit.name for hit in everything} == {title(item) for item in range(ITEMS)}
 
 
 def test_what_is_planted_is_found(run: Path) -> None:
     opened = Run(run)
-    right = [
-        int(hit.id[1:]) % 3 == user % 3 for user in range(USERS) for hit in opened.recommend(f"u{user}", k=2).found
-    ]
+    right = [int(hit.id[1:]) % 3 == user % 3 for user in range(USERS) for hit in opened.recommend(f"u{user}", k=2).hits]
     assert len(right) == 2 * USERS and np.mean(right) > 0.35  # by chance 0.09
 
 
@@ -142,9 +140,9 @@ def test_an_unknown_user_is_told_and_answered(run: Path) -> None:
     opened = Run(run)
     found = opened.recommend("nobody", k=3)
     assert found.notes == ("user 'nobody' is unknown; recommended by no history",)
-    assert found.found == opened.recommend(history=[], k=3).found
+    assert found.hits == opened.recommend(history=[], k=3).hits
     assert str(found).startswith("note: user 'nobody' is unknown")
-    assert opened.recommend("nobody", ["i03"], k=3).found == opened.recommend(history=["i03"], k=3).found
+    assert opened.recommend("nobody", ["i03"], k=3).hits == opened.recommend(history=["i03"], k=3).hits
 
 
 def test_what_cannot_be_answered_is_one_line(run: Path, tiny_run: Path, tmp_path: Path) -> None:
@@ -159,7 +157,7 @@ def test_what_cannot_be_answered_is_one_line(run: Path, tiny_run: Path, tmp_path
             opened.recommend(**given)
     with pytest.raises(DataError, match="is a recommender and has no texts to search in: tempera recommend"):
         opened.search("ruby")
-    with pytest.raises(DataError, match="is a run of texts and recommends nothing: tempera search"):
+    with pytest.raises(DataError, match="is a run on texts, not a recommender: tempera search"):
         Run(tiny_run).recommend("u1")
     with pytest.raises(DataError, match=r"histories\.parquet is missing"):
         Run(tmp_path).recommend("u1")
@@ -184,7 +182,7 @@ def test_parts_of_several_runs_are_refused(run: Path, titled: Path, tmp_path: Pa
         folder = tmp_path / f"without-{part.replace('/', '-')}"
         shutil.copytree(run, folder)
         (folder / part).unlink()
-        with pytest.raises(DataError, match=r"is missing: the run is not whole"):
+        with pytest.raises(DataError, match=r"is missing: the run is incomplete"):
             Run(folder).recommend("u1")
 
 
@@ -207,13 +205,15 @@ def test_baselines_that_cannot_be_made_are_refused_before_training(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(baselines, "_LIMIT", 29)
-    with pytest.raises(ConfigError, match=r"evaluation.baselines needs a table of items .* 30 items are more than 29"):
+    with pytest.raises(
+        ConfigError, match=r"evaluation.baselines needs a table of items .* 30 items exceed the limit of 29"
+    ):
         InteractionTask.read(build(configuration.of(options(data), ["evaluation.baselines=true"])), tmp_path)
     named = tmp_path / "named"
     table = parquet.read_table(written(named) / "items.parquet")
     lists = pa.array([[text] for text in table["title"].to_pylist()])
     parquet.write_table(table.set_column(1, "title", lists), named / "items.parquet")
-    with pytest.raises(DataError, match=r"items are called by their column title, which is list<.*>: rename it"):
+    with pytest.raises(DataError, match=r"column title holds the items' names, but is list<.*>: rename it"):
         InteractionTask.read(build(configuration.of(options(named))), tmp_path / "cache")
 
 
@@ -246,10 +246,10 @@ def test_the_command_answers_as_the_function(tempera: Any, run: Path) -> None:
     answer = tempera("recommend", run, "--user", "u3", "-k", 3)
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.splitlines() == str(found).splitlines()
-    assert answer.out.splitlines()[0].split()[:1] == ["1"] and found.found[0].name in answer.out
+    assert answer.out.splitlines()[0].split()[:1] == ["1"] and found.hits[0].name in answer.out
     document = tempera("recommend", run, "--history", "i03, i06", "-k", 2, "--json").document
     assert [hit["id"] for hit in document["hits"]] == [
-        hit.id for hit in Run(run).recommend(history=["i03", "i06"], k=2).found
+        hit.id for hit in Run(run).recommend(history=["i03", "i06"], k=2).hits
     ]
     assert document["history"] == 2 and document["notes"] == []
     assert len(tempera("recommend", run, "--user", "u3", "--include-seen", "-k", 99, "--json").document["hits"]) == 30
@@ -273,7 +273,7 @@ def test_items_that_are_withheld_are_asked_for(data: Path, tmp_path: Path) -> No
     items = parquet.read_table(tmp_path / "run" / "model" / "items.parquet").to_pydict()
     unseen = [name for name, count in zip(items["id"], items["count"]) if not count]
     assert len(unseen) >= 12
-    hits = Run(tmp_path / "run").recommend(history=["i00", "i03", "i06"], k=8).found
+    hits = Run(tmp_path / "run").recommend(history=["i00", "i03", "i06"], k=8).hits
     assert set(unseen) & {hit.id for hit in hits}
 
 
@@ -289,12 +289,12 @@ def arrived(folder: Path, **columns: Any) -> Path:
 def test_new_items_are_recommended_by_their_features(titled: Path, tmp_path: Path, tempera: Any) -> None:
     run = tmp_path / "run"
     shutil.copytree(titled, run)
-    before = Run(run).recommend("u3", k=99, exclude_seen=False).found
+    before = Run(run).recommend("u3", k=99, exclude_seen=False).hits
     facts = tempera("add-items", run, arrived(tmp_path / "new.parquet", year=[1, 2, 3]), "--json").document
     assert (facts["added"], facts["items"]) == (3, ITEMS + 3)
-    assert facts["left_out"] == {"that the run has already": 1} and facts["columns_left_out"] == ["year"]
+    assert facts["left_out"] == {"already in the run": 1} and facts["columns_left_out"] == ["year"]
     opened = Run(run)
-    after = opened.recommend("u3", k=99, exclude_seen=False).found
+    after = opened.recommend("u3", k=99, exclude_seen=False).hits
     scores = {hit.id: hit.score for hit in after}
     assert {hit.id: hit.score for hit in before} == {k: v for k, v in scores.items() if not k.startswith("j")}
     assert set(scores) - {hit.id for hit in before} == {"j1", "j2", "j3"}
@@ -327,12 +327,15 @@ def test_new_vectors_are_the_sum_of_what_is_known(titled: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("columns", "says"),
     [
-        ({"item": ["j1", "j1"], "title": ["a", "b"], "kind": ["red", "red"]}, "two rows of item 'j1'"),
+        ({"item": ["j1", "j1"], "title": ["a", "b"], "kind": ["red", "red"]}, "two rows for item 'j1'"),
         ({"item": ["j1"], "kind": ["red"]}, "has no column 'title', which the towers read; it has kind"),
-        ({"name": ["j1"], "title": ["a"], "kind": ["red"]}, "has no column of the items' ids"),
+        ({"name": ["j1"], "title": ["a"], "kind": ["red"]}, "has no column of item ids"),
         ({"item": ["i01"], "title": ["a"], "kind": ["red"]}, "has no item that .* does not have already"),
         ({"item": ["j1", None], "title": ["a", "b"], "kind": ["red", "red"]}, "row 2: column 'item' has no id"),
-        ({"item": ["j1"], "title": [["a"]], "kind": ["red"]}, "column 'title' is list.*the run's is large_string"),
+        (
+            {"item": ["j1"], "title": [["a"]], "kind": ["red"]},
+            "column 'title' is list.*; expected large_string as in the run",
+        ),
     ],
 )
 def test_tables_of_new_items_that_do_not_fit(titled: Path, tmp_path: Path, columns: Any, says: str) -> None:
@@ -346,7 +349,7 @@ def test_tables_of_new_items_that_do_not_fit(titled: Path, tmp_path: Path, colum
 
 
 def test_a_run_of_ids_takes_no_new_items(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="knows items by their ids alone"):
+    with pytest.raises(DataError, match="knows items only by their ids"):
         Run(run).add_items(arrived(tmp_path / "new.parquet"))
 
 
@@ -357,7 +360,7 @@ def test_exported_indexes_answer_as_the_run_until_it_has_new_items(titled: Path,
     shutil.copytree(titled, run)
     facts = Run(run).export("faiss" if kind == "hnsw" else kind, tmp_path / "index")
     assert facts["documents"] == ITEMS
-    own, other = (Run(run).recommend("u4", k=5, index=index).found for index in (None, tmp_path / "index"))
+    own, other = (Run(run).recommend("u4", k=5, index=index).hits for index in (None, tmp_path / "index"))
     assert [hit.id for hit in own] == [hit.id for hit in other]
     np.testing.assert_allclose([hit.score for hit in own], [hit.score for hit in other], atol=1e-4)  # inner products
     assert own[0].score != pytest.approx(1, abs=0.2) or own[1].score != pytest.approx(1, abs=0.2)
@@ -365,7 +368,7 @@ def test_exported_indexes_answer_as_the_run_until_it_has_new_items(titled: Path,
     with pytest.raises(DataError, match="holds vectors of another model"):
         Run(run).recommend("u4", index=tmp_path / "index")
     Run(run).export("faiss" if kind == "hnsw" else kind, run / "export" / "again")
-    found = Run(run).recommend("u4", k=33, index=run / "export" / "again", exclude_seen=False).found
+    found = Run(run).recommend("u4", k=33, index=run / "export" / "again", exclude_seen=False).hits
     assert "j1" in {hit.id for hit in found}
 
 
@@ -392,7 +395,7 @@ def test_titles_read_by_a_pretrained_tower(data: Path, tmp_path: Path) -> None:
     found = trained.recommender.tower.encode(Frame({"item": torch.arange(ITEMS)})).numpy()
     np.testing.assert_allclose(found, items.vectors, atol=1e-5)
     more = trained.add_items(arrived(tmp_path / "new.parquet"))
-    hits = {hit.id: hit for hit in more.recommend("u3", k=99, exclude_seen=False).found}
+    hits = {hit.id: hit for hit in more.recommend("u3", k=99, exclude_seen=False).hits}
     assert len(hits) == ITEMS + 3
     first = [hits[name].score for name in ("j1", "j2", "j3")]
     assert len({round(score, 6) for score in first}) == 3

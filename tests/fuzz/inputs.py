@@ -178,12 +178,12 @@ def _names() -> tuple[tuple[str, ...], ...]:
     from tempera.engine.loop import Training
     from tempera.ranking.ranking import Evaluation
     from tempera.ranking.showcase import Labels
-    from tempera.text.renewal import Anew
+    from tempera.text.renewal import RepeatedMining
 
     parts = {name: part for names in PARTS.values() for name, part in names.items()}
     options = {
         name
-        for part in [*parts.values(), Training, Evaluation, Labels, Anew]
+        for part in [*parts.values(), Training, Evaluation, Labels, RepeatedMining]
         if callable(part) and not inspect.ismodule(part) and (inspect.isclass(part) or part in PARTS_OF_OBJECTIVE)
         for name in _hints(part)
     }

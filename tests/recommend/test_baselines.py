@@ -138,6 +138,6 @@ def test_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baselines, "_LIMIT", 6)
     for baseline in (ItemKNN(), Ease(), Transitions()):
         with pytest.raises(
-            ConfigError, match="needs a table of items by items, and 7 items are more than 6: leave it out"
+            ConfigError, match="needs a table of items by items, but 7 items exceed the limit of 6: leave it out"
         ):
             baseline.fit(given)

@@ -82,7 +82,7 @@ def test_users_of_whom_nothing_is_left_go() -> None:
 
 def test_a_share_that_asks_nothing_is_refused() -> None:
     whole = timeline()
-    with pytest.raises(DataError, match=r"evaluation.cold_items is 0\.01: that withholds 0 items"):
+    with pytest.raises(DataError, match=r"evaluation.cold_items is 0\.01: it withholds 0 items"):
         withhold(whole, LeaveLastOut()(whole), 0.01, seed=0)
 
 

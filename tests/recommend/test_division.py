@@ -92,7 +92,7 @@ def test_leave_last_out(seed: int) -> None:
 
 
 def test_what_cannot_be_divided_is_refused() -> None:
-    with pytest.raises(ConfigError, match="have an order only"):
+    with pytest.raises(ConfigError, match="have only an order"):
         GlobalTime()(Timeline.of([1, 1, 1], [1, 2, 3]))
     with pytest.raises(DataError, match="too many of them happen at 4"):
         GlobalTime()(Timeline.of([1, 1, 1], [1, 2, 3], time=[4, 4, 4]))
@@ -104,7 +104,7 @@ def test_what_cannot_be_divided_is_refused() -> None:
 
 def test_a_share_without_an_event_is_refused() -> None:
     events = generated(0)
-    with pytest.raises(DataError, match=r"test_share 1e-06 of .* events is not one: give a larger share"):
+    with pytest.raises(DataError, match=r"test_share 1e-06 of .* events is less than 1: give a larger share"):
         GlobalTime(test_share=1e-6, validation_share=0.1)(events)
 
 

@@ -405,31 +405,31 @@ def test_what_is_kept_of_entities_moves_with_the_tower_and_is_not_saved(name: st
 @pytest.mark.parametrize(
     ("feature", "message"),
     [
-        (Category("brand"), "the feature category needs a column 'brand', and there are id, n, l, s, i"),
+        (Category("brand"), "the feature category needs a column 'brand'; the columns are id, n, l, s, i"),
         (
             Categories("n"),
-            "the feature categories cannot read the column 'n', which is int64: lists, or texts with separators, are "
-            "expected; take category for one value",
+            "the feature categories cannot read the column 'n', which is int64: expected lists, or texts with "
+            "separators; use category for one value",
         ),
         (Categories("none"), "the feature categories needs a column 'none'"),
         (
             Category("l"),
-            "cannot read the column 'l', which is list<item: string>: one value is expected; take categories",
+            "cannot read the column 'l', which is list<item: string>: expected one value; use categories",
         ),
-        (Text("l"), "the feature text cannot read the column 'l', which is list<item: string>: one text is expected"),
+        (Text("l"), "the feature text cannot read the column 'l', which is list<item: string>: expected one text"),
         (
             Number("l"),
-            "the feature number cannot read the column 'l', which is list<item: string>: a number is expected",
+            "the feature number cannot read the column 'l', which is list<item: string>: expected a number",
         ),
         (
             Number("s"),
-            "the feature number cannot read the column 's', which is 'x' for 'c': a number is expected, or none",
+            "the feature number cannot read the column 's', which is 'x' for 'c': expected a number or null",
         ),
-        (Number("i"), "the feature number cannot read the column 'i', which is infinite for 'b': a number is expected"),
+        (Number("i"), "the feature number cannot read the column 'i', which is infinite for 'b': expected a number"),
         (Number("i", buckets=2), "the column 'i', which is infinite for 'b'"),
         (Number("i", scale="log"), "the column 'i', which is infinite for 'b'"),
-        (Time("s", ("hour",)), "the feature time cannot read the column 's', which is '1' for 'a': a date is expected"),
-        (Time("i", ("hour",)), "the feature time cannot read the column 'i', which is double: a date is expected"),
+        (Time("s", ("hour",)), "the feature time cannot read the column 's', which is '1' for 'a': expected a date"),
+        (Time("i", ("hour",)), "the feature time cannot read the column 'i', which is double: expected a date"),
         (Number("none"), "the feature number needs a column 'none'"),
     ],
 )
@@ -443,5 +443,5 @@ def test_columns_that_cannot_be_read_are_named(feature: Any, message: str) -> No
 
 
 def test_a_number_that_nobody_has_is_told() -> None:
-    with pytest.raises(DataError, match="column 'n' has no number that is trained on"):
+    with pytest.raises(DataError, match="column 'n' has no number in training"):
         encoder(Number("n"), entities(n=[None, 2.0, None, None, 5.0]))

@@ -241,13 +241,13 @@ def test_the_learning_rate_is_that_of_the_most_delicate_part() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"doc": ()}, "doc names the features of the items, and is empty"),
+        ({"doc": ()}, "doc is empty; give at least one feature"),
         ({"query": (), "history": None}, "users have neither features nor a history"),
         (
             {"dimensions": 6, "history": History((Causal(5, heads=4),))},
-            "dimensions is 6 and the transformer has 4 heads",
+            "dimensions is 6, which 4 heads",
         ),
-        ({"doc": (Text("title", Features()),)}, "features is no tower of texts"),
+        ({"doc": (Text("title", Features()),)}, "features is not a text tower"),
     ],
 )
 def test_what_cannot_be_built_is_told(options: dict[str, Any], message: str) -> None:

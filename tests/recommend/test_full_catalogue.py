@@ -111,9 +111,9 @@ def ranked(scores: np.ndarray, target: list[int], seen: list[list[int]]) -> Rank
 def test_mistakes() -> None:
     scores = np.zeros((3, 4), np.float32)
     for target, seen, message in (
-        ([0, 1], [[], [], []], "2 targets and 3 histories are given, and one history a target is expected"),
-        ([0, 4, 1], [[], [], []], "target 1 is item 4, and the catalogue holds items 0 to 3"),
-        ([0, 2, 1], [[], [2, -1], []], "history item 1 is item -1, and the catalogue holds items 0 to 3"),
+        ([0, 1], [[], [], []], "2 targets, but 3 histories; expected one history for each target"),
+        ([0, 4, 1], [[], [], []], "target 1 is item 4; expected 0 to 3"),
+        ([0, 2, 1], [[], [2, -1], []], "history item 1 is item -1; expected 0 to 3"),
     ):
         with pytest.raises(DataError) as error:
             ranked(scores, target, seen)
@@ -127,7 +127,7 @@ def test_a_model_that_diverged_is_not_given_the_first_rank(monkeypatch: pytest.M
     scores[3, 2] = np.nan
     with pytest.raises(DataError) as error:
         ranked(scores, [0] * 5, [[]] * 5)
-    assert str(error.value) == "scores of query 3 are no numbers (NaN): the model has diverged"
+    assert str(error.value) == "scores of query 3 are NaN: the model has diverged"
     vectors = np.ones((4, 2), np.float32)
     vectors[2, 1] = np.inf
     with pytest.raises(DataError, match=r"the embeddings of items are not finite .*, the first is row 2"):

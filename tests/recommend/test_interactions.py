@@ -197,13 +197,13 @@ def test_ratings_are_never_taken_for_weights(put) -> None:
     assert Interactions(path=path, weight="rating").read().weight.tolist() == [3, 5, 4]
     timeline = Interactions(path=path, min_rating=4).read()
     assert rows_of(timeline) == {1: [(2, 2)], 2: [(3, 3)]} and timeline.dropped == {"rows below min_rating": 1}
-    assert "no interaction is left: 3 rows below min_rating" in refused(path, min_rating=6)
+    assert "no interactions are left: 3 rows below min_rating" in refused(path, min_rating=6)
 
 
 def test_what_is_missing_is_named_or_counted(put) -> None:
     path = put({"user": [1, 2, 3], "item": [1, 2, 3], "time": [1, None, 3], "rating": [5, None, None]})
     assert refused(path, metadata=("rating",)) == (
-        "a.parquet, row 2: column 'time' has no time: data.missing_time=drop leaves such rows out"
+        "a.parquet, row 2: column 'time' has no time: set data.missing_time=drop to leave such rows out"
     )
     timeline = Interactions(path=path, metadata=("rating",), missing_time="drop").read()
     assert rows_of(timeline) == {1: [(1, 1)], 3: [(3, 3)]} and timeline.dropped == {"rows without a time": 1}
@@ -222,7 +222,7 @@ def test_what_is_missing_is_named_or_counted(put) -> None:
         ),
         (
             {"user": [1, 2], "item": [1, 2], "time": [1.0, np.nan]},
-            "a.parquet, row 2: column 'time' has no time: data.missing_time=drop leaves such rows out",
+            "a.parquet, row 2: column 'time' has no time: set data.missing_time=drop to leave such rows out",
         ),
         (
             {"user": [1, 2], "item": [1, 2], "time": [np.inf, 1.0]},
@@ -330,11 +330,9 @@ def test_columns_that_other_signs_divide_are_told(put, sign: str) -> None:
 def test_rows_come_from_one_place(put) -> None:
     table = pa.table({"user": [1], "item": [1]})
     options = Interactions(path=put(table.to_pydict()))
-    with pytest.raises(
-        ConfigError, match=r"data.path is .*a.parquet, and a Table is handed over in its place: keep one"
-    ):
+    with pytest.raises(ConfigError, match=r"data.path is .*a.parquet, but a Table is given too: keep one"):
         options.hand(table)
-    with pytest.raises(ConfigError, match=r"data.items is .*items.csv, and a Table is handed over"):
+    with pytest.raises(ConfigError, match=r"data.items is .*items.csv, but a Table is given too"):
         Interactions(items="items.csv").hand(table, items=table)
 
 
@@ -342,14 +340,12 @@ def test_files_of_a_folder_have_to_agree(put, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     put({"user": [1], "item": [1], "time": [1]}, "in/a.parquet")
     put({"user": [1], "item": [1], "time": ["2001-01-01"]}, "in/b.parquet")
-    assert "the files hold one column in several ways: " in refused(str(folder))
+    assert "the files hold one column with different types: " in refused(str(folder))
     put({"user": [1], "item": [1]}, "in/b.parquet")
     assert "column 'time' has no time" in refused(str(folder))
     put({"user": [1], "item": [1]}, "in/a.parquet")
     put({"user": [1], "item": [1], "time": [1]}, "in/b.parquet")
-    assert "some of the files have a column for data.time and some have none: give all of them one" in refused(
-        str(folder)
-    )
+    assert "only some of the files have a column for data.time: add it to the others" in refused(str(folder))
     put({"user": [1], "item": [1], "time": [2.5]}, "in/a.parquet")
     assert rows_of(Interactions(path=str(folder)).read(tmp_path / "cache")) == {1: [(1, 1.0), (1, 2.5)]}
 
@@ -387,12 +383,12 @@ def test_features_that_are_not_there_are_missed_before_the_interactions_are_read
     [
         (
             {"item": [1, 1], "x": [1, 2]},
-            "the items' features (items.parquet) have two rows of item '1': give each one row",
+            "the items' features (items.parquet) have two rows for item '1': give each item one row",
         ),
         ({"item": [1, None], "x": [1, 2]}, "items.parquet, row 2: column 'item' has no id"),
         (
             {"x": [1, 2]},
-            "items.parquet has no column of the items' ids: call it 'item' as the interactions do; it has x",
+            "items.parquet has no column of item ids: name it 'item' as in the interactions; it has x",
         ),
     ],
 )

@@ -161,5 +161,5 @@ def test_a_metric_that_does_not_exist_is_told_before_anything_is_scored() -> Non
 
 def test_no_queries() -> None:
     nothing = Histories.of(np.empty(0, np.int64), np.zeros(1, np.int64))
-    with pytest.raises(DataError, match="there is no query to judge a recommender by"):
+    with pytest.raises(DataError, match="no queries to evaluate a recommender on"):
         Recommended.of(lambda rows: pytest.fail("scored"), np.empty(0, np.int64), nothing, case()[3])

@@ -193,7 +193,7 @@ def test_by_time_new_users_and_new_items_are_asked_too(
     assert isinstance(task, InteractionTask) and set(task.data.events.division.test) == {
         "rolling"
     }  # nobody from before comes back
-    assert "no event is asked by the protocol next" in caplog.text
+    assert "the protocol next has no test events" in caplog.text
     assert len(task.data.events.division.test["rolling"]) > 200 and found["hit@1, seen included"] > 0.3
     ids, vectors = task.data.events.timeline.item_ids.to_pylist(), task.data.item_vectors
     new = np.stack([vectors[ids.index(f"new{k}")] for k in range(4)])
@@ -258,14 +258,14 @@ def test_a_dry_run_shows_what_would_be_trained_on(options: dict[str, Any], folde
     assert found["repeated"]["item"] == 1 - ITEMS / trained and found["repeated"]["user"] == 1 - USERS / trained
     assert 10 < found["negatives"]["least"] <= found["negatives"]["mean"] <= found["negatives"]["most"] <= ITEMS
     shown = "\n".join(lines(found))
-    assert "events of history: 0% 0, 50% " in shown and "negatives a row, in one batch: " in shown
+    assert "events of history: 0% 0, 50% " in shown and "negatives per row, in one batch: " in shown
     assert "0 users of fewer" not in shown and "thing number" in shown
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tower": {"kind": "static"}}, "take kind: features"),
+        ({"tower": {"kind": "static"}}, "need kind: features"),
         ({"tower": {"query": ["elapsed"]}}, "elapsed"),
         ({"tower": {"dimensions": 6, "history": {"pools": [{"transformer": {"heads": 4}}]}}}, "do not divide"),
         ({"tower": {"history": {"pools": []}}}, "pools is empty"),

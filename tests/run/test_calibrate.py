@@ -231,7 +231,7 @@ def test_a_calibration_of_another_model_is_refused(run: Path) -> None:
     path = run / "model" / "calibration.json"
     document = json.loads(path.read_text())
     path.write_text(json.dumps({**document, "model": "0" * 32}))
-    with pytest.raises(DataError, match=r"calibration\.json is of another model \(000000000000, and this one is "):
+    with pytest.raises(DataError, match=r"calibration\.json is of another model \(000000000000; this one is "):
         Run(run).search("kaban", threshold=0.5)
     assert Run(run).search("kaban")[0].probability is None  # not asked for, and not wrong
 

@@ -96,12 +96,12 @@ def test_an_exact_repeat_is_counted(write: Write) -> None:
 FAULTS: list[tuple[dict[str, bytes], str]] = [
     (
         {"test": tsv([*JUDGED, ("q1", "gone", "1"), ("q1", "away", "1")])},
-        "qrels/test.tsv, row 6: column 'corpus-id' is 'gone', which is the id of no document (2 such rows)",
+        "qrels/test.tsv, row 6: column 'corpus-id' is 'gone', but no document has this id (2 such rows)",
     ),
     ({"test": tsv([("", "d1", "1"), *JUDGED])}, "qrels/test.tsv, row 1: column 'query-id' has no id"),
     (
         {"test": tsv([*JUDGED, ("q9", "d1", "1")])},
-        "qrels/test.tsv, row 6: column 'query-id' is 'q9', which is the id of no query",
+        "qrels/test.tsv, row 6: column 'query-id' is 'q9', but no query has this id",
     ),
     (
         {"test": tsv([*JUDGED, ("q1", "d1", "nan")])},
@@ -120,7 +120,10 @@ FAULTS: list[tuple[dict[str, bytes], str]] = [
         {"test": tsv([("q1", "d1")])},
         "qrels/test.tsv: not a readable tsv file: CSV parse error: Row #2: Expected 3 columns, got 2: q1 d1",
     ),
-    ({"test": tsv([*JUDGED, ("q3", "d1", "1")])}, "qrels/test.tsv, row 6: grade 1 for what row 1 gives 2"),
+    (
+        {"test": tsv([*JUDGED, ("q3", "d1", "1")])},
+        "qrels/test.tsv, row 6: the grade is 1, but row 1 gives the same pair 2",
+    ),
     (
         {"test": tsv([("q1", "d1", "0")])},
         "qrels/test.tsv names no relevant document: give judgements with grades above 0",
@@ -129,11 +132,11 @@ FAULTS: list[tuple[dict[str, bytes], str]] = [
     ({"test": HEADER.encode() + b"q1\td\xff\t1\n"}, "qrels/test.tsv, row 1: column 'corpus-id' is not UTF-8"),
     (
         {"corpus": jsonl([*CORPUS, CORPUS[1]])},
-        "corpus.jsonl, row 5: the id 'd2' is that of row 2; give each its own",
+        "corpus.jsonl, row 5: the id 'd2' repeats row 2; give every row its own id",
     ),
     (
         {"corpus": jsonl(CORPUS) + b"\n" + jsonl([{"_id": "d9", "title": " ", "text": "\t"}])},
-        "corpus.jsonl, row 5: column 'text' has no text: leave the row out, also of the judgements",
+        "corpus.jsonl, row 5: column 'text' has no text: remove the row and its judgements",
     ),
     ({"corpus": jsonl([*CORPUS, {"_id": "d9"}])}, "corpus.jsonl, row 5: column 'text' is missing"),
     (

@@ -127,7 +127,7 @@ def test_roles_of_columns(models: tuple[Path, Path], beir: Path, tmp_path: Path,
     task = read_task(given, roles=Roles(query="sentence2", doc="sentence1", min_score=2, metadata=("year",)))
     assert isinstance(task, RetrievalTask) and task.queries["text"].to_pylist() == ["fig"]
     assert task.counts["rows below min_score"] == 1 and task.counts["judgements"] == 1
-    with pytest.raises(ConfigError, match=r"leave out the options data\.ROLE"):
+    with pytest.raises(ConfigError, match=r"remove the options data\.ROLE"):
         read_task(beir, roles=Roles())
     command = ["evaluate", models[0], given, "data.min_score=2", "--metrics", "hit", "-k", "1", "--json"]
     unknown = tempera(*command)
@@ -191,7 +191,7 @@ def test_faults_in_graded_pairs(tmp_path: Path, column: str, value: str, message
 
 def test_graded_pairs_that_are_no_pairs(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"sentence1": ["a"], "sentence2": ["b"], "score": [1.0]}), tmp_path / "one.parquet")
-    with pytest.raises(DataError, match=r"one.parquet holds 1 graded pairs, and a correlation needs at least 2"):
+    with pytest.raises(DataError, match=r"one.parquet holds 1 graded pairs; a correlation needs at least 2"):
         read_task(tmp_path / "one.parquet")
     parquet.write_table(
         pa.table({"sentence1": [1, 2], "sentence2": ["b"] * 2, "score": [1, 2]}), tmp_path / "n.parquet"
@@ -292,13 +292,13 @@ def test_the_command(models: tuple[Path, Path], beir: Path, tmp_path: Path, temp
 
 
 def test_what_is_wrong_is_one_line(models: tuple[Path, Path], beir: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="compared with itself"):
+    with pytest.raises(ConfigError, match=r"cannot compare .* with itself"):
         evaluate(models[0], beir, against=models[0] / ".." / "a")
     with pytest.raises(ConfigError, match="no metric 'ndgc@10'"):
         evaluate(models[0], beir, metrics=["ndgc"])
     with pytest.raises(DataError, match="neither a saved model of texts nor a run"):
         evaluate(tmp_path, beir)
-    with pytest.raises(DataError, match=r"is no BEIR folder: corpus.jsonl is missing"):
+    with pytest.raises(DataError, match=r"is not a BEIR folder: corpus.jsonl is missing"):
         evaluate(models[0], tmp_path)
     with pytest.raises(OutputError, match="ends in"):
         write_per_query(tmp_path / "scores.xls", [])

@@ -371,4 +371,4 @@ def test_a_worker_that_breaks_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     root = tree(tmp_path / ("long" * 50), {f"{i}.py": F for i in range(300)})
     with pytest.raises(DataError) as error:
         read(root, workers=3 if "python" not in worker else 1)
-    assert str(error.value) == f"a worker that parses Python files broke off and ended with code {code}"
+    assert str(error.value) == f"a process that parses Python files stopped with exit code {code}"

@@ -127,7 +127,7 @@ def test_roles_of_columns_are_given_as_in_training(tempera: Any, tiny_run: Path,
     assert answer.document["queries"] == 10 and answer.document["left_out"] == {"repeated pairs": 1}
     assert parquet.read_table(tmp_path / "mined.parquet")["positives"][3].as_py() == ["of: zu mori tel"]
     nothing = tempera("mine", tiny_run, "data.query=title", "-o", "x").err
-    assert "give a table of pairs or a BEIR folder besides data.query=title" in nothing
+    assert "give a table of pairs or a BEIR folder with data.query=title" in nothing
     assert "give one table of pairs or BEIR folder, not 2" in tempera("mine", tiny_run, given, given, "-o", "x").err
 
 
@@ -182,7 +182,7 @@ def test_a_beir_folder(tempera: Any, tiny_run: Path, tmp_path: Path) -> None:
     assert answer.document["left_out"] == task.left_out
     for row in parquet.read_table(tmp_path / "mined.parquet").to_pylist():
         assert {*row["negatives"]} < {*texts} - {*row["positives"]}
-    assert "leave out the options data.ROLE" in tempera(*command, "data.query=text", "--overwrite").err
+    assert "remove the options data.ROLE" in tempera(*command, "data.query=text", "--overwrite").err
     assert "no such file" in tempera(*command, "--split", "dev", "--overwrite").err
     assert MiningTask.read(folder, corpus=folder).docs.texts == task.docs.texts
 

@@ -78,7 +78,7 @@ def test_a_dial_learns_from_the_batches_without_a_temperature_only(tmp_path: Pat
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"temperatures": [0.1]}, "temperatures are 1 and sources 3"),
+        ({"temperatures": [0.1]}, "1 temperatures for 3 sources"),
         ({"batches": "mixed"}, "add batches: single"),
         ({"temperatures": [0.1, 0, None]}, "above 0 and is 0"),
     ],

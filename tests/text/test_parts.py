@@ -59,7 +59,7 @@ def test_one_file_leaves_the_table_as_it_was(put: Put) -> None:
 def test_the_same_file_twice_leaves_nothing_to_train_on_and_says_why(put: Put) -> None:
     path = put("train.jsonl", *(pair(f"q{i}", f"d{i}") for i in range(4)))
     with pytest.raises(
-        DataError, match=r"no pair is left to train on: .* 4 are pairs that share a query with validation"
+        DataError, match=r"no pairs are left to train on: .* 4 are pairs that share a query with validation"
     ):
         hold_out(*PairsFile(path, test=path).read(), Evaluation())
 

@@ -1,4 +1,4 @@
-"""What follows the model in training, against loops: negatives mined anew, a guide of its own, a cross-encoder on both."""
+"""Renewal of negatives and guides in training, against loops: mined negatives, the model as guide, a cross-encoder on both."""
 
 from __future__ import annotations
 
@@ -197,14 +197,14 @@ def test_a_cross_encoder_judges_all_negatives(tmp_path: Path, monkeypatch: pytes
     again = task_of(every, tmp_path / "again")
     again.data.refresh(2)
     assert len(seen) == count  # scores are kept by pair
-    with pytest.raises(ConfigError, match=r"mining\.cross_encoder judges negatives, and the data has none"):
+    with pytest.raises(ConfigError, match=r"mining\.cross_encoder needs negatives, but the data has none"):
         task_of(options(tmp_path, mining={"cross_encoder": "x"}), tmp_path / "none")
 
 
 def test_negatives_that_no_pool_takes_are_not_mined(tmp_path: Path) -> None:
     for pools, refused in ((["docs"], True), (["docs", "back_docs"], False)):
         given = options(tmp_path, mining={"every": 2}, objective={"pools": pools})
-        with pytest.raises(ConfigError, match="no pool of the objective takes them") if refused else nullcontext():
+        with pytest.raises(ConfigError, match="no pool of the objective uses them") if refused else nullcontext():
             task_of(given, tmp_path / str(refused))
 
 
@@ -293,7 +293,8 @@ def test_counts_and_first_lines_say_how_the_pairs_are_divided(tmp_path: Path) ->
         .startswith(f"80 pairs: {counts['train']} for training, 8 validation and 10 test queries")
     )
     assert (
-        task.showcase.facts().lines[-1] == "8 validation queries are too few to choose by (at least 50): defaults stand"
+        task.showcase.facts().lines[-1]
+        == "8 validation queries are too few to choose by (at least 50): defaults are kept"
     )
 
 

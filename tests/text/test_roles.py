@@ -193,7 +193,7 @@ def test_rows_without_a_text_are_dropped_on_demand() -> None:
         {"query": "d", "doc": ["z"], "negatives": ["v"]},
     ]
     with pytest.raises(
-        DataError, match=r"row 2: column 'query' has no text: data.missing_text=drop leaves such rows out"
+        DataError, match=r"row 2: column 'query' has no text: set data.missing_text=drop to leave such rows out"
     ):
         given(rows)
     pairs = given(rows, missing_text="drop")

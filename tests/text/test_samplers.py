@@ -99,6 +99,6 @@ def test_a_mixture_resumes_anywhere(batches) -> None:
 
 
 def test_a_source_that_cannot_fill_a_batch() -> None:
-    with pytest.raises(ConfigError, match="a source has 20 pairs to train on, which cannot fill a batch"):
+    with pytest.raises(ConfigError, match="a source has only 20 training pairs"):
         Mixed(SOURCE, 21, 0, None, "single")
     Mixed(SOURCE, 21, 0, None, "mixed")

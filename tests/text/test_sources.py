@@ -218,7 +218,7 @@ def test_columns_that_are_not_there(put, header: str, options: dict[str, str], m
         (
             "a.csv",
             b"query,doc\na,b\nc, c\n",
-            ", row 2: column 'doc' is its own query: take data.identical",
+            ", row 2: column 'doc' is its own query: set data.identical",
         ),
         ("a.jsonl", b'{"query":"a","doc":"b","neg":["c",""]}', ", row 1: column 'neg' has no text"),
         ("a.csv", b"query,doc,weight\na,b,1\nc,d,nan\n", ", row 2: column 'weight' has no number"),

@@ -207,7 +207,7 @@ def test_pairs_of_a_held_out_query_that_are_no_candidates_are_counted() -> None:
 def test_fewer_than_fifty_queries_choose_nothing(validation: int, chooses: bool) -> None:
     split = hold_out(*one_to_one(400), Evaluation(validation=validation))
     assert split.chooses is chooses
-    says = f"{validation} validation queries are too few to choose by (at least 50): defaults stand"
+    says = f"{validation} validation queries are too few to choose by (at least 50): defaults are kept"
     assert (says in split.lines()) is (validation == 49)
 
 
@@ -235,20 +235,20 @@ def test_what_is_not_named_is_drawn_from_the_others() -> None:
 @pytest.mark.parametrize(
     ("query", "doc", "candidates", "says"),
     [
-        ("", "", "", "0 pairs hold 0 distinct queries that may be asked"),
+        ("", "", "", "0 pairs hold 0 distinct queries for evaluation"),
         (
             "p",
             "a",
             "1",
-            "1 pairs hold 1 distinct queries that may be asked, too few to hold out one for the test: give more data",
+            "1 pairs hold 1 distinct queries for evaluation, too few to hold out one for the test: give more data",
         ),
-        ("pqr", "abc", "000", "3 pairs hold 0 distinct queries that may be asked"),
-        ("pqr", "abc", "001", "3 pairs hold 1 distinct queries that may be asked"),
+        ("pqr", "abc", "000", "3 pairs hold 0 distinct queries for evaluation"),
+        ("pqr", "abc", "001", "3 pairs hold 1 distinct queries for evaluation"),
         (
             "pqrs",
             "aaaa",
             "1111",
-            "no pair is left to train on: of 4 pairs with 4 distinct queries and 1 distinct documents, 0 validation and 1 test "
+            "no pairs are left to train on: of 4 pairs with 4 distinct queries and 1 distinct documents, 0 validation and 1 test "
             "queries are held out, and 3 are pairs that share a document with validation or test: give more data, hold out "
             "fewer queries (evaluation.queries, evaluation.validation), or set evaluation.shared_documents=keep",
         ),

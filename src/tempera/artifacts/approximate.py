@@ -41,7 +41,7 @@ def write(path: Path, vectors: Vectors, kind: str) -> None:
         index.hnsw.efConstruction, index.hnsw.efSearch = 200, 128
     elif kind == "ivf_pq":
         if count < _CODES:
-            raise DataError(f"IVF-PQ needs at least {_CODES} documents, and there are {count}; give --kind hnsw")
+            raise DataError(f"IVF-PQ needs at least {_CODES} documents, but there are {count}; give --kind hnsw")
         clusters = max(1, min(int(4 * math.sqrt(count)), count // 39))
         parts = max(part for part in range(1, max(2, width // 4 + 1)) if width % part == 0)
         index = faiss.index_factory(width, f"IVF{clusters},PQ{parts}x8", faiss.METRIC_INNER_PRODUCT)
@@ -50,7 +50,7 @@ def write(path: Path, vectors: Vectors, kind: str) -> None:
         index.pq.cp.min_points_per_centroid = 1  # otherwise it prints 32 lines of advice to use more documents
         index.train(np.ascontiguousarray(vectors))
     else:
-        raise ConfigError(f"there is no approximate index {kind!r}; choose one of {', '.join(KINDS)}")
+        raise ConfigError(f"unknown approximate index {kind!r}; choose one of {', '.join(KINDS)}")
     index.add(np.ascontiguousarray(vectors))
     path.write_bytes(faiss.serialize_index(index).tobytes())  # its own writer does not report a full disk
 
@@ -72,16 +72,16 @@ class Approximate:
     def top(self, queries: Vectors, k: int) -> tuple[Vectors, NDArray[np.int64]]:
         """Return scores and positions of about the k nearest, best first, [q, m]; m is the least number of hits of a query."""
         scores, positions = self.index.search(np.ascontiguousarray(queries, np.float32), min(k, self.index.ntotal))
-        found = int((positions >= 0).sum(1).min(initial=positions.shape[1]))
-        return scores[:, :found], positions[:, :found]
+        count = int((positions >= 0).sum(1).min(initial=positions.shape[1]))
+        return scores[:, :count], positions[:, :count]
 
 
 def overlap(path: Path, vectors: Vectors, k: int = 10, queries: int = 200) -> float:
     """Return the share of the exact k nearest of some documents that the index on disk finds."""
     rows = np.random.default_rng(0).permutation(len(vectors))[:queries]
     exact = top(vectors[rows], vectors, k)[1]
-    found = Approximate(path).top(vectors[rows], k)[1]
-    return float(np.mean([len(np.intersect1d(a, b)) / len(a) for a, b in zip(exact, found)]))
+    approximate = Approximate(path).top(vectors[rows], k)[1]
+    return float(np.mean([len(np.intersect1d(a, b)) / len(a) for a, b in zip(exact, approximate)]))
 
 
 def _faiss() -> Any:

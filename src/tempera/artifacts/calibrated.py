@@ -1,4 +1,4 @@
-"""What makes probabilities of a model's similarities, as a file beside it.
+"""The calibration of a model's similarities to probabilities, as a file beside the model.
 
 Letters in shapes: n pairs.
 """
@@ -33,7 +33,7 @@ _GREY, _QUIET, _RIGHT = "#a3adba", "#5b6778", "#0f766e"
 
 @dataclass(frozen=True)
 class Calibration:
-    """From the similarities of one model to probabilities, and how far these hold.
+    """Map the similarities of one model to probabilities, with the errors of these.
 
     Attributes:
         model: the fingerprint of the model.
@@ -42,7 +42,7 @@ class Calibration:
         about: what it was fitted to: pairs, queries, relevant, base_rate, left_out; of hits of a search also depth,
             documents and found, the share of the answers that are among the hits.
         judged: errors of each map that was tried, and of the base rate, on queries that it was not fitted to.
-        thresholds: what was asked for.
+        thresholds: a cosine for each requested precision.
         date: ISO 8601.
     """
 
@@ -60,7 +60,7 @@ class Calibration:
 
     @property
     def depth(self) -> int | None:
-        """The rank to which search results were used; None for labelled pairs."""
+        """Rank to which search results were used; None for labelled pairs."""
         depth: int | None = self.about.get("depth")
         return depth
 
@@ -68,8 +68,8 @@ class Calibration:
         """Raise DataError unless it is of the model with this fingerprint."""
         if model != self.model:
             raise DataError(
-                f"{place / FILE} is of another model ({self.model[:12]}, and this one is {model[:12]}): "
-                "calibrate anew with tempera calibrate"
+                f"{place / FILE} is of another model ({self.model[:12]}; this one is {model[:12]}): "
+                "run tempera calibrate again"
             )
 
     def json(self) -> dict[str, Any]:
@@ -87,8 +87,8 @@ class Calibration:
             f"{'':<10}" + "".join(f"  {name:<22}" for name in ("log loss", "Brier score", "calibration error"))
         )
         for name, errors in self.judged.items():
-            found = [errors.log_loss, errors.brier, *([errors.ece] if name != BASE else [])]
-            cells = (f"{f.mean:.4f} [{f.low:.4f}, {f.high:.4f}]" for f in found)
+            scores = [errors.log_loss, errors.brier, *([errors.ece] if name != BASE else [])]
+            cells = (f"{f.mean:.4f} [{f.low:.4f}, {f.high:.4f}]" for f in scores)
             lines.append(f"{name:<10}" + "".join(f"  {cell:<22}" for cell in cells).rstrip())
         lines.append(f"taken: {self.kind}{'' if 'isotonic' in self.judged else '; isotonic needs more pairs'}")
         return "\n".join([*lines, *map(str, self.thresholds)])
@@ -102,35 +102,33 @@ def read_calibration(folder: Path) -> Calibration:
     """
     path = folder / FILE
     try:
-        given: dict[str, Any] = read_json(path)
+        values: dict[str, Any] = read_json(path)
         options: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in given["map"].items()
+            name: tuple(value) if isinstance(value, list) else value for name, value in values["map"].items()
         }
-        given["map"] = _MAPS[given["kind"]](**options)
-        given["judged"] = {name: Judgement(**_differences(errors)) for name, errors in given["judged"].items()}
-        given["thresholds"] = tuple(Threshold(**_differences(each)) for each in given["thresholds"])
-        found = Calibration(**given)
-        chances = found.probability([-1.0, 1.0])
-        if not (str(found) and isinstance(found.model, str) and ((chances >= 0) & (chances <= 1)).all()):
+        values["map"] = _MAPS[values["kind"]](**options)
+        values["judged"] = {name: Judgement(**_differences(errors)) for name, errors in values["judged"].items()}
+        values["thresholds"] = tuple(Threshold(**_differences(each)) for each in values["thresholds"])
+        calibration = Calibration(**values)
+        chances = calibration.probability([-1.0, 1.0])
+        if not (str(calibration) and isinstance(calibration.model, str) and ((chances >= 0) & (chances <= 1)).all()):
             raise ValueError("no probabilities")
-        json.dumps(found.json(), allow_nan=False)
-        return found
+        json.dumps(calibration.json(), allow_nan=False)
+        return calibration
     except FileNotFoundError:
-        raise DataError(
-            f"{folder} has no {FILE}, so that a similarity is no probability yet: tempera calibrate MODEL PAIRS"
-        ) from None
+        raise DataError(f"the model in {folder} is not calibrated; run: tempera calibrate MODEL PAIRS") from None
     except Exception:  # whatever a damaged file makes of it
-        raise DataError(f"{path} is not a readable calibration: make it anew with tempera calibrate") from None
+        raise DataError(f"{path} is not a readable calibration: run tempera calibrate again") from None
 
 
-def _differences(given: Mapping[str, Any]) -> dict[str, Any]:
+def _differences(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values, those with an interval as `Difference`."""
-    return {name: Difference(**value) if isinstance(value, dict) else value for name, value in given.items()}
+    return {name: Difference(**value) if isinstance(value, dict) else value for name, value in values.items()}
 
 
-def write_calibration(folder: Path, found: Calibration, picture: Mapping[str, bytes]) -> None:
+def write_calibration(folder: Path, calibration: Calibration, picture: Mapping[str, bytes]) -> None:
     """Write calibration.json and pictures beside a model, each whole or not at all."""
-    text = json.dumps(found.json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(calibration.json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     parts = {f"calibration.{end}": content for end, content in picture.items()} | {FILE: text.encode()}
     for name, content in parts.items():
         write_file(folder / name, content)
@@ -140,16 +138,16 @@ def picture(pairs: Scored, fitted: FittedMap) -> dict[str, bytes]:
     """Return SVG and PNG of predicted against observed relevance, and of probability by similarity."""
     with canvas("calibration", 8.2, 3.9) as figure:
         left, right = figure.subplots(1, 2)
-        found = bins(pairs, fitted.held_out)
+        groups = bins(pairs, fitted.held_out)
         # Low probabilities get the room that they need.
-        most = min(1.0, 1.2 * max(max(each.probability, each.relevant.high) for each in found))
-        _reliability(left, found, fitted.chosen, most)
+        most = min(1.0, 1.2 * max(max(each.probability, each.relevant.high) for each in groups))
+        _reliability(left, groups, fitted.chosen, most)
         _curves(right, pairs, fitted)
         return saved(figure)
 
 
-def _reliability(axes: Axes, found: Sequence[Bin], kind: str, most: float) -> None:
-    x, shares = [each.probability for each in found], [each.relevant for each in found]
+def _reliability(axes: Axes, groups: Sequence[Bin], kind: str, most: float) -> None:
+    x, shares = [each.probability for each in groups], [each.relevant for each in groups]
     axes.plot([0, most], [0, most], color=_GREY, linewidth=1, label="perfect calibration")
     ends = [[share.mean - share.low for share in shares], [share.high - share.mean for share in shares]]
     look: Any = {"fmt": "o", "markersize": 4.5, "color": _COLORS[kind], "elinewidth": 1.2, "capsize": 2}

@@ -1,4 +1,4 @@
-"""The card of a saved model: what it is, what it was trained on and how, what it reaches, how to use it."""
+"""The card of a saved model: description, training data, recipe, metrics, licences and use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Card:
 
 
 def render_card(card: Card) -> str:
-    """Markdown behind a YAML head as the Hugging Face hub reads it; all that is shown is escaped."""
+    """Return Markdown after a YAML head as the Hugging Face hub reads it; all that is shown is escaped."""
     head = {
         "license": card.license or "unknown",
         **card.subject.head,
@@ -58,19 +58,19 @@ def render_card(card: Card) -> str:
 
 def _paired(text: str) -> str:
     """Return JSON in which each pair of escapes for one letter is that letter."""
-    return _PAIR.sub(lambda found: json.loads(f'"{found[0]}"'), text)
+    return _PAIR.sub(lambda match: json.loads(f'"{match[0]}"'), text)
 
 
 def _metrics(systems: Mapping[str, Mapping[str, Difference]]) -> str:
     names = list(dict.fromkeys(name for metrics in systems.values() for name in metrics))
     rows = [[name, *(_cell(metrics.get(name)) for metrics in systems.values())] for name in names]
-    shares = sorted({100 * found.confidence for metrics in systems.values() for found in metrics.values()})
+    shares = sorted({100 * interval.confidence for metrics in systems.values() for interval in metrics.values()})
     note = f"In brackets: {', '.join(f'{share:g}' for share in shares)} % bootstrap intervals over held-out queries."
     return _table(["metric", *systems], rows) + "\n\n" + note
 
 
-def _cell(found: Difference | None) -> str:
-    return "" if found is None else f"{found.mean:.4f} [{found.low:.4f}, {found.high:.4f}]"
+def _cell(interval: Difference | None) -> str:
+    return "" if interval is None else f"{interval.mean:.4f} [{interval.low:.4f}, {interval.high:.4f}]"
 
 
 def _licence(card: Card) -> str:
@@ -86,7 +86,7 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def _text(value: str) -> str:
-    """One line in which nothing is markup.
+    """Return one line with its markup escaped.
 
     >>> _text("a|b <i>*c*")
     'a\\\\|b &lt;i&gt;\\\\*c\\\\*'

@@ -1,4 +1,4 @@
-"""The parts that the folder of every run has."""
+"""The common parts of every run folder."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ class RunFolder:
     """Open the folder of a run, of texts or of interactions.
 
     Raises:
-        DataError: no such folder, where it has to be there, or one with a link that leads out of it.
+        DataError: no such folder, if `must_exist`, or one with a link that leads out of it.
     """
 
-    def __init__(self, folder: str | Path, there: bool = True) -> None:
+    def __init__(self, folder: str | Path, must_exist: bool = True) -> None:
         self.folder = Path(folder)
-        if there and not self.folder.is_dir():
+        if must_exist and not self.folder.is_dir():
             raise DataError(f"no such run: {folder}")
         refuse_unsafe(self.folder)
 
     @cached_property
     def index(self) -> Index:
-        """The documents or items to search, with their vectors."""
+        """Documents or items to search, with their vectors."""
         return Index(self.folder / "index")
 
     @cached_property
     def fingerprint(self) -> str:
-        """The fingerprint of the model; an index says by which model it was made."""
+        """Fingerprint of the model, which an index holds too."""
         return fingerprint(self.folder / "model")
 
     @property

@@ -1,4 +1,4 @@
-"""Items that arrive after training: added to a run by their features, without training."""
+"""Addition of new items to a run by their features, without training."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from .recommender import Recommender
 def add_items(run: Path, path: Path) -> dict[str, Any]:
     """Append items to a run, with vectors by their features and the vector for unknown ids; nothing is trained.
 
-    The run's tables and its index are replaced together or not at all. Exported indexes have to be made anew.
+    The run's tables and its index are replaced together or not at all. Export indexes again afterwards.
 
     Args:
         run: of a recommender.
         path: a table with ids and the columns that the towers read; other columns of the run's items may be missing.
 
     Returns:
-        How many were added, what was left out and why, columns that are not the run's, and how many items there are.
+        The numbers of items added and left out (by reason), columns that are not the run's, and the number of all items.
 
     Raises:
         DataError: no recommender, or one that knows items by ids alone; a column that is missing or of another type; an
@@ -66,12 +66,12 @@ def add_items(run: Path, path: Path) -> dict[str, Any]:
     }
 
 
-def _new(path: Path, recommender: Recommender, there: pa.Table, dropped: Counter[str]) -> tuple[pa.Table, list[str]]:
+def _new(path: Path, recommender: Recommender, items: pa.Table, dropped: Counter[str]) -> tuple[pa.Table, list[str]]:
     """Return the items that a run does not have, in the columns and types of its table, and the columns left out."""
     features = [feature for feature in recommender.options.doc if not isinstance(feature, Id)]
     if not features:
         raise DataError(
-            f"{recommender.folder} knows items by their ids alone, and has nothing to tell new ones by: train with "
+            f"{recommender.folder} knows items only by their ids, which say nothing of new items: train with "
             "tower.doc of texts, categories or numbers"
         )
     column = configuration.load(recommender.folder / "config.yaml").values.get("data", {}).get("item") or "item"
@@ -82,12 +82,12 @@ def _new(path: Path, recommender: Recommender, there: pa.Table, dropped: Counter
         raise DataError(f"{path} has no column {missing!r}, which the towers read; it has {_names(table)}")
     known = pc.is_in(table[KEY], value_set=recommender.item_ids.combine_chunks())
     if already := pc.sum(known).as_py():
-        dropped["that the run has already"] = already
+        dropped["already in the run"] = already
     table = table.filter(pc.invert(known))
     if not len(table):
         raise DataError(f"{path} has no item that {recommender.folder} does not have already")
-    columns = {field.name: _cast(table, field, path) for field in there.schema}
-    return pa.table(columns, schema=there.schema), [n for n in table.column_names if n not in (KEY, *columns)]
+    columns = {field.name: _cast(table, field, path) for field in items.schema}
+    return pa.table(columns, schema=items.schema), [n for n in table.column_names if n not in (KEY, *columns)]
 
 
 def _cast(table: pa.Table, field: pa.Field, path: Path) -> pa.ChunkedArray | pa.Array:
@@ -99,7 +99,7 @@ def _cast(table: pa.Table, field: pa.Field, path: Path) -> pa.ChunkedArray | pa.
         return table[name].cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise DataError(
-            f"{path}: column {field.name!r} is {table[name].type}, and the run's is {field.type}: {error}"
+            f"{path}: column {field.name!r} is {table[name].type}; expected {field.type} as in the run: {error}"
         ) from None
 
 

@@ -45,17 +45,17 @@ def write_onnx(folder: Path, model: Path, probes: Sequence[str] = PROBES) -> flo
         OutputError: the exported model gives other vectors than the saved one.
     """
     require("onnx", "exporting to ONNX")
-    found = exportable(model)
-    size = next(p.shape[0] for p in found.module.parameters() if p.ndim == 2)
+    source = exportable(model)
+    size = next(p.shape[0] for p in source.module.parameters() if p.ndim == 2)
     folder.mkdir(parents=True, exist_ok=True)
-    write_module(folder / MODEL, found.module, example(size))
-    (folder / TOKENIZER).write_text(found.tokenizer, encoding="utf-8")
+    write_module(folder / MODEL, source.module, example(size))
+    (folder / TOKENIZER).write_text(source.tokenizer, encoding="utf-8")
     about = {
         "model": fingerprint(model),
-        "max_length": found.max_length,
-        "special_tokens": found.special_tokens,
-        "pad": found.pad,
-        "prompts": found.prompts,
+        "max_length": source.max_length,
+        "special_tokens": source.special_tokens,
+        "pad": source.pad,
+        "prompts": source.prompts,
     }
     write_json(folder / ABOUT, about)
     worst = 0.0

@@ -1,4 +1,4 @@
-"""The users' tower of a recommender as ONNX, proved against the tower, and as a function of histories.
+"""The users' tower of a recommender as ONNX, compared with the tower, and as a function of histories.
 
 Letters in shapes: n rows, w items of the longest history, D width.
 """
@@ -36,8 +36,8 @@ class OnnxUsers:
         """Embed histories (codes of items, the latest last), and users if the tower has features of users, [n, D]."""
         inputs = {"history": padded(histories)}
         if self.unknown_user is not None:
-            given = [None] * len(histories) if users is None else users
-            inputs["user"] = np.array([self.unknown_user if user is None else user for user in given], np.int64)
+            ids = [None] * len(histories) if users is None else users
+            inputs["user"] = np.array([self.unknown_user if user is None else user for user in ids], np.int64)
         vectors: Vectors = self.session.run(None, inputs)[0]
         return vectors
 

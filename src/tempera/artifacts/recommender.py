@@ -1,4 +1,4 @@
-"""A recommender opened from its run folder: what users are recommended, items that come later, the towers for others.
+"""A recommender opened from its run folder: recommendations, vectors, and export of the user tower.
 
 Letters in shapes: n rows, u users, i items, w items of a history, D width.
 """
@@ -40,14 +40,14 @@ Codes = NDArray[np.int64]
 class Recommendations:
     """Hold the items recommended to a user, best first, and notes for the reader."""
 
-    found: list[Found]
-    history: int  # items that stand behind it
+    hits: list[Found]
+    history: int  # number of items that it is based on
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        width = max((len(hit.id) for hit in self.found), default=0)
+        width = max((len(hit.id) for hit in self.hits), default=0)
         hits = (
-            f"{hit.rank:>3}  {hit.score:>7.3f}  {one_line(hit.id):<{width}}  {one_line(hit.name)}" for hit in self.found
+            f"{hit.rank:>3}  {hit.score:>7.3f}  {one_line(hit.id):<{width}}  {one_line(hit.name)}" for hit in self.hits
         )
         return "\n".join([*(f"note: {note}" for note in map(one_line, self.notes)), *hits])
 
@@ -76,7 +76,7 @@ class Recommender(RunFolder):
     def _refuse_other(self) -> None:
         if (self.folder / "model" / "modules.json").is_file():
             raise DataError(
-                f"{self.folder} is a run of texts and recommends nothing: "
+                f"{self.folder} is a run on texts, not a recommender: "
                 f'tempera search {quote(str(self.folder))} "what you look for"'
             )
         if not self.recommends:
@@ -116,14 +116,14 @@ class Recommender(RunFolder):
         if user is None and history is None:
             raise DataError("give a user, a history, or both")
         if k < 1:
-            raise DataError(f"k is {k}, but at least 1 item has to be returned")
+            raise DataError(f"k is {k}; expected at least 1")
         code = None if user is None else _place(self.users.table["id"], str(user))
         taken = self.past(code) if history is None else self.codes([str(item) for item in history])
         notes = () if user is None or code is not None else (_unknown(user, history),)
         place = self.index if index is None else Index(index)
         seen = set(self.item_ids.take(taken).to_pylist()) if exclude_seen else set()
-        found = place.search(self.vectors([code], [taken], elapsed)[0], k + len(seen), self.fingerprint)
-        left = [hit for hit in found if hit.id not in seen][:k]
+        ranked = place.search(self.vectors([code], [taken], elapsed)[0], k + len(seen), self.fingerprint)
+        left = [hit for hit in ranked if hit.id not in seen][:k]
         hits = [Found(rank, hit.score, hit.id, hit.name, hit.place, hit.preview) for rank, hit in enumerate(left, 1)]
         return Recommendations(hits, len(taken), notes)
 
@@ -152,8 +152,8 @@ class Recommender(RunFolder):
         if unknown:
             near = did_you_mean(unknown[0], self.item_ids.to_pylist()) or self._titled(unknown[0])
             raise DataError(f"no such item in {self.folder}: {', '.join(unknown)}.{near}")
-        found: Codes = at.to_numpy().astype(np.int64)
-        return found
+        codes: Codes = at.to_numpy().astype(np.int64)
+        return codes
 
     def _titled(self, text: str) -> str:
         """Return the item with a similar title, as a question."""
@@ -164,7 +164,7 @@ class Recommender(RunFolder):
     def vectors(
         self, users: Sequence[int | None], histories: Sequence[Codes], elapsed: float = 0.0
     ) -> NDArray[np.float32]:
-        """Vectors of users with what they have taken, [n, D], as they are compared; None is an unknown user."""
+        """Return vectors of users with their histories, [n, D], as they are compared; None is an unknown user."""
         last = 0 if self.options.history is None else self.options.history.last
         read = [codes[max(0, len(codes) - last) :] for codes in histories]
         stop = np.cumsum([len(codes) for codes in read])
@@ -177,11 +177,11 @@ class Recommender(RunFolder):
                 "elapsed": torch.tensor([elapsed if len(codes) else math.nan for codes in read]),
             }
         )
-        found: NDArray[np.float32] = self.tower.encode(frame, "query").numpy()
-        return found
+        vectors: NDArray[np.float32] = self.tower.encode(frame, "query").numpy()
+        return vectors
 
     def export_users(self, folder: Path, probes: int = 64) -> dict[str, Any]:
-        """Write the users' tower as ONNX and the items with their vectors as Parquet; the facts of it.
+        """Write the users' tower as ONNX and the items with their vectors as Parquet; return facts about the export.
 
         Raises:
             ConfigError: a tower that cannot be exported.
@@ -221,7 +221,7 @@ def _histories(path: Path, name: pa.Scalar) -> pa.Array:
 def _configuration(path: Path) -> Config:
     """Read the sections of a run's configuration that define its towers."""
     if not path.is_file():
-        raise DataError(f"{path} is missing: the run is not whole")
+        raise DataError(f"{path} is missing: the run is incomplete")
     options = configuration.load(path)
     sections: dict[str, Any] = {name: options.values[name] for name in ("tower", "objective") if name in options.values}
     config = build(configuration.Options(sections, options.places))

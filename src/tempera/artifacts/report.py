@@ -1,4 +1,4 @@
-"""The page of a run: what it reached, how it got there, what it finds. One HTML file without scripts or links."""
+"""The report of a run: results, training curves and examples in one HTML file without scripts or links."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RunReport:
 
 
 def render(report: RunReport) -> str:
-    """One self-contained HTML document; all that is shown is escaped, pictures are SVG inside it."""
+    """Return one self-contained HTML document; all content is escaped, pictures are SVG inside it."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 

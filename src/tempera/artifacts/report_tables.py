@@ -1,4 +1,4 @@
-"""What a recommender reached as tables, for a terminal and for a page, from the content of metrics.json."""
+"""Tables of a recommender's metrics, for the terminal and the report, from the content of metrics.json."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ReportTable:
 
 
 def tables(document: Mapping[str, Any]) -> list[ReportTable]:
-    """Systems by protocol, the trained one by tier and by length of history, what lists hold, and items never trained on.
+    """Return tables of all systems by protocol, of the trained one by tier and history length, of lists and of new items.
 
     Args:
         document: of a recommender with `protocols`, each system's protocols as `Recommended.json` gives them, and `cold` if
@@ -31,12 +31,12 @@ def tables(document: Mapping[str, Any]) -> list[ReportTable]:
     if not protocols:
         return []
     order = sorted(protocols, key=lambda system: system == _OURS)  # the last
-    found = []
+    parts = []
     for name, ours in protocols[_OURS].items():
         systems = {system: protocols[system][name] for system in order if name in protocols[system]}
-        found += [_systems(name, ours, systems), _parts(name, ours), _lists(name, ours, systems)]
+        parts += [_systems(name, ours, systems), _parts(name, ours), _lists(name, ours, systems)]
     cold = document.get("cold")
-    return found if cold is None else [*found, _cold(cold)]
+    return parts if cold is None else [*parts, _cold(cold)]
 
 
 def _systems(name: str, ours: Any, systems: Mapping[str, Any]) -> ReportTable:
@@ -44,8 +44,8 @@ def _systems(name: str, ours: Any, systems: Mapping[str, Any]) -> ReportTable:
     sections = {
         text: [
             (system, *(_number(row["metrics"][metric]["mean"]) for metric in metrics))
-            for system, found in systems.items()
-            for row in found["rows"]
+            for system, protocol in systems.items()
+            for row in protocol["rows"]
             if row["seen"] == seen and row["which"] == "all"
         ]
         for seen, text in SEEN.items()
@@ -56,7 +56,7 @@ def _systems(name: str, ours: Any, systems: Mapping[str, Any]) -> ReportTable:
 def _parts(name: str, ours: Any) -> ReportTable:
     rows = [row for row in ours["rows"] if row["seen"] == "excluded"]
     cells = [
-        (row["which"], f"{row['queries']:,}", *(_with_interval(found) for found in row["metrics"].values()))
+        (row["which"], f"{row['queries']:,}", *(_with_interval(metric) for metric in row["metrics"].values()))
         for row in rows
     ]
     title = f"{name}, {_OURS}, {SEEN['excluded']}: by tier of the item and length of the history, with 95 % intervals"
@@ -66,9 +66,9 @@ def _parts(name: str, ours: Any) -> ReportTable:
 def _lists(name: str, ours: Any, systems: Mapping[str, Any]) -> ReportTable:
     parts = ("head", "middle", "tail", "novelty", "coverage", "gini")
     cells = [
-        (system, *(_number(_mean(found["lists"][part])) for part in parts))
-        for system, found in systems.items()
-        if found["lists"]
+        (system, *(_number(_mean(protocol["lists"][part])) for part in parts))
+        for system, protocol in systems.items()
+        if protocol["lists"]
     ]
     title = f"{name}: what lists of {ours['depth']} hold: shares by tier, novelty in bits, catalogue shown, inequality"
     return ReportTable(title, ("", *parts), {"": cells})
@@ -77,7 +77,7 @@ def _lists(name: str, ours: Any, systems: Mapping[str, Any]) -> ReportTable:
 def _cold(cold: Mapping[str, Any]) -> ReportTable:
     systems: Mapping[str, Mapping[str, Any]] = cold["systems"]
     metrics, ordered = list(systems[_OURS]), sorted(systems.items(), key=lambda item: item[0] == _OURS)
-    cells = [(system, *(_with_interval(found[name]) for name in metrics)) for system, found in ordered]
+    cells = [(system, *(_with_interval(values[name]) for name in metrics)) for system, values in ordered]
     title = f"items never trained on: {cold['queries']:,} queries, ranked among {cold['items']:,} such items"
     return ReportTable(title, ("", *metrics), {"": cells})
 
@@ -96,11 +96,11 @@ def _number(value: float) -> str:
     return f"{value:.3f}" if value < 1 else f"{value:.2f}"
 
 
-def _with_interval(found: Mapping[str, float]) -> str:
+def _with_interval(interval: Mapping[str, float]) -> str:
     """Return a mean with half the width of its interval.
 
     >>> _with_interval({"mean": 0.27368, "low": 0.262, "high": 0.2849})
     '0.274±0.011'
     """
-    half = (found["high"] - found["low"]) / 2
-    return _number(found["mean"]) + (f"±{_number(half)}" if half else "")
+    half = (interval["high"] - interval["low"]) / 2
+    return _number(interval["mean"]) + (f"±{_number(half)}" if half else "")

@@ -27,7 +27,7 @@ class Run(RunFolder):
 
     Args:
         folder: the `output` of the run.
-        there: whether the folder has to be there; processes on other machines than the one that wrote it may not see it.
+        must_exist: raise an error if the folder is missing; processes on other machines may not see it.
 
     Raises:
         DataError: no such folder.
@@ -42,7 +42,7 @@ class Run(RunFolder):
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """The content of metrics.json: metrics, differences, seconds, memory."""
+        """Content of metrics.json: metrics, differences, seconds, memory."""
         try:
             document: Any = parsed((self.folder / "metrics.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
@@ -50,7 +50,7 @@ class Run(RunFolder):
         except (OSError, ValueError) as error:
             raise DataError(f"{self.folder}/metrics.json is not JSON: {error}") from None
         if not isinstance(document, dict) or not isinstance(document.get("metrics"), dict):
-            raise DataError(f"{self.folder}/metrics.json is not of a run: it has no metrics of systems")
+            raise DataError(f"{self.folder}/metrics.json is not that of a run: it has no metrics of systems")
         return document
 
     @property
@@ -77,7 +77,7 @@ class Run(RunFolder):
         Args:
             index: search this exported index instead of the run's own.
             onnx: embed by this exported model instead of the run's own.
-            threshold: leave out what is an answer with a lower probability.
+            threshold: leave out hits with a lower probability of being an answer.
 
         Raises:
             DataError: an empty query, an index that another model has made, a run that recommends, or a threshold and no
@@ -91,12 +91,12 @@ class Run(RunFolder):
         if not query.strip():
             raise DataError("the query is empty; give words to search for")
         if k < 1:
-            raise DataError(f"k is {k}, but at least 1 document has to be returned")
+            raise DataError(f"k is {k}; expected at least 1")
         text = query.encode("utf-8", "replace").decode("utf-8")  # a terminal may pass on bytes that are no text
         place = self.index if index is None else Index(index)
         if onnx is None:
-            found = place.search(self.encode([text])[0], k, self.fingerprint)
-            return self._calibrated(found, self.fingerprint, threshold)
+            hits = place.search(self.encode([text])[0], k, self.fingerprint)
+            return self._calibrated(hits, self.fingerprint, threshold)
         model = OnnxModel(onnx)
         return self._calibrated(
             place.search(model.encode([text])[0], k, model.fingerprint), model.fingerprint, threshold
@@ -104,24 +104,24 @@ class Run(RunFolder):
 
     @cached_property
     def calibration(self) -> Calibration:
-        """The calibration that `tempera calibrate` has written.
+        """Calibration that `tempera calibrate` has written.
 
         Raises:
-            DataError: nothing, or what is not readable.
+            DataError: the model has none, or a damaged one.
         """
         return read_calibration(self.folder / "model")
 
-    def _calibrated(self, found: list[Found], model: str, threshold: float | None) -> list[Found]:
+    def _calibrated(self, hits: list[Found], model: str, threshold: float | None) -> list[Found]:
         """Add probabilities, and leave out results below the threshold."""
         if threshold is None and not (self.folder / "model" / CALIBRATION).is_file():
-            return found
+            return hits
         if threshold is not None and not 0 <= threshold <= 1:
-            raise DataError(f"the threshold is {threshold:g}, and a probability from 0 to 1 is expected")
+            raise DataError(f"the threshold is {threshold:g}; expected a probability from 0 to 1")
         if threshold is not None or self.calibration.model == model:
             self.calibration.refuse_other(model, self.folder / "model")
-            p = self.calibration.probability([hit.score for hit in found]).tolist()
-            found = [replace(hit, probability=each) for hit, each in zip(found, p, strict=True)]
-        return [hit for hit in found if threshold is None or (hit.probability or 0.0) >= threshold]
+            p = self.calibration.probability([hit.score for hit in hits]).tolist()
+            hits = [replace(hit, probability=each) for hit, each in zip(hits, p, strict=True)]
+        return [hit for hit in hits if threshold is None or (hit.probability or 0.0) >= threshold]
 
     @cached_property
     def recommender(self) -> Recommender:
@@ -135,7 +135,7 @@ class Run(RunFolder):
         return self.recommender.recommend(user, history, **options)
 
     def add_items(self, path: str | Path) -> Run:
-        """This run with the new items of a table, told by their features; see `tempera.artifacts.new_items.add_items`."""
+        """Add the new items of a table by their features, and return the run; see `tempera.artifacts.new_items.add_items`."""
         from .new_items import add_items
 
         add_items(self.folder, Path(path))

@@ -46,7 +46,7 @@ class Lines(logging.Handler):
 
 
 def print_version(wanted: bool) -> None:
-    """Print the version and exit, if it is wanted."""
+    """Print the version and exit, if --version is given."""
     if wanted:
         print(f"tempera {__version__}")
         raise typer.Exit
@@ -76,7 +76,7 @@ def main() -> None:
     signals: list[int] = []
 
     def stop(number: int, _: object) -> NoReturn:
-        """End by way of every `finally`, so that no half-written folder stays; 130 for Ctrl-C, 143 for SIGTERM."""
+        """Stop through every `finally`, so that no half-written folder stays; exit code 130 for Ctrl-C, 143 for SIGTERM."""
         signals.append(number)
         sys.exit(128 + number)
 
@@ -99,17 +99,17 @@ def main() -> None:
     sys.exit(code or 0)
 
 
-def _arguments(given: list[str]) -> list[str]:
-    """Put the options of every command first, where they are parsed; behind `--` nothing is an option.
+def _arguments(arguments: list[str]) -> list[str]:
+    """Put the options of every command first, where they are parsed; nothing after `--` is an option.
 
     Raises:
         TemperaError: a former name of a command or an option.
     """
-    end = given.index("--") if "--" in given else len(given)
-    for name in [*given[:1], *(argument.partition("=")[0] for argument in given[:end] if argument.startswith("--"))]:
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    for name in [*arguments[:1], *(each.partition("=")[0] for each in arguments[:end] if each.startswith("--"))]:
         if name in RENAMED:
             raise TemperaError(f"{name} is now called {RENAMED[name]}")
-    return sorted(given[:end], key=lambda argument: argument not in EVERYWHERE) + given[end:]
+    return sorted(arguments[:end], key=lambda each: each not in EVERYWHERE) + arguments[end:]
 
 
 def _fail(error: Exception) -> int:

@@ -15,7 +15,7 @@ _PREVIEW = 100  # letters of a document beside its place
 _FACTS = {  # numbers of an export, in words
     "largest_difference": "largest difference of a coordinate from the saved model",
     "overlap@10": "share of the 10 exact nearest neighbours that the index finds",
-    "tried_on": "users that it was tried on",
+    "tried_on": "users in the comparison",
 }
 
 

@@ -36,9 +36,9 @@ def recommend(
 
     items = None if history is None else [name.strip() for name in history.split(",") if name.strip()]
     if items == [] and user is None:
-        raise TemperaError(f"--history is {history!r} and names no item; give ids such as --history A,B, or --user ID")
+        raise TemperaError(f"--history {history!r} names no item; give ids such as --history A,B, or --user ID")
     result = Run(run).recommend(user, items, k=k, exclude_seen=not include_seen, index=index, elapsed=elapsed)
-    hits = [{"rank": hit.rank, "score": hit.score, "id": hit.id, "name": hit.name} for hit in result.found]
+    hits = [{"rank": hit.rank, "score": hit.score, "id": hit.id, "name": hit.name} for hit in result.hits]
     document = {"user": user, "history": result.history, "notes": list(result.notes), "hits": hits}
     answer(document, as_json, lambda: say(str(result)))
 

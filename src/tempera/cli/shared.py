@@ -1,4 +1,4 @@
-"""How commands read their arguments and print their answers."""
+"""Arguments and output that commands share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Arguments = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="CONFIG.yaml|SECTION.OPTION=VALUE",
-        help="A configuration file, and options in place of those in it. `tempera train --help` lists all options.",
+        help="A configuration file, and options that override it. `tempera train --help` lists all options.",
     ),
 ]
 Count = Annotated[int, typer.Option(min=1)]
@@ -43,7 +43,7 @@ def with_roles(arguments: list[str]) -> tuple[list[Path], Any]:
     options = [argument for argument in arguments if argument.startswith("data.") and "=" in argument]
     paths = [Path(argument) for argument in arguments if argument not in options]
     if not paths:
-        raise TemperaError(f"give a table of pairs or a BEIR folder besides {options[0]}")
+        raise TemperaError(f"give a table of pairs or a BEIR folder with {options[0]}")
     return paths, build_roles(load(None, options))
 
 
@@ -81,8 +81,8 @@ def answer(document: Any, as_json: bool, show: Callable[[], Any]) -> None:
 class Command(TyperCommand):
     """A command whose options are explained by the `Args:` of its function, and named after its parameters."""
 
-    def __init__(self, *given: Any, help: str, params: list[Any], **options: Any) -> None:
-        super().__init__(*given, help=help.partition("\n\nArgs:\n")[0], params=params, **options)
+    def __init__(self, *arguments: Any, help: str, params: list[Any], **options: Any) -> None:
+        super().__init__(*arguments, help=help.partition("\n\nArgs:\n")[0], params=params, **options)
         texts = described(help)
         for parameter in params:
             text = texts.get(parameter.name, parameter.help)

@@ -1,4 +1,4 @@
-"""Commands that train, and that verify what training computes."""
+"""Commands that train a model and verify its training."""
 
 from __future__ import annotations
 

@@ -279,7 +279,7 @@ class ContrastiveLoss(nn.Module):
 
 
 class ObjectiveState(TrainerCallback, ExportableState):
-    """Saves the state of an objective in the trainer's checkpoints (`trainer_state.json`), and advances its schedule.
+    """Save the state of an objective in the trainer's checkpoints (`trainer_state.json`), and advance its schedule.
 
     Args:
         loss: the `loss` of the trainer: a `ContrastiveLoss`, or a mapping from names of data sets to losses.
@@ -331,7 +331,7 @@ _ROLES: tuple[Role, ...] = ("query", "doc", "negatives")
 
 @dataclass
 class _Passed:
-    """Results of a forward pass that the backward pass needs."""
+    """Hold results of a forward pass for the backward pass."""
 
     embedded: Embedded
     home: dict[Role, Tensor]  # gradients of this process's embeddings

@@ -89,7 +89,7 @@ class ColumnReader:
         """
         if len(columns) < 2:
             raise DataError(
-                f"a contrastive loss takes a query and a document, and the data has {len(columns)} column(s) of texts"
+                f"a contrastive loss needs a query and a document, but the data has {len(columns)} column(s) of texts"
             )
         columns = [_on_cpu(column) for column in columns]
         query, doc = self._side(columns[:1], "query"), self._side(columns[1:2], "doc")
@@ -129,8 +129,8 @@ class ColumnReader:
             return batch
         if labels is None or self.labels is None:
             raise DataError(
-                f"labels={self.labels!r}, and the data has {'no' if labels is None else 'a'} column of labels: say what it "
-                "means, 'weight' (how much a row counts), 'id' (rows of one label have the same document) or 'ignore'"
+                f"labels={self.labels!r}, but the data has {'no' if labels is None else 'a'} column of labels: give its "
+                "meaning, 'weight' (how much a row counts), 'id' (rows of one label have the same document) or 'ignore'"
             )
         if labels.ndim != 1 or (self.labels == "id" and labels.is_floating_point()):
             raise DataError(

@@ -1,1 +1,1 @@
-"""Negatives worth having."""
+"""Mining of hard negatives, and guides against false ones."""

@@ -55,11 +55,11 @@ class Guide:
     def of(
         cls, model: Path, queries: Sequence[str], docs: Sequence[str], folder: Path, dtype: Dtype = "float32"
     ) -> Guide:
-        """Embed by a saved model or the model of a run; embeddings that the stores in `folder` hold are not computed again."""
+        """Return a guide by a saved model or the model of a run; stored embeddings in `folder` are reused."""
         model = model_folder(model)
         return cls(
-            embed_by(model, "query", queries, folder, dtype, "embedding queries by the guide"),
-            embed_by(model, "doc", docs, folder, dtype, "embedding documents by the guide"),
+            embed_by(model, "query", queries, folder, dtype, "embedding queries with the guide"),
+            embed_by(model, "doc", docs, folder, dtype, "embedding documents with the guide"),
         )
 
     def __call__(self, role: Role, rows: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ class CrossEncoder:
 
     @classmethod
     def of(cls, model: Path, folder: Path) -> CrossEncoder:
-        """Score by a saved model, with a store of its scores in `folder`."""
+        """Return the scorer of a saved model, with a store of its scores in `folder`."""
         return cls(Store(folder, f"{fingerprint(model)}-pairs"), lambda: load_cross_encoder(model))
 
     def __call__(self, pairs: Pairs, progress: str | None = None) -> NDArray[np.float32]:

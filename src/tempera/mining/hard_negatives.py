@@ -33,7 +33,7 @@ _RANGES = (  # of margins: least, most, and how a message says it
 
 @dataclass(frozen=True)
 class Mining:
-    """The choice of hard negatives among the documents nearest to a query.
+    """Choose hard negatives among the documents nearest to a query.
 
     Documents are ranked by the inner product of unit vectors, without the query's answers and the query itself. Of the
     ranks skip + 1 .. depth, those remain whose score s fulfils, with p the lowest score of the query's answers,
@@ -179,27 +179,27 @@ def _mine(
         live, dropped["cross-encoder"] = _filter(live, fits)
     taken = np.argsort(~live, axis=1, kind="stable")[:, : options.negatives]  # [q, n]
     taken = np.pad(taken, ((0, 0), (0, options.negatives - taken.shape[1])), constant_values=-1)
-    there = (taken >= 0) & np.take_along_axis(live, taken, 1) if live.shape[1] else taken >= 0
-    chosen = np.where(there, taken, 0)
+    valid = (taken >= 0) & np.take_along_axis(live, taken, 1) if live.shape[1] else taken >= 0
+    chosen = np.where(valid, taken, 0)
     return Mined(
-        np.where(there, _at(positions, chosen), -1),
-        np.where(there, _at(scores, chosen), np.float32(-np.inf)),
-        np.where(there, chosen + options.skip + 1, 0),
+        np.where(valid, _at(positions, chosen), -1),
+        np.where(valid, _at(scores, chosen), np.float32(-np.inf)),
+        np.where(valid, chosen + options.skip + 1, 0),
         right,
         Report.of(options.negatives, len(right), int((itself >= 0).sum()), candidates, dropped, live.sum(1)),
     )
 
 
 def _margins(options: Mining) -> list[tuple[str, float, Literal["absolute", "relative"]]]:
-    given: list[tuple[str, float | None, Literal["absolute", "relative"]]] = [
+    margins: list[tuple[str, float | None, Literal["absolute", "relative"]]] = [
         ("absolute margin", options.absolute_margin, "absolute"),
         ("relative margin", options.relative_margin, "relative"),
     ]
-    return [(name, margin, kind) for name, margin, kind in given if margin is not None]
+    return [(name, margin, kind) for name, margin, kind in margins if margin is not None]
 
 
 def _filter(live: NDArray[np.bool_], fits: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], Ints]:
-    """Return which candidates remain, and how many each query loses, [q]."""
+    """Return the remaining candidates, and the number that each query loses, [q]."""
     return live & fits, np.asarray((live & ~fits).sum(1))
 
 

@@ -154,7 +154,7 @@ class Store:
         self._order = np.argsort(self._keys)
 
     def _cut(self) -> None:
-        """Remove what a killed writer left after the last complete row."""
+        """Remove the remains of a killed writer after the last complete row."""
         row = (self._width() or 0) * np.dtype(self.dtype).itemsize
         for name, size in (("keys", _RECORD.itemsize), ("vectors", row)):
             if _size(self._file(name)) > size * len(self):
@@ -168,7 +168,7 @@ class Store:
         except (OSError, ValueError, KeyError, TypeError):
             width = None
         if type(width) is not int or not 0 < width <= _WIDEST:
-            raise DataError(f"{self.folder} is not a store of vectors; remove it, and it is computed again") from None
+            raise DataError(f"{self.folder} is not a store of vectors; remove it to compute it again") from None
         return width
 
     def _file(self, name: str) -> Path:

@@ -1,1 +1,1 @@
-"""Recommending items to users: its data, towers, judge, and task."""
+"""Recommendation of items to users: data, towers, evaluation and task."""

@@ -1,4 +1,4 @@
-"""Baselines that a recommender has to beat: popularity, item-kNN, EASE, transition counts. Counted or solved, not trained.
+"""Baselines that a recommender has to beat: popularity, item-kNN, EASE and transition counts.
 
 Letters in shapes: u users, e events, c items of the catalogue, r queries of a block.
 """
@@ -24,7 +24,7 @@ _LIMIT = 20_000  # items: a table of items by items then holds 3.2 GB, and to in
 
 @dataclass(frozen=True)
 class Observed:
-    """Interactions of users one after the other, the oldest first; only those of `train` are learned from.
+    """Hold interactions user after user, the oldest first; baselines learn only from those of `train`.
 
     >>> Observed(np.array([2, 0, 2]), np.array([0, 1, 3]), 3, np.array([True, True, False])).counts.tolist()
     [1, 0, 1]
@@ -47,10 +47,10 @@ class Observed:
 
 
 class FittedBaseline(Protocol):
-    """A baseline that has seen the training events."""
+    """A baseline fitted to the training events."""
 
     def scores(self, histories: Histories) -> Floats:
-        """The score of every item for each history, [r, c], to be written over."""
+        """Return the score of every item for each history, [r, c], in an array that the caller may overwrite."""
 
 
 class Baseline(Protocol):
@@ -71,7 +71,7 @@ class Popular:
 
 @dataclass(frozen=True)
 class ItemKNN:
-    """Cosines of items, by who had them: score(j) = sum over items i of the history of cos(i, j).
+    """Score items by cosines of their users: score(j) = sum over items i of the history of cos(i, j).
 
     x_ui says how often user u had item i in training, cos(i, j) = x_i x_j / (|x_i| |x_j|). Of the history only the
     `neighbours` that are nearest to j count, and j itself does not (Sarwar et al. 2001; a sum, as events have no grades).
@@ -85,7 +85,7 @@ class ItemKNN:
     last: Count | None = 10
 
     def fit(self, events: Observed) -> ItemToItem:
-        """Count who had what together with what."""
+        """Count the users that each two items have in common."""
         gram = _gram(events, "item-kNN")
         length = np.sqrt(np.maximum(gram.diagonal(), 1))
         gram /= length
@@ -123,7 +123,7 @@ class Ease:
 
 @dataclass(frozen=True)
 class Transitions:
-    """Count how often one item came soon after another: a Markov chain with a long memory, and less of what comes anyway.
+    """Score items by how often they soon followed those of the history, discounted by popularity (a Markov chain).
 
     C_ij = sum over events j of training, over its user's events i that stand g = 1 to `window` places before it, of
     decay^(g - 1). The score of j is the sum, over the items i that stand g = 1 to `window` places before the query, of
@@ -140,7 +140,7 @@ class Transitions:
     discount: Annotated[float, Field(ge=0, le=1)] = 0.3
 
     def fit(self, events: Observed) -> ItemToItem:
-        """Count pairs."""
+        """Count pairs of items that follow each other."""
         table = _table(events, "transition counts")
         item, offsets = events.of_training()
         user = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
@@ -155,12 +155,12 @@ class Transitions:
 
 @dataclass(frozen=True)
 class _Constant:
-    """The same scores whatever the history."""
+    """Return the same scores for every history."""
 
     of_items: Floats  # [c]
 
     def scores(self, histories: Histories) -> Floats:
-        """A row of its own for each history."""
+        """Return a copy of the scores for each history."""
         return np.tile(self.of_items, (len(histories), 1))
 
 
@@ -173,7 +173,7 @@ class ItemToItem:
     decay: float = 1.0
 
     def scores(self, histories: Histories) -> Floats:
-        """One product for each history: a history is short beside the catalogue."""
+        """Return the scores by one product for each history, which is short compared with the catalogue."""
         rows = histories if self.last is None else histories.last(self.last)
         scores = np.zeros((len(rows), len(self.weights)), np.float32)
         fading = (self.decay ** np.arange(rows.lengths.max(initial=0))[::-1]).astype(np.float32)
@@ -197,19 +197,19 @@ BASELINES: dict[str, Baseline] = {
 
 
 def refuse_many(items: int, what: str) -> None:
-    """Refuse more items than a table of items by items has room for.
+    """Raise ConfigError if there are too many items for a table of items by items.
 
     Raises:
         ConfigError: there are more.
     """
     if items > _LIMIT:
         raise ConfigError(
-            f"{what} needs a table of items by items, and {items:,} items are more than {_LIMIT:,}: leave it out"
+            f"{what} needs a table of items by items, but {items:,} items exceed the limit of {_LIMIT:,}: leave it out"
         )
 
 
 def _table(events: Observed, what: str) -> NDArray[np.float64]:
-    """Zeros, [c, c]."""
+    """Return zeros, [c, c]."""
     refuse_many(events.items, what)
     if not events.train.any():
         raise DataError(f"{what} has no training events to learn from")
@@ -217,7 +217,7 @@ def _table(events: Observed, what: str) -> NDArray[np.float64]:
 
 
 def _gram(events: Observed, what: str) -> NDArray[np.float64]:
-    """How often each two items have a user in common, X'X, [c, c]."""
+    """Return the number of users that each two items have in common, X'X, [c, c]."""
     table = _table(events, what)
     item, offsets = events.of_training()
     flat = table.reshape(-1)

@@ -1,4 +1,4 @@
-"""Items that were never trained on, ranked among themselves: by a model, by how popular they would have been, by chance.
+"""Evaluation on items that were never trained on, ranked among themselves by a model, by popularity and by chance.
 
 Letters in shapes: q queries, i items of the catalogue, c withheld items, D width.
 """
@@ -23,7 +23,7 @@ Means = dict[str, Difference]
 
 @dataclass(frozen=True)
 class ColdItems:
-    """Queries whose answers are withheld items; what a user has taken of these items is left out of the ranking."""
+    """Hold queries whose answers are withheld items; those that a user has already taken are left out of the ranking."""
 
     items: Ints  # [c] codes, rising
     counts: Ints  # [c] training events that were withheld
@@ -33,16 +33,16 @@ class ColdItems:
     users: Ints  # [q] whose queries are drawn together
 
     def model(self, users: Floats, items: Floats) -> Means:
-        """By vectors, [q, D] and [i, D]."""
+        """Rank by vectors, [q, D] and [i, D]."""
         return self._means(inner(users, items[self.items]))
 
     def popularity(self) -> Means:
-        """By the training events that were withheld, which no new item has: what knowing them would be worth."""
+        """Rank by the withheld training events, which new items do not have: an upper reference for popularity."""
         counts = self.counts.astype(np.float32)
         return self._means(lambda rows: np.tile(counts, (len(self.target[rows]), 1)))
 
     def chance(self) -> Means:
-        """The expectation of a random order, which is exact."""
+        """Return the exact expectation of a random order."""
         rows, taken = self._among().pairs()
         mine = np.searchsorted(self.items, self.target)
         pairs = np.unique(rows * len(self.items) + taken)
@@ -54,7 +54,7 @@ class ColdItems:
         return {name: Difference(mean, mean, mean, 0.95) for name, mean in expected.items()}
 
     def _among(self) -> Histories:
-        """The withheld items of each history, by their places among the withheld."""
+        """Return the withheld items of each history, by their positions among the withheld ones."""
         rows, codes = self.seen.pairs()
         inside = np.isin(codes, self.items)
         lengths = np.bincount(rows[inside], minlength=len(self.seen))

@@ -1,4 +1,4 @@
-"""Divisions of a timeline into events that train and events that are asked: by time, or by the last of each user.
+"""Divisions of a timeline into training and evaluation events: by time, or by the last events of each user.
 
 Letters in shapes: e events, u users, t targets.
 """
@@ -23,7 +23,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 @dataclass(frozen=True)
 class Division:
-    """Every event is of one part, and the targets that evaluation asks are some of the later parts' events.
+    """Hold the part of every event, and the targets of evaluation, which are among the later parts' events.
 
     A target's history is what `Timeline.histories` says, of whatever part: weights see the training part only.
     """
@@ -36,13 +36,13 @@ class Division:
 
     @property
     def train(self) -> Mask:
-        """Events to train on, [e]; in every user's, those before all others."""
+        """Training events, [e]: the first events of every user."""
         mask: Mask = self.part == TRAIN
         return mask
 
     @property
     def known(self) -> Mask:
-        """Events before the test: to train on once nothing is chosen any more, [e]."""
+        """Events before the test, for the final training, [e]."""
         mask: Mask = self.part < TEST
         return mask
 
@@ -52,7 +52,7 @@ Divide = Callable[[Timeline], Division]
 
 @dataclass(frozen=True)
 class GlobalTime:
-    """Train on what happened before a time, ask about what came after: nothing of the future is seen.
+    """Train on events before a time and evaluate on later ones, so that training sees nothing of the future.
 
     The cut is the event time at rank e (1 - test_share), and what happens at the cut stands after it. Two protocols:
 
@@ -95,20 +95,22 @@ class GlobalTime:
         time = timeline.time
         if time is None:
             raise ConfigError(
-                "global_time cuts at a time, and the interactions have an order only: name a column of times with "
-                "data.time=COLUMN, or take data.split=leave_last_out"
+                "global_time needs times, but the interactions have only an order: name a column of times with "
+                "data.time=COLUMN, or set data.split=leave_last_out"
             )
         ranks = [
             len(time) - round(len(time) * share) for share in (self.test_share + self.validation_share, self.test_share)
         ]
         if ranks[1] == len(time):
-            raise DataError(f"test_share {self.test_share:g} of {len(time):,} events is not one: give a larger share")
+            raise DataError(
+                f"test_share {self.test_share:g} of {len(time):,} events is less than 1: give a larger share"
+            )
         validation, test = np.partition(time, ranks)[ranks]
         part = ((time >= validation).astype(np.uint8)) + (time >= test)
         if not (part == TRAIN).any() or (self.validation_share and validation == test):
             raise DataError(
                 f"{len(time):,} events cannot be cut by time: too many of them happen at {test}: "
-                "give other shares, or take data.split=leave_last_out"
+                "give other shares, or set data.split=leave_last_out"
             )
         first, second = (_boundary(part, timeline.offsets, least) for least in (VALIDATION, TEST))
         return Division(
@@ -119,7 +121,7 @@ class GlobalTime:
         )
 
     def targets(self, offsets: Events, start: Events, stop: Events) -> dict[str, Events]:
-        """Both protocols' targets between two positions of each user, [u]."""
+        """Return both protocols' targets between two positions of each user, [u]."""
         begin = offsets[:-1]
         eligible = (start - begin >= self.least) & (start < stop)
         start = np.maximum(start, begin + 1)  # an event that has no history is not asked
@@ -129,7 +131,7 @@ class GlobalTime:
 
 @dataclass(frozen=True)
 class LeaveLastOut:
-    """Ask about the last event of each user, validate on the one before it, train on the others.
+    """Test on the last event of each user, validate on the one before it, train on the others.
 
     As the published sequential recommenders do; users of fewer than three events train only. Where users overlap in
     time, training sees the future of what is asked.
@@ -143,7 +145,7 @@ class LeaveLastOut:
         """Divide each user's events."""
         last = timeline.offsets[1:][timeline.lengths >= 3] - 1
         if not len(last):
-            raise DataError("leave_last_out needs users of three events and more, and there is none: give more data")
+            raise DataError("leave_last_out needs users with at least 3 events, but there are none: give more data")
         part = np.zeros(len(timeline), np.uint8)
         part[last], part[last - 1] = TEST, VALIDATION
         few = len(timeline.user_ids) - len(last)
@@ -161,13 +163,13 @@ class LeaveLastOut:
 
 
 def _boundary(part: NDArray[np.uint8], offsets: Events, least: int) -> Events:
-    """Where the events of at least this part begin, of each user, [u]."""
+    """Return the position at which each user's events of at least this part begin, [u]."""
     boundary: Events = offsets[:-1] + np.add.reduceat(part < least, offsets[:-1], dtype=np.int64)
     return boundary
 
 
 def _spread(starts: Events, lengths: Events) -> Events:
-    """The integers start, start + 1, ... of every row, one row after the other."""
+    """Return the integers start, start + 1, ... of every row, one row after the other."""
     ends = lengths.cumsum()
     out: Events = np.arange(ends[-1]) + np.repeat(starts - ends + lengths, lengths)
     return out

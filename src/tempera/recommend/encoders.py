@@ -39,14 +39,14 @@ _PARTS: Mapping[str, Callable[[pa.Array], pa.Array]] = {
     "hour": pc.hour,
 }
 # What features expect, for messages.
-_ONE = "one value is expected; take categories for lists"
-_SEVERAL = "lists, or texts with separators, are expected; take category for one value"
-_NUMBER = "a number is expected, or none"
+_ONE = "expected one value; use categories for lists"
+_SEVERAL = "expected lists, or texts with separators; use category for one value"
+_NUMBER = "expected a number or null"
 
 
 @dataclass(frozen=True)
 class Entities:
-    """Features of users or of items: a table with one row for each code, and how often each is trained on."""
+    """Hold features of users or of items: a table with one row for each code, and the training count of each."""
 
     table: pa.Table  # [u] with a column id
     count: NDArray[np.int64]  # [u] training events
@@ -57,14 +57,14 @@ class Entities:
         return self.count > 0
 
     def column(self, name: str, feature: str, kind: pa.DataType, expected: str) -> pa.ChunkedArray:
-        """A feature's column, its values of a kind, which messages call what is `expected`; times are seconds since 1970.
+        """Return a feature's column with values of a kind, named `expected` in messages; times are seconds since 1970.
 
         Raises:
             DataError: no such column, or one of another kind.
         """
         if name not in self.table.column_names:
             raise DataError(
-                f"tower: the feature {feature} needs a column {name!r}, and there are {', '.join(self.table.column_names)}"
+                f"tower: the feature {feature} needs a column {name!r}; the columns are {', '.join(self.table.column_names)}"
             )
         column = self.table[name]
         try:
@@ -79,7 +79,7 @@ class Entities:
             self.refuse(name, feature, what, expected)
 
     def refuse(self, name: str, feature: str, what: str, expected: str) -> NoReturn:
-        """Refuse a column that is not what a feature reads."""
+        """Raise DataError for a column that a feature cannot read."""
         raise DataError(f"tower: the feature {feature} cannot read the column {name!r}, which is {what}: {expected}")
 
 
@@ -88,7 +88,7 @@ Tables = dict[str, tuple[Table, pa.Array]]
 
 
 class Lookup(nn.Module):
-    """One vector for each entity: that of its id or of its category; codes beyond those known have the unknown one.
+    """Look up one vector for each entity, by its id or category; unknown codes share one vector.
 
     In training a share `unknown` of the rows have the unknown vector too, so that it learns to stand for new entities.
     """
@@ -161,12 +161,12 @@ class Id:
     def __post_init__(self) -> None:
         if self.buckets is not None and self.unknown:
             raise ConfigError(
-                f"id has buckets {self.buckets} and unknown {self.unknown:g}: unknown ids have the vector of their bucket, "
-                "which others train; keep one of the two"
+                f"id has buckets {self.buckets} and unknown {self.unknown:g}: with buckets, "
+                "unknown ids have the vector of their bucket; set only one of the two"
             )
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
-        """For these entities; ids without a training event are unknown."""
+        """Return an encoder of these entities; ids without a training event are unknown."""
         values = entities.column("id", "id", TEXT, _ONE)
         seen = values.filter(pa.array(entities.known))
         if self.buckets is not None:
@@ -192,7 +192,7 @@ class Category:
     table: str | None = None
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
-        """For these entities."""
+        """Return an encoder of these entities."""
         values = entities.column(self.column, "category", TEXT, _ONE)
         seen = values.filter(pa.array(entities.known))
         table, row_of = _table(tables, self.table or self.column, width, seen, values, seen.null_count > 0)
@@ -214,14 +214,14 @@ class Categories:
     table: str | None = None
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
-        """For these entities."""
+        """Return an encoder of these entities."""
         lists = self._lists(entities).combine_chunks()
         values = lists.flatten()
         lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
         return _bag(tables, self.table or self.column, width, values, lengths, entities.known)
 
     def _lists(self, entities: Entities) -> pa.ChunkedArray:
-        """A list of texts for each entity; an empty text has none."""
+        """Return a list of texts for each entity; an empty text has none."""
         kind = entities.table.schema.field(self.column).type if self.column in entities.table.column_names else None
         if kind is None or not is_text(kind):
             return entities.column(self.column, "categories", pa.large_list(TEXT), _SEVERAL)
@@ -232,7 +232,7 @@ class Categories:
 
 @dataclass(frozen=True)
 class Number:
-    """A number, normalised to mean 0 and deviation 1 of what is trained on, or in buckets of equal frequency.
+    """A number, normalised to mean 0 and deviation 1 in training, or in buckets of equal frequency.
 
     Missing ones, and those that are not a number (nan), have a vector of their own where training has seen one, and none
     where it has not. Infinite ones are refused.
@@ -248,7 +248,7 @@ class Number:
     scale: Literal["linear", "log"] = "linear"
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
-        """For these entities."""
+        """Return an encoder of these entities."""
         values = entities.column(self.column, "number", pa.float64(), _NUMBER).to_numpy().copy()
         if np.isinf(values).any():
             who = entities.table["id"][int(np.isinf(values).argmax())].as_py()
@@ -258,7 +258,7 @@ class Number:
         seen = values[entities.known & np.isfinite(values)]
         missing = len(seen) < entities.known.sum()  # whether a vector for none is trained
         if not len(seen):
-            raise DataError(f"tower: column {self.column!r} has no number that is trained on")
+            raise DataError(f"tower: column {self.column!r} has no number in training")
         if self.buckets is None:
             normal = (values - seen.mean()) / (seen.std() or 1.0)
             return ScaledVector(torch.from_numpy(np.where(np.isfinite(normal), normal, np.nan)).float(), width, missing)
@@ -271,7 +271,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Time:
-    """The mean of the vectors of a time's parts that come back, such as its month and its weekday; 0 for a missing one.
+    """The mean of the vectors of a time's recurring parts, such as its month and its weekday; 0 for a missing one.
 
     How long ago it was is a number: `number: {column: ..., buckets: 10}` reads dates, too.
 
@@ -286,8 +286,8 @@ class Time:
     table: str | None = None
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
-        """For these entities; parts that training has not seen are all one."""
-        times = entities.column(self.column, "time", pa.timestamp("s"), "a date is expected").combine_chunks()
+        """Return an encoder of these entities; parts that training has not seen share one vector."""
+        times = entities.column(self.column, "time", pa.timestamp("s"), "expected a date").combine_chunks()
         u, p = len(times), len(self.parts)
         named = [
             pc.binary_join_element_wise(part, _PARTS[part](times).cast(pa.string()), " ").cast(TEXT)
@@ -327,7 +327,7 @@ class TextEncoder(nn.Module):
 
 @dataclass(frozen=True)
 class Text:
-    """A text, through a text tower that is trained with the rest.
+    """Embed a text by a text tower that is trained with the other features.
 
     Args:
         column: of the features of users or items.
@@ -338,8 +338,8 @@ class Text:
     tower: TowerOptions = field(default_factory=lambda: Static(64, 8_000, 64))
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
-        """For these entities; a tokenizer is trained on the texts of those that training has seen."""
-        texts = entities.column(self.column, "text", TEXT, "one text is expected").fill_null("")
+        """Return an encoder of these entities; a tokenizer is trained on the texts of those that training has seen."""
+        texts = entities.column(self.column, "text", TEXT, "expected one text").fill_null("")
         tower = self.tower.build(texts.filter(pa.array(entities.known)).to_pylist())
         return TextEncoder(tower, tower.features(texts.to_pylist(), "reading texts"), width)
 
@@ -359,7 +359,7 @@ class Waiting(nn.Module):
 
 @dataclass(frozen=True)
 class Elapsed:
-    """The time from a user's latest event to the moment that is asked about, by powers of 2 of the data's unit.
+    """Embed the time from a user's latest event to the moment of the query, by powers of 2 of the data's unit.
 
     It tells who goes on from who comes back: the next item follows the latest ones only while a user is at it.
     """
@@ -368,14 +368,14 @@ class Elapsed:
 def _bag(
     tables: Tables, name: str, width: int, values: pa.Array, lengths: NDArray[np.int64], known: NDArray[np.bool_]
 ) -> Bag:
-    """The mean of the vectors of some values of each entity, of so many, [u], that stand one entity after the other."""
+    """Return a bag of the values of each entity, given one after the other with their number for each entity, [u]."""
     seen = values.filter(pa.array(np.repeat(known, lengths)))
     table, row_of = _table(tables, name, width, seen, values, seen.null_count > 0)
     return Bag(row_of, torch.from_numpy(np.concatenate([[0], lengths.cumsum()])), table)
 
 
 def buckets_of(ids: pa.ChunkedArray, buckets: int) -> NDArray[np.int64]:
-    """The bucket of each id, the same on every machine; 7 and "7" are one id."""
+    """Return the bucket of each id, the same on every machine; 7 and "7" are one id."""
     import xxhash
 
     texts = ids.cast(TEXT).cast(pa.large_binary()).to_pylist()
@@ -385,7 +385,7 @@ def buckets_of(ids: pa.ChunkedArray, buckets: int) -> NDArray[np.int64]:
 def _table(
     tables: Tables, name: str, width: int, seen: pa.ChunkedArray, values: pa.ChunkedArray, trained: bool
 ) -> tuple[Table, Tensor]:
-    """The table of a name, with a row for each value seen in training, and the row of each value: unknown for all others.
+    """Return a table with a row for each value seen in training, and the row of each value: unknown for all others.
 
     The unknown vector is 0 unless it is `trained`: a random one would be noise in the sum of an entity's features.
     """
@@ -403,7 +403,7 @@ def _table(
 
 
 def _normal(rows: int, width: int) -> Tensor:
-    """Vectors of about length 1, [rows, width]."""
+    """Return random vectors of about length 1, [rows, width]."""
     return nn.init.normal_(torch.empty(rows, width), std=1 / math.sqrt(width))
 
 

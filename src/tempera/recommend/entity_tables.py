@@ -37,7 +37,7 @@ def entities(path: Path) -> Entities:
         count = table.column(table.num_columns - 1).to_numpy().astype(np.int64)
         return Entities(table.remove_column(table.num_columns - 1), count)
     except FileNotFoundError:
-        raise DataError(f"{path} is missing: the run is not whole") from None
+        raise DataError(f"{path} is missing: the run is incomplete") from None
     except (OSError, pa.ArrowException, ValueError, IndexError) as error:
         raise DataError(f"{path} is not readable: {str(error).splitlines()[0]}") from None
 
@@ -65,7 +65,7 @@ def opened(options: Features, normalised: bool, users: Entities, items: Entities
     except DataError as error:
         raise DataError(f"the tables in {weights.parent} do not fit the run's config.yaml: {error}") from None
     except FileNotFoundError:
-        raise DataError(f"{weights} is missing: the run is not whole") from None
+        raise DataError(f"{weights} is missing: the run is incomplete") from None
     except (RuntimeError, SafetensorError) as error:
         what = str(error).strip().splitlines()[-1].strip()
         raise DataError(f"{weights} does not fit the run's config.yaml and the tables beside it: {what}") from None
@@ -75,7 +75,7 @@ def opened(options: Features, normalised: bool, users: Entities, items: Entities
 
 
 def called(table: pa.Table) -> pa.ChunkedArray:
-    """Return what items are called: a title or a name if there is one, else their ids.
+    """Return the names of items: their titles if there are any, else their ids.
 
     Raises:
         DataError: titles or names that are no texts.
@@ -87,7 +87,7 @@ def _as_text(table: pa.Table, name: str) -> pa.ChunkedArray:
     try:
         return table[name].cast(pa.large_string())
     except pa.ArrowNotImplementedError:
-        raise DataError(f"items are called by their column {name}, which is {table[name].type}: rename it") from None
+        raise DataError(f"column {name} holds the items' names, but is {table[name].type}: rename it") from None
 
 
 def titles_of(table: pa.Table) -> list[str]:

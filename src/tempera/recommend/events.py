@@ -1,4 +1,4 @@
-"""From a block of a table to events: who, what, when, how much; every fault by file, row and column.
+"""Events from a block of a table: user, item, time, weight; faults are reported by file, row and column.
 
 Letters in shapes: r rows of the block.
 """
@@ -80,7 +80,7 @@ class EventReader(BlockReader):
         absent = missing(values)
         if missing_time == "drop":
             self.leave_out("rows without a time", absent)
-        self.refuse("time", absent, "has no time: data.missing_time=drop leaves such rows out")
+        self.refuse("time", absent, "has no time: set data.missing_time=drop to leave such rows out")
         if pa.types.is_floating(values.type):
             self.refuse("time", np.isinf(values.to_numpy(zero_copy_only=False)), "is infinite")
         return values

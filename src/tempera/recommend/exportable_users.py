@@ -1,4 +1,4 @@
-"""The users' tower as one module from codes of items to vectors: what other runtimes can take over.
+"""The users' tower as one module from codes of items to vectors, for export to other runtimes.
 
 Letters in shapes: n rows, w items of the longest history, i items, u users, P pools, D width.
 """
@@ -19,7 +19,7 @@ POOLINGS = "mean, max, attention"
 
 
 class UserModule(nn.Module):
-    """History, [n, w], and users, [n], to vectors as they are compared, [n, D].
+    """Map histories, [n, w], and users, [n], to vectors as they are compared, [n, D].
 
     A history is a row of codes of items, the latest last, with -1 in front where others are longer. What towers make of
     the features of items and users is looked up: it is computed once, for all of them.
@@ -79,6 +79,6 @@ class UserModule(nn.Module):
 
 
 def _mean(x: Tensor, weights: Tensor) -> Tensor:
-    """Weighted means over w, [n, w, D] -> [n, D]; 0 where all weights are."""
+    """Return weighted means over w, [n, w, D] -> [n, D]; 0 where all weights are 0."""
     mass = weights.sum(1, keepdim=True)
     return torch.matmul(weights[:, None], x)[:, 0] / torch.where(mass > 0, mass, 1.0)

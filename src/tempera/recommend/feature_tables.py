@@ -19,7 +19,7 @@ KEY = "\0id"  # a column of ids as texts
 def aligned(
     read: Iterable[TableBlock], ids: pa.Array, role: str, column: str, usual: Sequence[str], dropped: Counter[str]
 ) -> pa.Table:
-    """Features in the order of `ids`, texts as large_string, with nulls where there is no row; 7 and "7" are one id.
+    """Return features in the order of `ids`, texts as large_string, with nulls for absent rows; 7 and "7" are one id.
 
     Args:
         read: rows in any order, with a column of ids: `column`, or one of a usual name, or "id".
@@ -50,11 +50,11 @@ def by_id(read: Iterable[TableBlock], role: str, column: str, usual: Sequence[st
     """
     blocks = [block for block in read if len(block.table)]
     what = f"the {role}s' features" + (f" ({blocks[0].file})" if blocks else "")
-    table = joined([_keyed(block, role, column, usual) for block in blocks], f"{what} do not make one table")
+    table = joined([_keyed(block, role, column, usual) for block in blocks], f"{what} do not fit into one table")
     counts = pc.value_counts(table[KEY])
     if len(counts) < len(table):
         twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
-        raise DataError(f"{what} have two rows of {role} {twice[0].as_py()!r}: give each one row")
+        raise DataError(f"{what} have two rows for {role} {twice[0].as_py()!r}: give each {role} one row")
     return table
 
 
@@ -66,7 +66,7 @@ def _keyed(block: TableBlock, role: str, column: str, usual: Sequence[str]) -> p
     name = column if column in names else next(alike, None)
     if name is None:
         raise DataError(
-            f"{block.file} has no column of the {role}s' ids: call it {column!r} as the interactions do; "
+            f"{block.file} has no column of {role} ids: name it {column!r} as in the interactions; "
             f"it has {', '.join(names)}"
         )
     keys = EventReader(block, {role: (name,)}, Counter()).whole_ids(role)

@@ -1,4 +1,4 @@
-"""Two towers over features: users, with what they have taken before, and items."""
+"""Two towers over features: users with their histories, and items."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BLOCK = 4096  # rows that are encoded at once
 
 @dataclass(frozen=True)
 class Features:
-    """Users and items as vectors of the same width.
+    """Embed users and items by their features as vectors of the same width.
 
     An item is the sum of its features' vectors, then a network; a user the pools of the items taken before and the sum of
     the user's own features, side by side, then a network.
@@ -49,16 +49,16 @@ class Features:
 
     def __post_init__(self) -> None:
         if not self.doc:
-            raise ConfigError("doc names the features of the items, and is empty; give at least one, such as id")
+            raise ConfigError("doc is empty; give at least one feature of the items, such as id")
         if not self.query and self.history is None:
             raise ConfigError("users have neither features nor a history: give query or history")
         for heads in [pool.heads for pool in (self.history.pools if self.history else ()) if isinstance(pool, Causal)]:
             if self.dimensions % heads:
                 raise ConfigError(
-                    f"dimensions is {self.dimensions} and the transformer has {heads} heads, which do not divide it"
+                    f"dimensions is {self.dimensions}, which {heads} heads of the transformer do not divide"
                 )
         if any(isinstance(tower, Features) for tower in self.readers):
-            raise ConfigError("text.tower: features is no tower of texts: take static, transformer or pretrained")
+            raise ConfigError("text.tower: features is not a text tower: give static, transformer or pretrained")
 
     @property
     def readers(self) -> list[TowerOptions]:
@@ -67,11 +67,11 @@ class Features:
 
     @property
     def learning_rate(self) -> float:
-        """2e-3, or less where a text tower needs less."""
+        """Default learning rate: 2e-3, or less if a text tower needs less."""
         return min([2e-3, *(tower.learning_rate for tower in self.readers)])
 
     def build(self, users: Entities, items: Entities) -> FeatureTowers:
-        """Untrained towers for these users and items."""
+        """Return untrained towers for these users and items."""
         return FeatureTowers(self, users, items)
 
 
@@ -96,12 +96,12 @@ class FeatureTowers(Encoder):
         self.normalised, self.width = True, width
 
     def of(self, role: Role) -> Embeds:
-        """The tower that embeds a role."""
+        """Return the tower that embeds a role."""
         return self.query if role == "query" else self.doc
 
     @torch.no_grad()
     def encode(self, features: Frame, role: Role = "doc") -> Tensor:
-        """Vectors of rows as they are compared, [n, D], on the CPU: of length 1 if `normalised`."""
+        """Return vectors of rows as they are compared, [n, D], on the CPU: of length 1 if `normalised`."""
         tower, training = self.of(role), self.training
         device = next(self.parameters()).device
         self.eval()
@@ -113,7 +113,7 @@ class FeatureTowers(Encoder):
         return torch.cat(parts) if parts else torch.empty(0, self.width)
 
     def save(self, folder: Path) -> None:
-        """Write the weights; what is known of users and items stands beside them."""
+        """Write the weights; the tables of users and items are files beside them."""
         folder.mkdir(parents=True, exist_ok=True)
         weights = {name: value.detach().cpu().clone().contiguous() for name, value in self.state_dict().items()}
         (folder / "model.safetensors").write_bytes(save(weights))
@@ -134,7 +134,7 @@ class Sum(nn.Module):
 
 
 class ItemTower(nn.Module):
-    """Items to vectors, [n, D]."""
+    """Map items to vectors, [n, D]."""
 
     padded = False
 
@@ -148,7 +148,7 @@ class ItemTower(nn.Module):
 
 
 class UserTower(nn.Module):
-    """Users to vectors, [n, D]."""
+    """Map users to vectors, [n, D]."""
 
     padded = False
 
@@ -170,7 +170,7 @@ class UserTower(nn.Module):
 
 
 def layers(widths: Sequence[int], dropout: float) -> nn.Module:
-    """Linear layers of these widths with ReLU between them; two widths that are equal are no layer at all."""
+    """Return linear layers of these widths with ReLU between them; no layer for two equal widths."""
     if len(widths) == 2 and widths[0] == widths[1]:
         return nn.Identity()
     parts: list[nn.Module] = [nn.Dropout(dropout)] if dropout else []

@@ -1,4 +1,4 @@
-"""The rank of an item among all others: exact, in blocks, with the items that a user has seen left out and left in.
+"""Exact ranks of items among the whole catalogue, in blocks, with seen items left out and left in.
 
 Letters in shapes: q queries, r queries of a block, c items of the catalogue, D width, K depth of a list, v items of all
 histories together.
@@ -27,7 +27,7 @@ _ROWS = (16, 1024)  # queries at once: with fewer than the first, a product cost
 
 @dataclass(frozen=True)
 class Histories:
-    """The history of each query: row i holds `items[starts[i]:stops[i]]`, oldest first.
+    """Hold the history of each query: row i holds `items[starts[i]:stops[i]]`, oldest first.
 
     Rows may overlap, so that one user's events serve all the queries that come after them.
 
@@ -42,7 +42,7 @@ class Histories:
 
     @classmethod
     def of(cls, items: NDArray[np.integer], offsets: Ints) -> Histories:
-        """Rows that follow each other: row i holds `items[offsets[i]:offsets[i + 1]]`."""
+        """Return rows that follow each other: row i holds `items[offsets[i]:offsets[i + 1]]`."""
         return cls(items, offsets[:-1], offsets[1:])
 
     def __len__(self) -> int:
@@ -57,11 +57,11 @@ class Histories:
         return self.stops - self.starts
 
     def last(self, items: int) -> Histories:
-        """The latest items of each row."""
+        """Return the latest items of each row."""
         return replace(self, starts=np.maximum(self.starts, self.stops - items))
 
     def pairs(self) -> tuple[Ints, Ints]:
-        """Rows and their items, one after the other."""
+        """Return the row of each item, and the items, one after the other."""
         lengths = self.lengths
         first = self.starts - (lengths.cumsum() - lengths)
         at = np.arange(lengths.sum()) + np.repeat(first, lengths)
@@ -70,7 +70,7 @@ class Histories:
 
 @dataclass(frozen=True)
 class Ranks:
-    """The rank of the item that came next, from 1, and the items above it.
+    """Hold the rank of the item that came next, from 1, and the items above it.
 
     `excluded` leaves out the other items of the query's history, `included` ranks them with the rest; an item that comes
     again is never left out for being its own history. Equal scores are ranked by code.
@@ -83,7 +83,7 @@ class Ranks:
 
 
 def inner(queries: Floats, items: Floats) -> Scores:
-    """Inner products of vectors, [q, D] and [c, D], in scratch memory of one block.
+    """Return scores as inner products of vectors, [q, D] and [c, D], in scratch memory of one block.
 
     Raises:
         DataError: vectors with values that are not finite.
@@ -143,7 +143,7 @@ def rank(scores: Scores, items: int, target: Ints, seen: Histories, k: int = 0) 
 
 
 def metrics_of(ranks: Ints, metrics: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-    """Each metric for each query that has one item to find, at this rank, [q].
+    """Return each metric for each query with one right item, at this rank, [q].
 
     With one item hit@k = recall@k = 1 where rank <= k, precision@k = 1/k, mrr@k = map@k = 1/rank and
     ndcg@k = 1/log2(rank + 1), each 0 below k: what `evaluation.ranking.evaluate` says of the lists themselves. Any k is
@@ -172,14 +172,12 @@ _WORTH: dict[str, _Worth] = {
 
 def _check(items: int, target: Ints, seen: Histories) -> None:
     if len(target) and len(target) != len(seen):
-        raise DataError(
-            f"{len(target):,} targets and {len(seen):,} histories are given, and one history a target is expected"
-        )
+        raise DataError(f"{len(target):,} targets, but {len(seen):,} histories; expected one history for each target")
     for what, codes in (("target", target), ("history item", seen.items)):
         wrong = (codes < 0) | (codes >= items)
         if wrong.any():
             at = int(wrong.argmax())
-            raise DataError(f"{what} {at} is item {int(codes[at])}, and the catalogue holds items 0 to {items - 1}")
+            raise DataError(f"{what} {at} is item {int(codes[at])}; expected 0 to {items - 1}")
 
 
 def _blocks(queries: int, items: int) -> Iterator[slice]:
@@ -188,15 +186,15 @@ def _blocks(queries: int, items: int) -> Iterator[slice]:
 
 
 def _numbers(block: Floats, rows: slice) -> Floats:
-    """The block, if it holds numbers: a NaN is above nothing, and would give its query the first rank."""
+    """Return the block; raise DataError for a NaN, which is above nothing and would give its query the first rank."""
     if np.isnan(block.max(initial=-np.inf)):
         row = rows.start + int(np.isnan(block).any(1).argmax())
-        raise DataError(f"scores of query {row} are no numbers (NaN): the model has diverged")
+        raise DataError(f"scores of query {row} are NaN: the model has diverged")
     return block
 
 
 def _count(block: Floats, target: Ints) -> Ints:
-    """Ranks of the targets among all items, [r]."""
+    """Return ranks of the targets among all items, [r]."""
     ranks = np.empty(len(target), np.int64)
     for i, (row, at) in enumerate(zip(block, target.tolist())):
         ranks[i] = 1 + np.count_nonzero(row[:at] >= row[at]) + np.count_nonzero(row[at + 1 :] > row[at])
@@ -204,7 +202,7 @@ def _count(block: Floats, target: Ints) -> Ints:
 
 
 def _seen_above(scores: Floats, own: Floats, smaller: NDArray[np.bool_], keys: Ints) -> Ints:
-    """Keys of the seen items that stand above the target, each one once however often it was seen."""
+    """Return keys of the seen items that rank above the target, each once."""
     above = np.sort(keys[(scores > own) | ((scores == own) & smaller)])  # in place of the slower `unique`
     return above[np.diff(above, prepend=-1) > 0]
 

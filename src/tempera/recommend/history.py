@@ -28,7 +28,7 @@ _APART = (
 
 @dataclass(frozen=True)
 class Sequences:
-    """Events as one row for each sequence, counted from its end: place 0 is the latest event that any row has seen.
+    """Arrange events as one row for each sequence, counted from its end: place 0 is the latest event that a row has seen.
 
     Rows that share a start share a sequence, unless there is a gap of many events between the places they look back from.
     """
@@ -37,7 +37,7 @@ class Sequences:
 
     @cached_property
     def _shared(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Where each sequence starts and ends, [s], and the sequence of each row, [n]."""
+        """Start and end of each sequence, [s], and the sequence of each row, [n]."""
         order = (self.events.start * (self.events.stop.max() + 1) + self.events.stop).argsort()
         start, stop = self.events.start[order], self.events.stop[order]
         fresh = torch.ones_like(start, dtype=torch.bool)
@@ -53,7 +53,7 @@ class Sequences:
 
     @cached_property
     def back(self) -> Tensor:
-        """The place that each row looks back from, [n]: how many events of its sequence come after its history.
+        """Place of each row in its sequence, [n]: the number of events after its history.
 
         An empty history has no place of its own, and looks back from the last.
         """
@@ -67,7 +67,7 @@ class Sequences:
 
     @cached_property
     def places(self) -> Tensor:
-        """The event at each place of each sequence, [s, L], one place at least; -1 where it has begun later."""
+        """Event at each place of each sequence, [s, L], L at least 1; -1 before the sequence begins."""
         starts, ends, _ = self._shared
         longest = max(1, int((ends - starts).max()))
         at = ends[:, None] - 1 - torch.arange(longest, device=ends.device)
@@ -85,7 +85,7 @@ class Sequences:
 
     @cached_property
     def depth(self) -> int:
-        """E, places that rows look back from."""
+        """Number E of places that rows look back from."""
         return int(self.back.max()) + 1
 
 
@@ -97,7 +97,7 @@ class Means(nn.Module):
         self.last, self.decay = [mean.last for mean in means], [mean.decay for mean in means]
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
-        """[s, L, D] -> [n, P D]."""
+        """Map [s, L, D] to [n, P D]."""
         band = self._band(sequences.depth, x.shape[1], x)  # [E P, L]
         sums = torch.matmul(band, x).view(len(x), sequences.depth, len(self.last), -1)
         return (sequences.rows(sums) / self._mass(sequences.seen, x)).flatten(1)
@@ -110,7 +110,7 @@ class Means(nn.Module):
         ).flatten(0, 1)
 
     def _mass(self, seen: Tensor, like: Tensor) -> Tensor:
-        """What the weights of each row add up to, [n, P, 1]; 1 for an empty history."""
+        """Sum of the weights of each row, [n, P, 1]; 1 for an empty history."""
         counts = torch.stack([seen.clamp(1, last) for last in self.last], 1).to(like.dtype)
         decay = torch.tensor(self.decay, dtype=like.dtype, device=like.device)
         geometric = (1 - decay**counts) / (1 - decay).clamp_min(1e-12)
@@ -125,7 +125,7 @@ class Largest(nn.Module):
         self.last = last
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
-        """[s, L, D] -> [n, D]."""
+        """Map [s, L, D] to [n, D]."""
         lowest = torch.finfo(x.dtype).min
         padded = x.masked_fill((sequences.places < 0)[:, :, None], lowest)
         padded = torch.cat([padded, padded.new_full((len(x), sequences.depth + self.last, x.shape[2]), lowest)], 1)
@@ -134,7 +134,7 @@ class Largest(nn.Module):
 
 
 class Attending(nn.Module):
-    """A mean of the latest events with weights that are learnt from event and age (Bahdanau et al. 2015)."""
+    """A mean of the latest events with weights learned from event and age (Bahdanau et al. 2015)."""
 
     def __init__(self, width: int, last: int) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class Attending(nn.Module):
         self.age = nn.Parameter(torch.zeros(last))
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
-        """[s, L, D] -> [n, D]."""
+        """Map [s, L, D] to [n, D]."""
         depth, last = sequences.depth, len(self.age)
         place = torch.arange(x.shape[1], device=x.device)
         age = place - place[:depth, None]  # [E, L]
@@ -161,7 +161,7 @@ class Recurrent(nn.Module):
         self.unit = nn.GRU(width, width, batch_first=True)
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
-        """[s, L, D] -> [n, D]."""
+        """Map [s, L, D] to [n, D]."""
         lengths = (sequences.places >= 0).sum(1)
         forward = x.flip(1)
         # From the first event on: what is before the beginning is moved behind the end.
@@ -174,7 +174,7 @@ class Recurrent(nn.Module):
 
 
 class CausalLayer(nn.Module):
-    """One layer of a transformer that normalises first, with attention to what is not later."""
+    """One layer of a transformer that normalises first, with causal attention."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ class Transforming(nn.Module):
         self.drop, self.norm = nn.Dropout(dropout), nn.LayerNorm(width)
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
-        """[s, L, D] -> [n, D]."""
+        """Map [s, L, D] to [n, D]."""
         place = torch.arange(x.shape[1], device=x.device)
         age = place - place[:, None]  # [L, L] how much older what is looked at is
         bias = self.age[:, age.clamp(0, self.age.shape[1] - 1)]  # [heads, L, L]
@@ -246,17 +246,17 @@ class Max(Latest):
 
 @dataclass(frozen=True)
 class Attention(Latest):
-    """A mean of the `last` events, with weights that are learnt."""
+    """A mean of the `last` events, with learned weights."""
 
 
 @dataclass(frozen=True)
 class Gru(Latest):
-    """A gated recurrent unit; `last` events before the first target of a run are read, and those between."""
+    """A gated recurrent unit; `last` events before the first target of a run and those between them are read."""
 
 
 @dataclass(frozen=True)
 class Causal(Latest):
-    """A causal transformer; `last` events before the first target of a run are read, and those between.
+    """A causal transformer; `last` events before the first target of a run, and those between targets, are read.
 
     Args:
         layers: of attention and feed-forward.
@@ -290,7 +290,7 @@ class History:
 
     def __post_init__(self) -> None:
         if not self.pools:
-            raise ConfigError("pools is empty: give at least one way to look back, such as mean, or leave history out")
+            raise ConfigError("pools is empty: give at least one, such as mean, or leave history out")
 
     @property
     def last(self) -> int:
@@ -299,7 +299,7 @@ class History:
 
 
 class Past(nn.Module):
-    """Events of rows to [n, P D]: the pools of a history, side by side, means before others; 0 for an empty history.
+    """Map events of rows to [n, P D]: the pools of a history, side by side, means before others; 0 for an empty history.
 
     Args:
         items: codes [e] to vectors [e, D].

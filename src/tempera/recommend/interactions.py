@@ -1,4 +1,4 @@
-"""Interactions, the data of a recommender: who took what, and when, from files and from objects in memory."""
+"""Interactions of users with items, the data of a recommender, from files and from objects in memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TABLE = RoleTable(USUAL, ("user", "item"), loosely=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Interactions:
-    """Rows of a user and an item, with or without a time, from a file, a folder of files or an object in memory.
+    """Read rows of a user and an item, with or without a time, from a file, a folder of files or an object in memory.
 
     A role that is not given is found by its usual names; a column without role is an error. Rows of one user and one
     time are in the order of `position`, if there is one, and then as they stand in the file, files by name.
@@ -79,7 +79,7 @@ class Interactions:
 
     @classmethod
     def of(cls, data: Any, users: Any = None, items: Any = None, **options: Any) -> Handed:
-        """A source that reads objects: frames of pandas or polars, tables of pyarrow.
+        """Return a source that reads objects: frames of pandas or polars, tables of pyarrow.
 
         >>> table = pa.table({"user_id": [7, 7], "movieId": ["x", "y"], "timestamp": [2, 1]})
         >>> timeline = Interactions.of(table).read()
@@ -89,7 +89,7 @@ class Interactions:
         return cls(**options).hand(data, users, items)
 
     def hand(self, data: Any, users: Any = None, items: Any = None) -> Handed:
-        """The same options for objects in place of paths.
+        """Return a source with these options that reads objects in place of paths.
 
         Raises:
             ConfigError: an object and a path for the same.
@@ -97,13 +97,12 @@ class Interactions:
         for name, handed in (("path", data), ("users", users), ("items", items)):
             if handed is not None and getattr(self, name) is not None:
                 raise ConfigError(
-                    f"data.{name} is {getattr(self, name)}, and a {type(handed).__name__} is handed over in its place: "
-                    "keep one of them"
+                    f"data.{name} is {getattr(self, name)}, but a {type(handed).__name__} is given too: keep one of them"
                 )
         return Handed(self, data, users, items)
 
     def read(self, folder: Path | None = None) -> Timeline:
-        """The timeline; with a folder, its arrays are written there and mapped.
+        """Return the timeline; with a folder, its arrays are written there and memory-mapped.
 
         Raises:
             ConfigError: no path.
@@ -132,7 +131,7 @@ class Interactions:
 
 @dataclass(frozen=True)
 class Handed:
-    """Options of interactions, and the objects that they are about."""
+    """Hold options of interactions, and the objects that they apply to."""
 
     options: Interactions
     data: Any
@@ -140,7 +139,7 @@ class Handed:
     items: Any = None
 
     def read(self, folder: Path | None = None) -> Timeline:
-        """The timeline of these objects."""
+        """Return the timeline of these objects."""
         sources = ((self.users, self.options.users), (self.items, self.options.items))
         tables = [_features(path) if table is None else stream(table) for table, path in sources]
         return _timeline(stream(self.data), self.options, folder, *tables)
@@ -163,7 +162,7 @@ def _timeline(
     tables = (
         events_of(block, so_far.columns, dropped, options.min_rating, options.missing_time) for block in so_far.of(read)
     )
-    events = gathered(tables, f"{where}: the files hold one column in several ways", folder, "events")
+    events = gathered(tables, f"{where}: the files hold one column with different types", folder, "events")
     columns = TABLE.options(so_far.columns)
     _refuse_unusable(events, columns, dropped, where)
     about = {"source": replace(options, **columns), "strict_time": options.strict_time}
@@ -185,13 +184,9 @@ def _timeline(
 def _refuse_unusable(events: pa.Table, columns: Mapping[str, str], dropped: Counter[str], where: str) -> None:
     for name, column in zip(events.column_names, events.columns):
         if column.null_count:
-            raise DataError(
-                f"{where}: some of the files have a column for data.{name} and some have none: give all of them one"
-            )
+            raise DataError(f"{where}: only some of the files have a column for data.{name}: add it to the others")
     if not len(events):
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
-        raise DataError(f"{where}: no interaction is left: {reasons}")
+        raise DataError(f"{where}: no interactions are left: {reasons}")
     if "weight" in columns and not events["weight"].to_numpy().any():
-        raise DataError(
-            f"{where}: column {columns['weight']!r} is 0 in every row, and no row counts: give other weights"
-        )
+        raise DataError(f"{where}: column {columns['weight']!r} is 0 in every row: give other weights")

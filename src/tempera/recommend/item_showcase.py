@@ -1,4 +1,4 @@
-"""A run on interactions as readers and searchers see it: facts of its data, what it searches, users with their items."""
+"""Data facts, searchable items and example users of a run on interactions."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ class ItemShowcase:
             "corpus": len(timeline.item_ids),
             "users": len(timeline.user_ids),
         }
-        asked = ", ".join(f"{len(events):,} {name}" for name, events in division.test.items())
-        text = "{pairs:,} interactions of {users:,} users with {corpus:,} items: {train:,} to train on"
-        headline = f"{text.format(**counts)}; asked at the end: {asked}"
+        tests = ", ".join(f"{len(events):,} {name}" for name, events in division.test.items())
+        text = "{pairs:,} interactions of {users:,} users with {corpus:,} items: {train:,} for training"
+        headline = f"{text.format(**counts)}; test events: {tests}"
         return DataFacts(timeline.source, headline, counts, tuple(f"note: {note}" for note in division.notes))
 
     def preview(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class ItemShowcase:
 
     @cached_property
     def titles(self) -> list[str]:
-        """What items are called."""
+        """Names of the items."""
         return titles_of(self.events.items.table)
 
     def examples(self, systems: Mapping[str, SystemScores], count: int = 10, shown: int = 5) -> list[Example]:

@@ -1,4 +1,4 @@
-"""A recommender judged: how often it finds what came next, for whom, among which items, and what it shows.
+"""Evaluation of a recommender: ranking metrics by user and item group, and the popularity and coverage of its lists.
 
 Letters in shapes: q queries, c items of the catalogue, K depth of a list, m metrics.
 """
@@ -31,7 +31,7 @@ _DRAWS = 1000  # resamples
 
 @dataclass(frozen=True)
 class Row:
-    """Some of the queries, with the items of their histories left out or left in."""
+    """Hold the metrics of some queries, with the items of their histories left out or left in."""
 
     seen: str  # one of SEEN
     which: str  # all, a tier of the items that came next, or a range of history lengths
@@ -41,7 +41,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Recommended:
-    """Ranks and lists of one recommender, each query having one item to find.
+    """Hold ranks and lists of one recommender, each query having one right item.
 
     `str` is a table of it: both ways to treat what a user has seen, by tier of the item to find and by length of the
     history, with 95 % bootstrap intervals; then what the lists hold. Coverage and Gini are of all lists together and get
@@ -66,7 +66,7 @@ class Recommended:
         users: Ints | None = None,
         k: int = DEPTH,
     ) -> Recommended:
-        """Rank the whole catalogue for each query, and list the k best of what its history does not hold.
+        """Rank the whole catalogue for each query, and list the k best items outside its history.
 
         Raises:
             ConfigError: a metric that does not exist.
@@ -74,7 +74,7 @@ class Recommended:
         """
         metrics_of(np.ones(1, np.int64), metrics)  # a wrong name is told before a long run
         if not len(target):
-            raise DataError("there is no query to judge a recommender by; give the split more of the data")
+            raise DataError("no queries to evaluate a recommender on; give the split more of the data")
         ranks = rank(scores, len(popularity.counts), target, seen, k)
         return cls(ranks, target, seen.lengths, popularity, tuple(dict.fromkeys(metrics)), users)
 
@@ -86,7 +86,7 @@ class Recommended:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """Every part of the queries, both ways; parts without a query are left out."""
+        """Metrics of every part of the queries, with seen items left out and left in; empty parts are omitted."""
         values = np.stack(list(self.per_query.values()), 1)  # [q, 2 m]
         parts = [(name, mask, self._intervals(values, mask)) for name, mask in self.parts.items() if mask.any()]
         m = len(self.names)
@@ -109,7 +109,7 @@ class Recommended:
 
     @cached_property
     def lists(self) -> dict[str, float | Difference]:
-        """Return what the lists hold: share of their places by tier, novelty in bits, and coverage and Gini of all of them."""
+        """Return measures of the lists: share of places by tier, novelty in bits, coverage and Gini."""
         top, places = self.ranks.top, self.popularity.places(self.ranks.top)
         if not top.shape[1]:
             return {}
@@ -124,12 +124,12 @@ class Recommended:
         return {name: float(values.mean()) for name, values in self.per_query.items()}
 
     def intervals(self) -> dict[str, Difference]:
-        """The same with the intervals that hold them."""
+        """Return the means with their intervals."""
         both = [row for row in self.rows if row.which == "all"]
         return dict(zip(self.per_query, (comparisons for row in both for comparisons in row.metrics.values())))
 
     def against(self, other: Recommended) -> dict[str, Comparison]:
-        """This system's scores less those of another one for the same queries; users are what is drawn and swapped."""
+        """Compare with another system on the same queries; the bootstrap draws and swaps users."""
         intervals = compare(_by_user(self.per_query, self.users), _by_user(other.per_query, self.users), _DRAWS)
         return {name: replace(comparison, queries=len(self.target)) for name, comparison in intervals.items()}
 
@@ -169,7 +169,7 @@ _LISTS = {
 
 
 def _by_user(per_query: dict[str, Floats], users: Ints | None) -> dict[str, Floats]:
-    """Sums of each user, scaled so that their mean is the mean over queries."""
+    """Return sums of each user, scaled so that their mean is the mean over queries."""
     if users is None:
         return per_query
     _, at = np.unique(users, return_inverse=True)

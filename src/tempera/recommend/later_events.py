@@ -1,4 +1,4 @@
-"""The later events of a run on interactions: how well towers and baselines foretell them."""
+"""Held-out later events of a run on interactions, as predicted by towers and baselines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .withheld import Withheld
 
 
 class LaterEvents:
-    """Judge the towers of a run, as they are at that moment, and the baselines."""
+    """Evaluate the current towers of a run, and the baselines, on later events."""
 
     def __init__(self, config: Config, data: TrainingEvents) -> None:
         self.options, self.seed, self.data, self.events = config.evaluation, config.train.seed, data, data.events
@@ -42,7 +42,7 @@ class LaterEvents:
         return {} if self.options.validation == 0 else self.events.division.validation
 
     def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
-        """Ask the towers the test by every protocol, or some of the validation by the first.
+        """Evaluate the towers on the test by every protocol, or on some of the validation by the first.
 
         Without a validation its place is taken by some of the test. Items are never sampled, so `whole` changes nothing.
         """
@@ -67,7 +67,7 @@ class LaterEvents:
         return Verdict(reached, spread(*unit)), reached
 
     def _reached(self, scores: Scores, events: Events) -> Recommended:
-        """Judge scores of all items for events."""
+        """Evaluate scores of all items for events."""
         target, seen = self.events.targets(events), self.events.histories(events)
         users, popularity = self.events.timeline.user_of(events), Popularity(self.data.visits.counts)
         return Recommended.of(scores, target, seen, popularity, self.options.metrics, users)
@@ -75,9 +75,9 @@ class LaterEvents:
     def _judge_cold(self, system: str, withheld: Withheld, items: NDArray[np.float32]) -> None:
         events, own = withheld.targets, self.events
         target, users = own.targets(events), own.timeline.user_of(events)
-        asked = ColdItems(withheld.items, withheld.counts, target, own.histories(events), self.options.metrics, users)
-        self.cold[system] = asked.model(self.data.user_vectors(events), items)
-        self.cold |= {"popularity as if known": asked.popularity(), "random": asked.chance()}
+        queries = ColdItems(withheld.items, withheld.counts, target, own.histories(events), self.options.metrics, users)
+        self.cold[system] = queries.model(self.data.user_vectors(events), items)
+        self.cold |= {"popularity as if known": queries.popularity(), "random": queries.chance()}
 
     def _some(self, events: Events, most: int) -> Events:
         if len(events) <= most:
@@ -100,7 +100,7 @@ class LaterEvents:
         return {system: self.reached[system][self.events.protocol] for system in BASELINES}
 
     def about(self) -> dict[str, Any]:
-        """Return every protocol of every system, by tier and by history length, and what each makes of withheld items."""
+        """Return every protocol of every system, by tier and history length, and the metrics on withheld items."""
         return {
             **self._about_cold(),
             "protocols": {

@@ -1,4 +1,4 @@
-"""Measures of what a recommender shows: the popular or the rare, all of the catalogue or little of it.
+"""Measures of a recommender's lists: popularity of the items, novelty, coverage and inequality of exposure.
 
 Letters in shapes: q queries, c items of the catalogue, K depth of a list, -1 in it where there is no item.
 """
@@ -20,7 +20,7 @@ SHARES = (0.1, 0.4)  # of the items: head, middle; the rest is the tail
 
 @dataclass(frozen=True)
 class Popularity:
-    """The number of training events of each item, and what follows from it.
+    """Hold the number of training events of each item, with tiers and information derived from it.
 
     >>> popularity = Popularity(np.array([1, 8, 0, 2, 0, 3, 0, 1, 1, 0]))
     >>> [popularity.tiers.tolist().count(tier) for tier in range(3)], int(popularity.tiers[1])
@@ -53,7 +53,7 @@ class Popularity:
         return np.stack([(tiers == tier).sum(1) for tier in range(len(TIERS))], 1)
 
     def novelty(self, top: Ints) -> Floats:
-        """Self-information of each list's items, mean over its places, in bits, [q]; 0 for an empty list.
+        """Return the self-information of each list's items, mean over its places, in bits, [q]; 0 for an empty list.
 
         The less often an item was seen, the more a list with it says (Zhou et al. 2010, there log2 of users over an
         item's users; Vargas and Castells 2011, with shares of events as here).
@@ -70,7 +70,7 @@ def exposure(top: Ints, items: int) -> Ints:
 
 
 def coverage(shown: Ints) -> float:
-    """Share of the catalogue that stands in at least one list (Ge et al. 2010, catalogue coverage).
+    """Return the share of the catalogue that stands in at least one list (Ge et al. 2010, catalogue coverage).
 
     >>> coverage(exposure(np.array([[0, 1], [1, -1]]), 4))
     0.5

@@ -1,4 +1,4 @@
-"""The task of recommending: interactions of users with items, of which the later ones are asked about."""
+"""The task of recommendation: interactions of users with items, the later ones held out for evaluation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .withheld import Withheld, withhold
 
 
 class InteractionTask:
-    """One run on interactions: what it trains on, what judges it, and what is shown of it."""
+    """Hold the parts of one run on interactions: training events, held-out events, and what is shown of it."""
 
     def __init__(self, config: Config, events: EventData) -> None:
         self.data = TrainingEvents(config, events)
@@ -35,13 +35,13 @@ class InteractionTask:
     def read(cls, config: Config, cache: Path) -> InteractionTask:
         """Read and divide the interactions of a source, once; arrays are mapped in `cache`."""
         if not isinstance(config.tower, Features):
-            raise ConfigError("tower.kind: users and items are embedded by their features: take kind: features")
+            raise ConfigError("tower.kind: interactions need kind: features")
         timeline: Timeline = config.data.read(cache)
         if config.evaluation.baselines:  # before hours of training
             refuse_many(len(timeline.item_ids), "evaluation.baselines")
         if timeline.time is None and Elapsed() in config.tower.query:
             raise ConfigError(
-                "tower.query: elapsed needs times, and the interactions have an order only: name a column of times with "
+                "tower.query: elapsed needs times, but the interactions have only an order: name a column of times with "
                 "data.time=COLUMN, or leave elapsed out"
             )
         division: Division = timeline.source.split(timeline)
@@ -68,11 +68,11 @@ def _features(ids: pa.Array, table: pa.Table | None) -> pa.Table:
 
 
 def _asking(division: Division) -> Division:
-    """Leave out the protocols that ask nothing, and note them."""
+    """Leave out protocols without test events, with a note."""
     silent = [name for name, events in division.test.items() if not len(events)]
     if len(silent) == len(division.test):
-        raise DataError("the split leaves no event to ask about: give data.split a larger test_share, or more data")
-    notes = [f"no event is asked by the protocol {name}" for name in silent]
+        raise DataError("the split has no test events: give data.split a larger test_share, or more data")
+    notes = [f"the protocol {name} has no test events" for name in silent]
     validation, test = (
         {name: events for name, events in part.items() if len(events)} for part in (division.validation, division.test)
     )

@@ -24,7 +24,7 @@ _AHEAD = 1 << 16  # events that are looked up at once
 
 @dataclass(frozen=True)
 class Segments:
-    """Every training event once an epoch, in runs of up to `targets` consecutive events of a user, in a random order.
+    """Draw every training event once an epoch, in runs of up to `targets` consecutive events of a user, in a random order.
 
     Each epoch cuts every user's events at places of its own, so that no event always stands first. Batches have exactly
     `batch_size` events: a run that crosses the end of one is continued in the next, and the events that do not fill a
@@ -68,11 +68,11 @@ class Segments:
 
     @property
     def batches_per_epoch(self) -> int:
-        """Full batches in one pass over the data."""
+        """Number of full batches in one pass over the data."""
         return self.events // self.batch_size
 
     def __call__(self, first: int, last: int) -> Iterator[Tensor]:
-        """Events of the batches first, first + 1, ... last - 1 of the whole run, [b], without drawing those before."""
+        """Yield events of the batches first, first + 1, ... last - 1 of the whole run, [b], without drawing earlier ones."""
         many = max(1, _AHEAD // self.batch_size)
         while first < last:
             epoch, position = divmod(first, self.batches_per_epoch)
@@ -81,7 +81,7 @@ class Segments:
             first += steps
 
     def rows(self, epoch: int, first: int, last: int) -> Events:
-        """Events of these batches of an epoch, one batch after the other."""
+        """Return events of these batches of an epoch, one batch after the other."""
         shift, ends = self.plan(epoch)
         low, high = first * self.batch_size, last * self.batch_size
         runs = slice(*np.searchsorted(ends, [low, high - 1], side="right") + (0, 1))
@@ -91,7 +91,7 @@ class Segments:
 
     @cached_property
     def plan(self) -> Callable[[int], tuple[Events, Events]]:
-        """The runs of an epoch in their order, [s]: what takes a place in the epoch to an event, and where each ends.
+        """Return the runs of an epoch in their order, [s]: the shift from a place in the epoch to an event, and their ends.
 
         The last epoch asked for is remembered.
         """
@@ -113,7 +113,7 @@ class Segments:
 
 @dataclass(frozen=True)
 class Contexts:
-    """The part of the timeline that each event of a batch is predicted from.
+    """Find the part of the timeline from which each event of a batch is predicted.
 
     Consecutive events of a user share where it starts, `targets` of them at most, so that their histories are one run of
     the timeline that is read once. The first of them has `last` events before it, the others those and what lies
@@ -134,7 +134,7 @@ class Contexts:
     targets: Annotated[int, Field(ge=1)] = 16
 
     def __call__(self, events: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the context of each event starts, and where its history stops (exclusive), each [b]."""
+        """Return the start of the context of each event, and the end of its history (exclusive), each [b]."""
         own = events.numpy()
         begin, stop = self.timeline.histories(own)
         place = np.arange(len(own))

@@ -24,7 +24,7 @@ _ROWS = 1 << 20  # events that are sorted at once, and more only where one user 
 
 @dataclass(frozen=True)
 class Timeline:
-    """Event k is of item `item[k]`; user j's are `offsets[j]` to `offsets[j + 1]`, the earliest first.
+    """Hold events user after user: event k is of item `item[k]`; user j's are `offsets[j]` to `offsets[j + 1]`, the earliest first.
 
     Events of a user are in the order of their times, those of one time in the order of their positions, and what is
     left equal as it was read. Users and items are numbered in the rising order of their ids, so that numbers do not
@@ -57,7 +57,7 @@ class Timeline:
         time: Sequence[Any] | None = None,
         weight: Sequence[float] | None = None,
     ) -> Timeline:
-        """From one entry an event, in any order."""
+        """Return a timeline from events in any order."""
         columns: dict[str, Any] = {"user": user, "item": item, "time": time, "weight": weight}
         return timeline_of(pa.table({name: value for name, value in columns.items() if value is not None}))
 
@@ -70,12 +70,12 @@ class Timeline:
         return np.diff(self.offsets)
 
     def user_of(self, events: Events) -> Events:
-        """The user of each of these events."""
+        """Return the user of each of these events."""
         user: Events = np.searchsorted(self.offsets, events, side="right") - 1
         return user
 
     def kept(self, left: NDArray[np.bool_]) -> Timeline:
-        """The timeline of some of its events, [e], and of the users who have one of them."""
+        """Return the timeline of some of the events, [e], and of the users who have one of them."""
         offsets = np.concatenate([[0], np.cumsum(left)])[self.offsets]
         stay = np.diff(offsets) > 0
         return replace(
@@ -89,7 +89,7 @@ class Timeline:
         )
 
     def histories(self, events: Events) -> tuple[Events, Events]:
-        """Return where the history of each event begins, and where it stops (exclusive): at the event itself.
+        """Return the start of the history of each event, and its end (exclusive), which is the event itself.
 
         With `strict_time` it stops at the first event of the same user and time.
 
@@ -140,7 +140,7 @@ def timeline_of(events: pa.Table, folder: Path | None = None, drop_repeats: bool
 
 
 def numbered(ids: pa.ChunkedArray) -> tuple[pa.Array, list[NDArray[np.int32]]]:
-    """The distinct ids in rising order, and the place of each id among them, some rows at a time.
+    """Return the distinct ids in rising order, and the position of each id among them, some rows at a time.
 
     >>> distinct, numbers = numbered(pa.chunked_array([["b", "a"], ["c", "b"]]))
     >>> distinct.to_pylist(), [part.tolist() for part in numbers]
@@ -155,7 +155,7 @@ def numbered(ids: pa.ChunkedArray) -> tuple[pa.Array, list[NDArray[np.int32]]]:
 
 
 def _chunks(column: pa.ChunkedArray) -> list[pa.Array]:
-    """Pieces of a column of at most so many rows; the same pieces for all columns of a table."""
+    """Yield pieces of a column of limited length; the same pieces for all columns of a table."""
     return [chunk.slice(start, _ROWS) for chunk in column.chunks for start in range(0, len(chunk), _ROWS)]
 
 
@@ -169,7 +169,7 @@ def _numbers(values: pa.Array) -> NDArray[Any]:
 def _by_user(
     users: list[NDArray[np.int32]], offsets: Events, parts: Iterable[NDArray[Any]], name: str, folder: Path | None
 ) -> NDArray[Any]:
-    """A column with its rows gathered user by user, in the order in which they were read, [e]: a counting sort."""
+    """Return a column with its rows gathered user by user, in the order in which they were read, [e]: a counting sort."""
     out: NDArray[Any] | None = None
     free = offsets[:-1].copy()
     for user, values in zip(users, parts, strict=True):
@@ -225,7 +225,7 @@ def _compacted(values: NDArray[Any], left: NDArray[np.bool_]) -> NDArray[Any]:
 
 
 def _runs(offsets: Events) -> Iterable[tuple[int, int]]:
-    """Consecutive users with so many events together, or one who has more."""
+    """Yield groups of consecutive users with a limited number of events, or one user who has more."""
     first = 0
     while first < len(offsets) - 1:
         last = int(np.searchsorted(offsets, offsets[first] + _ROWS, side="right")) - 1

@@ -1,4 +1,4 @@
-"""Interactions as the batches of one run."""
+"""Batches of one run on interactions."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class EventData:
 
     @property
     def protocol(self) -> str:
-        """The first of the split's, by which systems are compared."""
+        """First protocol of the split, by which systems are compared."""
         return next(iter(self.division.test))
 
     def histories(self, events: Events) -> Histories:
-        """Return what stands before events."""
+        """Return the histories before events."""
         return Histories(self.timeline.item, *self.timeline.histories(events))
 
     def targets(self, events: Events) -> NDArray[np.int64]:
@@ -57,7 +57,7 @@ class EventData:
 
 
 class TrainingEvents:
-    """Give a run its batches."""
+    """Make the batches of one run."""
 
     def __init__(self, config: Config, events: EventData) -> None:
         self.events = events
@@ -72,7 +72,7 @@ class TrainingEvents:
         self.tower.normalised = config.base.similarity.name == "cosine"
 
     def batch(self, rows: Tensor, number: int) -> Batch[Frame]:
-        """Return chosen events, and what batch `number` draws besides."""
+        """Return chosen events, with the items that batch `number` draws in addition."""
         return self.visits.batch(rows, number)
 
     def refresh(self, step: int, group: Group = ALONE) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class TrainingEvents:
 
     @property
     def item_vectors(self) -> NDArray[np.float32]:
-        """Vectors of all items, [c, D]."""
+        """Return vectors of all items, [c, D]."""
         return self._encoded(Frame({"item": torch.arange(len(self.events.timeline.item_ids))}), "doc")
 
     def _encoded(self, frame: Frame, role: Role) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""From a timeline to the batches of a training run: events as rows, and each item once.
+"""Batches of a training run from a timeline: events as rows, and each item once.
 
 Letters in shapes: b events of a batch, u users, i items, m drawn items, d distinct items of a batch.
 """
@@ -25,7 +25,7 @@ from .timeline import Timeline
 
 @dataclass(frozen=True)
 class Visits:
-    """Row k is event k: its user, with what stands before it, and its item.
+    """Hold event k as row k: its user with the earlier events, and its item.
 
     A batch holds each item once, however many rows it answers, with the log of the chance that the batch holds it at
     all. Items that are drawn besides stand apart, without those that the rows brought already. A user stands there once for
@@ -80,13 +80,13 @@ class Visits:
         return Frame(columns)
 
     def _elapsed(self, events: NDArray[np.int64], stop: NDArray[np.int64], start: NDArray[np.int64]) -> Tensor:
-        """Time since the latest event of each history, [b]; nan where there is none."""
+        """Return the time since the latest event of each history, [b]; nan where there is none."""
         assert self.timeline.time is not None
         passed = (self.timeline.time[events] - self.timeline.time[np.maximum(stop - 1, 0)]).astype(np.float32)
         return torch.from_numpy(np.where(stop > start, passed, np.float32(np.nan)))
 
     def batch(self, events: Tensor, step: int = 0) -> Batch[Frame]:
-        """The chosen events, [b], and what step `step` draws besides."""
+        """Return the chosen events, [b], with the items that step `step` draws in addition."""
         frame, answer = self.frame(events), self.item[events].long()
         user = frame.columns["user"]
         assert isinstance(user, Tensor)
@@ -113,7 +113,7 @@ class Visits:
         return Side(Frame({"item": items}), ids=items, logq=logq)
 
     def _known(self, user: Tensor, present: Tensor) -> Shared:
-        """Of each row's user, the training items that the batch holds, each once: no others need a mask."""
+        """Return the training items of each row's user that the batch holds, each once: only these need a mask."""
         here = torch.zeros(len(self.timeline.item_ids), dtype=torch.bool)
         here[present] = True
         users, of = torch.unique(user, return_inverse=True)

@@ -1,4 +1,4 @@
-"""What a run on interactions would train on, before it does: rows of a batch, lengths, repeats, negatives."""
+"""A preview of training data on interactions: rows of a batch, history lengths, repeats, negatives."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def visits_summary(visits: Visits, events: torch.Tensor, titles: Sequence[str], 
             "item": quantiles(count[count > 0]),
         },
         "repeated": {"user": 1 - users / len(train), "item": 1 - int((count > 0).sum()) / len(train)},
-        "negatives": extent("negatives a row, in one batch", (present - own).numpy()),
+        "negatives": extent("negatives per row, in one batch", (present - own).numpy()),
         "dropped": dict(visits.timeline.dropped),
     }
 
 
 def _visit(visits: Visits, event: int, titles: Sequence[str], last: int) -> dict[str, Any]:
-    """Return one event: whose, what stands before it, the latest last, and its item."""
+    """Return one event as text: its user, history (the latest last) and item."""
     line = visits.timeline
     (user,), ((begin,), (stop,)) = line.user_of(np.array([event])), line.histories(np.array([event]))
     past = line.item[max(begin, stop - last) : stop].tolist()

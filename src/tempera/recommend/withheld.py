@@ -1,4 +1,4 @@
-"""Items that training never sees, so that what a model makes of new ones can be told.
+"""Items withheld from training, for an evaluation on new items.
 
 Letters in shapes: e events, i items, c withheld items, t targets.
 """
@@ -16,7 +16,7 @@ from .timeline import Events, Timeline
 
 @dataclass(frozen=True)
 class Withheld:
-    """Some of the items that could be trained on, and the events after training that ask for them."""
+    """Hold items withheld from training, and the later events of these items."""
 
     items: Events  # [c] codes, rising
     counts: Events  # [c] events of each that training does without
@@ -50,7 +50,7 @@ def withhold(timeline: Timeline, division: Division, share: float, seed: int) ->
     targets = targets[begin < stop]
     if not len(targets):
         raise DataError(
-            f"evaluation.cold_items is {share:g}: that withholds {len(items)} items, and nobody takes one in the test: "
+            f"evaluation.cold_items is {share:g}: it withholds {len(items)} items, none of which occurs in the test: "
             "give a larger share, or the split more of the data"
         )
     moved = replace(
@@ -59,6 +59,6 @@ def withhold(timeline: Timeline, division: Division, share: float, seed: int) ->
         validation={name: place[events] for name, events in division.validation.items()},
         test={name: place[events] for name, events in division.test.items()},
         counts={**division.counts, "interactions with items that are withheld": int((~left).sum())},
-        notes=(*division.notes, f"{len(items):,} items are withheld from training, and asked for as new ones"),
+        notes=(*division.notes, f"{len(items):,} items are withheld from training and evaluated as new ones"),
     )
     return fewer, moved, Withheld(items, counts[items], targets)

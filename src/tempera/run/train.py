@@ -69,7 +69,7 @@ def train(
             _run(resolved, devices, Path(folder), log, place.parent / "vectors", checkpoints)
     devices.group.wait()
     checkpoints.forget()
-    return Run(Path(output), there=devices.group.main)
+    return Run(Path(output), must_exist=devices.group.main)
 
 
 def _resolved(config: Mapping[str, Any] | str | Path | None, overrides: Sequence[str], data: Any) -> Config:

@@ -26,7 +26,7 @@ _JUDGEMENTS = {"query": ("query-id",), "document": ("corpus-id",), "score": ("sc
 
 @dataclass(frozen=True)
 class Beir:
-    """Queries of one split, the corpus, and judgement i: document `doc[i]` has `grade[i]` for query `query[i]`.
+    """Hold the queries of one split, the corpus, and judgement i: document `doc[i]` has `grade[i]` for query `query[i]`.
 
     Every query has at least one document with a grade above 0; a document without judgement counts as not relevant.
     """
@@ -96,7 +96,7 @@ def _texts(path: Path) -> pa.Table:
         row = int((first[which] != np.arange(len(table))).argmax())
         name = table["id"][row].as_py()
         raise DataError(
-            f"{path}, row {row + 1}: the id {name!r} is that of row {first[which[row]] + 1}; give each its own"
+            f"{path}, row {row + 1}: the id {name!r} repeats row {first[which[row]] + 1}; give every row its own id"
         )
     return table
 
@@ -108,7 +108,7 @@ def _texts_of(block: TableBlock) -> pa.Table:
     title, text = (values.fill_null("").cast(pa.large_string()) for values in (reader.column("title"), texts))
     text = pc.utf8_trim_whitespace(pc.binary_join_element_wise(title, text, pa.scalar(" ", pa.large_string())))
     blank = pc.equal(text, "").to_numpy(zero_copy_only=False)
-    reader.refuse("text", blank, "has no text: leave the row out, also of the judgements")
+    reader.refuse("text", blank, "has no text: remove the row and its judgements")
     return pa.table({"id": ids, "text": text})
 
 
@@ -130,7 +130,7 @@ def _judgements(
 def _judged(block: TableBlock, queries: pa.Table, corpus: pa.Table) -> tuple[NDArray[np.int64], ...]:
     if block.table.num_columns != len(_JUDGEMENTS):
         raise DataError(
-            f"{block.file} has {block.table.num_columns} columns; expected query-id, corpus-id, score, divided by tabs"
+            f"{block.file} has {block.table.num_columns} columns; expected query-id, corpus-id and score, separated by tabs"
         )
     table = block.table.rename_columns([name for (name,) in _JUDGEMENTS.values()])
     reader = BlockReader(TableBlock(table, block.file, block.first), _JUDGEMENTS, Counter())
@@ -140,7 +140,7 @@ def _judged(block: TableBlock, queries: pa.Table, corpus: pa.Table) -> tuple[NDA
         at = pc.index_in(ids, value_set=texts["id"].combine_chunks())
         unknown = at.is_null().to_numpy(zero_copy_only=False)
         if unknown.any():
-            reader.refuse(role, unknown, f"is {ids[int(unknown.argmax())].as_py()!r}, which is the id of no {role}")
+            reader.refuse(role, unknown, f"is {ids[int(unknown.argmax())].as_py()!r}, but no {role} has this id")
         rows.append(at.to_numpy().astype(np.int64))
     grades = reader.numbers("score")
     reader.refuse("score", grades < 0, "is below 0")
@@ -156,7 +156,7 @@ def _unrepeated(
     if (other := grade != grade[at]).any():
         row = int(other.argmax())
         raise DataError(
-            f"{path}, row {row + 1}: grade {grade[row]:g} for what row {at[row] + 1} gives {grade[at[row]]:g}"
+            f"{path}, row {row + 1}: the grade is {grade[row]:g}, but row {at[row] + 1} gives the same pair {grade[at[row]]:g}"
         )
     kept: NDArray[np.bool_] = at == np.arange(len(at))
     return kept

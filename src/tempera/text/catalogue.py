@@ -1,4 +1,4 @@
-"""Every distinct text of the pairs once: what a tower reads, what an index holds, and where each row finds its own."""
+"""The distinct texts of the pairs, each once, as towers read them and an index holds them, with their positions by row."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Catalogue:
 
     @classmethod
     def of(cls, pairs: Pairs) -> Catalogue:
-        """Find equal ids.
+        """Return the distinct texts of pairs by their ids.
 
         >>> catalogue = Catalogue.of(Pairs.of(["a", "b", "a"], ["x", "x", "y"]))
         >>> catalogue.queries[:], catalogue.docs[:], catalogue.doc_of.tolist()
@@ -65,19 +65,19 @@ class Catalogue:
         return ids
 
     def trained(self, rows: Rows) -> list[str]:
-        """The distinct texts of the training rows, at most so many: a tokenizer sees nothing that is held out."""
+        """Return the distinct texts of the training rows for a tokenizer, which sees nothing that is held out; a sample of many."""
         docs = np.concatenate([self.doc_of[rows], self.negatives[torch.from_numpy(rows)].values.numpy()])
         sides = [(self.queries, np.unique(self.query_of[rows])), (self.docs, np.unique(docs))]
         step = max(1, sum(len(which) for _, which in sides) // _TOKENIZER_TEXTS)
         return [text for texts, which in sides for text in texts.take(which[::step])]
 
     def keys(self, rows: Rows) -> Ragged:
-        """The ids of every text of each of these pairs: query, document, negatives."""
+        """Return the ids of every text of each of these pairs: query, document, negatives."""
         at, ids = torch.from_numpy(rows), [torch.from_numpy(self.pairs.ids(role)[rows]) for role in ("query", "doc")]
         return keys_of(ids[0], ids[1], self.negatives[at], torch.from_numpy(self.doc_ids))
 
     def examples(self, rows: Rows, queries: Ragged, docs: Ragged, draws: Draws) -> Examples:
-        """The chosen pairs as features of the distinct queries, [p], and documents, [u]."""
+        """Return the chosen pairs as features of the distinct queries, [p], and documents, [u]."""
         pairs, at = self.pairs, torch.from_numpy(rows)
         weight = None
         if "weight" in pairs.table.column_names:  # sources of a mixture may have none: such a row counts 1
@@ -96,7 +96,7 @@ class Catalogue:
         )
 
     def table(self) -> pa.Table:
-        """The documents as an index describes them: doc_id, name, place, doc; a negative's place is its row's."""
+        """Return the documents as an index describes them: doc_id, name, place, doc; a negative has the place of its row."""
         count = int(np.searchsorted(self.doc_first, len(self.pairs)))
         row = np.searchsorted(self.pairs.negatives[1], self.doc_first[count:] - len(self.pairs), side="right") - 1
         places = self.pairs.texts("place", np.concatenate([self.doc_first[:count], row]))
@@ -107,7 +107,7 @@ class Catalogue:
 
 
 def stored(features: Callable[[Sequence[str]], Ragged], texts: Sequence[str], path: Path) -> Ragged:
-    """Features of texts, computed once, written as int32 and mapped: memory is what is used of them.
+    """Return features of texts, written to a file as int32 and memory-mapped, so that only the rows in use take memory.
 
     Args:
         features: token ids of some texts.

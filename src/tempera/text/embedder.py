@@ -1,4 +1,4 @@
-"""A saved model, to be judged.
+"""A saved model whose embeddings are evaluated.
 
 Letters in shapes: n texts, D width.
 """
@@ -56,17 +56,17 @@ class Model:
 
     @cached_property
     def query(self) -> Encode:
-        """Queries to unit vectors, [n, D]."""
+        """The function from queries to unit vectors, [n, D]."""
         return load(self.folder, "query")
 
     @cached_property
     def doc(self) -> Encode:
-        """Documents to unit vectors, [n, D]."""
+        """The function from documents to unit vectors, [n, D]."""
         return load(self.folder, "doc")
 
 
 def encode_all(encode: Encode, texts: pa.ChunkedArray, what: str) -> Vectors:
-    """Vectors of a column of texts, [n, D]."""
+    """Return vectors of a column of texts, [n, D]."""
     parts = []
     with progress_bar(f"encoding {what}", len(texts), "text") as bar:
         for start in range(0, len(texts), _BLOCK):

@@ -1,4 +1,4 @@
-"""One or two models, and BM25, on any number of tasks; and whether a difference is real."""
+"""Evaluation of one or two models, and BM25, on any number of tasks, with tests of their differences."""
 
 from __future__ import annotations
 
@@ -23,45 +23,45 @@ BM25 = "bm25"
 
 @dataclass(frozen=True)
 class Finding:
-    """What each system reached on a task, the judged model first."""
+    """Hold the scores of each system on a task, the evaluated model first."""
 
     task: RetrievalTask | Graded
     systems: dict[str, TaskScores]
 
     @property
     def comparisons(self) -> dict[str, dict[str, Comparison]]:
-        """The first system against each other one, by metric."""
+        """Comparisons of the first system with each other one, by metric."""
         (_, first), *others = self.systems.items()
         return {name: first.against(other) for name, other in others}
 
     def json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return a JSON object."""
         return {
             "task": self.task.name,
             "kind": "sts" if isinstance(self.task, Graded) else "retrieval",
             "counts": self.task.counts,
             "systems": {
-                name: {metric: asdict(found) for metric, found in system.intervals().items()}
+                name: {metric: asdict(interval) for metric, interval in system.intervals().items()}
                 for name, system in self.systems.items()
             },
             "comparisons": {
-                other: {metric: found.json() for metric, found in metrics.items()}
+                other: {metric: comparison.json() for metric, comparison in metrics.items()}
                 for other, metrics in self.comparisons.items()
             },
             "verdicts": self.verdicts(),
         }
 
     def verdicts(self) -> list[str]:
-        """Every comparison in plain words."""
+        """Return every comparison in plain words."""
         first = next(iter(self.systems))
         return [
-            found.sentence(first, other, metric)
+            comparison.sentence(first, other, metric)
             for other, metrics in self.comparisons.items()
-            for metric, found in metrics.items()
+            for metric, comparison in metrics.items()
         ]
 
     def per_query(self) -> pa.Table:
-        """Columns task, query, system, metric, value; for graded pairs, query is the row and the metric its cosine."""
+        """Return columns task, query, system, metric, value; for graded pairs, query is the row and the metric its cosine."""
         tables = []
         for name, system in self.systems.items():
             for metric, values in system.per_query.items():
@@ -82,7 +82,7 @@ def evaluate(
     exclude_self: bool = False,
     roles: Roles | None = None,
 ) -> list[Finding]:
-    """Judge a model on tasks.
+    """Evaluate a model on tasks.
 
     Args:
         model: a model folder or a run folder.
@@ -105,9 +105,9 @@ def evaluate(
     """
     names = resolved(metrics, k)
     if against is not None and Path(against).resolve() == Path(model).resolve():
-        raise ConfigError(f"{model} is to be compared with itself; give another model")
+        raise ConfigError(f"cannot compare {model} with itself; give another model")
     models = [Model(str(path)) for path in (model, against) if path is not None]
-    tasks = [read_task(given, split, roles) if isinstance(given, str | Path) else given for given in data]
+    tasks = [read_task(task, split, roles) if isinstance(task, str | Path) else task for task in data]
     findings = []
     for task in tasks:
         if isinstance(task, Graded):
@@ -123,7 +123,7 @@ def evaluate(
 
 
 def resolved(metrics: Sequence[str], k: Sequence[int]) -> tuple[str, ...]:
-    """Names of metrics with their depths.
+    """Return names of metrics with their depths.
 
     >>> resolved(["ndcg", "mrr@5"], [1, 10])
     ('ndcg@1', 'ndcg@10', 'mrr@5')
@@ -135,7 +135,7 @@ def resolved(metrics: Sequence[str], k: Sequence[int]) -> tuple[str, ...]:
 
 
 def refuse_scores(path: Path, overwrite: bool = False, read: Sequence[str | Path] = ()) -> None:
-    """Raise OutputError unless every score of every query can be written to `path`; before they are computed.
+    """Raise OutputError unless `path` can take the scores of every query; called before they are computed.
 
     Args:
         path: a file of .parquet or .csv.

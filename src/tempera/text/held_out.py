@@ -1,4 +1,4 @@
-"""The held-out queries of a run on texts: which they are, and how well a tower and BM25 answer them."""
+"""Held-out queries of a run on texts, and the ranking of their answers by a tower and by BM25."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Questions:
 
     @classmethod
     def of(cls, split: Split, query_of: Rows, doc_of: Rows, rows: Rows) -> Questions:
-        """Ask each distinct query of `rows` once; its answers are the documents it is paired with there."""
+        """Return each distinct query of `rows` once; its answers are the documents it is paired with there."""
         distinct, first, inverse = np.unique(query_of[rows], return_index=True, return_inverse=True)
         place = np.full(int(doc_of.max()) + 1, -1)
         place[doc_of[split.corpus]] = np.arange(len(split.corpus))
@@ -49,7 +49,7 @@ class Questions:
 
 
 class HeldOutQueries:
-    """Judge the tower of a run, as it is at that moment, and BM25."""
+    """Evaluate the current tower of a run, and BM25, on held-out queries."""
 
     def __init__(self, config: Config, data: TrainingPairs) -> None:
         self.options, self.seed, self.data, self.texts = config.evaluation, config.train.seed, data, data.texts
@@ -71,7 +71,7 @@ class HeldOutQueries:
         return self.texts.split.chooses
 
     def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
-        """Ask the tower the queries of a part; without validation queries that is always the test.
+        """Evaluate the tower on the queries of a part; on the test if there are no validation queries.
 
         Args:
             part: "validation" to choose by, "test" to report on.
@@ -110,8 +110,8 @@ class HeldOutQueries:
         """Rank by BM25, if evaluation.bm25 asks for it, tuned on training queries of the same corpus."""
         if not self.options.bm25:
             return {}
-        asked, split = self.questions["test"], self.texts.split
-        inside = np.isin(asked.doc_of[split.train], asked.doc_of[split.corpus])
+        test, split = self.questions["test"], self.texts.split
+        inside = np.isin(test.doc_of[split.train], test.doc_of[split.corpus])
         rows = split.train[inside]
         chosen = np.random.default_rng(self.seed).permutation(len(rows))[:BM25_TUNING_QUERIES]
         lexical = Lexical(split.pairs.texts("doc", split.corpus))
@@ -119,8 +119,8 @@ class HeldOutQueries:
             tuning = self._questions(rows[chosen])
             lexical.tune(tuning.queries, tuning.relevant)
         self.bm25 = lexical.settings
-        ranked = lexical.rank(asked.queries, depth_of(self.options.metrics))
-        return {"bm25": Ranking.of(ranked, asked.relevant, self.options.metrics)}
+        ranked = lexical.rank(test.queries, depth_of(self.options.metrics))
+        return {"bm25": Ranking.of(ranked, test.relevant, self.options.metrics)}
 
     def about(self) -> dict[str, Any]:
         """Return how BM25 was tuned, and how far scores on the way stand above those on the whole corpus."""

@@ -1,4 +1,4 @@
-"""Pairs that every machine has: the docstrings and the code of the Python installed there.
+"""Pairs of docstrings and code from the installed Python, which every machine has.
 
 Files are parsed with `ast` and never imported. The query is a docstring's first paragraph; the document is the
 signature and body of the function or class without docstrings. Parsing is shared out to worker processes; run as a
@@ -62,7 +62,7 @@ class InstalledPython:
     max_characters: int = 4000
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
-        """All pairs; evaluation asks the functions of the standard library, or of every root that was given."""
+        """Return all pairs; evaluation takes queries from the standard library, or from every root in `roots`."""
         roots = [Path(root).resolve() for root in self.roots] or installed_roots()
         for root in roots:
             if not root.is_dir():
@@ -82,7 +82,7 @@ class InstalledPython:
 
 
 def _asked(pairs: Pairs, own: Sequence[Path], roots: Sequence[Path]) -> NDArray[np.bool_]:
-    """Functions whose innermost root is one of `own`."""
+    """Return which functions have one of `own` as their innermost root."""
     place, doc = pairs.table["place"], pairs.table["doc"]
     best, length = np.zeros(len(pairs), dtype=bool), np.zeros(len(pairs), dtype=np.int64)
     for root in roots:
@@ -93,13 +93,13 @@ def _asked(pairs: Pairs, own: Sequence[Path], roots: Sequence[Path]) -> NDArray[
 
 
 def installed_roots() -> list[Path]:
-    """The standard library first, then site-packages."""
+    """Return the folder of the standard library, then site-packages."""
     paths = sysconfig.get_paths()
     return list(dict.fromkeys(Path(paths[key]).resolve() for key in ("stdlib", "purelib", "platlib")))
 
 
 def python_files(root: Path, others: Sequence[Path] = ()) -> Iterator[Path]:
-    """Python files below a folder in a fixed order, without those below another root or in a site-packages of its own."""
+    """Return Python files below a folder in a fixed order, without those below another root or in a site-packages of its own."""
     skip = {other.resolve() for other in others} - {root.resolve()}
     for folder, folders, files in os.walk(root):
         inner = {name for name in folders if name in ("site-packages", "dist-packages", "__pycache__")}
@@ -108,7 +108,7 @@ def python_files(root: Path, others: Sequence[Path] = ()) -> Iterator[Path]:
 
 
 def definitions(source: str) -> Iterator[tuple[str, str, str, int]]:
-    """Every function and class with a docstring: qualified name, first paragraph, code without docstrings, line.
+    """Yield every function and class with a docstring: qualified name, first paragraph, code without docstrings, line.
 
     >>> next(definitions('def f(x):\\n    "Double it."\\n    return 2 * x\\n'))
     ('f', 'Double it.', 'def f(x):\\n    return 2 * x', 1)
@@ -151,7 +151,7 @@ def _walk(body: Sequence[ast.AST], prefix: str) -> Iterator[tuple[str, Definitio
 
 
 def _parse_all(files: Sequence[File], workers: int) -> pa.Table:
-    """Share files out to worker processes, largest first, and gather what they find."""
+    """Parse files in worker processes, largest first, and gather the rows."""
     by_size = sorted(files, key=lambda file: -os.stat(file[1]).st_size)
     workers = max(1, min(workers, len(files) // _FILES_A_BATCH))
     with progress_bar("reading Python files", len(files), "file") as bar:
@@ -170,7 +170,7 @@ def _parse_all(files: Sequence[File], workers: int) -> pa.Table:
 
 
 def _worker(share: Sequence[File]) -> Iterator[pa.RecordBatch]:
-    """What a worker process finds in its share of the files, as it finds it."""
+    """Yield rows as a worker process sends them."""
     command = [sys.executable, "-P", "-m", __name__]  # -P: nothing in the current folder can pose as a module
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     whole = False
@@ -183,11 +183,11 @@ def _worker(share: Sequence[File]) -> Iterator[pa.RecordBatch]:
                 yield from stream
             whole = True
     if process.returncode or not whole:
-        raise DataError(f"a worker that parses Python files broke off and ended with code {process.returncode}")
+        raise DataError(f"a process that parses Python files stopped with exit code {process.returncode}")
 
 
 def _work(stdin: BinaryIO, stdout: BinaryIO) -> None:
-    """One worker: parse the files named on standard input, a batch of rows for every `_FILES_A_BATCH` files."""
+    """Parse, as one worker, the files named on standard input, a batch of rows for every `_FILES_A_BATCH` files."""
     warnings.simplefilter("ignore")  # invalid escapes in other people's files
     gc.disable()  # syntax trees hold no cycles, and the collector took a third of the time
     parts = stdin.read().decode("utf-8", "surrogateescape").split("\0")
@@ -213,7 +213,7 @@ def _rows(root: str, path: str) -> Iterator[tuple[str, ...]]:
 
 
 def _clean(text: str) -> str:
-    """Text that Arrow can hold: lone surrogates replaced."""
+    """Return text that Arrow can hold, with lone surrogates replaced."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

@@ -21,7 +21,7 @@ _GRID: dict[str, tuple[Any, ...]] = {"b": (0.4, 0.75, 0.9, 1.0), "k1": (0.9, 1.5
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words, with identifiers split at underscores, digits and changes of case.
+    """Return lower-case words, with identifiers split at underscores, digits and changes of case.
 
     >>> words("parseHTTPDate(raw_text2)")
     ['parse', 'http', 'date', 'raw', 'text', '2']
@@ -53,7 +53,7 @@ class BM25:
         self.size = len(docs)
 
     def rank(self, queries: Sequence[list[str]], k: int) -> NDArray[np.int64]:
-        """Positions of the k best documents, best first, [q, k]; documents without a common word are -1."""
+        """Return positions of the k best documents, best first, [q, k]; documents without a common word are -1."""
         ranked = np.full((len(queries), min(k, self.size)), -1)
         for row, query in enumerate(queries):
             known = [word for word in query if word in self.index.vocab_dict]
@@ -83,12 +83,12 @@ class Lexical:
         return [self.stemmer.stemWords(doc) for doc in self.plain]
 
     def rank(self, queries: Sequence[str], k: int, settings: Settings | None = None) -> NDArray[np.int64]:
-        """Positions of the k best documents, best first, [q, k]; -1 for none."""
+        """Return positions of the k best documents, best first, [q, k]; -1 for none."""
         settings = settings or self.settings
-        found = [words(query) for query in queries]
+        tokens = [words(query) for query in queries]
         if settings.stem:
-            found = [self.stemmer.stemWords(query) for query in found]
-        return BM25(self.stemmed if settings.stem else self.plain, settings).rank(found, k)
+            tokens = [self.stemmer.stemWords(query) for query in tokens]
+        return BM25(self.stemmed if settings.stem else self.plain, settings).rank(tokens, k)
 
     def tune(self, queries: Sequence[str], relevant: Relevant) -> None:
         """Take the b, then the k1, then the stemming with the highest nDCG@10 for these queries.

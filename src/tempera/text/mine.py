@@ -1,4 +1,4 @@
-"""From pairs in a file to a file of queries with hard negatives, block by block, to be taken up again after a kill."""
+"""Mining of hard negatives from a file of pairs into a file, block by block, resumed after an interruption."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def mine(
     task = pairs if isinstance(pairs, MiningTask) else MiningTask.read(Path(pairs), roles, more, split)
     refuse_replacing(output, overwrite, *task.read_from)
     if not len(task.answers[0]):
-        raise DataError("there are no pairs to mine negatives for")
+        raise DataError("no pairs to mine negatives for")
     cross_encoder = None if cross_encoder is None else Path(cross_encoder)
     cache = Path(cache or output.parent / "vectors")
     plan = [fingerprint(model), task.key(), asdict(options), faiss, BLOCK]
@@ -115,7 +115,7 @@ def _blocks(
     cache: Path,
     parts: Path,
 ) -> Iterator[tuple[int, Mined]]:
-    """The blocks that are not there yet, with their numbers."""
+    """Yield the blocks that are not written yet, with their numbers."""
     total = -(-len(task.queries.ids) // BLOCK)
     first = next((number for number in range(total) if not _part(parts, number).exists()), total)
     if first == total:
@@ -140,7 +140,7 @@ def _cross(encoder: CrossEncoder, task: MiningTask) -> Cross:
 
 
 def _table(task: MiningTask, block: Mined, start: int) -> pa.Table:
-    """One block of queries, the first of which is query `start`."""
+    """Return the rows of one block of queries, the first of which is query `start`."""
     count = len(block.positions)
     of_block = slice(*np.searchsorted(task.answers[0], (start, start + count)))
     rows, answers = task.answers[0][of_block] - start, task.answers[1][of_block]
@@ -173,7 +173,7 @@ def _offsets(counts: Ints) -> pa.Array:
 
 
 def _joined(parts: Path, output: Path, total: int) -> Report:
-    """All parts as one file, written whole, and the sum of their reports."""
+    """Write all parts as one file, and return the sum of their reports."""
     report = Report()
     with new_file(output) as partial, parquet.ParquetWriter(partial, SCHEMA) as writer:
         for number in range(total):

@@ -1,4 +1,4 @@
-"""Texts to mine negatives for: distinct queries and documents, and which answer which.
+"""Distinct queries and documents to mine negatives for, and the pairs of a query and an answer.
 
 Letters in shapes: q queries.
 """
@@ -23,7 +23,7 @@ from .sources import PairsFile, documents
 
 @dataclass(frozen=True)
 class MiningTask:
-    """Distinct queries and documents by content, and which answer which.
+    """Hold distinct queries and documents by content, and the pairs of a query and an answer.
 
     >>> task = MiningTask.of(["a", "b", "a"], ["x", "x ", "y"], ["a", "y"])
     >>> task.queries.texts, task.docs.texts, [side.tolist() for side in task.answers], task.itself.tolist()
@@ -71,7 +71,7 @@ class MiningTask:
         return replace(cls.of(read.queries, read.answers, more), left_out=read.left_out, read_from=files)
 
     def key(self) -> str:
-        """A hash of all of it."""
+        """Hash of all texts and pairs."""
         whole = xxhash.xxh3_128()
         for array in (self.queries.ids, self.docs.ids, *self.answers):
             whole.update(np.ascontiguousarray(array).tobytes())
@@ -85,7 +85,7 @@ class _Distinct:
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> tuple[_Distinct, Ints]:
-        """Distinct texts by content, in the order in which they come, and which of them each text is."""
+        """Return distinct texts by content, in order of first appearance, and the position of each text among them."""
         ids = np.fromiter(map(content_id, texts), np.int64, len(texts))
         first, which = distinct(ids)
         return cls([texts[i] for i in first], ids[first]), which
@@ -114,6 +114,6 @@ def _table(path: Path, roles: Roles) -> _Read:
 
 
 def _first(pairs: Table, role: Text) -> list[str]:
-    """The text of each row, or of the first row with its id."""
+    """Return the text of each row, or of the first row with its id."""
     first, which = pairs.distinct(role)
     return pairs.texts(role, first[which])

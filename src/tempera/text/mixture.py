@@ -1,4 +1,4 @@
-"""Several sources as one."""
+"""A mixture of several sources of pairs, by weight."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROWS = 1 << 16  # that are copied at once
 
 @dataclass(frozen=True)
 class Mixture:
-    """Rows of several sources, by weight. A pair that two sources have is the first one's.
+    """Mix rows of several sources by weight. A pair of two sources counts for the first of them.
 
     Args:
         sources: each with its own options, prompts among them.
@@ -38,20 +38,20 @@ class Mixture:
 
     def __post_init__(self) -> None:
         if not self.sources:
-            raise ConfigError("a mixture needs sources, and has none")
+            raise ConfigError("a mixture needs at least one source")
         for name, values in (("weights", self.weights), ("temperatures", self.temperatures)):
             if values is not None and len(values) != len(self.sources):
-                raise ConfigError(f"{name} are {len(values)} and sources {len(self.sources)}: give one for each source")
+                raise ConfigError(f"{len(values)} {name} for {len(self.sources)} sources: give one for each source")
         if self.weights is not None and (min(self.weights) < 0 or not sum(self.weights)):
-            raise ConfigError(f"weights are {list(self.weights)}: none may be below 0, and one has to be above")
+            raise ConfigError(f"weights are {list(self.weights)}: give numbers from 0, not all of them 0")
         for temperature in self.temperatures or ():
             if temperature is not None:
                 refuse_temperature(temperature)
         if self.temperatures is not None and self.batches != "single":
-            raise ConfigError("temperatures are of the sources, and a batch is of all of them: add batches: single")
+            raise ConfigError("temperatures of sources need batches of one source: add batches: single")
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
-        """All pairs of all sources; evaluation may ask what it may ask of each."""
+        """Return all pairs of all sources; evaluation may use those that it may use of each source."""
         read = [source.read(folder and folder / str(i)) for i, source in enumerate(self.sources)]
         dropped: Counter[str] = Counter()
         for pairs, _ in read:

@@ -89,12 +89,12 @@ class Pairs:
         return len(self.table)
 
     def ids(self, role: Text) -> Ids:
-        """Ids of the queries or documents, [n]."""
+        """Return ids of the queries or documents, [n]."""
         ids: Ids = self.table[f"{role}_id"].to_numpy()
         return ids
 
     def texts(self, role: str, rows: Rows | None = None) -> list[str]:
-        """A column of texts, of all rows or of some."""
+        """Return a column of texts, of all rows or of some."""
         return self.view(role, rows)[:]
 
     def labels(self, rows: Rows) -> list[str]:
@@ -107,16 +107,16 @@ class Pairs:
         return [name or " ".join(doc.split())[:_LABEL] for name, doc in texts]
 
     def view(self, role: str, rows: Rows | None = None) -> Texts:
-        """The same, read where they lie when they are asked for."""
+        """Return a view of a column of texts, each read from the table when it is used."""
         return Texts(self.table[role], rows)
 
     def distinct(self, role: Text) -> tuple[Rows, Rows]:
-        """The first row of each distinct text, [u], and which of them each row has, [n]."""
+        """Return the first row of each distinct text, [u], and the position of each row's text among them, [n]."""
         return distinct(self.ids(role))
 
     @property
     def part(self) -> NDArray[np.uint8]:
-        """The part that each row is named for, [n]; TRAIN where nothing is said."""
+        """Part that each row is named for, [n]; TRAIN by default."""
         if "part" not in self.table.column_names:
             return np.full(len(self), TRAIN, np.uint8)
         part: NDArray[np.uint8] = pc.fill_null(self.table["part"], TRAIN).to_numpy()
@@ -124,7 +124,7 @@ class Pairs:
 
     @property
     def negatives(self) -> tuple[Ids, Rows]:
-        """Ids of all negatives, row after row, [m], and where each row's begin and end, [n + 1]."""
+        """Ids of all negatives, row after row, [m], and the offsets of the rows, [n + 1]."""
         if "negatives" not in self.table.column_names:
             return np.empty(0, np.int64), np.zeros(len(self) + 1, np.int64)
         lists = self.table["negative_ids"]
@@ -141,7 +141,7 @@ class Pairs:
 
 
 def distinct(ids: Ids) -> tuple[Rows, Rows]:
-    """The first position of each distinct id, [u], in the order of these positions, and which of them each has, [n].
+    """Return the first position of each distinct id, [u], in rising order, and the index of each id among them, [n].
 
     >>> distinct(np.array([7, 5, 7, 9]))
     (array([0, 1, 3]), array([0, 1, 0, 2]))
@@ -184,7 +184,7 @@ class Source(Protocol):
     """A source of pairs."""
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
-        """All pairs, and for each whether evaluation may ask its query and rank its document.
+        """Return all pairs, and a mask of those whose query and document evaluation may use.
 
         Large sources write their rows into `folder`, if given, and map them.
         """

@@ -18,15 +18,15 @@ class Named(Protocol):
 
     @property
     def validation(self) -> str | None:
-        """What is read for validation."""
+        """File or split for validation."""
 
     @property
     def test(self) -> str | None:
-        """What is read for the test."""
+        """File or split for the test."""
 
 
 def named_parts(source: Named, train: str, folder: Path | None) -> Iterator[tuple[int, str, Path | None]]:
-    """Return each part that is named, its name, and where its rows are written; `train` names the training rows."""
+    """Return each part that is named, its name, and the folder of its rows; `train` names the training rows."""
     yield TRAIN, train, folder
     for part, name in ((VALIDATION, source.validation), (TEST, source.test)):
         if name is not None:

@@ -1,4 +1,4 @@
-"""What a run would train on, before it does: rows with their roles, lengths, repeats, negatives."""
+"""A preview of training data on texts: rows with their roles, token lengths, repeats, negatives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHARACTERS = 200
 
 
 def summary(catalogue: Catalogue, rows: Rows, queries: Ragged, docs: Ragged) -> dict[str, Any]:
-    """Of the training rows: three of them, quantiles of their token lengths, rates of repeats, negatives a query.
+    """Return three of the training rows, quantiles of their token lengths, rates of repeats, negatives a query.
 
     Args:
         rows: [n] pairs that are trained on.
@@ -39,13 +39,13 @@ def summary(catalogue: Catalogue, rows: Rows, queries: Ragged, docs: Ragged) -> 
             "query": 1 - len(np.unique(catalogue.query_of[rows])) / len(rows),
             "doc": 1 - len(np.unique(catalogue.doc_of[rows])) / len(rows),
         },
-        "negatives": extent("hard negatives a row", own.lengths.numpy()),
+        "negatives": extent("hard negatives per row", own.lengths.numpy()),
         "dropped": dict(catalogue.pairs.dropped),
     }
 
 
 def _shown(catalogue: Catalogue, row: int, queries: Ragged, docs: Ragged) -> dict[str, Any]:
-    """One row: each role's text, and how many tokens it has."""
+    """Return one row as text: each role's text with its number of tokens."""
     query, doc = int(catalogue.query_of[row]), int(catalogue.doc_of[row])
     negatives = catalogue.negatives[row : row + 1].values.numpy()
 

@@ -1,4 +1,4 @@
-"""What follows the model in training: hard negatives that it mines, and a guide that it is itself, anew every k steps.
+"""Hard negatives and a guide from the model in training, computed again every k steps.
 
 Letters in shapes: n training pairs, p distinct queries and u distinct documents of all pairs, q and c those of them that are
 trained on, e pairs of a query and an answer, D width.
@@ -36,12 +36,12 @@ Read = Callable[[Role, Ints], NDArray[np.float32]]  # positions of queries or do
 
 
 @dataclass(frozen=True)
-class Anew(Mining):
-    """Hard negatives in training: which of them a cross-encoder lets pass, and how often new ones are mined.
+class RepeatedMining(Mining):
+    """Mine hard negatives during training with the model itself, and filter them by a cross-encoder.
 
     Args:
-        every: the model in training mines among the training documents before every so many steps, in place of the negatives
-            that there were. Before the first step only if the data has none. None keeps those of the data.
+        every: steps after which the model in training mines among the training documents again, which replaces the former
+            negatives. It mines before the first step only if the data has none. None keeps those of the data.
         cross_encoder: folder of one that judges all negatives, by `cross_margin`; its scores are kept by pair, in vectors/
             beside the run.
         faiss: search by an index, such as HNSW32; None searches exactly.
@@ -53,9 +53,9 @@ class Anew(Mining):
 
 
 class Renewal:
-    """Training pairs whose guide and negatives are those of the model at the last step that begins with computing them.
+    """Replace the guide and negatives of training pairs by those of the current model, every k steps.
 
-    What a step sees depends on its number and on the vectors in `folder`, so a run that is taken up again goes on alike.
+    The pairs of a step depend on its number and on the vectors in `folder`, so a resumed run continues identically.
 
     Args:
         catalogue: all texts.
@@ -70,7 +70,7 @@ class Renewal:
         self,
         catalogue: Catalogue,
         rows: Ints,
-        options: Anew,
+        options: RepeatedMining,
         guide_every: int | None,
         folder: Path,
         cross: CrossEncoder | None,
@@ -85,7 +85,7 @@ class Renewal:
         self.made: dict[str, int] = {}  # the step of what the pairs have now
 
     def __call__(self, step: int, examples: Examples, read: Read) -> tuple[Examples, Report | None]:
-        """The pairs as step `step`, counted from 0, takes them; and what mining did, if it was its turn.
+        """Return the pairs for step `step`, counted from 0, and the report if negatives were mined before it.
 
         Args:
             read: the model as it is before the step.
@@ -102,39 +102,39 @@ class Renewal:
         return replace(examples, negatives=negatives, all_ids=ids), report
 
     def guide(self, step: int, read: Read) -> Guide:
-        """The model before the step as a guide of all texts that are trained on."""
+        """Return the model before the step as a guide of all training texts."""
         assert self.guide_every is not None
-        found = self._vectors(self.guide_every, step, read)
+        vectors = self._vectors(self.guide_every, step, read)
         counts = len(self.catalogue.query_rows), len(self.catalogue.doc_first)
         tables = []
-        for table, chosen, count in zip((found.query, found.doc), (self.queries, self.docs), counts, strict=True):
+        for table, chosen, count in zip((vectors.query, vectors.doc), (self.queries, self.docs), counts, strict=True):
             place = np.zeros(count, np.int64)
             place[chosen] = np.arange(len(chosen))
             tables.append(StoredEmbeddings(table.vectors, place))
         return Guide(*tables)
 
     def mine(self, step: int, read: Read) -> tuple[Ragged, Report]:
-        """The negatives of every pair, n rows."""
+        """Return the negatives of every pair, n rows."""
         assert self.options.every is not None
         vectors = self._vectors(self.options.every, step, read)
         docs, factory = vectors.doc.vectors, self.options.faiss
         cross = None if self.cross is None else self._judge
         search = None if factory is None else by_faiss(np.asarray(docs, np.float32), factory)
-        found = mine(vectors.query, docs, self.answers, self.options, self.itself, cross, search)
-        there = found.positions >= 0  # [q, negatives]
-        lengths, chosen = torch.from_numpy(there.sum(1)), torch.from_numpy(self.docs[found.positions[there]])
-        return Ragged(chosen, from_lengths(lengths))[torch.from_numpy(self.query)], found.report
+        mined = mine(vectors.query, docs, self.answers, self.options, self.itself, cross, search)
+        valid = mined.positions >= 0  # [q, negatives]
+        lengths, chosen = torch.from_numpy(valid.sum(1)), torch.from_numpy(self.docs[mined.positions[valid]])
+        return Ragged(chosen, from_lengths(lengths))[torch.from_numpy(self.query)], mined.report
 
     @cached_property
     def itself(self) -> Ints:
-        """The document that each query is, or -1, [q]."""
-        asked, docs = _contents(self.catalogue.queries, self.queries), _contents(self.catalogue.docs, self.docs)
+        """Position of the document with the text of each query, or -1, [q]."""
+        queries, docs = _contents(self.catalogue.queries, self.queries), _contents(self.catalogue.docs, self.docs)
         order = np.argsort(docs)
-        at = order[np.searchsorted(docs, asked, sorter=order).clip(max=len(docs) - 1)]
-        return np.where(docs[at] == asked, at, -1)
+        at = order[np.searchsorted(docs, queries, sorter=order).clip(max=len(docs) - 1)]
+        return np.where(docs[at] == queries, at, -1)
 
     def _new(self, what: str, every: int | None, step: int) -> bool:
-        """Whether the step has another version than the pairs have now."""
+        """Return whether the version of this step differs from the current one of the pairs, and record it."""
         if every is None or self.made.get(what) == step - step % every:
             return False
         self.made[what] = step - step % every
@@ -153,25 +153,25 @@ class Renewal:
 
 
 def _contents(texts: Texts, rows: Ints) -> Ints:
-    """Content ids of some texts, of which few are in memory at once."""
+    """Return content ids of some texts, few of which are in memory at once."""
     blocks = (rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK))
     return np.fromiter((content_id(text) for block in blocks for text in texts.take(block)), np.int64, len(rows))
 
 
 def checked(examples: Examples, catalogue: Catalogue, cross: CrossEncoder, margin: float) -> tuple[Examples, int]:
-    """The pairs without the negatives that a cross-encoder scores above their answer less a relative margin; how many."""
+    """Remove negatives that a cross-encoder scores above their answer less a relative margin; return pairs and count."""
     assert examples.negatives is not None
     own, docs = examples.negatives, catalogue.docs
     texts = docs.take(own.values.numpy())
     ends = own.offsets.tolist()
-    found = check_negatives(
+    check = check_negatives(
         catalogue.queries.take(examples.query.numpy()),
         [[text] for text in docs.take(examples.doc.numpy())],
         [texts[start:end] for start, end in pairwise(ends)],
-        lambda pairs: cross(pairs, "the cross-encoder reads pairs"),
+        lambda pairs: cross(pairs, "scoring pairs by the cross-encoder"),
         margin,
         "relative",
     )
-    kept = torch.tensor([good for row in found.kept for good in row], dtype=torch.bool)
-    lengths = torch.tensor([sum(row) for row in found.kept])
-    return replace(examples, negatives=Ragged(own.values[kept], from_lengths(lengths))), found.dropped
+    kept = torch.tensor([good for row in check.kept for good in row], dtype=torch.bool)
+    lengths = torch.tensor([sum(row) for row in check.kept])
+    return replace(examples, negatives=Ragged(own.values[kept], from_lengths(lengths))), check.dropped

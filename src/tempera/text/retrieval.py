@@ -1,4 +1,4 @@
-"""The task of text retrieval: pairs of texts to train on, of which some queries are held out and asked."""
+"""The task of text retrieval: pairs of texts to train on, with some queries held out for evaluation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .training_pairs import TextData, TrainingPairs, sampler_of
 
 
 class TextTask:
-    """One run on texts: what it trains on, what judges it, and what is shown of it."""
+    """Hold the parts of one run on texts: training pairs, held-out queries, and what is shown of it."""
 
     def __init__(
         self, config: Config, texts: TextData, sampler: Sampler, tower: Tower, store: Path, anew: Path

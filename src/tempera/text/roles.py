@@ -37,7 +37,7 @@ TABLE = RoleTable(USUAL, ("query", "doc"), {"negatives": re.compile(r"(negative|
 
 @dataclass(frozen=True, kw_only=True)
 class Roles:
-    """The role of every column; one that is not given is found by its usual names, and a column without role is an error.
+    """Name the column of every role; a role without a name takes a usual one, and a column without role is an error.
 
     A document or negatives column holds a text or a list of texts (also of Tevatron's objects docid, title, text) in
     each row: every positive trains, as a pair of its own with all negatives of its row.
@@ -101,4 +101,4 @@ UNTRAINED = Roles(identical="keep")
 def refuse_roles(path: object, roles: Roles | None) -> None:
     """Refuse options that would not be read."""
     if roles is not None:
-        raise ConfigError(f"{path} is a BEIR folder, which says what is what: leave out the options data.ROLE")
+        raise ConfigError(f"{path} is a BEIR folder, whose columns are fixed: remove the options data.ROLE")

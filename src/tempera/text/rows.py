@@ -1,4 +1,4 @@
-"""From a block of a table to rows of one query, one document that answers it, and any number that do not.
+"""Pairs from a block of a table: rows of a query, a document that answers it, and any number of negatives.
 
 Letters in shapes: r rows of the block, k texts of one role in all of them.
 """
@@ -38,7 +38,7 @@ class RoleTexts:
         return RoleTexts(self.texts.filter(pa.array(keep)), self.rows[keep], self.ids[keep], self.content[keep], scores)
 
     def at(self, rows: Rows) -> Rows:
-        """Return where the first text of each of these rows stands."""
+        """Return the position of the first text of each of these rows."""
         return np.searchsorted(self.rows, rows)
 
 
@@ -70,7 +70,7 @@ class PairReader(BlockReader):
 
     def read(self) -> pa.Table:
         """Return the pairs that are kept, each row's one after the other."""
-        self.remedy = ": data.missing_text=drop leaves such rows out"
+        self.remedy = ": set data.missing_text=drop to leave such rows out"
         self.leave_out_below("score", self.roles.min_score)
         query = self.side("query", "query_id", self.roles.query_prompt)
         doc = self.side("doc", "doc_id", self.roles.doc_prompt, "positive_scores")
@@ -128,7 +128,7 @@ class PairReader(BlockReader):
         return RoleTexts(texts, rows, keys, content, numbers)
 
     def prompts(self, role: str, prompt: str, rows: Rows) -> pa.Array | None:
-        """Return what is put before each text, [k]; None for nothing."""
+        """Return the prompt of each text, [k]; None without prompts."""
         if role == "query" and "prompt" in self.columns:
             own = self.column("prompt")
             if not (is_text(own.type) or pa.types.is_null(own.type)):
@@ -178,7 +178,7 @@ class PairReader(BlockReader):
         if self.roles.identical == "keep":
             return np.ones(len(same), bool)
         if self.roles.identical == "refuse":
-            self.refuse("doc", same, "is its own query: take data.identical=drop, or keep", doc.rows)
+            self.refuse("doc", same, "is its own query: set data.identical=drop, or keep", doc.rows)
         self.count("queries that are their own document", same)
         return ~same
 
@@ -195,8 +195,7 @@ class PairReader(BlockReader):
             return items
         if items.scores is None or doc.scores is None:
             raise DataError(
-                f"{self.block.file}: data.negative_margin compares scores, and needs columns of positive_scores and "
-                "negative_scores"
+                f"{self.block.file}: data.negative_margin needs columns of positive_scores and negative_scores"
             )
         best = np.full(len(self.keep), np.inf)
         best[doc.rows] = -np.inf

@@ -33,7 +33,7 @@ _AHEAD = 64  # fresh rows that are looked at beyond those that are missing
 
 @dataclass(frozen=True)
 class NoDuplicates:
-    """Every row at most once an epoch, in batches of which no two rows share a query, a document or a negative.
+    """Draw every row at most once an epoch, in batches of which no two rows share a query, a document or a negative.
 
     Rows with a frequent text are spread evenly over the epoch; a row that shares a text with its batch waits for the next.
     Where an epoch's last batches cannot be filled so, they draw from all rows again, so that every epoch has equally many.
@@ -55,7 +55,7 @@ class NoDuplicates:
 
     @cached_property
     def codes(self) -> tuple[NDArray[np.int32], Rows]:
-        """Keys as small numbers, [k], and where each row's begin and end, [n + 1]."""
+        """Keys as small numbers, [k], and the offsets of the rows, [n + 1]."""
         codes = pa.array(self.keys.values.numpy()).dictionary_encode().indices  # by hashing: a third of sorting's time
         return codes.to_numpy(), self.keys.offsets.numpy()
 
@@ -73,7 +73,7 @@ class NoDuplicates:
 
     @cached_property
     def batches_per_epoch(self) -> int:
-        """Full batches in one pass over the data, as many as the most frequent texts leave room for.
+        """Number of full batches in one pass over the data; the most frequent texts limit it.
 
         With B batches, at most B rows of each text can be placed: the largest B with sum over texts min(count, B) >= B b.
         """
@@ -86,14 +86,14 @@ class NoDuplicates:
         return low
 
     def __call__(self, first: int, last: int) -> Iterator[Tensor]:
-        """Rows of the batches first, first + 1, ... last - 1 of the whole run, from the seed and the epoch alone."""
+        """Yield rows of the batches first, first + 1, ... last - 1 of the whole run, from the seed and the epoch alone."""
         for step in range(first, last):
             epoch, position = divmod(step, self.batches_per_epoch)
             yield torch.from_numpy(self.plan(epoch)[position])
 
     @cached_property
     def plan(self) -> Callable[[int], NDArray[np.int64]]:
-        """Rows of every batch of an epoch, [batches_per_epoch, batch_size]; the last one asked for is remembered."""
+        """Return rows of every batch of an epoch, [batches_per_epoch, batch_size]; the latest epoch is cached."""
         return lru_cache(maxsize=1)(self._plan)
 
     def _plan(self, epoch: int) -> NDArray[np.int64]:
@@ -108,12 +108,12 @@ class NoDuplicates:
             if failed == _PASSES:
                 raise ConfigError(
                     f"train.batch_size is {self.batch_size}, but too many of the {len(self.keys):,} rows share a text: "
-                    "give a smaller batch_size, or train.batch_sampler=shuffled, where a mask leaves out what is shared"
+                    "give a smaller batch_size, or train.batch_sampler=shuffled, which masks shared texts"
                 )
         return np.stack(batches)
 
     def fill(self, generator: np.random.Generator) -> Iterator[Rows]:
-        """Full batches from one pass over the rows."""
+        """Return full batches from one pass over the rows."""
         order, waiting = self.spread(generator), np.empty(0, np.int64)
         taken = np.full(int(self.codes[0].max()) + 1, -1, np.int64)
         first = np.empty(len(taken), np.int64)
@@ -140,7 +140,7 @@ class NoDuplicates:
             waiting, number = np.concatenate([*left, queue, rest]), number + 1
 
     def apart(self, rows: Rows, taken: Rows, first: Rows, number: int, room: int) -> NDArray[np.bool_]:
-        """The first `room` rows that share no key with batch `number`, nor with a row before them; they take theirs."""
+        """Return the first `room` rows that share no key with batch `number` or with each other, and record their keys."""
         codes, offsets = self.codes
         starts, lengths = offsets[rows], offsets[rows + 1] - offsets[rows]
         ends = lengths.cumsum()
@@ -153,7 +153,7 @@ class NoDuplicates:
         return free
 
     def spread(self, generator: np.random.Generator) -> Rows:
-        """All rows in random order, those with the same most frequent key at equal distances."""
+        """Return all rows in random order, those with the same most frequent key at equal distances."""
         key = self.crowd[0]
         shuffled = generator.permutation(len(key))
         group = shuffled[np.argsort(key[shuffled], kind="stable")]
@@ -165,7 +165,7 @@ class NoDuplicates:
 
 
 def keys_of(query_ids: Tensor, doc_ids: Tensor, negatives: Ragged | None = None, ids: Tensor | None = None) -> Ragged:
-    """The ids of every text of each row: its query, its document, its negatives.
+    """Return the ids of every text of each row: its query, its document, its negatives.
 
     >>> keys_of(torch.tensor([1, 2]), torch.tensor([3, 4]), Ragged.of([[0], []]), torch.tensor([9])).values.tolist()
     [1, 3, 9, 2, 4]
@@ -184,7 +184,7 @@ def keys_of(query_ids: Tensor, doc_ids: Tensor, negatives: Ragged | None = None,
 
 @dataclass(frozen=True)
 class Mixed:
-    """Rows of several sources by weight: each batch from all of them, or all of it from one.
+    """Draw rows of several sources by weight: each batch from all of them, or from one.
 
     A source's rows come in a fresh random order every time they have all come. Over a run each source has its share of the
     rows, or of the batches, to within one or two.
@@ -211,8 +211,8 @@ class Mixed:
         counts = np.bincount(self.source, minlength=len(self.weights or ()))
         if self.batches == "single" and counts[self.shares > 0].min() < self.batch_size:
             raise ConfigError(
-                f"train.batch_size is {self.batch_size} and a source has {counts[self.shares > 0].min()} pairs to train on, "
-                "which cannot fill a batch: give a smaller batch_size, or data.batches=mixed"
+                f"train.batch_size is {self.batch_size}, but a source has only {counts[self.shares > 0].min()} training pairs: "
+                "give a smaller batch_size, or data.batches=mixed"
             )
 
     @cached_property
@@ -221,7 +221,7 @@ class Mixed:
         counts = np.bincount(self.source, minlength=len(self.weights or ())).astype(float)
         shares = counts if self.weights is None else np.asarray(self.weights, float)
         if (counts[shares > 0] == 0).any():
-            raise ConfigError(f"source {int(((shares > 0) & (counts == 0)).argmax()) + 1} has no row left to train on")
+            raise ConfigError(f"source {int(((shares > 0) & (counts == 0)).argmax()) + 1} has no training rows")
         normalised: NDArray[np.float64] = shares / shares.sum()
         return normalised
 
@@ -232,16 +232,16 @@ class Mixed:
         return torch.from_numpy((self.shares / np.maximum(counts, 1))[self.source])
 
     def temperature(self, rows: Tensor) -> float | None:
-        """Return the temperature of a batch of these rows, which are all of one source; None is the objective's."""
+        """Return the temperature of a batch of these rows, all of one source; None means the temperature of the objective."""
         return None if self.temperatures is None else self.temperatures[int(self.source[int(rows[0])])]
 
     @property
     def batches_per_epoch(self) -> int:
-        """Batches with as many rows as the data has."""
+        """Number of batches that hold as many rows as the data."""
         return len(self.source) // self.batch_size
 
     def __call__(self, first: int, last: int) -> Iterator[Tensor]:
-        """Rows of the batches first, first + 1, ... last - 1 of the whole run, without drawing those before."""
+        """Yield rows of the batches first, first + 1, ... last - 1 of the whole run, without drawing earlier ones."""
         orders = [_Order(np.flatnonzero(self.source == s), (self.seed, s)) for s in range(len(self.shares))]
         before = np.zeros(len(self.shares), np.int64)
         for start in range(0, first, _STEPS):
@@ -253,7 +253,7 @@ class Mixed:
             yield torch.from_numpy(np.random.default_rng((self.seed, step, 1)).permutation(np.concatenate(rows)))
 
     def counts(self, first: int, last: int) -> NDArray[np.int64]:
-        """Rows of each source in the batches first ... last - 1: systematic sampling, [last - first, s]."""
+        """Return the number of rows of each source in the batches first ... last - 1: systematic sampling, [last - first, s]."""
         whole, unit = (1, self.batch_size) if self.batches == "single" else (self.batch_size, 1)
         shift = (np.arange(first, last) * _GOLDEN + np.random.default_rng(self.seed).random()) % 1
         ends = np.concatenate([[0.0], self.shares.cumsum()[:-1], [1.0]]) * whole
@@ -269,7 +269,7 @@ class _Order:
         self.shuffled = lru_cache(maxsize=2)(self._shuffled)
 
     def take(self, start: int, count: int) -> Rows:
-        """`count` rows of the sequence from `start` on."""
+        """Return `count` rows of the sequence from `start` on."""
         parts = []
         while count:
             turn, at = divmod(start, len(self.rows))

@@ -29,7 +29,7 @@ __all__ = ["DOC_NAMES", "QUERY_NAMES", "BeirFolder", "Given", "PairsFile", "read
 
 @dataclass(frozen=True)
 class PairsFile(Roles):
-    """Rows of a query and documents that answer it, with or without negatives, from a file or a folder of files.
+    """Read rows of a query and documents that answer it, with or without negatives, from a file or a folder of files.
 
     Args:
         path: a .parquet, .jsonl, .jsonl.gz, .json, .csv or .csv.gz file, or a folder of them.
@@ -42,7 +42,7 @@ class PairsFile(Roles):
     test: str | None = None
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
-        """All pairs; evaluation may ask every one of them."""
+        """Return all pairs; evaluation may use every one of them."""
         parts = {}
         for part, path, place in named_parts(self, self.path, folder):
             alone = replace(self, path=path, validation=None, test=None)
@@ -52,7 +52,7 @@ class PairsFile(Roles):
 
 @dataclass(frozen=True)
 class Given(Roles):
-    """Rows of an object that was handed over in Python: `tempera.train(data=...)`.
+    """Read rows of a Python object: `tempera.train(data=...)`.
 
     A datasets.Dataset, a pandas or polars frame, a pyarrow table: whatever has `__arrow_c_stream__`. Roles are as in files.
 
@@ -63,16 +63,16 @@ class Given(Roles):
 
     @classmethod
     def of(cls, data: Any, **roles: Any) -> Source:
-        """A source that reads an object, with options of `Roles`."""
+        """Return a source that reads an object, with options of `Roles`."""
         return cls(**roles).hand(data)
 
     def hand(self, data: Any) -> Source:
-        """The same options for an object; for None they stay without one."""
+        """Return a source with these options for an object; without one for None."""
         return self if data is None else _Handed(self, data)
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
-        """Refuse: there is no object."""
-        raise DataError("data.source: given reads an object of Python: hand it over, tempera.train(data=...)")
+        """Raise ConfigError: there is no object."""
+        raise DataError("data.source: given needs a Python object: pass it as tempera.train(data=...)")
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class _Handed:
 
 @dataclass(frozen=True)
 class BeirFolder:
-    """Queries with every document that is relevant to them, from a BEIR folder.
+    """Read queries with every document that is relevant to them, from a BEIR folder.
 
     Args:
         path: the folder of corpus.jsonl, queries.jsonl and qrels/, each plain or with .gz.
@@ -102,7 +102,7 @@ class BeirFolder:
     test: str | None = None
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
-        """A pair for every judgement above 0; documents without one are left out of training, and counted."""
+        """Return a pair for every judgement above 0; documents without one are left out of training, and counted."""
         parts, answers = {}, np.empty(0, np.int64)
         for part, split, place in named_parts(self, self.split, folder):
             beir = read_beir(self.path, split)
@@ -150,14 +150,14 @@ def _pairs(
     if not len(pairs):
         where = roles.path if isinstance(roles, PairsFile) else "data"
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
-        raise DataError(f"{where}: no row is left: {reasons}")
+        raise DataError(f"{where}: no rows are left: {reasons}")
     dropped.update(pairs.dropped)
     dropped.update(_hidden_texts(pairs, so_far.columns))
     return _asked(replace(pairs, dropped=dict(dropped), source=replace(roles, **TABLE.options(so_far.columns))))
 
 
 def _hidden_texts(pairs: Pairs, columns: Columns) -> dict[str, int]:
-    """Count the texts whose id another text had before: of each id, only the first text is read."""
+    """Count the texts whose id an earlier text has; only the first text of an id is read."""
     counts: dict[str, int] = {}
     for role, of_role in (("query", "query_id"), ("doc", "doc_id")):
         if of_role in columns:

@@ -1,4 +1,4 @@
-"""Pairs divided by query: those to train on, those to choose by, and those to report on."""
+"""A split of pairs by query into training, validation and test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Split:
-    """Rows to train on, and the held-out rows that evaluation asks and ranks.
+    """Hold rows to train on, and the held-out rows for evaluation.
 
     No query is in two parts. No row of `train` has a document of a held-out row, unless `shared_documents` is keep.
     Validation and test may share documents: neither is trained on, and both are answered from one corpus.
@@ -62,7 +62,7 @@ class Split:
         if self.chooses or not few:
             return [first]
         least = f"at least {LEAST_TO_CHOOSE}"
-        return [first, f"{few} validation queries are too few to choose by ({least}): defaults stand"]
+        return [first, f"{few} validation queries are too few to choose by ({least}): defaults are kept"]
 
 
 def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation) -> Split:
@@ -127,22 +127,22 @@ def _draw(query_ids: Ids, candidates: _Mask, part: NDArray[np.uint8], options: E
 def _asked(query_ids: Ids, candidates: _Mask, part: NDArray[np.uint8], code: int, queries: Ids) -> _Mask:
     """Return which rows are pairs of a part's queries, [n]: the part's own if a source has named some."""
     source = code if (part == code).any() else TRAIN
-    asked: _Mask = candidates & (part == source) & np.isin(query_ids, queries)
-    return asked
+    rows: _Mask = candidates & (part == source) & np.isin(query_ids, queries)
+    return rows
 
 
 def _refuse_empty(split: Split, queries: int) -> None:
     """Raise DataError with the cause if a split has no rows for training or for test."""
     if not len(split.test):
         raise DataError(
-            f"{len(split.pairs):,} pairs hold {queries:,} distinct queries that may be asked, too few to hold out one for the "
+            f"{len(split.pairs):,} pairs hold {queries:,} distinct queries for evaluation, too few to hold out one for the "
             "test: give more data"
         )
     if not len(split.train):
         documents = len(np.unique(split.pairs.ids("doc")))
         lost = ", ".join(f"{count:,} are {reason}" for reason, count in split.dropped.items())
         raise DataError(
-            f"no pair is left to train on: of {len(split.pairs):,} pairs with {queries:,} distinct queries and {documents:,} "
+            f"no pairs are left to train on: of {len(split.pairs):,} pairs with {queries:,} distinct queries and {documents:,} "
             f"distinct documents, {split.held_out} are held out{f', and {lost}' if lost else ''}: give more data, hold out "
             "fewer queries (evaluation.queries, evaluation.validation), or set evaluation.shared_documents=keep"
         )

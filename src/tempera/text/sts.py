@@ -1,4 +1,4 @@
-"""Semantic textual similarity: do cosines rise with the grades that people gave?"""
+"""Semantic textual similarity: correlation of cosines with the grades that people gave."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ METRICS = ("spearman", "pearson")
 
 
 def ranks(values: Floats) -> Floats:
-    """Ranks from 1, equal values sharing the mean of theirs, [n].
+    """Return ranks from 1, equal values sharing the mean of theirs, [n].
 
     >>> ranks(np.array([0.5, 0.1, 0.5])).tolist()
     [2.5, 1.0, 2.5]
@@ -26,14 +26,14 @@ def ranks(values: Floats) -> Floats:
 
 
 def pearson(a: Floats, b: Floats) -> float:
-    """Pearson's correlation; 0 where one side does not vary."""
+    """Return Pearson's correlation; 0 where one side does not vary."""
     x, y = a - a.mean(), b - b.mean()
     size = float(np.sqrt((x * x).sum() * (y * y).sum()))
     return float((x * y).sum()) / size if size > 0 else 0.0
 
 
 def spearman(a: Floats, b: Floats) -> float:
-    """Spearman's correlation: Pearson's of the ranks.
+    """Return Spearman's correlation, which is Pearson's of the ranks.
 
     >>> spearman(np.array([1.0, 2.0, 9.0]), np.array([0.1, 0.2, 0.3]))
     1.0
@@ -62,7 +62,7 @@ class Agreement:
         return {name: measure(self.cosines, self.grades) for name, measure in _MEASURES.items()}
 
     def intervals(self, confidence: float = 0.95, draws: int = 1000, seed: int = 0) -> dict[str, Difference]:
-        """Percentile bootstrap over pairs."""
+        """Return intervals by percentile bootstrap over pairs."""
         return {
             name: interval(measure(self.cosines, self.grades), self._draws(measure, draws, seed), confidence)
             for name, measure in _MEASURES.items()
@@ -71,14 +71,14 @@ class Agreement:
     def against(
         self, other: Agreement, confidence: float = 0.95, draws: int = 1000, seed: int = 0
     ) -> dict[str, Comparison]:
-        """The correlations less those of another system on the same pairs."""
-        found = {}
+        """Return the correlations less those of another system on the same pairs."""
+        comparisons = {}
         for name, measure in _MEASURES.items():
             mean = measure(self.cosines, self.grades) - measure(other.cosines, other.grades)
             deltas = self._draws(measure, draws, seed) - other._draws(measure, draws, seed)  # of the same resamples
             p = _swapped(*self._scaled(name), other._scaled(name)[0], draws, seed)
-            found[name] = Comparison(interval(mean, deltas, confidence), p, len(self.grades))
-        return found
+            comparisons[name] = Comparison(interval(mean, deltas, confidence), p, len(self.grades))
+        return comparisons
 
     def _draws(self, measure: Callable[[Floats, Floats], float], draws: int, seed: int) -> Floats:
         generator, n = np.random.default_rng(seed), len(self.grades)
@@ -86,14 +86,14 @@ class Agreement:
         return np.array([measure(self.cosines[row], self.grades[row]) for row in rows])
 
     def _scaled(self, name: str) -> tuple[Floats, Floats]:
-        """Cosines and grades, or their ranks, with mean 0 and deviation 1: what two systems may exchange."""
+        """Return cosines and grades, or their ranks, with mean 0 and deviation 1, so that two systems may exchange them."""
         sides = (ranks(side) if name == "spearman" else side for side in (self.cosines, self.grades))
         cosines, grades = ((side - side.mean()) / (side.std() or 1.0) for side in sides)
         return cosines, grades
 
 
 def _swapped(a: Floats, grades: Floats, b: Floats, draws: int, seed: int) -> float:
-    """Two-sided p-value of the difference in correlation when the systems change places, pair by pair, at random."""
+    """Return the two-sided p-value of the difference in correlation when the systems change places, pair by pair, at random."""
     generator = np.random.default_rng(seed)
     least = abs(pearson(a, grades) - pearson(b, grades)) * (1 - 1e-9)
     extreme = 0

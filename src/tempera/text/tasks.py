@@ -1,4 +1,4 @@
-"""Tasks that a model is judged on: a retrieval set, a table of pairs, or pairs that people graded.
+"""Tasks for evaluating a model: a retrieval set, a table of pairs, or pairs that people graded.
 
 Letters in shapes: q queries, c documents, r judgements, n graded pairs, D width.
 """
@@ -41,10 +41,10 @@ class TaskScores(Protocol):
 
     @property
     def per_query(self) -> dict[str, NDArray[np.float64]]:
-        """Scores of every query or pair, by what they are."""
+        """Scores of every query or pair, by metric."""
 
     def intervals(self) -> dict[str, Difference]:
-        """Each metric with its interval."""
+        """Return each metric with its interval."""
 
     def against(self, other: Any) -> dict[str, Comparison]:
         """Compare with another system on the same task."""
@@ -52,7 +52,7 @@ class TaskScores(Protocol):
 
 @dataclass(frozen=True)
 class RetrievalTask:
-    """Queries, a corpus, and which documents answer which query.
+    """Hold queries, a corpus, and the documents that answer each query.
 
     Documents stand in falling order of their ids, so that equal scores are ranked as trec_eval ranks them.
     """
@@ -78,7 +78,7 @@ class RetrievalTask:
 
     @classmethod
     def beir(cls, folder: str | Path, split: str = "test") -> RetrievalTask:
-        """A BEIR folder; grades of 0 are not relevant."""
+        """Read a BEIR folder; grades of 0 are not relevant."""
         folder_rows = read_beir(folder, split)
         right = folder_rows.grade > 0
         relevant = Relevant(
@@ -90,7 +90,7 @@ class RetrievalTask:
 
     @classmethod
     def pairs(cls, path: str | Path, roles: Roles = UNTRAINED) -> RetrievalTask:
-        """A table of pairs: each distinct query is asked once, of every distinct document; ids are rows, from 1."""
+        """Read a table of pairs: each distinct query ranks every distinct document; ids are row numbers from 1."""
         pairs, _ = PairsFile(**{**vars(roles), "path": str(path)}).read()
         sides, at = {}, {}
         for role in ("query", "doc"):
@@ -107,7 +107,7 @@ class RetrievalTask:
 
     @cached_property
     def own(self) -> Ints:
-        """The document with each query's own text, [q]; -1 where there is none or it is judged relevant."""
+        """Position of the document with each query's own text, [q]; -1 without one or if it is relevant."""
         row = {content_id(text): i for i, text in enumerate(self.corpus["text"].to_pylist())}
         own = np.array([row.get(content_id(text), -1) for text in self.queries["text"].to_pylist()], np.int64)
         own[self.relevant.gains(own[:, None])[:, 0] > 0] = -1
@@ -120,7 +120,7 @@ class RetrievalTask:
         return self._judged(top(queries, encode_all(model.doc, self.corpus["text"], "documents"), depth)[1], metrics)
 
     def bm25(self, metrics: tuple[str, ...]) -> Ranking:
-        """Rank by BM25 with the usual settings: there is nothing apart from the judged queries to tune them on."""
+        """Rank by BM25 with the usual settings, because there are no other queries to tune them on."""
         lexical = Lexical(self.corpus["text"].to_pylist())
         return self._judged(lexical.rank(self.queries["text"].to_pylist(), depth_of(metrics) + 1), metrics)
 
@@ -143,10 +143,10 @@ class Graded:
 
     @classmethod
     def table(cls, path: str | Path) -> Graded:
-        """A table with the columns sentence1, sentence2 and score."""
+        """Read a table with the columns sentence1, sentence2 and score."""
         table = read_table(Path(path))
         if len(table) < 2:
-            raise DataError(f"{path} holds {len(table)} graded pairs, and a correlation needs at least 2")
+            raise DataError(f"{path} holds {len(table)} graded pairs; a correlation needs at least 2")
         reader = PairReader(TableBlock(table, str(path)), UNTRAINED, {name: (name,) for name in _GRADED}, Counter())
         first, second = (pa.chunked_array([reader.texts(name, name)[0]]) for name in _GRADED[:2])
         return cls(Path(path).name, first, second, reader.numbers("score"))
@@ -162,13 +162,13 @@ class Graded:
         return {"pairs": len(self.grades)}
 
     def judge(self, model: Model, metrics: tuple[str, ...] = METRICS) -> Agreement:
-        """Cosines of both sentences, read as documents, against the grades."""
+        """Compare cosines of both sentences, embedded as documents, with the grades."""
         first, second = (encode_all(model.doc, column, "sentences") for column in (self.first, self.second))
         return Agreement(np.einsum("nd,nd->n", first, second, dtype=np.float64), self.grades)
 
 
 def read_task(path: str | Path, split: str = "test", roles: Roles | None = None) -> RetrievalTask | Graded:
-    """A BEIR folder; a table with sentence1, sentence2 and score; or a table of pairs, which it is with roles.
+    """Read a BEIR folder, a table with sentence1, sentence2 and score, or a table of pairs (always so with roles).
 
     Raises:
         DataError: none of these, or a fault in it, by row.
@@ -176,7 +176,7 @@ def read_task(path: str | Path, split: str = "test", roles: Roles | None = None)
     """
     if Path(path).is_dir():
         if not is_beir(path):
-            raise DataError(f"{path} is no BEIR folder: corpus.jsonl is missing")
+            raise DataError(f"{path} is not a BEIR folder: corpus.jsonl is missing")
         refuse_roles(path, roles)
         return RetrievalTask.beir(path, split)
     if roles is None and set(_GRADED) <= set(read_table(Path(path)).column_names):

@@ -1,4 +1,4 @@
-"""A run on texts as readers and searchers see it: facts of its data, what it searches, queries with their answers."""
+"""Data facts, searchable documents and example queries of a run on texts."""
 
 from __future__ import annotations
 
@@ -93,22 +93,22 @@ class TextShowcase:
 
     def examples(self, systems: Mapping[str, SystemScores], count: int = 10, shown: int = 5) -> list[Example]:
         """Return held-out queries at random, with the documents that the trained model returns."""
-        asked, pairs, corpus = self.held_out.questions["test"], self.texts.split.pairs, self.texts.split.corpus
+        questions, pairs, corpus = self.held_out.questions["test"], self.texts.split.pairs, self.texts.split.corpus
         trained, bm25 = systems["trained"], systems.get("bm25")
         assert isinstance(trained, Ranking) and isinstance(bm25, Ranking | None)
-        rank = trained.first_right(asked.relevant)
-        other = bm25.first_right(asked.relevant) if bm25 is not None else np.zeros_like(rank)
-        right = asked.relevant.gains(trained.ranked) > 0
-        queries = np.random.default_rng(self.held_out.seed).permutation(len(asked.rows))[:count]
+        rank = trained.first_right(questions.relevant)
+        other = bm25.first_right(questions.relevant) if bm25 is not None else np.zeros_like(rank)
+        right = questions.relevant.gains(trained.ranked) > 0
+        queries = np.random.default_rng(self.held_out.seed).permutation(len(questions.rows))[:count]
         scores = self._scores(queries, trained.ranked[queries, :shown])
         examples = []
         for i, query in enumerate(queries):
             top = corpus[trained.ranked[query, :shown]]
             labels, places = pairs.labels(top), pairs.texts("place", top)
-            answers = corpus[asked.relevant.doc[asked.relevant.query == query]]
+            answers = corpus[questions.relevant.doc[questions.relevant.query == query]]
             examples.append(
                 Example(
-                    query=asked.queries[query],
+                    query=questions.queries[query],
                     answers=tuple(pairs.labels(answers)),
                     hits=tuple(
                         Hit(label, place, float(score), bool(good))
@@ -121,9 +121,9 @@ class TextShowcase:
         return examples
 
     def _scores(self, queries: Rows, ranked: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return cosines of queries and what was ranked for them, [q, k]."""
-        asked = self.held_out.questions["test"]
-        a = self.data.vectors(asked.query_of[asked.rows[queries]], "query")
+        """Return cosines of queries and their ranked documents, [q, k]."""
+        questions = self.held_out.questions["test"]
+        a = self.data.vectors(questions.query_of[questions.rows[queries]], "query")
         b = self.data.vectors(self.texts.ranked[ranked.ravel()]).reshape(*ranked.shape, -1)
         cosines: NDArray[np.float32] = np.einsum("qd,qkd->qk", a, b)
         return cosines

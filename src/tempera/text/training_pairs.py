@@ -1,4 +1,4 @@
-"""Pairs of texts as the batches of one run, and what in them follows the model: mined negatives, and a guide that it is itself."""
+"""Batches of one run on texts, with negatives mined by the model in training and the model as its own guide."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class TextData:
 
     @property
     def ranked(self) -> Rows:
-        """The distinct documents that evaluation ranks."""
+        """Positions of the distinct documents that evaluation ranks."""
         return self.catalogue.doc_of[self.split.corpus]
 
 
 class TrainingPairs:
-    """Give a run its batches.
+    """Make the batches of one run.
 
     Args:
         store: folder for the vectors of a guide, which all runs beside this one share.
@@ -92,14 +92,14 @@ class TrainingPairs:
 
     @property
     def corpus(self) -> NDArray[np.float32]:
-        """Unit vectors of the documents that evaluation ranks, embedded again only if weights have been written since."""
+        """Return unit vectors of the documents that evaluation ranks, computed again only if the weights have changed."""
         written = [tensor._version for tensor in (*self.tower.parameters(), *self.tower.buffers())]
         if self.latest is None or self.latest[0] != written:
             self.latest = written, self.vectors(self.texts.ranked)
         return self.latest[1]
 
     def refresh(self, step: int, group: Group = ALONE) -> dict[str, Any]:
-        """Mine again, and let the guide read the texts again, if it is their turn."""
+        """Mine negatives and compute the guide again, if either is due before the step."""
         if self.renewal is None:
             return {}
         self.rows, report = self.renewal(step, self.rows, partial(self._read, group))
@@ -122,7 +122,7 @@ class TrainingPairs:
         yield torch.from_numpy(self.texts.split.train)
 
     def called(self, rows: Tensor) -> list[str]:
-        """Return the places of pairs; the number of one that has no place, and the beginning of its query."""
+        """Return the place, or else the number, of each pair, with the beginning of its query."""
         at, pairs = self.texts.split.train[rows.numpy()], self.texts.split.pairs
         names = zip(at, pairs.texts("place", at), pairs.texts("query", at), strict=True)
         return [f"{place or f'pair {row}'} ({' '.join(query.split())[:40]!r})" for row, place, query in names]
@@ -140,17 +140,17 @@ def _rows(options: Training, texts: TextData, sampler: Sampler, store: Path) -> 
 
 
 def _renewal(config: Config, texts: TextData, rows: Examples, anew: Path, cross: CrossEncoder | None) -> Renewal | None:
-    """Return what follows the model; None if nothing does.
+    """Return the renewal of guide and negatives; None if neither depends on the model.
 
     Raises:
         ConfigError: options of mining that have nothing to act on.
     """
     options, mining = config.train, config.mining
     if cross is not None and rows.negatives is None and mining.every is None:
-        raise ConfigError("mining.cross_encoder judges negatives, and the data has none: set mining.every, or drop it")
+        raise ConfigError("mining.cross_encoder needs negatives, but the data has none: set mining.every")
     pools = config.base.pools
     if mining.every is not None and not any(role == "negatives" for pool in pools for _, role in pool.blocks):
-        raise ConfigError("mining.every finds negatives, and no pool of the objective takes them: add negatives")
+        raise ConfigError("mining.every mines negatives, but no pool of the objective uses them: add negatives")
     every = options.guide_period
     if every is None and mining.every is None:
         return None
@@ -160,7 +160,7 @@ def _renewal(config: Config, texts: TextData, rows: Examples, anew: Path, cross:
 def sampler_of(
     source: Source, catalogue: Catalogue, split: Split, options: Training
 ) -> Shuffled | NoDuplicates | Mixed:
-    """Choose which of the training rows stand in which batch.
+    """Return the sampler that puts training rows into batches.
 
     Raises:
         ConfigError: a batch of more rows than there are to train on.
@@ -174,7 +174,7 @@ def sampler_of(
         )
     if isinstance(source, Mixture):
         if options.batch_sampler != "shuffled":
-            raise ConfigError("train.batch_sampler: no_duplicates is for one source, and data is a mixture; drop it")
+            raise ConfigError("train.batch_sampler: no_duplicates is for one source, but data is a mixture; remove it")
         origin = catalogue.pairs.table["source"].to_numpy()[rows]
         return source.sampler(origin, options.batch_size, options.seed)
     if options.batch_sampler == "no_duplicates":
