@@ -113,7 +113,7 @@ class TrainingPairs:
         if len(rows) < group.size:
             return self.vectors(rows, role)
         mine = np.array_split(rows, group.size)[group.rank]
-        return group.all_rows(torch.from_numpy(self.vectors(mine, role))).numpy()
+        return group.all_gather(torch.from_numpy(self.vectors(mine, role))).numpy()
 
     def content(self) -> Iterable[Tensor]:
         """Yield the tokens of all texts, and which rows are trained on."""
