@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -9,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,11 +72,11 @@ def small_options(pairs: Path) -> dict[str, Any]:
     }
 
 
-Pictures = Callable[[bool], AbstractContextManager[None]]
+Drawing = Callable[[bool], AbstractContextManager[None]]
 
 
 @pytest.fixture(scope="session")
-def pictures() -> Pictures:
+def drawing() -> Drawing:
     """A block in which reports hold pictures, or an empty element in place of each."""
     from tempera.artifacts import pictures
 
@@ -91,16 +92,16 @@ def pictures() -> Pictures:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def without_pictures(pictures: Pictures) -> Iterator[None]:
+def without_pictures(drawing: Drawing) -> Iterator[None]:
     """Drawing takes longer than a tiny run, so reports hold no pictures but in files of tests that use `with_pictures`."""
-    with pictures(False):
+    with drawing(False):
         yield
 
 
 @pytest.fixture(scope="module")
-def with_pictures(pictures: Pictures) -> Iterator[None]:
+def with_pictures(drawing: Drawing) -> Iterator[None]:
     """Reports that are written in this file hold their pictures."""
-    with pictures(True):
+    with drawing(True):
         yield
 
 
@@ -130,13 +131,13 @@ def tiny_run_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def tiny_run(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory, pictures: Pictures) -> Path:
+def tiny_run(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory, drawing: Drawing) -> Path:
     """The folder of a finished run with BM25 and pictures; look, do not touch."""
     from tempera.run.train import train
 
     options = small_options(pairs_file)
     options["evaluation"]["bm25"] = True
-    with pictures(True):
+    with drawing(True):
         return train(options, tmp_path_factory.mktemp("runs") / "tiny").folder
 
 
@@ -185,6 +186,28 @@ def tempera(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
         stdin.close()
         process.wait(timeout=30)
     assert (folder / "stderr").read_text() == ""  # nothing went past sys.stderr
+
+
+@pytest.fixture
+def inside(monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+    """The command line in the process of the test, where what is patched stays patched."""
+    from tempera.cli import main
+    from tempera.io.console import logger
+
+    def command(*arguments: object) -> Answer:
+        out, err = io.StringIO(), io.StringIO()
+        monkeypatch.setattr(sys, "argv", ["tempera", *map(str, arguments)])
+        with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as end:
+            main()
+        return Answer(int(end.value.code or 0), out.getvalue(), err.getvalue())
+
+    heard = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    monkeypatch.setattr(logger, "handlers", list(logger.handlers))
+    level = logger.level
+    yield command
+    logger.setLevel(level)
+    for number, handler in heard.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

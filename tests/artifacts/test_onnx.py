@@ -54,7 +54,7 @@ def transformer(folder: Path) -> Path:
     return folder / "model"
 
 
-@pytest.mark.parametrize("make", [static, transformer])
+@pytest.mark.parametrize("make", [static, pytest.param(transformer, marks=pytest.mark.long)])
 def test_vectors_are_those_of_the_saved_model(make: Any, tmp_path: Path) -> None:
     model = make(tmp_path / "saved")
     facts = export(model, "onnx", tmp_path / "out")

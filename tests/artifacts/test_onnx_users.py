@@ -115,7 +115,7 @@ def test_a_network_that_differs_is_not_kept(run: Run, tmp_path: Path, monkeypatc
         return mean(self, history, user) + 0.01
 
     monkeypatch.setattr(onnx_users.UserModule, "forward", altered)
-    with pytest.raises(OutputError, match=r"differs from the tower by 0\.01 in a coordinate and is not kept"):
+    with pytest.raises(OutputError, match=r"differs from the tower by 0\.01 in a coordinate, so it is not kept"):
         run.export("onnx", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -51,8 +51,11 @@ def weights(state: State) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in state.modules.state_dict().items()}
 
 
-@pytest.mark.parametrize("stop", [1, 3, 5])
-@pytest.mark.parametrize("dial", [None, Temperature(0.3, final=0.1)], ids=["learned", "scheduled"])
+@pytest.mark.parametrize(
+    ("dial", "stop"),
+    [(None, 1), (None, 5), (Temperature(0.3, final=0.1), 3)],
+    ids=["learned-1", "learned-5", "scheduled-3"],
+)
 def test_resumed_is_uninterrupted(tmp_path: Path, stop: int, dial: Temperature | None) -> None:
     through = begun(temperature=dial)
     losses = taken(through, STEPS)

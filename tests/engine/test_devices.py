@@ -13,7 +13,7 @@ from worlds import LAYOUTS, found
 
 from tempera.engine.distributed import Group
 
-SIZES = sorted(LAYOUTS)
+SIZES = [2, pytest.param(4, marks=pytest.mark.long)]
 
 
 @cache
@@ -105,6 +105,7 @@ def test_processes_agree(size: int) -> None:
         assert process["agreed"] == [True, False, size * size / 2, 10 * (size - 1), rank == 0, True, False, rows]
 
 
+@pytest.mark.long
 def test_what_processes_do_not_know_alike_is_the_same_error_on_all() -> None:
     processes = [process["refusals"] for process in found(4)]
     assert len(processes[0]) == 6 and all(process == processes[0] for process in processes)

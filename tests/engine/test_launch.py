@@ -190,7 +190,7 @@ def test_processes_of_mpi_train_as_one(alone: Launched, tiny: list[str], tmp_pat
 @pytest.mark.parametrize(
     ("happens", "code", "line"),
     [
-        pytest.param(KILLED, -signal.SIGKILL, "", id="killed"),
+        pytest.param(KILLED, -signal.SIGKILL, "", id="killed", marks=pytest.mark.long),
         pytest.param(REFUSING, 2, "tempera: the disk is full", id="refusing", marks=pytest.mark.slow),
         pytest.param(HANGING, 128 + signal.SIGTERM, "", id="hanging", marks=pytest.mark.slow),
     ],

@@ -114,7 +114,7 @@ def test_evaluations_are_reported_and_answered(worker: Worker, tmp_path: Path) -
     assert ran(worker, tmp_path / "next").done
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_nothing_outlives_the_program(number: int, script: Path, tmp_path: Path) -> None:
     program = f"""
         from tempera.experiments.runner import Runner, Worker

@@ -251,6 +251,7 @@ def test_a_failed_point_is_told_and_tried_again(
     assert len(read_records(tmp_path / "out" / "points.jsonl")) == 4
 
 
+@pytest.mark.long
 def test_runs_side_by_side_are_the_runs_one_by_one_and_a_killed_one_has_failed(
     finished: Sweep, small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,11 +383,12 @@ def test_an_output_of_something_else_is_left_alone(small: dict[str, Any], tmp_pa
         sweep(small, *quick, out, ["train.max_steps=2"])
 
 
-def test_the_command_answers(tempera: Any, small: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.usefixtures("undrawn")
+def test_the_command_answers(inside: Any, small: dict[str, Any], tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(configuration.dump(small))
     same = ("sweep", config, "train.max_steps=1", "--seeds", 1, "--output", tmp_path / "out")
-    shown = tempera(*same, "--over", "objective.temperature=0.1:0.4:log:2")
+    shown = inside(*same, "--over", "objective.temperature=0.1:0.4:log:2")
     assert (
         shown.code == 0
         and "best objective.temperature: " in shown.out
@@ -399,5 +401,5 @@ def test_the_command_answers(tempera: Any, small: dict[str, Any], tmp_path: Path
         ((*same, "--over", "objective.temperature=1,2", "--learned", "a"), "--learned is 'a'"),
         ((*same, "--over", "objective.temperature=1,2", "--scheduled", "0.2"), "--scheduled has '0.2'"),
     ):
-        answer = tempera(*wrong)
+        answer = inside(*wrong)
         assert answer.code == 2 and says in answer.err and "Traceback" not in answer.err

@@ -320,17 +320,18 @@ def test_an_output_of_something_else_is_left_alone(
     assert len(tune(small, SPACE, 2, out, ["train.max_steps=2"], overwrite=True).trials) == 2
 
 
-def test_the_command_answers(tempera: Any, small: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.usefixtures("undrawn")
+def test_the_command_answers(inside: Any, small: dict[str, Any], tmp_path: Path) -> None:
     config, space = tmp_path / "config.yaml", tmp_path / "space.yaml"
     config.write_text(configuration.dump(small))
     space.write_text("objective.temperature: 0.1:0.4:log\n")
     same = ("tune", config, "train.max_steps=1", "--trials", 2, "--output", tmp_path / "out")
-    shown = tempera(*same, "--space", space, "--json")
+    shown = inside(*same, "--space", space, "--json")
     assert shown.code == 0 and len(shown.document["trials"]) == 2
-    again = tempera(*same, "--space", space)
+    again = inside(*same, "--space", space)
     assert again.code == 0 and f"train with the best options: tempera train {tmp_path}/out/best.yaml" in again.out
     for wrong, says in ((same, "--space is required"), ((*same, "--space", "no.yaml"), "no such configuration file")):
-        answer = tempera(*wrong)
+        answer = inside(*wrong)
         assert answer.code == 2 and says in answer.err and "Traceback" not in answer.err
 
 

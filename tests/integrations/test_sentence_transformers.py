@@ -321,7 +321,14 @@ def test_gradients_are_scaled_before_they_are_rounded_to_half_precision(monkeypa
 # In the trainer --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 3}, {"bf16": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, marks=pytest.mark.long),
+        {"gradient_accumulation_steps": 3},
+        pytest.param({"bf16": True}, marks=pytest.mark.long),
+    ],
+)
 def test_the_trainer_reaches_what_it_reaches_with_the_peers_loss(tmp_path: Path, options: dict[str, Any]) -> None:
     data, found = texts(24, 3), []
     held_out = Dataset.from_dict(texts(8, 3, seed=1))

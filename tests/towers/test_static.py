@@ -97,6 +97,7 @@ def test_a_forward_pass_is_the_mean_and_teaches_the_tokens_that_were_read(tower:
     np.testing.assert_allclose(gradient.numpy(), np.repeat(counts[:, None], 6, 1), atol=1e-6)
 
 
+@pytest.mark.long
 def test_sentence_transformers_opens_it_without_tempera(folder: Path, by_hand: np.ndarray, tmp_path: Path) -> None:
     code = """
 import json, sys
