@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -51,6 +52,15 @@ def alternate(variants: Mapping[str, Callable[[], Any]], rounds: int, limit: flo
             run()
             seconds[name].append(time.process_time() - start)
     return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def arguments(doc: str, **defaults: float) -> argparse.Namespace:
+    """Return the numbers of the command line, by position and with defaults; `one` is for `by_line`."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    for name, default in defaults.items():
+        parser.add_argument(name, nargs="?", type=type(default), default=default, help=f"default: {default:,}")
+    return parser.parse_args()
 
 
 def peak_bytes(script: str, *arguments: str) -> int:

@@ -9,7 +9,6 @@ The model, its optimiser and the embeddings of a batch are not included.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import torch
 
-from _harness import Aim, Meter, by_line, finish, own_bytes
+from _harness import Aim, Meter, arguments, by_line, finish, own_bytes
 from tempera.engine.batches import Draws, Shuffled
 from tempera.ranking.ranking import Evaluation
 from tempera.text.catalogue import Catalogue, stored
@@ -73,11 +72,11 @@ def measure(pairs: int) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--one"]:
-        print(json.dumps(measure(int(sys.argv[2]))))
+    chosen = arguments(__doc__, pairs=1_000_000)
+    if chosen.one:
+        print(json.dumps(measure(chosen.pairs)))
         return
-    pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
-    found, _, most = by_line(__file__, pairs, GOAL, "pair")
+    found, _, most = by_line(__file__, chosen.pairs, GOAL, "pair")
     aims = [Aim(f"GiB at {GOAL:,} pairs, by proportion", most, 2.0)]
     finish("data", found, aims, ["pyarrow", "numpy", "torch"])
 

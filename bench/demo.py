@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from _harness import Aim, finish, table
+from _harness import Aim, arguments, finish, table
 
 TEMPERA = [sys.executable, "-m", "tempera"]
 
@@ -30,6 +30,7 @@ def seconds(command: list[str], times: int = 5) -> float:
 
 def main() -> None:
     """Measure one run, five searches and five helps."""
+    arguments(__doc__)
     with tempfile.TemporaryDirectory() as folder:
         run = str(Path(folder) / "run")
         start = time.perf_counter()

@@ -9,7 +9,6 @@ The towers, their tables and the optimiser are not included. User ids are texts,
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from _harness import Aim, Meter, by_line, finish, own_bytes
+from _harness import Aim, Meter, arguments, by_line, finish, own_bytes
 from tempera.recommend.division import GlobalTime
 from tempera.recommend.frequency import counted
 from tempera.recommend.interactions import Interactions
@@ -79,11 +78,11 @@ def measure(count: int) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--one"]:
-        print(json.dumps(measure(int(sys.argv[2]))))
+    chosen = arguments(__doc__, interactions=10_000_000)
+    if chosen.one:
+        print(json.dumps(measure(chosen.interactions)))
         return
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000_000
-    found, many, most = by_line(__file__, count, GOAL, "interaction")
+    found, many, most = by_line(__file__, chosen.interactions, GOAL, "interaction")
     sampled, whole = (many["batches"][name] / 1e6 for name in ("sampled_a_second", "with_contexts_a_second"))
     print(f"{sampled:.1f} million targets per CPU second, with the plan of the epoch; {whole:.1f} with their contexts")
     aims = [

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ import torch
 import torch.nn.functional as F
 
 import tempera
-from _harness import Aim, finish, table
+from _harness import Aim, arguments, finish, table
 
 TOPICS, THEMES, OTHERS, RIGHT = 4, 20, 40, 0.25
 TRAIN, ASKED, WIDTH, BATCH, STEPS, RATE, DEPTH = 2000, 400, 16, 128, 100, 0.03, 50
@@ -146,4 +145,4 @@ def main(seeds: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10)
+    main(arguments(__doc__, seeds=10).seeds)

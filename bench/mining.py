@@ -10,7 +10,6 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ from datasets import Dataset, disable_progress_bars
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 from sentence_transformers.util import cos_sim, mine_hard_negatives, pairwise_cos_sim
 
-from _harness import Aim, alternate, finish, table
+from _harness import Aim, alternate, arguments, finish, table
 from tempera.io.ids import content_id
 from tempera.mining.embed import StoredEmbeddings
 from tempera.mining.guide import Guide
@@ -164,5 +163,5 @@ def product(q: int, c: int, width: int) -> None:
 
 
 if __name__ == "__main__":
-    sizes = [int(argument) for argument in sys.argv[1:]]
-    main(*(sizes + [100_000, 1000][len(sizes) :]))
+    sizes = arguments(__doc__, documents=100_000, queries=1000)
+    main(sizes.documents, sizes.queries)

@@ -212,5 +212,5 @@ if __name__ == "__main__":
     parser.add_argument("what", nargs="?", choices=["recipe", "parts", "time"], default="recipe")
     chosen = {"recipe": recipe, "parts": parts, "time": by_time}[parser.parse_args().what]
     if "TEMPERA_DATA" not in os.environ:
-        parser.error("TEMPERA_DATA has to name the folder that holds movielens-100k/ and movielens-1m/")
+        parser.error("TEMPERA_DATA is not set: set it to the folder that holds movielens-1m/")
     chosen(Path(os.environ["TEMPERA_DATA"]))

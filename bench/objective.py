@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from _harness import Aim, added_memory, alternate, finish, peak_bytes, table
+from _harness import Aim, added_memory, alternate, arguments, finish, peak_bytes, table
 from tempera import Batch, Side, Temperature, mnr
 from tempera.core.corrections import Hardness, LogQ
 from tempera.core.masks import Guided, SameId
@@ -161,4 +161,4 @@ if __name__ == "__main__":
         VARIANTS[sys.argv[2]](64, int(sys.argv[4]))()  # libraries allocate once
         print(added_memory(work))
     else:
-        main(int(sys.argv[1]) if sys.argv[1:] else 32768)
+        main(arguments(__doc__, largest=32768).largest)

@@ -3,12 +3,13 @@
 Rows of (anchor, positive, negative), passages drawn from a third as many. Both sides get what they need once before the
 clock starts: sentence-transformers its data set, Tempera its ids; one epoch is then drawn, of which every batch is checked.
 
-    python bench/samplers.py [ROWS] [ROWS OF THE PEER]
+    python bench/samplers.py [ROWS [PEER_ROWS]]
+
+PEER_ROWS of 0 is as many as ROWS.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 import warnings
 
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 
-from _harness import Aim, alternate, finish, table
+from _harness import Aim, alternate, arguments, finish, table
 from tempera.core.ragged import Ragged
 from tempera.io.ids import content_ids
 from tempera.text.samplers import NoDuplicates
@@ -29,8 +30,8 @@ BATCH = 2048
 
 
 def main() -> None:
-    rows = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
-    peer_rows = int(sys.argv[2]) if len(sys.argv) > 2 else rows
+    chosen = arguments(__doc__, rows=1_000_000, peer_rows=0)
+    rows, peer_rows = chosen.rows, chosen.peer_rows or chosen.rows
     passages = np.random.default_rng(0).integers(0, rows // 6, (rows, 2)) * 2 + [0, 1]  # no row has a passage twice
     texts = {
         "anchor": [f"what is said of number {i}" for i in range(rows)],

@@ -9,7 +9,6 @@ What would hold more than LIMIT GB (3) of table, gradient and accumulators is le
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
@@ -17,14 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from _harness import Aim, alternate, finish, table
+from _harness import Aim, alternate, arguments, finish, table
 from tempera.core import presets
 from tempera.core.batch import Batch, Side
 from tempera.core.ragged import Ragged
 from tempera.core.table import Table
 from tempera.engine.checkpoint import State
 from tempera.engine.loop import Training, begin, train
-from tempera.engine.optim import thin
+from tempera.engine.optim import set_sparse
 
 ROWS, WIDTH, BATCH, HISTORY = (100_000, 1_000_000, 4_000_000), 64, 1024, 10
 STEPS, ROUNDS = 4, 7  # a measurement, and how many
@@ -81,7 +80,7 @@ def stepping(name: str, state: State, given: list[Batch[Ragged]], found: dict[st
     at = count()
 
     def run() -> None:
-        thin(state.modules, name in SPARSE)
+        set_sparse(state.modules, name in SPARSE)
         rows = (given[next(at) % len(given)] for _ in range(STEPS))
         for _ in train(state, rows, state.step + STEPS, Training()):
             pass
@@ -95,12 +94,12 @@ def stepping(name: str, state: State, given: list[Batch[Ragged]], found: dict[st
 def measure(rows: int, limit: float) -> dict[str, Mapping[str, float]]:
     """Return the CPU milliseconds of a step and the bytes of accumulators."""
     names = [name for name in NAMES if 4 * rows * WIDTH * TABLES[name] <= limit]
-    towers, given, state_bytes = Means(Table(rows, WIDTH)), batches(rows), dict[str, int]()
-    runs = {name: stepping(name, begun(name, towers), given, state_bytes) for name in names}
+    towers, chosen, state_bytes = Means(Table(rows, WIDTH)), batches(rows), dict[str, int]()
+    runs = {name: stepping(name, begun(name, towers), chosen, state_bytes) for name in names}
     for run in runs.values():
         run()
     seconds = alternate(runs, ROUNDS)
-    read = torch.cat([given[0].query.rows.values, given[0].doc.rows.values]).unique()
+    read = torch.cat([chosen[0].query.rows.values, chosen[0].doc.rows.values]).unique()
     print(f"{rows:,} rows, of which a batch reads {len(read):,}", flush=True)
     return {
         name: {"milliseconds": round(1000 * seconds[name] / STEPS, 2), "state_bytes": state_bytes[name]}
@@ -110,7 +109,7 @@ def measure(rows: int, limit: float) -> dict[str, Mapping[str, float]]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    limit = 1e9 * float(sys.argv[1] if len(sys.argv) > 1 else 3)
+    limit = 1e9 * arguments(__doc__, limit=3.0).limit
     figures = {rows: measure(rows, limit) for rows in ROWS}
     lines = [
         [

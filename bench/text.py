@@ -13,10 +13,10 @@ import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+import argparse
 import json
 import random
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -374,11 +374,17 @@ def steps_in(seconds: float, probe: Sequence[float]) -> int:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quality", nargs="?", type=float, const=60.0, metavar="SECONDS", help="default: 60")
+    parser.add_argument("--guide", action="store_true", help="time guided steps")
+    chosen = parser.parse_args()
+    if chosen.quality is not None and "TEMPERA_DATA" not in os.environ:
+        parser.error("--quality needs TEMPERA_DATA: set it to the folder that holds nli/, stsb/ and ir/scifact/")
     torch.set_num_threads(1)
     disable_progress_bars()
-    if sys.argv[1:2] == ["--quality"]:
-        quality(float((sys.argv[2:] or [60])[0]))
-    elif sys.argv[1:2] == ["--guide"]:
+    if chosen.quality is not None:
+        quality(chosen.quality)
+    elif chosen.guide:
         guide()
     else:
         losses()

@@ -416,7 +416,7 @@ def stop(process: subprocess.Popen[str], folder: Path, number: signal.Signals, c
     assert process.returncode == code
     assert out == ""
     assert [line for line in err.splitlines() if not known(line)] == [
-        f"{number.name}: stopping after this step; repeat the signal to stop at once",
+        f"{number.name}: stopping after this step; repeat the signal to stop now",
         f"saved checkpoint {only(folder / 'run.checkpoints')}; run the same command again to resume",
         f"tempera: stopped by {number.name}",
     ]

@@ -17,6 +17,8 @@ CLEAN = {
     "build",
     "cli",
     "config",
+    "core",
+    "engine",
     "errors",
     "experiments",
     "integrations",
@@ -24,7 +26,9 @@ CLEAN = {
     "mining",
     "ranking",
     "recommend",
+    "run",
     "text",
+    "towers",
 }  # rooms and root modules; add each one cleaned
 RIDDLES = {"what", "how", "whether", "where", "which", "who", "of", "as", "with"}  # docstrings begin with none of them
 PARTICIPLES = {"found", "given", "told", "there", "asked"}  # no names for what is held

@@ -133,7 +133,7 @@ def stepped(group: Group, layout: Layout, kind: str, mode: Mode, dropout: float,
     torch.manual_seed(5 + group.rank)
     given = worlds.part(worlds.whole(layout, 0), layout, group.rank)
     loss = step(towers, objective, given, Cache(mode, MEMORY, TOKENS), group)  # type: ignore[arg-type]
-    group.add_up([*towers.parameters(), *objective.parameters()])
+    group.all_reduce_gradients([*towers.parameters(), *objective.parameters()])
     bodies = [module for module in towers.modules() if isinstance(module, Layered)]
     calls = [sum(body.calls.count(graph) for body in bodies) for graph in (False, True)]
     return {"loss": loss, "calls": calls, "gradients": gradients(towers, objective)}
@@ -147,7 +147,7 @@ def lower(group: Group, layout: Layout, divided: bool) -> Found:
     given = worlds.part(worlds.whole(layout, 0, torch.float32), layout, group.rank)
     cache = Cache("auto", MEMORY, TOKENS, autocast=Devices(group, "bf16" if divided else "no").autocast)
     step(towers, objective, given, cache, group)  # type: ignore[arg-type]
-    group.add_up([*towers.parameters(), *objective.parameters()])
+    group.all_reduce_gradients([*towers.parameters(), *objective.parameters()])
     return gradients(towers, objective)
 
 
@@ -239,7 +239,7 @@ def recommended(group: Group) -> Found:
         batch = Batch(batch.query[mine], batch.doc[mine], answer=items[mine])
     objective = presets.mnr(temperature=0.5)
     loss = step(towers, objective, batch, None, group)  # type: ignore[arg-type]
-    group.add_up([*towers.parameters(), *objective.parameters()])
+    group.all_reduce_gradients([*towers.parameters(), *objective.parameters()])
     return {"loss": loss, "gradients": gradients(towers, objective)}
 
 

@@ -17,7 +17,7 @@ from tempera.engine.checkpoint import State
 from tempera.engine.devices import Devices
 from tempera.engine.distributed import ALONE, Group
 from tempera.engine.loop import Training, train
-from tempera.engine.optim import thin
+from tempera.engine.optim import set_sparse
 from tempera.engine.step import step
 
 UNREAD = 10  # rows of a table that no batch reads
@@ -66,7 +66,7 @@ class Pair(nn.Module):
 def made(sparse: bool, dtype: torch.dtype = torch.float64, dropout: float = 0.0) -> tuple[Any, Any]:
     torch.manual_seed(1)
     towers, objective = Pair(dropout).to(dtype), worlds.OBJECTIVES["gte"]()
-    thin(towers, sparse)
+    set_sparse(towers, sparse)
     return towers, objective
 
 
@@ -102,7 +102,7 @@ def weights(state: State) -> dict[str, Tensor]:
 def processes_find(group: Group) -> Found:
     towers, objective = made(True)
     step(towers, objective, worlds.part(batch(), LAYOUTS[2], group.rank), group=group)
-    group.add_up([*towers.parameters(), *objective.parameters()])
+    group.all_reduce_gradients([*towers.parameters(), *objective.parameters()])
     added = gradients(towers, objective)
     merged = towers.query.words.weight.grad.is_coalesced()
     state = begun(dropout=0)
@@ -110,11 +110,11 @@ def processes_find(group: Group) -> Found:
     table, nobody = (nn.Parameter(torch.zeros(4, 2)) for _ in range(2))
     if group.rank:
         table.grad = torch.tensor([[0.0, 0.0], [1.0, 2.0], [0.0, 0.0], [3.0, 4.0]]).to_sparse(1)
-    group.add_up([table, nobody])
+    group.all_reduce_gradients([table, nobody])
     assert nobody.grad is None and table.grad is not None and table.grad.is_sparse
     empty = nn.Parameter(torch.zeros(4, 2))
     empty.grad = torch.zeros(4, 2).to_sparse(1)
-    group.add_up([empty])
+    group.all_reduce_gradients([empty])
     nothing = empty.grad._nnz()
     found = {"one has it": table.grad.to_dense(), "rows": table.grad._nnz(), "nothing": nothing, "merged": merged}
     return {"added": added, "weights": weights(state), "norms": norms, **found}

@@ -61,8 +61,8 @@ def test_epochs_and_seeds_differ_and_runs_do_not() -> None:
     [
         (10, 11, "train.batch_size is 11 and the data has 10 pairs to train on: give a batch_size of at most 10"),
         (0, 2, "train.batch_size is 2 and the data has 0 pairs to train on"),
-        (10, 1, "train.batch_size is 1; the negatives of a row are the others, so at least 2"),
-        (10, 0, "train.batch_size is 0; the negatives of a row are the others, so at least 2"),
+        (10, 1, "train.batch_size is 1, but in-batch negatives need at least 2 rows"),
+        (10, 0, "train.batch_size is 0, but in-batch negatives need at least 2 rows"),
     ],
 )
 def test_batches_that_cannot_be(rows: int, size: int, message: str) -> None:

@@ -109,12 +109,12 @@ def test_processes_agree(size: int) -> None:
 def test_what_processes_do_not_know_alike_is_the_same_error_on_all() -> None:
     processes = [process["refusals"] for process in found(4)]
     assert len(processes[0]) == 6 and all(process == processes[0] for process in processes)
-    alike = "processes have to give the same, and by their ranks these gave"
-    assert processes[0] == [  # process 1 has no pairs, so nobody asks it for ids
-        f"ids of doc: {alike} none on 0, int64 on 2 and 3",
-        f"rows of query: {alike} float32 of width 3 on 0, float64 of width 3 on 2 and 3",
-        f"guide of query: {alike} float32 of width 2 on 0, float64 of width 3 on 2 and 3",
-        f"weight of query: {alike} none on 0, float64 on 2 and 3",
-        f"temperature of a batch: {alike} [0.1, None, None, None]",
-        "a batch has at least one pair, and no process brought one",
+    same = "all have to give the same"
+    assert processes[0] == [  # process 1 has no pairs, so it needs no ids
+        f"ids of doc differs between ranks: none on rank 0, int64 on rank 2 and 3; {same}",
+        f"rows of query differs between ranks: float32 of width 3 on rank 0, float64 of width 3 on rank 2 and 3; {same}",
+        f"guide of query differs between ranks: float32 of width 2 on rank 0, float64 of width 3 on rank 2 and 3; {same}",
+        f"weight of query differs between ranks: none on rank 0, float64 on rank 2 and 3; {same}",
+        f"temperature of a batch differs between ranks: [0.1, None, None, None]; {same}",
+        "a batch needs at least one pair, but no process has one",
     ]

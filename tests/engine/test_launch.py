@@ -23,7 +23,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "CUDA_VISIB
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "tempera"]
 ACCELERATE = ["-m", "accelerate.commands.launch", "--num_processes", "2", "--main_process_port", "0", "-m", "tempera"]
 SPOKEN = "300 pairs: 260 for training, 0 validation and 40 test queries against 300 documents"
-LOST = "of 2 lost the others while"
+LOST = "of 2 lost the other ranks during"
 # `tempera` whose process of rank 1 comes to something in its third step.
 FAILING = """
 import os, signal, sys, time
@@ -283,5 +283,7 @@ def test_processes_that_do_not_begin_alike_are_refused(tiny: list[str], pairs_fi
         (tmp_path / str(rank) / "own.jsonl").write_text("\n".join(rows[: len(rows) - rank]))
     running = pair(tmp_path / "{rank}", [*tiny, "data.path=own.jsonl"], "-m", "tempera")
     for code, _, err in running.ended():
-        assert code == 2 and err.splitlines()[-1].startswith("tempera: the processes do not begin with the same data")
+        assert code == 2 and err.splitlines()[-1].startswith(
+            "tempera: the processes start with different data or weights"
+        )
     assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["0", "own.jsonl", "1", "own.jsonl"]

@@ -112,10 +112,12 @@ def test_a_process_without_rows_of_a_recommender_keeps_pace() -> None:
 
 def test_what_is_refused_is_said() -> None:
     for process in processes(2):
-        assert process["nobody"] == "a batch has at least one pair, and no process brought one"
+        assert process["nobody"] == "a batch needs at least one pair, but no process has one"
         one, memory = process["mistakes"]
-        assert one == "fsdp divides towers among processes, and there is one: launch several with torchrun, or drop it"
-        assert memory.startswith("out of memory within a divided tower") and "train.micro_batch_tokens" in memory
+        assert (
+            one == "fsdp shards towers over processes, but there is only one: launch several with torchrun, or drop it"
+        )
+        assert memory.startswith("out of memory within an FSDP-sharded tower") and "train.micro_batch_tokens" in memory
 
 
 def test_parts_in_common_are_divided_once() -> None:
@@ -129,7 +131,7 @@ def test_parts_in_common_are_divided_once() -> None:
     assert _apart([deep, query]) == [deep[0], doc.body, doc.head, query.head]
     first, second = nn.Linear(2, 2), nn.Linear(2, 2)
     second.weight = first.weight
-    with pytest.raises(ConfigError, match=r"fsdp divides a parameter once, and several Linear have it: drop fsdp"):
+    with pytest.raises(ConfigError, match=r"fsdp cannot shard a parameter that several Linear share: drop fsdp"):
         _apart([first, second])
 
 
@@ -143,9 +145,9 @@ def test_layers_are_the_members_of_the_outermost_lists() -> None:
 
 def test_options_that_divided_towers_do_not_go_with_are_refused() -> None:
     Training(fsdp=True).check(Devices(Group(0, 2)))
-    with pytest.raises(ConfigError, match=r"^train\.fsdp divides towers among processes, and there is one"):
+    with pytest.raises(ConfigError, match=r"^train\.fsdp shards towers over processes, but there is only one"):
         Training(fsdp=True).check(Devices())
-    with pytest.raises(ConfigError, match="fp16 needs: take mixed_precision bf16 or no"):
+    with pytest.raises(ConfigError, match="fp16 needs: use mixed_precision bf16 or no"):
         Training(fsdp=True, mixed_precision="fp16").check(Devices(Group(0, 2)))
 
 

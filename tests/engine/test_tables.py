@@ -22,7 +22,7 @@ from tempera.engine.cache import Cache, Mode
 from tempera.engine.devices import Devices
 from tempera.engine.distributed import ALONE, Group
 from tempera.engine.loop import Training
-from tempera.engine.optim import Both, adagrad_rows, adam, clip, total_norm
+from tempera.engine.optim import AdamWWithAdagrad, adagrad_rows, adam, clip, total_norm
 from tempera.engine.outlook import memory
 from tempera.engine.step import step
 from tempera.errors import ConfigError
@@ -159,7 +159,7 @@ def test_training_moves_what_was_read() -> None:
         else:
             torch.testing.assert_close(after[name], adamw[name], rtol=1e-6, atol=1e-7)
     assert state.modules["towers"].query.words.weight is state.modules["towers"].doc.first.weight
-    assert isinstance(state.optimizer, Both) and len(state.optimizer.tables) == 2
+    assert isinstance(state.optimizer, AdamWWithAdagrad) and len(state.optimizer.tables) == 2
 
 
 @pytest.mark.parametrize("stop", [1, 3])
@@ -275,7 +275,7 @@ def test_expected_memory_of_a_step() -> None:
 
 
 def test_what_does_not_go_together_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^train\.fsdp divides tables.*take table_optimizer adamw$"):
+    with pytest.raises(ConfigError, match=r"^train\.fsdp needs dense gradients.*use table_optimizer adamw$"):
         Training(fsdp=True, table_optimizer="rowwise_adagrad").check(Devices(Group(0, 2)))
     towers = worlds.Pair()  # of nn.EmbeddingBag
     with pytest.raises(ConfigError, match=r"^table_optimizer is rowwise_adagrad, and the towers have no table"):

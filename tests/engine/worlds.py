@@ -235,7 +235,7 @@ def _together(group: Group, layout: Layout, dtype: torch.dtype, name: str) -> Fo
     towers, objective = made(name, dtype)
     batches = [part(whole(layout, seed, dtype), layout, group.rank) for seed in range(2)]
     losses = [step(towers, objective, batch, group=group) for batch in batches]
-    group.add_up([*towers.parameters(), *objective.parameters()])
+    group.all_reduce_gradients([*towers.parameters(), *objective.parameters()])
     return {"losses": losses} | gradients(towers, objective)
 
 
@@ -277,7 +277,7 @@ def brought_home(group: Group, layout: Layout) -> dict[str, Found]:
             if role != "doc":
                 rows = torch.arange(len(side), dtype=dtype)[:, None].expand(-1, 3)
                 side.rows.grad = (rows * (group.rank + 1)).contiguous()
-        found[str(dtype)] = dict(group.bring_home(batch))
+        found[str(dtype)] = dict(group.reduce_scatter(batch))
     return found
 
 
@@ -292,7 +292,7 @@ def added_up(group: Group) -> Found:
         if value is not None and not (name == "some" and group.rank != group.size - 1):
             parameters[name].grad = torch.full_like(parameters[name], value * (group.rank + 1)).detach()
     frozen = nn.Parameter(torch.zeros(2), requires_grad=False)
-    group.add_up([*parameters.values(), frozen])
+    group.all_reduce_gradients([*parameters.values(), frozen])
     return {
         name: None if p.grad is None else [p.grad.min().item(), p.grad.max().item()] for name, p in parameters.items()
     }
@@ -300,9 +300,9 @@ def added_up(group: Group) -> Found:
 
 def agreed(group: Group) -> list[Any]:
     last = group.rank == group.size - 1
-    numbers = [group.total(group.rank + 0.5), group.most(10 * group.rank)]
-    alike = [group.alike(2**53 - 1), group.alike(group.rank)]
-    rows = group.all_rows(torch.full((group.rank + 1, 2), float(group.rank))).tolist()
+    numbers = [group.all_reduce_sum(group.rank + 0.5), group.all_reduce_max(10 * group.rank)]
+    alike = [group.all_equal(2**53 - 1), group.all_equal(group.rank)]
+    rows = group.all_gather(torch.full((group.rank + 1, 2), float(group.rank))).tolist()
     return [group.any(last), group.any(False), *numbers, group.main, *alike, rows]
 
 

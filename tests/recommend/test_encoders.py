@@ -22,9 +22,9 @@ from tempera.recommend.encoders import (
     Category,
     Entities,
     Id,
-    Linear,
     Lookup,
     Number,
+    ScaledVector,
     Tables,
     Text,
     Time,
@@ -207,7 +207,7 @@ def test_a_shared_table_trains_its_unknown_vector_if_one_feature_does() -> None:
 def test_numbers_are_normalised_by_what_is_trained_on() -> None:
     values = [1.0, 1e9, 4.0, None, math.nan]
     made = encoder(Number("price"), entities([1, 0, 2, 1, 1], price=values))
-    assert isinstance(made, Linear)
+    assert isinstance(made, ScaledVector)
     mean, deviation = 2.5, 1.5
     slope, missing = made.weight
     found = made(torch.arange(5))

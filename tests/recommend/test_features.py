@@ -23,7 +23,7 @@ from tempera.core.masks import KnownPositives, SameId
 from tempera.core.temperature import Temperature
 from tempera.engine.batches import Draws
 from tempera.engine.cache import Cache
-from tempera.engine.optim import thin
+from tempera.engine.optim import set_sparse
 from tempera.engine.step import step
 from tempera.errors import ConfigError
 from tempera.recommend.division import LeaveLastOut
@@ -131,7 +131,7 @@ def test_every_micro_batch_size_gives_the_gradient_of_the_whole(name: str, spars
     for tokens in (1, 5, 10**6):
         for mode in ("always", "auto", "never"):
             modules, parts = towers(name), objective()
-            assert thin(modules, sparse)
+            assert set_sparse(modules, sparse)
             found = step(modules, parts, batch(), Cache(mode, memory=3000.0, tokens=tokens))  # type: ignore[arg-type]
             assert abs(found - loss) <= 1e-12 * max(1, abs(loss)), (tokens, mode)
             assert off(gradients(modules, parts), want) <= 1e-12, (tokens, mode)

@@ -134,7 +134,7 @@ def test_steps_that_are_left_out_change_nothing_are_counted_and_resumed(
     assert steps == [n for n in range(1, 17) if n not in (6, 7, 9)]
     with monkeypatch.context() as patch:
         poison = Poison(patch, {6, 7, 9})
-        with pytest.raises(NotFinite, match=r"step 7 .* the last good checkpoint is .*/step-000000005: resume"):
+        with pytest.raises(NotFinite, match=r"step 7 .*; last good checkpoint: .*/step-000000005; resume"):
             train(options, tmp_path / "run", ["train.skip_non_finite=1"])
         poison.now = 5
         assert left(train(options, tmp_path / "run", ["train.skip_non_finite=2"]).folder) == whole

@@ -137,8 +137,8 @@ def test_patience_ends_a_run_that_does_not_rise(
     ("overrides", "why"),
     [
         (["train.keep_best=false"], "since train.keep_best is off"),
-        (["evaluation.validation=49"], "since validation asks fewer than 50 queries"),
-        (["evaluation.validation=0"], "since validation asks fewer than 50 queries"),
+        (["evaluation.validation=49"], "since validation has fewer than 50 queries"),
+        (["evaluation.validation=0"], "since validation has fewer than 50 queries"),
     ],
 )
 def test_nothing_chosen_saves_the_last_weights_and_says_why(

@@ -169,8 +169,8 @@ def test_one_that_fails_is_left_out_and_said(
         tell({**STEP, "step": 2})
     assert [call[1] for call in there.calls if call[0] == "log"] == [1, 2]
     assert caplog.messages == [
-        "train.report_to: wandb gets no more of this run: no network; log.jsonl has all",
-        "train.report_to: mlflow does not end well: no network",
+        "train.report_to: wandb failed and is stopped: no network; log.jsonl goes on",
+        "train.report_to: mlflow did not finish properly: no network",
     ]
 
 
@@ -179,7 +179,7 @@ def test_one_that_is_absent_or_does_not_start_is_said(tmp_path: Path, monkeypatc
     monkeypatch.setitem(sys.modules, "trackio", None)
     for name, kind, text in (
         ("trackio", MissingLibrary, "train.report_to=trackio needs trackio: pip install trackio"),
-        ("wandb", TemperaError, "train.report_to: wandb does not start: no network"),
+        ("wandb", TemperaError, "train.report_to: wandb cannot start: no network"),
     ):
         with pytest.raises(kind) as found, tracked((name,), tmp_path / "run", {}, goes_on=False):
             pass

@@ -65,7 +65,7 @@ def verify(arguments: Arguments = None, as_json: Json = False) -> None:
     proofs = run_verification(*split(arguments or []))
     width = max(len(proof.name) for proof in proofs)
     lines = [
-        f"{'ok' if proof.passed else 'FAIL':<5}{proof.name:<{width}}  {proof.found:>14}  {proof.bound}"
+        f"{'ok' if proof.passed else 'FAIL':<5}{proof.name:<{width}}  {proof.difference:>14}  {proof.bound}"
         for proof in proofs
     ]
     answer([vars(proof) for proof in proofs], as_json, lambda: say("\n".join(lines)))

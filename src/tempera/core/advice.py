@@ -1,4 +1,4 @@
-"""Choices that cannot work, told before a run."""
+"""Warnings of choices that cannot work, given before a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .similarity import cosine
 
 
 def cautions(objective: Objective, dtype: torch.dtype = torch.float32, normalised: bool = False) -> list[str]:
-    """What is likely to go wrong with an objective, one sentence each; empty if nothing is.
+    """Return what is likely to go wrong with an objective, one sentence each; an empty list if nothing is.
 
     Args:
         dtype: of the embeddings as the towers give them.
@@ -26,24 +26,24 @@ def cautions(objective: Objective, dtype: torch.dtype = torch.float32, normalise
     bounded = objective.similarity == cosine or normalised
     t = temperature.value
     lowest = min(t, temperature.final or t, temperature.floor if temperature.learnable else t)
-    found = []
+    warnings = []
     if bounded and t >= 0.3 and not temperature.learnable:
-        found.append(
+        warnings.append(
             f"cosine with temperature {t:g}: logits stay within {-1 / t:.3g} and {1 / t:.3g}, so every negative counts "
             f"about the same and the loss cannot fall far below log(candidates); usual values are 0.01 to 0.2"
         )
     if not bounded and lowest < 0.5:
-        found.append(
+        warnings.append(
             f"dot with temperature {lowest:g} on embeddings that are not normalised: logits of unbounded size saturate "
             f"the softmax; use cosine, or a temperature near 1"
         )
     epsilon = torch.finfo(dtype).eps
     if bounded and epsilon / lowest > 1:
-        found.append(
+        warnings.append(
             f"temperature {lowest:g} is below what {str(dtype).removeprefix('torch.')} embeddings hold: a rounding error "
             f"of {epsilon:.2g} in a cosine moves its logit by {epsilon / lowest:.2g}; usual values are 0.01 to 0.2"
         )
-    return found
+    return warnings
 
 
 def refuse_batch_statistics(model: nn.Module) -> None:

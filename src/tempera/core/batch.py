@@ -1,4 +1,4 @@
-"""What an objective sees: one batch of rows, and what is known about each of them.
+"""The batch that an objective is computed on: its rows, and everything known about each of them.
 
 Letters in shapes: b rows of this device, n rows of all devices, m documents that are not a row's pair,
 D embedding width, G guide width.
@@ -50,19 +50,19 @@ class Side(Generic[X]):
         return len(self.rows)  # type: ignore[arg-type]
 
     def __getitem__(self, rows: Any) -> Side[X]:
-        """The chosen rows, with all that is known about them."""
+        """Return the chosen rows, with everything known about them."""
         present = {f.name: getattr(self, f.name) for f in fields(self)}
         chosen: Any = {name: None if value is None else value[rows] for name, value in present.items()}
         return Side(**chosen)
 
     def to(self, device: torch.device) -> Side[X]:
-        """The same side on another device."""
+        """Return the same side on another device."""
         present = {f.name: getattr(self, f.name) for f in fields(self)}
         moved: Any = {name: None if value is None else value.to(device) for name, value in present.items()}
         return Side(**moved)
 
     def of(self, rows: Y) -> Side[Y]:
-        """The same side with other `rows`: embeddings in place of features."""
+        """Return the same side with other `rows`: embeddings in place of features."""
         return replace(self, rows=rows)  # type: ignore[arg-type, return-value]
 
 
@@ -124,7 +124,7 @@ class Batch(Generic[X]):
 
     @cached_property
     def answers(self) -> Tensor:
-        """Where each row's document stands among the documents, [n].
+        """Return the position of each row's document among the documents, [n].
 
         Raises:
             DataError: an answer that is not among them.
@@ -154,7 +154,7 @@ class Batch(Generic[X]):
         return {role: side for role, side in sides.items() if side is not None}
 
     def of(self, rows: Mapping[Role, Y]) -> Batch[Y]:
-        """The same batch with other `rows` for every side: embeddings in place of features."""
+        """Return the same batch with other `rows` for every side: embeddings in place of features."""
         changed: Any = {role: side.of(rows[role]) for role, side in self.sides().items()}
         return replace(self, **changed)  # type: ignore[return-value]
 
@@ -163,7 +163,7 @@ class Batch(Generic[X]):
         return self.of({role: fn(side.rows) for role, side in self.sides().items()})
 
     def to(self, device: torch.device) -> Batch[X]:
-        """The same batch on another device."""
+        """Return the same batch on another device."""
         moved: Any = {role: side.to(device) for role, side in self.sides().items()}
         about: Any = {
             name: None if (x := getattr(self, name)) is None else x.to(device) for name in ("weight", "known", "answer")
@@ -171,7 +171,7 @@ class Batch(Generic[X]):
         return replace(self, **moved, **about)
 
     def shares(self) -> Tensor:
-        """What each of this device's rows counts in the weighted mean over all devices, [b]."""
+        """Return the weight of each of this device's rows in the mean over all devices, [b]."""
         weight = torch.ones(len(self), dtype=torch.float64) if self.weight is None else self.weight.double()
         return weight[self.local] / weight.sum().clamp_min(torch.finfo(weight.dtype).tiny)  # rows may all weigh nothing
 
@@ -193,7 +193,7 @@ def as_batch(queries: Batch[Tensor] | Tensor, documents: Tensor | None = None) -
 
 
 def divide(batch: Batch[X], part: int, parts: int) -> Batch[X]:
-    """The rows of a batch that one of several processes embeds: a run of pairs with their negatives, and of the samples.
+    """Return the rows of a batch that one of several processes embeds: consecutive pairs with their negatives, and samples.
 
     Documents that rows share are divided apart from the rows; `answer` finds them again when all are gathered.
 

@@ -24,7 +24,7 @@ from .pools import Block
 
 @dataclass(frozen=True)
 class Addition:
-    """What one correction adds to the logits of one block.
+    """The terms that one correction adds to the logits of one block.
 
     Letters in shapes: r rows of a tile, c candidates, k positives of a tile.
     """
@@ -79,7 +79,7 @@ class LogQ:
 
 
 def expected_logq(batch_rows: int, frequency: Tensor, sampled: int = 0, proposal: Tensor | None = None) -> Tensor:
-    """Log of the expected number of times each document stands in a batch, from all its sources, [n].
+    """Return the log of the expected number of times each document stands in a batch, from all its sources, [n].
 
         log( batch_rows * frequency + sampled * proposal )
 
@@ -104,7 +104,7 @@ def expected_logq(batch_rows: int, frequency: Tensor, sampled: int = 0, proposal
 
 
 def inclusion_logq(batch_rows: int, frequency: Tensor, sampled: int = 0, proposal: Tensor | None = None) -> Tensor:
-    """Log of the chance that a batch holds each document at all, from any of its sources, [n].
+    """Return the log of the chance that a batch holds each document at all, from any of its sources, [n].
 
         log( 1 - (1 - frequency)^batch_rows (1 - proposal)^sampled )
 

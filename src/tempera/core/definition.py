@@ -54,7 +54,7 @@ def defined_losses(objective: Objective | Matryoshka, batch: Batch[Tensor], scal
 
 @dataclass(frozen=True)
 class Definition:
-    """What an objective says of a whole batch: which candidates each row has, and their logits."""
+    """The candidates that an objective gives each row of a whole batch, and their logits."""
 
     objective: Objective
     batch: Batch[Tensor]
@@ -209,7 +209,7 @@ class Definition:
 
 
 def holds_positive(block: Block) -> bool:
-    """Whether a row's positive is among the candidates of a block."""
+    """Return True if a row's positive is among the candidates of a block."""
     return block in (("query", "doc"), ("doc", "query"))
 
 

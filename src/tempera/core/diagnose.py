@@ -1,4 +1,4 @@
-"""What an objective sees on a batch: read-only, for people who ask why.
+"""Read-only diagnosis of an objective on one batch, to explain its losses.
 
 Letters in shapes: b rows of this device, r rows of a tile.
 """
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .batch import Batch, as_batch
-from .objective import Objective, exactly
+from .objective import Objective, autocast_off
 from .pools import Block
 from .tiles import Term, Tile, Vectors, leave_out, tiles
 
@@ -94,7 +94,7 @@ def diagnose(
     ...
     """
     batch = as_batch(queries, documents)
-    with torch.no_grad(), exactly(batch.doc.rows):
+    with torch.no_grad(), autocast_off(batch.doc.rows):
         return _diagnosis(objective, batch, seed)
 
 

@@ -47,7 +47,7 @@ class Events:
 
     @cached_property
     def lengths(self) -> Tensor:
-        """What each row costs, [n]: events that rows share are divided among them, and rounded up."""
+        """Return the cost of each row, [n]: events that rows share are divided among them, and rounded up."""
         _, of, counts = torch.unique(self.start, return_inverse=True, return_counts=True)
         longest = torch.zeros_like(counts).scatter_reduce(0, of, self.stop - self.start, "amax")
         cost: Tensor = longest.add(counts).sub(1) // counts
@@ -87,7 +87,7 @@ class Frame:
 
     @cached_property
     def lengths(self) -> Tensor:
-        """What each row costs, [n]: one, and what its lists and events hold."""
+        """Return the cost of each row, [n]: one, and the sizes of its lists and events."""
         total = torch.ones(len(self), dtype=torch.int64)
         for column in self.columns.values():
             if not isinstance(column, Tensor):

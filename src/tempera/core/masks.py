@@ -49,10 +49,10 @@ class SameId:
         if batch.query.ids is None and batch.doc.ids is None:
             raise DataError("same_id compares rows by id, and the batch has ids of neither query nor doc: give ids=")
         shared = batch.answers if block.candidate == "doc" and batch.answer is not None else None  # column of each row
-        found = [] if batch.query.ids is None else [match(batch.query.ids[local], batch.query.ids, columns=shared)]
+        matches = [] if batch.query.ids is None else [match(batch.query.ids[local], batch.query.ids, columns=shared)]
         if batch.doc.ids is not None:
-            found.append(match(doc_ids(block)[local], _paired_ids(block)))
-        return tuple(found)
+            matches.append(match(doc_ids(block)[local], _paired_ids(block)))
+        return tuple(matches)
 
 
 @dataclass(frozen=True)
@@ -79,19 +79,19 @@ class KnownPositives:
         return self.matches(block)
 
     def matches(self, block: Block) -> tuple[Matches, ...]:
-        """What is left out, pair by pair."""
+        """Return the pairs that are left out."""
         batch = block.batch
         if batch.known is None:
             raise DataError("known_positives needs the known answers of every query: give the batch known=Ragged")
         mine = batch.known[batch.local]
         if block.paired:
-            found = [match(mine.values, _paired_ids(block), mine.offsets)]
+            matches = [match(mine.values, _paired_ids(block), mine.offsets)]
         else:
-            found = [match(mine.values, _candidate_ids(block), mine.offsets)]
+            matches = [match(mine.values, _candidate_ids(block), mine.offsets)]
         if block.candidate == "query":
             rows = torch.repeat_interleave(batch.known.lengths)
-            found.append(match(doc_ids(block)[batch.local], batch.known.values, columns=rows))
-        return tuple(found)
+            matches.append(match(doc_ids(block)[batch.local], batch.known.values, columns=rows))
+        return tuple(matches)
 
 
 @dataclass(frozen=True)
@@ -152,12 +152,12 @@ class Guided:
 
 def _shared(known: Shared, ids: Tensor) -> Exclusion:
     """Candidates whose ids, [c], are on the list of a row: found once for all rows of a tile that share it."""
-    found = match(known.lists.values, ids, known.lists.offsets)
+    matches = match(known.lists.values, ids, known.lists.offsets)
 
     def on_the_list(tile: slice) -> Tensor:
         lists, of = torch.unique(known.of[tile], return_inverse=True)
         left_out = torch.zeros(len(lists), len(ids), device=ids.device)
-        left_out[found.of(lists)(slice(0, len(lists)))] = -torch.inf
+        left_out[matches.of(lists)(slice(0, len(lists)))] = -torch.inf
         return left_out[of]  # several times as fast as pair by pair
 
     return on_the_list

@@ -75,7 +75,7 @@ def match(keys: Tensor, candidates: Tensor, offsets: Tensor | None = None, colum
 
 
 def _find(keys: Tensor, distinct: Tensor) -> tuple[Tensor, Tensor]:
-    """Where each key stands among distinct ones that rise, and whether it does, each [p]."""
+    """Return the position of each key among distinct, ascending ones, and whether it is among them, each [p]."""
     low, width = int(distinct[0]), int(distinct[-1]) - int(distinct[0]) + 1
     if width > max(len(keys), len(distinct)):  # hashes
         at = torch.searchsorted(distinct, keys).clamp_(max=len(distinct) - 1)

@@ -42,7 +42,7 @@ class Memory(nn.Module):
             self.register_buffer(name, None)
 
     def side(self) -> Side[Tensor] | None:
-        """What is remembered, oldest first; None before the first push."""
+        """Return the remembered documents, oldest first; None before the first push."""
         if self.rows is None:
             return None
         return Side(**{name: getattr(self, name) for name in _FIELDS})

@@ -88,7 +88,7 @@ class Objective(nn.Module):
 
     @property
     def asks_known(self) -> bool:
-        """Whether `Batch.known` makes a difference."""
+        """Return True if `Batch.known` makes a difference."""
         return self.numerator != "one" or any(isinstance(mask, KnownPositives) for mask in self.masks)
 
     def forward(self, queries: Batch[Tensor] | Tensor, documents: Tensor | None = None) -> Tensor:
@@ -111,7 +111,7 @@ class Objective(nn.Module):
         """
         scale = self.scale(batch)
         rows = {role: side.rows for role, side in batch.sides().items()}
-        with torch.no_grad(), exactly(batch.doc.rows):
+        with torch.no_grad(), autocast_off(batch.doc.rows):
             vectors = {role: self.similarity.vectors(side) for role, side in rows.items()}
             losses, grads = sweep(self.problem(batch), vectors, float(scale), shares.to(vectors["query"]))
             assert grads is not None
@@ -174,7 +174,7 @@ class Objective(nn.Module):
         )
 
 
-def exactly(rows: Tensor) -> torch.autocast:
+def autocast_off(rows: Tensor) -> torch.autocast:
     """Products in the precision of their factors, also where a tower's autocast is still on."""
     return torch.autocast(rows.device.type, enabled=False)
 
@@ -188,7 +188,7 @@ class _Losses(torch.autograd.Function):
     ) -> Tensor:
         ctx.objective, ctx.problem, ctx.roles = objective, problem, roles
         ctx.save_for_backward(scale, *rows)
-        with exactly(rows[0]):
+        with autocast_off(rows[0]):
             vectors = {role: objective.similarity.vectors(side) for role, side in zip(roles, rows, strict=True)}
             return sweep(problem, vectors, float(scale), None)[0]
 
@@ -197,7 +197,7 @@ class _Losses(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         scale, *rows = ctx.saved_tensors
         similarity = ctx.objective.similarity
-        with exactly(rows[0]):
+        with autocast_off(rows[0]):
             vectors = {role: similarity.vectors(side) for role, side in zip(ctx.roles, rows, strict=True)}
             grads = sweep(ctx.problem, vectors, float(scale), grad)[1]
             assert grads is not None

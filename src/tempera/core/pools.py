@@ -57,7 +57,7 @@ def direction(anchor: Role, candidate: Role) -> str:
 
 
 def holds_positive(anchor: Role, candidate: Role) -> bool:
-    """Whether a row's positive stands among the candidates."""
+    """Return True if a row's positive stands among the candidates."""
     return (anchor, candidate) in (("query", "doc"), ("doc", "query"))
 
 
@@ -105,7 +105,7 @@ class Block:
 
     @cached_property
     def anchor_rows(self) -> Tensor | None:
-        """Where each row's anchor stands among the vectors of its role, [b]; None where it is the rows themselves."""
+        """Return the position of each row's anchor among the vectors of its role, [b]; None if the rows themselves are anchors."""
         return self.batch.answers[self.batch.local] if self.anchor == "doc" and self.batch.answer is not None else None
 
     @cached_property
@@ -119,7 +119,7 @@ class Block:
 
     @property
     def own_kind(self) -> tuple[Exclusion, ...]:
-        """What is no candidate at all: among its own kind, the anchor itself; for a document, its row's negatives."""
+        """Return the pairs that are no candidates: among its own kind, the anchor itself; for a document, its row's negatives."""
         if self.anchor == self.candidate:
             return (match(self.own, torch.arange(len(self.candidates), device=self.own.device)),)
         if self.anchor == "doc" and self.candidate == "negatives":

@@ -102,7 +102,7 @@ class Shared:
 
     @property
     def offsets(self) -> Tensor:
-        """Where each row begins among them, and where the last one ends, [n + 1]."""
+        """Return the position at which each row begins among them, and the end of the last one, [n + 1]."""
         return self.rows.offsets
 
     def to(self, device: torch.device | str) -> Shared:
@@ -111,7 +111,7 @@ class Shared:
 
 
 def from_lengths(lengths: Tensor) -> Tensor:
-    """Offsets of rows of the given lengths, [n] -> [n + 1]."""
+    """Return the offsets of rows of the given lengths, [n] -> [n + 1]."""
     return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
 
 

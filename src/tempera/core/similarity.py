@@ -1,4 +1,4 @@
-"""How two embeddings are compared: a map of each embedding, the inner products of whose values are the similarity."""
+"""Similarities of two embeddings: each one maps an embedding, and the inner products of the mapped ones are the similarity."""
 
 from __future__ import annotations
 

@@ -53,9 +53,9 @@ class Temperature(nn.Module):
         super().__init__()
         self.final, self.schedule = final, schedule
         self.floor, self.ceiling = floor, ceiling
-        for given in (value, final):
-            if isinstance(given, float | int):
-                refuse_temperature(given)
+        for temperature in (value, final):
+            if isinstance(temperature, float | int):
+                refuse_temperature(temperature)
         if learnable and final is not None:
             raise ConfigError("a temperature is learned or follows a schedule, not both: drop learnable or final")
         if learnable and not 0 < floor <= (floor if value == "auto" else value) <= ceiling:
@@ -68,7 +68,7 @@ class Temperature(nn.Module):
 
     @property
     def learnable(self) -> bool:
-        """Whether training moves it."""
+        """Return True if training changes it."""
         return self.log_scale.requires_grad
 
     @property

@@ -79,7 +79,7 @@ Vectors = Mapping[Role, Tensor]
 
 
 def tiles(problem: Problem, vectors: Vectors, scale: float) -> Iterator[Tile]:
-    """Every tile of every group. The logits are good until the next tile is asked for."""
+    """Yield every tile of every group. The logits are valid until the next tile is requested."""
     first, rows = problem.local.start, problem.local.stop - problem.local.start
     for g, group in enumerate(problem.groups):
         widths = [len(vectors[term.candidate]) for term in group]
@@ -139,7 +139,7 @@ def sweep(problem: Problem, vectors: Vectors, scale: float, shares: Tensor | Non
 
 
 def _places(term: Term, tile: slice, first: int) -> slice | Tensor:
-    """Where a tile's anchors stand among the vectors of their role."""
+    """Return the positions of a tile's anchors among the vectors of their role."""
     return slice(first + tile.start, first + tile.stop) if term.anchor_rows is None else term.anchor_rows[tile]
 
 
@@ -154,7 +154,7 @@ def exponentiate(logits: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _numerator(kind: Numerator, tile: Tile) -> tuple[Tensor, Tensor]:
-    """What a row's log-sum-exp is compared with, [r], and the target share of each positive, [k]."""
+    """Return the level that a row's log-sum-exp is compared with, [r], and the target share of each positive, [k]."""
     rows, columns = tile.positives[tile.held]
     values = tile.logits[tile.held][rows, columns]  # [k]
     count = tile.rows.stop - tile.rows.start
@@ -179,8 +179,8 @@ def _positives(term: Term, tile: slice, width: int) -> tuple[Tensor, Tensor]:
     here = torch.arange(len(own), device=own.device)
     if not term.others:
         return here, own
-    found = [other(tile) for other in term.others]
-    keys = torch.unique(torch.cat([rows * width + columns for rows, columns in found]))
+    pairs = [other(tile) for other in term.others]
+    keys = torch.unique(torch.cat([rows * width + columns for rows, columns in pairs]))
     keys = keys[keys != here[keys // width] * width + own[keys // width]]
     return torch.cat([here, keys // width]), torch.cat([own, keys % width])
 

@@ -1,1 +1,1 @@
-"""How an objective is trained: the step and the loop around it. Knows neither data nor towers by name."""
+"""Training of an objective: the step and the loop around it. Knows neither data nor towers by name."""

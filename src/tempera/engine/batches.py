@@ -48,7 +48,7 @@ class Draws:
         return weight / weight.sum()
 
     def __call__(self, proposal: Tensor, step: int) -> Tensor:
-        """What step `step` draws, [count]."""
+        """Return the documents that step `step` draws, [count]."""
         generator = torch.Generator().manual_seed(hash((self.seed, step)) & 0x7FFF_FFFF_FFFF_FFFF)
         return torch.multinomial(proposal, self.count, replacement=True, generator=generator)
 
@@ -90,7 +90,7 @@ class Examples:
 
     @cached_property
     def doc_visits(self) -> Tensor:
-        """How often a pair brings each document, as its answer or among its negatives, [u]."""
+        """Return how often a pair brings each document, as its answer or among its negatives, [u]."""
         if self.negatives is None:
             return self.doc_frequency
         rows = torch.repeat_interleave(self.negatives.lengths)
@@ -121,7 +121,7 @@ class Examples:
         return Ragged(self.doc_ids[order], from_lengths(lengths))
 
     def batch(self, rows: Tensor, step: int = 0) -> Batch[Ragged]:
-        """The chosen rows, and what step `step` draws besides."""
+        """Return the chosen rows, and the documents that step `step` draws."""
         query, doc, drawn = self.query[rows], self.doc[rows], None
         if self.draws.count:
             chosen = self.draws(self.proposal, step)
@@ -138,12 +138,12 @@ class Examples:
         )
 
     def _logq(self, docs: Tensor, rows: int) -> Tensor:
-        """How often a batch of so many pairs is expected to hold documents, as the log."""
+        """Return the log of how often a batch of `rows` pairs is expected to hold each document."""
         drawn = self.proposal[docs] if self.draws.count else None
         return expected_logq(rows, self.doc_visits[docs], self.draws.count, drawn)
 
     def _negatives(self, rows: Tensor) -> Side[Ragged] | None:
-        """The rows' own negatives, one row's after the other's."""
+        """Return the rows' own negatives, one row's after the other's."""
         if self.negatives is None:
             return None
         own = self.negatives[rows]
@@ -152,7 +152,7 @@ class Examples:
         return replace(self._docs("negatives", docs, ids, len(rows)), owner=owner)
 
     def _docs(self, role: Role, docs: Tensor, ids: Tensor | None, rows: int) -> Side[Ragged]:
-        """Documents in a role, with all that is known about them, in a batch of so many pairs."""
+        """Return documents in a role, with everything known about them, in a batch of `rows` pairs."""
         return Side(self.docs[docs], ids, self._logq(docs, rows), self._guided(role, docs))
 
     def _guided(self, role: Role, rows: Tensor) -> Tensor | None:
@@ -180,7 +180,7 @@ class Shuffled:
         return self.rows // self.batch_size
 
     def __call__(self, first: int, last: int) -> Iterator[Tensor]:
-        """Rows of the batches first, first + 1, ... last - 1 of the whole run, without drawing those before."""
+        """Yield the rows of the batches first, first + 1, ... last - 1 of the whole run, without drawing those before."""
         for step in range(first, last):
             epoch, position = divmod(step, self.batches_per_epoch)
             if position == 0 or step == first:
@@ -196,4 +196,4 @@ def refuse_size(rows: int, batch_size: int) -> None:
             f"give a batch_size of at most {rows}, or more data"
         )
     if batch_size < 2:
-        raise ConfigError(f"train.batch_size is {batch_size}; the negatives of a row are the others, so at least 2")
+        raise ConfigError(f"train.batch_size is {batch_size}, but in-batch negatives need at least 2 rows")

@@ -33,7 +33,7 @@ from ..io.console import logger
 from .clock import Clock
 from .distributed import ALONE, Group
 from .lookup import adding_in_place, merge
-from .plan import START_TOKENS, Features, Footprint, footprint, keep, pack, probe_rows
+from .plan import START_TOKENS, FeaturesLike, Footprint, footprint, keep, pack, probe_rows
 from .shards import is_divided
 
 CPU_MEMORY = 4 << 30  # bytes for kept graphs; a stated amount, so that a run repeats exactly
@@ -45,15 +45,15 @@ _MOST_HALVINGS = 16
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-def size_of(given: Any) -> Any:
-    """Bytes, also from a text with a unit of 1,024.
+def size_of(value: Any) -> Any:
+    """Return bytes, also from a text with a unit of 1,024.
 
     >>> size_of("1.5GiB"), size_of("200 MB"), size_of(0.5)
     (1610612736.0, 209715200.0, 0.5)
     """
-    if not isinstance(given, str):
-        return given
-    number = given.strip().upper().removesuffix("B").removesuffix("I")
+    if not isinstance(value, str):
+        return value
+    number = value.strip().upper().removesuffix("B").removesuffix("I")
     unit = number[-1:] if number[-1:] in _UNITS else ""
     return float(number.removesuffix(unit)) * _UNITS.get(unit, 1)
 
@@ -65,26 +65,26 @@ Context = Callable[[], AbstractContextManager[Any]]
 
 @dataclass
 class Work:
-    """What one tower has to embed of a batch: the rows of its roles, one after the other."""
+    """The part of a batch that one tower has to embed: the rows of its roles, one after the other."""
 
     tower: Any
     roles: list[Role]
     counts: list[int]  # rows of each role
-    features: Features
+    features: FeaturesLike
     divided: bool  # whether the processes call the tower together
-    rows: Tensor | None = None  # [n, D] embeddings
+    embeddings: Tensor | None = None  # [n, D]
     grads: Tensor | None = None  # [n, D]
 
     @property
-    def spare(self) -> Features:
-        """One row to be embedded for nothing: the shortest, or if there is none, that of one token or code 0."""
+    def spare(self) -> FeaturesLike:
+        """Return a row to embed only to keep pace: the shortest, or if there is none, one token or code 0."""
         if len(self.features):
             return self.features[self.features.lengths.argmin()[None]]
         if isinstance(self.features, Frame):
             return self.features.spare
         if not isinstance(self.features, Ragged):
             raise TemperaError(
-                "this process has no row for a divided tower, and only token ids and codes are made up: make batches larger"
+                "this rank has no rows for an FSDP-sharded tower: increase train.batch_size, so that every rank has some"
             )
         return Ragged.of([[0]])
 
@@ -94,7 +94,7 @@ class Micro:
     """Rows of one tower that are embedded together; without rows, a call that is made because other processes make one."""
 
     work: Work
-    rows: Tensor  # [r] which of them
+    index: Tensor  # [r] of the rows among the features
     tokens: int  # padding counted
     bytes: float  # that its graph is expected to keep
     number: int = 0  # among the micro-batches of the batch, by which it finds its seed whether it is kept or not
@@ -103,42 +103,42 @@ class Micro:
     graph: Tensor | None = None
 
     def embed(self, device: torch.device) -> Tensor:
-        """Embeddings, [r, D]; the same random numbers are drawn whenever it is called."""
+        """Return the embeddings, [r, D]; every call draws the same random numbers."""
         features = self.work.features
-        if not len(self.rows):
+        if not len(self.index):
             features = self.work.spare
-        elif self.work.tower.padded or len(self.rows) < len(features):  # else all of them, in order
-            features = features[self.rows]
+        elif self.work.tower.padded or len(self.index) < len(features):  # else all of them, in order
+            features = features[self.index]
         with _seeded(self.seed, device), adding_in_place(self.work.tower):
             embeddings: Tensor = self.work.tower(features.to(device))
-        return embeddings if len(self.rows) else embeddings[:0]
+        return embeddings if len(self.index) else embeddings[:0]
 
 
 @dataclass
 class Plan:
-    """How a batch is embedded: in which micro-batches, in this order."""
+    """The micro-batches in which a batch is embedded, in this order."""
 
     works: list[Work]
     micros: list[Micro]  # those to be replayed first
 
     @property
     def kept_bytes(self) -> float:
-        """Expected bytes of the kept graphs."""
+        """Return the expected bytes of the kept graphs."""
         return sum(micro.bytes for micro in self.micros if micro.kept)
 
     @property
     def peak_bytes(self) -> float:
-        """Expected bytes of all graphs that live at once, at their most."""
+        """Return the expected bytes of all graphs that live at once, at the peak."""
         return max([self.kept_bytes, *(micro.bytes for micro in self.micros if not micro.kept)])
 
     @property
     def replayed(self) -> float:
-        """Share of the tokens that is embedded twice."""
+        """Return the share of the tokens that is embedded twice."""
         tokens = sum(micro.tokens for micro in self.micros)
         return sum(micro.tokens for micro in self.micros if not micro.kept) / max(1, tokens)
 
     def __str__(self) -> str:
-        kept = [micro.kept for micro in self.micros if len(micro.rows)]
+        kept = [micro.kept for micro in self.micros if len(micro.index)]
         several = "" if len(kept) == 1 else "es"
         fillers = len(self.micros) - len(kept)
         return (
@@ -159,10 +159,10 @@ class Embedded:
     def backward(self, grads: Mapping[Role, Tensor | None]) -> None:
         """Add the gradients of the towers' parameters, given those of the embeddings; a role without one has zeros."""
         for work in self.plan.works:
-            assert work.rows is not None
-            parts = work.rows.split_with_sizes(work.counts)
-            found = [grads.get(role) for role in work.roles]
-            work.grads = torch.cat([torch.zeros_like(p) if g is None else g for p, g in zip(parts, found, strict=True)])
+            assert work.embeddings is not None
+            parts = work.embeddings.split_with_sizes(work.counts)
+            sides = [grads.get(role) for role in work.roles]
+            work.grads = torch.cat([torch.zeros_like(p) if g is None else g for p, g in zip(parts, sides, strict=True)])
         for micro in reversed(self.plan.micros):
             graph, micro.graph = micro.graph, None
             if graph is None:
@@ -170,13 +170,13 @@ class Embedded:
                     graph = micro.embed(self.cache.device)
             assert micro.work.grads is not None
             if graph.requires_grad:  # a frozen tower has none
-                torch.autograd.backward([graph], [micro.work.grads[micro.rows.to(graph.device)].to(graph.dtype)])
+                torch.autograd.backward([graph], [micro.work.grads[micro.index.to(graph.device)].to(graph.dtype)])
                 merge(micro.work.tower)
 
 
 @dataclass
 class Cache:
-    """How the towers of a run embed a batch; remembers what their graphs weigh.
+    """Embeds batches with the towers of a run, and remembers the sizes of their graphs.
 
     Args:
         mode: "auto" keeps the graphs that fit `memory`; "never" keeps all, so no row is embedded twice; "always" keeps none.
@@ -208,20 +208,18 @@ class Cache:
         self.halved = 0
 
     def halve(self) -> None:
-        """Smaller micro-batches and fewer kept graphs, where memory has run out after all.
+        """Halve micro-batches and kept graphs, after memory has run out.
 
         Raises:
-            TemperaError: they have been halved so often that it is of no use.
+            TemperaError: they have been halved so often that halving again cannot help.
         """
         self.halved += 1
         if self.halved > _MOST_HALVINGS:
-            raise TemperaError(
-                "the device runs out of memory even with one row at a time: lower the tower's max_length or size"
-            )
+            raise TemperaError("out of memory even with one row at a time: lower the tower's max_length or size")
         self.bytes, self.micro_bytes = self.bytes / 2, self.micro_bytes / 2
         self.tokens = None if self.tokens is None else max(1, self.tokens // 2)
         self.mode = "auto" if self.mode == "never" else self.mode
-        logger.warning(f"out of memory: micro-batches are halved, {self.halved} times now; the batch stays as it is")
+        logger.warning(f"out of memory: micro-batches are halved, {self.halved} times so far; the batch is unchanged")
 
     def plan(self, towers: Any, batch: Batch[Any], group: Group = ALONE) -> Plan:
         """Cut a batch into micro-batches and choose those that keep their graph; processes keep pace in divided towers."""
@@ -243,7 +241,7 @@ class Cache:
     def embed(self, towers: Any, batch: Batch[Any], group: Group = ALONE) -> Embedded:
         """Embed every side of a batch; rows come back in their order."""
         plan = self.plan(towers, batch, group)
-        own = [micro for micro in plan.micros if len(micro.rows)]
+        own = [micro for micro in plan.micros if len(micro.index)]
         seeds = torch.randint(2**62, (len(own),)).tolist()
         for micro in own:
             micro.seed = seeds[micro.number]
@@ -252,19 +250,19 @@ class Cache:
             with torch.set_grad_enabled(kept), self.autocast():
                 for micro in plan.micros:
                     if micro.kept == kept:
-                        rows = micro.embed(self.device)
-                        _put(micro, rows.detach())
-                        micro.graph = rows if kept else None
+                        embeddings = micro.embed(self.device)
+                        _put(micro, embeddings.detach())
+                        micro.graph = embeddings if kept else None
         vectors: dict[Role, Tensor] = {}
         for work in plan.works:
-            assert work.rows is not None
-            vectors |= zip(work.roles, work.rows.split_with_sizes(work.counts), strict=True)
+            assert work.embeddings is not None
+            vectors |= zip(work.roles, work.embeddings.split_with_sizes(work.counts), strict=True)
         return Embedded(batch.of(vectors).to(self.device), plan, self)
 
     def _cut(self, work: Work, group: Group) -> list[Micro]:
         lengths = work.features.lengths.cpu()
         if not len(lengths) and not work.divided:
-            work.rows = self._empty(work)
+            work.embeddings = self._empty(work)
             return []
         weight = self._footprint(work, group)
         if not len(lengths):
@@ -273,37 +271,37 @@ class Cache:
         widest = max(1.0, float(lengths.max() if padded else lengths.double().mean()))
         budget = self.tokens or weight.tokens(self.micro_bytes, widest)
         micros = []
-        for rows in pack(lengths, budget, padded, START_TOKENS[self.device.type]):
-            total = max(1, int(lengths[rows].sum()))
-            width = max(1, int(lengths[rows].max())) if padded else total / len(rows)
-            tokens = int(len(rows) * width)
-            micros.append(Micro(work, rows, tokens, weight.bytes(len(rows), width)))
+        for index in pack(lengths, budget, padded, START_TOKENS[self.device.type]):
+            total = max(1, int(lengths[index].sum()))
+            width = max(1, int(lengths[index].max())) if padded else total / len(index)
+            tokens = int(len(index) * width)
+            micros.append(Micro(work, index, tokens, weight.bytes(len(index), width)))
         return micros
 
     def _footprint(self, work: Work, group: Group) -> Footprint:
-        found = self.footprints.get(id(work.tower))
-        if found is None and self.known:
-            found = self.known.pop(0)
-        elif found is None:
+        size = self.footprints.get(id(work.tower))
+        if size is None and self.known:
+            size = self.known.pop(0)
+        elif size is None:
             refuse_batch_statistics(work.tower)
             features = work.features if len(work.features) else work.spare
-            probes = [features[rows].to(self.device) for rows in probe_rows(features.lengths.cpu())]
+            probes = [features[index].to(self.device) for index in probe_rows(features.lengths.cpu())]
             with _seeded(0, self.device), self.autocast():
-                found = footprint(work.tower, probes, work.tower.padded)
-            if work.divided:  # alike micro-batches leave little to fill up
-                found = Footprint(*(float(group.most(math.ceil(weight))) for weight in (found.linear, found.square)))
-        self.footprints[id(work.tower)] = found
-        return found
+                size = footprint(work.tower, probes, work.tower.padded)
+            if work.divided:  # equal micro-batches leave little to fill up
+                size = Footprint(*(float(group.all_reduce_max(math.ceil(x))) for x in (size.linear, size.square)))
+        self.footprints[id(work.tower)] = size
+        return size
 
     @torch.no_grad()
     def _empty(self, work: Work) -> Tensor:
         with self.autocast():
-            rows: Tensor = work.tower(work.features.to(self.device))
-        return rows
+            embeddings: Tensor = work.tower(work.features.to(self.device))
+        return embeddings
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is free on a device."""
+    """Return the bytes of free memory on a device."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     import psutil
@@ -318,26 +316,26 @@ def _work(tower: Any, roles: list[Role], batch: Batch[Any]) -> Work:
 
 
 def _fillers(work: Work, own: list[Micro], group: Group) -> list[Micro]:
-    """What a process lacks of the most micro-batches that one replays, and of the most that one keeps."""
+    """Return the calls that this process adds, to replay and to keep as many micro-batches as the rank with the most."""
     if not work.divided:
         return []
     count = {keeps: sum(micro.kept == keeps for micro in own) for keeps in (False, True)}
-    most = {keeps: group.most(number) for keeps, number in count.items()}
+    most = {keeps: group.all_reduce_max(number) for keeps, number in count.items()}
     most[False] += not any(most.values())  # rows that nobody has are as wide as others
     nothing = torch.empty(0, dtype=torch.int64)
     return [Micro(work, nothing, 0, 0.0, kept=keeps) for keeps in most for _ in range(most[keeps] - count[keeps])]
 
 
-def _put(micro: Micro, rows: Tensor) -> None:
+def _put(micro: Micro, embeddings: Tensor) -> None:
     work = micro.work
-    if work.rows is None:
-        work.rows = rows.new_empty(sum(work.counts), rows.shape[1])
-    work.rows[micro.rows.to(rows.device)] = rows
+    if work.embeddings is None:
+        work.embeddings = embeddings.new_empty(sum(work.counts), embeddings.shape[1])
+    work.embeddings[micro.index.to(embeddings.device)] = embeddings
 
 
 @contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Random numbers from a seed; what was drawn before goes on afterwards."""
+    """Draw random numbers from a seed in the block, and restore the generators afterwards."""
     devices: Sequence[torch.device] = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         reseed(seed, device)

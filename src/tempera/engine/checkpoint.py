@@ -1,4 +1,4 @@
-"""What a run has come to, and how it is kept: everything that the next step depends on besides the seed and the data.
+"""The state of a run, and its checkpoints: everything that the next step depends on, apart from the seed and the data.
 
 Which rows a step sees, what is drawn for it and the dropout of its towers follow from the seed and the number of the step, so a
 checkpoint holds tensors and a handful of numbers. Nothing that could be executed is written or read.
@@ -31,7 +31,7 @@ _TENSORS, _NUMBERS = "state.safetensors", "state.json"
 
 @dataclass
 class State:
-    """A run between two steps."""
+    """The state of a run between two steps."""
 
     modules: nn.ModuleDict  # towers and objective
     optimizer: torch.optim.Optimizer
@@ -80,7 +80,7 @@ class State:
                 (stage / name).write_bytes(each)
 
     def load(self, folder: Path) -> None:
-        """Go on from a checkpoint of the same configuration.
+        """Load a checkpoint of the same configuration, to resume from it.
 
         Raises:
             DataError: a folder that is no checkpoint, is damaged, or belongs to other towers.
@@ -88,9 +88,9 @@ class State:
         tensors, numbers = _read(folder)
         try:
             own = self.modules.state_dict()
-            given = _below("modules.", tensors)
+            weights = _below("modules.", tensors)
             self.modules.load_state_dict(
-                {name: divided_as(value, own.get(name, value)) for name, value in given.items()}
+                {name: divided_as(value, own.get(name, value)) for name, value in weights.items()}
             )
             parameters = [p for each in self.optimizer.param_groups for p in each["params"]]
             moments: dict[int, dict[str, Tensor]] = {}

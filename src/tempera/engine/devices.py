@@ -1,4 +1,4 @@
-"""Where a run computes: devices, processes and precision, as it was launched.
+"""Devices, processes and precision of a run, as it was launched.
 
 The same program runs under `python`, `torchrun`, `accelerate launch` and `mpirun`, on CPUs (gloo) and CUDA (NCCL): Accelerate
 reads what the launcher left in the environment.
@@ -29,7 +29,7 @@ _DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class Devices:
-    """What a run computes on.
+    """The processes, device and precision that a run computes with.
 
     >>> alone = Devices()
     >>> with alone.autocast():
@@ -43,14 +43,14 @@ class Devices:
     mixed_precision: Precision = "no"
 
     def autocast(self) -> torch.autocast:
-        """The precision of the towers; the objective stays in float32 in any case."""
+        """Return a context with the precision of the towers; the objective stays in float32 in any case."""
         enabled = self.mixed_precision != "no"
         return torch.autocast(
             self.group.device.type, _DTYPES[self.mixed_precision] if enabled else None, enabled=enabled
         )
 
     def scaler(self) -> torch.amp.GradScaler:
-        """A new gradient scaler; with another precision than fp16, one that does nothing and has scale 1."""
+        """Return a new gradient scaler; with another precision than fp16, one that does nothing and has scale 1."""
         return torch.amp.GradScaler(self.group.device.type, enabled=self.mixed_precision == "fp16")
 
 
@@ -83,22 +83,22 @@ def start(mixed_precision: Precision = "no", cpu: bool = False, timeout: float =
 
 
 def launched() -> bool:
-    """Whether a launcher has started this process, with or without others."""
+    """Return True if a launcher has started this process, alone or with others."""
     return any(name in os.environ for name in _SIZES)
 
 
 def _checked(devices: Devices) -> Devices:
     device, mixed_precision = devices.group.device, devices.mixed_precision
     if mixed_precision == "fp16" and device.type == "cpu":
-        raise ConfigError("mixed_precision: fp16 needs a GPU, and this process computes on a CPU; take bf16 or no")
+        raise ConfigError("mixed_precision: fp16 needs a GPU, but this process runs on a CPU; use bf16 or no")
     if mixed_precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
-        raise ConfigError(f"mixed_precision: {torch.cuda.get_device_name(device)} has no bf16; take fp16 or no")
+        raise ConfigError(f"mixed_precision: {torch.cuda.get_device_name(device)} has no bf16; use fp16 or no")
     return devices
 
 
 @contextmanager
 def one_voice(group: Group) -> Iterator[None]:
-    """Progress and messages of the main process only; what ends a process is shown outside, whichever it is."""
+    """Show progress and messages of the main process only; an error that ends a process is shown outside, for all of them."""
     if group.main:
         yield
         return

@@ -1,4 +1,4 @@
-"""Several processes, one batch: rows are gathered, gradients brought home, gradients of parameters added up.
+"""One batch on several processes: all-gather of rows, reduce-scatter of their gradients, all-reduce of the parameters'.
 
 Nothing here is differentiable. Embeddings arrive as leaves, so a step has a handful of exchanges and none of them inside a
 backward pass: sizes, the rows with all that is known of them, their gradients on the way back, and the parameters'.
@@ -22,7 +22,7 @@ from ..errors import TemperaError
 from .exchange import FLOATS, ROLES, Columns, Gathered, check, columns_of, header_of, join, leaf, pack, places, unpack
 
 CPU = torch.device("cpu")
-BUCKET_BYTES = 1 << 26  # gradients that are added up at once: above this, starting an exchange costs nothing any more
+BUCKET_BYTES = 1 << 26  # gradients that are summed at once: above this, starting an exchange costs nothing more
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Group:
     >>> eye, alone = torch.eye(2), Group()
     >>> gathered = alone.gather(Batch(Side(eye), Side(eye)))
     >>> (2 * gathered.query.rows).sum().backward()
-    >>> alone.bring_home(gathered)["query"].tolist()
+    >>> alone.reduce_scatter(gathered)["query"].tolist()
     [[2.0, 2.0], [2.0, 2.0]]
     """
 
@@ -48,11 +48,11 @@ class Group:
 
     @property
     def main(self) -> bool:
-        """Whether this is the process that writes files and speaks."""
+        """Return True in the process that writes files and prints."""
         return self.rank == 0
 
     def gather(self, batch: Batch[Tensor]) -> Gathered:
-        """The batch of all processes from the embedded rows of each; `span` is where this process's rows stand in it.
+        """Return the batch of all processes from the embedded rows of each; `span` is where this process's rows stand in it.
 
         Embeddings are leaves that require gradient, cut off from what made them. Processes may have different numbers
         of rows, also none: a side that is None counts as one without rows, and one that is empty everywhere is left
@@ -70,8 +70,8 @@ class Group:
             return Gathered(**{**known, **leaves, "span": range(len(batch)), "counts": counts})
         return join(self._exchange(columns_of(batch)), self.rank, batch.memory)
 
-    def bring_home(self, gathered: Gathered) -> dict[Role, Tensor]:
-        """Gradients of this process's rows, [own rows, D] for every role of the batch, summed over all processes.
+    def reduce_scatter(self, gathered: Gathered) -> dict[Role, Tensor]:
+        """Return the gradients of this process's rows, [own rows, D] for every role of the batch, summed over all processes.
 
         They travel in the dtype of the embeddings, in one reduce-scatter a dtype; a role without gradient counts as 0.
         """
@@ -85,13 +85,13 @@ class Group:
                 home |= self._scatter({role: grads[role].split_with_sizes(gathered.counts[role]) for role in roles})
         return home
 
-    def all_rows(self, rows: Tensor) -> Tensor:
-        """The rows of all processes, in the order of the processes, [n, D]; each gives some."""
+    def all_gather(self, rows: Tensor) -> Tensor:
+        """Return the rows of all processes, in the order of the processes, [n, D]; each has to give some."""
         if self.size == 1:
             return rows
         return torch.cat([part["query.rows"] for part in self._exchange({"query.rows": rows})]).to(rows.device)
 
-    def add_up(self, parameters: Iterable[nn.Parameter]) -> None:
+    def all_reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Sum the gradients of parameters over all processes, in place; once a step, after the backward passes.
 
         Every process gives the same parameters in the same order. A gradient that is None counts as 0, and stays None
@@ -104,10 +104,10 @@ class Group:
 
         whole = [p for p in parameters if p.requires_grad and not isinstance(p, DTensor)]
         kinds = [0 if p.grad is None else 2 if p.grad.is_sparse else 1 for p in whole]
-        there = torch.tensor(kinds, dtype=torch.uint8, device=self.device)
-        with self._together("adding up gradients"):
-            dist.all_reduce(there, dist.ReduceOp.MAX)
-            kinds = there.tolist()
+        codes = torch.tensor(kinds, dtype=torch.uint8, device=self.device)
+        with self._together("the all-reduce of gradients"):
+            dist.all_reduce(codes, dist.ReduceOp.MAX)
+            kinds = codes.tolist()
             for parameter in [p for p, kind in zip(whole, kinds, strict=True) if kind == 2]:
                 parameter.grad = self._joined(parameter)
             reached = [p for p, kind in zip(whole, kinds, strict=True) if kind == 1]
@@ -120,7 +120,7 @@ class Group:
                     grad.copy_(part.view_as(grad))
 
     def _joined(self, table: nn.Parameter) -> Tensor:
-        """The sum of all processes' sparse gradients of a table, from the rows of each."""
+        """Return the sum of all processes' sparse gradients of a table, from the rows of each."""
         rows, values = torch.empty(0, dtype=torch.int64, device=self.device), table.detach()[:0]  # [k], [k, D]
         if table.grad is not None:
             grad = table.grad.coalesce()
@@ -139,66 +139,66 @@ class Group:
         return torch.sparse_coo_tensor(rows[None], values, table.shape, check_invariants=False).coalesce()
 
     def any(self, flag: bool) -> bool:
-        """Whether it is so on any process."""
+        """Return True if `flag` is true on any process."""
         return bool(self._agree(flag, dist.ReduceOp.MAX)) if self.size > 1 else flag
 
-    def total(self, value: float) -> float:
-        """The sum over all processes."""
+    def all_reduce_sum(self, value: float) -> float:
+        """Return the sum of a number over all processes."""
         return self._agree(value, dist.ReduceOp.SUM) if self.size > 1 else value
 
-    def most(self, count: int) -> int:
-        """The largest of all processes' counts."""
+    def all_reduce_max(self, count: int) -> int:
+        """Return the largest of all processes' counts."""
         return int(self._agree(count, dist.ReduceOp.MAX)) if self.size > 1 else count
 
-    def alike(self, number: int) -> bool:
-        """Whether all processes give the same number; it has up to 53 bits."""
-        return self.most(number) == -self.most(-number)
+    def all_equal(self, number: int) -> bool:
+        """Return True if all processes give the same number, of up to 53 bits."""
+        return self.all_reduce_max(number) == -self.all_reduce_max(-number)
 
     def wait(self) -> None:
-        """Go on when all processes have come here."""
-        self.total(0.0)
+        """Return when all processes have called this."""
+        self.all_reduce_sum(0.0)
 
     def _agree(self, value: float, how: Any) -> float:
         number = torch.tensor(float(value), dtype=torch.float64, device=self.device)
-        with self._together("comparing numbers"):
+        with self._together("an all-reduce"):
             dist.all_reduce(number, how)
             return float(number)
 
     def _exchange(self, mine: Columns) -> list[Columns]:
-        """The columns of every process, in two exchanges: their sizes, then all of them as bytes."""
+        """Return the columns of every process, in two exchanges: their sizes, then all of them as bytes."""
         header = torch.tensor(header_of(mine), device=self.device)  # [f, 3]
         headers = header.new_empty(self.size, *header.shape)
-        with self._together("exchanging sizes"):
+        with self._together("the exchange of sizes"):
             dist.all_gather(list(headers), header)
             sizes = headers.tolist()
         check(sizes)
         longest = max(places(each)[-1] for each in sizes)
         packed = pack(mine, sizes[self.rank], torch.zeros(longest, dtype=torch.uint8, device=self.device))
         everything = packed.new_empty(self.size, longest)
-        with self._together("gathering rows"):
+        with self._together("the all-gather of rows"):
             dist.all_gather(list(everything), packed)
         return [unpack(each, size) for each, size in zip(everything, sizes, strict=True)]
 
     def _scatter(self, grads: Mapping[Role, Sequence[Tensor]]) -> dict[Role, Tensor]:
-        """Gradients of one dtype, divided by process, to the sums of this process's rows."""
+        """Return the sums over all processes of the gradients of this process's rows, of one dtype."""
         one = next(iter(grads.values()))[0]
         counts = [[len(parts[process]) for parts in grads.values()] for process in range(self.size)]
         sums = one.new_zeros(self.size, max(map(sum, counts)), one.shape[1])
         for process, rows in enumerate(sums):
             torch.cat([parts[process] for parts in grads.values()], out=rows[: sum(counts[process])])
         own = torch.empty_like(sums[0])
-        with self._together("bringing gradients home"):
+        with self._together("the reduce-scatter of gradients"):
             dist.reduce_scatter(own, list(sums))
         return dict(zip(grads, own[: sum(counts[self.rank])].split_with_sizes(counts[self.rank]), strict=True))
 
     @contextmanager
-    def _together(self, doing: str) -> Iterator[None]:
+    def _together(self, exchange: str) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
             raise TemperaError(
-                f"process {self.rank} of {self.size} lost the others while {doing} "
-                f"({str(error).strip().splitlines()[0]}); see what the one that stopped first has printed"
+                f"rank {self.rank} of {self.size} lost the other ranks during {exchange} "
+                f"({str(error).strip().splitlines()[0]}); see the log of the rank that failed first"
             ) from error
 
 
@@ -206,18 +206,18 @@ ALONE = Group()
 
 
 def buckets(grads: Iterable[Tensor], limit: int = BUCKET_BYTES) -> list[list[Tensor]]:
-    """Tensors of one dtype together, in order, up to `limit` bytes; a larger one by itself.
+    """Return lists of tensors of one dtype, in order, of up to `limit` bytes each; a larger tensor is alone in its list.
 
     >>> small, large = torch.zeros(2), torch.zeros(5)
     >>> [len(bucket) for bucket in buckets([small, small, large, small.double(), small], limit=24)]
     [2, 1, 1, 1]
     """
-    found: list[list[Tensor]] = []
+    lists: list[list[Tensor]] = []
     filling: dict[torch.dtype, list[Tensor]] = {}
     for grad in grads:
         bucket = filling.get(grad.dtype, [])
         if not bucket or sum(other.nbytes for other in bucket) + grad.nbytes > limit:
             bucket = filling[grad.dtype] = []
-            found.append(bucket)
+            lists.append(bucket)
         bucket.append(grad)
-    return found
+    return lists

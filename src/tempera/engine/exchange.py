@@ -1,4 +1,4 @@
-"""A batch as named columns: how its rows travel between processes.
+"""A batch as named columns, the form in which its rows travel between processes.
 
 Everything that is known of a process's rows, packed into one run of bytes, so that one exchange of sizes and one of bytes
 gather a batch, whatever it holds.
@@ -48,31 +48,31 @@ class Gathered(Batch[Tensor]):
 
 
 def leaf(rows: Tensor) -> Tensor:
-    """Embeddings cut off from what made them."""
+    """Return embeddings cut off from the graph that made them."""
     return rows.detach().requires_grad_()
 
 
 def columns_of(batch: Batch[Tensor]) -> Columns:
-    """Everything a batch knows of its rows, by name; what is None is not there."""
-    found: dict[str, Tensor | None] = {"query.weight": batch.weight, "query.answer": batch.answer}
+    """Return everything a batch knows of its rows, by name, without what is None."""
+    columns: dict[str, Tensor | None] = {"query.weight": batch.weight, "query.answer": batch.answer}
     for role, side in batch.sides().items():
-        found |= {f"{role}.{name}": getattr(side, name) for name in FIELDS}
+        columns |= {f"{role}.{name}": getattr(side, name) for name in FIELDS}
     if batch.known is not None:
-        found |= {"query.known": batch.known.lengths, "known.values": batch.known.values}
+        columns |= {"query.known": batch.known.lengths, "known.values": batch.known.values}
     if batch.temperature is not None:
-        found["batch.temperature"] = torch.tensor([batch.temperature], dtype=torch.float64)
-    return {name: column for name in NAMES if (column := found.get(name)) is not None}
+        columns["batch.temperature"] = torch.tensor([batch.temperature], dtype=torch.float64)
+    return {name: column for name in NAMES if (column := columns.get(name)) is not None}
 
 
 def header_of(columns: Columns) -> Header:
-    """What another process has to know to read the columns."""
+    """Return what another process needs to read the columns."""
     header = []
     for name in NAMES:
         if (column := columns.get(name)) is None:
             header.append([0, 0, -1])
         elif column.dtype not in DTYPES:
             raise DataError(
-                f"{name} of a batch has {column.dtype}, and between processes travel {', '.join(map(str, DTYPES))}"
+                f"{name} of a batch is {column.dtype}; only {', '.join(map(str, DTYPES))} can be exchanged between processes"
             )
         else:
             header.append([len(column), column.shape[1] if column.ndim == 2 else 0, DTYPES.index(column.dtype)])
@@ -80,12 +80,12 @@ def header_of(columns: Columns) -> Header:
 
 
 def places(header: Header) -> list[int]:
-    """Where each column begins in the bytes of its process, and where the last one ends, [f + 1]."""
+    """Return the position at which each column begins in the bytes of its process, and the end of the last one, [f + 1]."""
     return list(accumulate((-(-size // _ALIGNED) * _ALIGNED for size in map(_bytes, header)), initial=0))
 
 
 def pack(columns: Columns, header: Header, into: Tensor) -> Tensor:
-    """The columns as bytes, in `into`."""
+    """Write the columns as bytes into `into`, and return it."""
     for name, column, start in zip(NAMES, header, places(header), strict=False):
         if size := _bytes(column):
             into[start : start + size] = columns[name].detach().to(into.device).contiguous().view(torch.uint8).flatten()
@@ -93,17 +93,17 @@ def pack(columns: Columns, header: Header, into: Tensor) -> Tensor:
 
 
 def unpack(packed: Tensor, header: Header) -> Columns:
-    """The columns that have rows, as views of a process's bytes."""
-    found = {}
+    """Return the columns that have rows, as views of a process's bytes."""
+    columns = {}
     for name, (rows, width, dtype), start in zip(NAMES, header, places(header), strict=False):
         if size := _bytes([rows, width, dtype]):
             column = packed[start : start + size].view(DTYPES[dtype])
-            found[name] = column.view(rows, width) if width else column
-    return found
+            columns[name] = column.view(rows, width) if width else column
+    return columns
 
 
 def check(headers: Sequence[Header]) -> None:
-    """Whether all processes know the same of their rows; those without rows are not asked.
+    """Check that all processes give the same columns for their rows; those without rows need none.
 
     Raises:
         DataError: they do not, or there are no rows. Every process has the same headers and so the same error.
@@ -111,25 +111,23 @@ def check(headers: Sequence[Header]) -> None:
     table = [dict(zip(NAMES, header, strict=True)) for header in headers]
     for name in NAMES[:-2]:
         role, _, column = name.partition(".")
-        asked = {process: each[name] for process, each in enumerate(table) if each[f"{role}.rows"][0]}
-        if name == "query.rows" and not asked:
-            raise DataError("a batch has at least one pair, and no process brought one")
+        with_rows = {process: each[name] for process, each in enumerate(table) if each[f"{role}.rows"][0]}
+        if name == "query.rows" and not with_rows:
+            raise DataError("a batch needs at least one pair, but no process has one")
         kinds: dict[str, list[str]] = {}
-        for process, (_, width, dtype) in asked.items():
+        for process, (_, width, dtype) in with_rows.items():
             kinds.setdefault(_kind(width, dtype), []).append(str(process))
         if len(kinds) > 1:
-            seen = ", ".join(f"{kind} on {' and '.join(processes)}" for kind, processes in kinds.items())
-            raise DataError(
-                f"{column} of {role}: processes have to give the same, and by their ranks these gave {seen}"
-            )
+            seen = ", ".join(f"{kind} on rank {' and '.join(processes)}" for kind, processes in kinds.items())
+            raise DataError(f"{column} of {role} differs between ranks: {seen}; all have to give the same")
 
 
 def join(parts: Sequence[Columns], rank: int, memory: Side[Tensor] | None) -> Gathered:
-    """One batch from the columns of every process."""
+    """Return one batch from the columns of every process."""
     counts = {role: tuple(len(part.get(f"{role}.rows", ())) for part in parts) for role in ROLES}
     first = list(accumulate(counts["query"], initial=0))  # row of each process, [p + 1]
     shifted = [{name: _shift(name, column, at) for name, column in part.items()} for part, at in zip(parts, first)]
-    whole = {name: torch.cat(found) for name in NAMES if (found := [part[name] for part in shifted if name in part])}
+    whole = {name: torch.cat(ranks) for name in NAMES if (ranks := [part[name] for part in shifted if name in part])}
     sides: dict[Any, Any] = {}
     for role in [role for role in ROLES if any(counts[role])]:
         fields = {name: whole[f"{role}.{name}"] for name in FIELDS if f"{role}.{name}" in whole}
@@ -139,9 +137,7 @@ def join(parts: Sequence[Columns], rank: int, memory: Side[Tensor] | None) -> Ga
         known = Ragged(whole.get("known.values", lengths[:0]), from_lengths(lengths))
     temperatures = [None if (x := part.get("batch.temperature")) is None else float(x) for part in parts]
     if len(set(temperatures)) > 1:
-        raise DataError(
-            f"temperature of a batch: processes have to give the same, and by their ranks these gave {temperatures}"
-        )
+        raise DataError(f"temperature of a batch differs between ranks: {temperatures}; all have to give the same")
     return Gathered(
         **sides,
         memory=memory,
@@ -166,5 +162,5 @@ def _kind(width: int, dtype: int) -> str:
 
 
 def _shift(name: str, column: Tensor, first: int) -> Tensor:
-    """Owners, counted from the first row of all processes; -1 stays."""
+    """Return owners, counted from the first row of all processes; -1 stays."""
     return torch.where(column < 0, column, column + first) if name.endswith(".owner") else column

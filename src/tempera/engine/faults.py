@@ -1,4 +1,4 @@
-"""Where a loss or a gradient that is not finite comes from: of which rows, and why. Looked for only once there is one.
+"""The rows and the cause that a loss or gradient that is not finite comes from; searched for only after one has occurred.
 
 Letters in shapes: b rows of this process, n rows of all processes, D width.
 """
@@ -44,14 +44,14 @@ class NotFinite(TemperaError):
 
 
 def trace(state: State, batches: Sequence[Batch[Any]], what: str, devices: Devices) -> Fault:
-    """Embed the batches of a step once more, to see what is not finite in them; all processes call.
+    """Embed the batches of a step once more, and return what is not finite in them; all processes have to call.
 
     The same weights and random numbers as in the step are needed. Gradients of the objective's parameters are changed.
     """
     if name := broken(state.modules, devices.group):
-        told = "before training has changed them" if not state.step else "from an earlier step"
+        since = "before training has changed them" if not state.step else "from an earlier step"
         advice = "give another tower.model" if not state.step else _RATE
-        return Fault(state.step + 1, what, (), f"weights of {name} are not finite, {told}: {advice}")
+        return Fault(state.step + 1, what, (), f"weights of {name} are not finite, {since}: {advice}")
     rows: list[tuple[int, ...]] = []
     causes: list[str] = []
     for batch in batches:
@@ -62,7 +62,7 @@ def trace(state: State, batches: Sequence[Batch[Any]], what: str, devices: Devic
 
 
 def _look(state: State, batch: Batch[Any], devices: Devices) -> tuple[Tensor, str | None]:
-    """Which rows of a batch are to blame, [n], and why; the first sign that there is, from the towers to the loss."""
+    """Return the rows of a batch that are to blame, [n], and why: by the first sign, from the towers to the loss."""
     group = devices.group
     objective: Any = state.modules["objective"]
     everyone = group.gather(state.cache.embed(state.modules["towers"], batch, group).batch)
@@ -74,7 +74,7 @@ def _look(state: State, batch: Batch[Any], devices: Devices) -> tuple[Tensor, st
     wrong = _everyones(~losses.isfinite(), group)
     if wrong.any():
         return wrong, _of_losses(objective, everyone)
-    grads = {role: ~grad.isfinite().all(1) for role, grad in group.bring_home(everyone).items()}
+    grads = {role: ~grad.isfinite().all(1) for role, grad in group.reduce_scatter(everyone).items()}
     pulled = {role: _everyones(flags, group) for role, flags in grads.items()}
     if not any(bool(flags.any()) for flags in pulled.values()):
         return torch.zeros(len(everyone), dtype=torch.bool), None
@@ -88,17 +88,17 @@ def _look(state: State, batch: Batch[Any], devices: Devices) -> tuple[Tensor, st
 
 
 def _pairs(batch: Batch[Tensor], flags: dict[Role, Tensor]) -> Tensor:
-    """The pairs, [n], that own embeddings with a flag: as query, document or negative; what is drawn belongs to none."""
-    found = flags["query"].cpu() | flags["doc"].cpu()[batch.answers.cpu()]
+    """Return the pairs, [n], that own embeddings with a flag: as query, document or negative; samples belong to none."""
+    flagged = flags["query"].cpu() | flags["doc"].cpu()[batch.answers.cpu()]
     if batch.negatives is not None and batch.negatives.owner is not None:
         owner = batch.negatives.owner.cpu()[flags["negatives"].cpu()]
-        found[owner[owner >= 0]] = True
-    return found
+        flagged[owner[owner >= 0]] = True
+    return flagged
 
 
 def _everyones(flags: Tensor, group: Group) -> Tensor:
-    """Flags of all processes' rows, [n], from those of this one's, [b]."""
-    return group.all_rows(flags[:, None].float().to(group.device))[:, 0].bool().cpu()
+    """Return the flags of all processes' rows, [n], from those of this one's, [b]."""
+    return group.all_gather(flags[:, None].float().to(group.device))[:, 0].bool().cpu()
 
 
 def _of_embeddings(modules: nn.Module, lost: dict[Role, Tensor], devices: Devices) -> str:
@@ -115,8 +115,8 @@ def _of_embeddings(modules: nn.Module, lost: dict[Role, Tensor], devices: Device
 
 def _of_temperature(objective: Any) -> str | None:
     value, epsilon = objective.temperature.value, torch.finfo(torch.float32).eps
-    told = f"gradients grow with 1 / temperature, and {value:.3g} is below the precision of a cosine, {epsilon:.1g}"
-    return f"{told}: raise objective.temperature" if value < epsilon else None
+    cause = f"gradients grow with 1 / temperature, and {value:.3g} is below the precision of a cosine, {epsilon:.1g}"
+    return f"{cause}: raise objective.temperature" if value < epsilon else None
 
 
 def _of_losses(objective: Any, batch: Batch[Tensor]) -> str:
@@ -125,21 +125,21 @@ def _of_losses(objective: Any, batch: Batch[Tensor]) -> str:
     if unlikely:
         return f"the frequencies (logq) of {' and '.join(unlikely)} rows are not finite: look at the data"
     largest = max(float(side.rows.detach().abs().max()) for side in sides.values() if len(side))
-    told = f"products of embeddings with numbers up to {largest:.1g} overflow"
-    return _of_temperature(objective) or f"{told}: {_RATE}, or take similarity cosine"
+    cause = f"products of embeddings with numbers up to {largest:.1g} overflow"
+    return _of_temperature(objective) or f"{cause}: {_RATE}, or take similarity cosine"
 
 
 def _within(modules: nn.ModuleDict, devices: Devices) -> str:
-    """The cause where embeddings, losses and their gradients are finite: something within the towers is not."""
+    """Return the cause where embeddings, losses and their gradients are finite: something within the towers is not."""
     if devices.mixed_precision == "fp16":
         return "gradients overflow in fp16 however small their scale: take train.mixed_precision bf16"
     names = [n for n, p in modules.named_parameters() if p.grad is not None and not _finite(p.grad)]
-    told = f"gradients overflow within the towers ({', '.join(names[:3]) or 'their norm'}): {_RATE}"
-    return _of_temperature(modules["objective"]) or told
+    cause = f"gradients overflow within the towers ({', '.join(names[:3]) or 'their norm'}): {_RATE}"
+    return _of_temperature(modules["objective"]) or cause
 
 
 def broken(modules: nn.Module, group: Group) -> str | None:
-    """The first parameter that is not finite, on any process; all call."""
+    """Return the name of the first parameter that is not finite, on any process; all processes have to call."""
     mine = next((name for name, p in modules.named_parameters() if not _finite(p.detach())), None)
     return (mine or "another process") if group.any(mine is not None) else None
 

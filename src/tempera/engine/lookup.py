@@ -72,7 +72,7 @@ def _look_up(table: nn.Embedding, indices: Tensor) -> Tensor:
 
 
 def merge(tower: nn.Module) -> None:
-    """Add up the rows that sparse gradients hold several times, lest they grow with every micro-batch; in order of the rows."""
+    """Sum the rows that sparse gradients hold several times, so that they do not grow with every micro-batch; in order of rows."""
     for p in tower.parameters():
         if p.grad is not None and p.grad.is_sparse:
             p.grad = p.grad.coalesce()

@@ -20,9 +20,9 @@ from .cache import Cache, Mode, Size, reseed
 from .checkpoint import State
 from .devices import Devices, Precision
 from .faults import Fault, NotFinite, trace
-from .optim import ForTables, Schedule, adam, clip, rate, total_norm
+from .optim import ForTables, Schedule, adam, clip, schedule_factor, total_norm
 from .shards import ONE_PROCESS
-from .step import Loss, Towers, step
+from .step import Loss, TowersLike, step
 
 SELF = "self"  # the guide that is the model in training
 _LEAST_SCALE = 2.0**-14  # of gradients in fp16; below it they would not be too small for it, but too large
@@ -64,13 +64,13 @@ class Training:
         guide_every: number of steps after which the guide `self` embeds all texts again.
         ddp_timeout: seconds that a process waits for the others before it gives up. The first process evaluates and writes alone
             while the others wait.
-        seed: of the weights and the order of the rows; `evaluation.seed` is that of what is held out.
-        evaluations: how often the held-out queries are asked during training.
-        report_to: trackers that get the numbers of log.jsonl as they are written, by Accelerate: tensorboard, wandb, mlflow,
-            trackio. Their files stand in OUTPUT.trackers. Sweeps and tunings have tables of their own and tell none.
-        keep_best: save the weights of the look at which validation was best; the untrained model is a candidate. If it is false, or
-            validation asks too few queries to choose by, the weights of the last step are saved.
-        patience: end training when validation has not risen for this many looks; None takes every step.
+        seed: random seed of the initial weights and the order of the rows; `evaluation.seed` chooses the held-out queries.
+        evaluations: number of evaluations on the validation set during training, evenly spread over the steps.
+        report_to: trackers to send the metrics of log.jsonl to: tensorboard, wandb, mlflow, trackio (by Accelerate). Their
+            files are in OUTPUT.trackers. Sweeps and tunings send nothing; they write tables of their own.
+        keep_best: save the weights of the best validation; the untrained model is a candidate. If this is false, or the
+            validation set has too few queries to choose by, the weights of the last step are saved.
+        patience: number of evaluations without improvement after which training stops early; None takes every step.
         save_steps: number of steps between checkpoints; None writes one every ten minutes. They stay in OUTPUT.checkpoints,
             beside the run, until it has ended.
         save_total_limit: number of the latest checkpoints to keep.
@@ -112,11 +112,11 @@ class Training:
 
     @property
     def guide_period(self) -> int | None:
-        """Steps after which the guide reads all texts again; None if it is not the model in training."""
+        """Return the steps after which the guide embeds all texts again; None if it is not the model in training."""
         return self.guide_every if self.guide == SELF else None
 
     def steps(self, batches_per_epoch: int) -> int:
-        """Optimiser steps of the run."""
+        """Return the number of optimiser steps of the run."""
         batches = self.num_train_epochs * batches_per_epoch
         return self.max_steps or max(1, round(batches / self.gradient_accumulation_steps))
 
@@ -129,12 +129,12 @@ class Training:
         if self.fsdp and devices.group.size == 1:
             raise ConfigError(f"train.{ONE_PROCESS}")
         if self.fsdp and self.mixed_precision == "fp16":
-            raise ConfigError("train.fsdp has no gradient scaler, which fp16 needs: take mixed_precision bf16 or no")
+            raise ConfigError("train.fsdp has no gradient scaler, which fp16 needs: use mixed_precision bf16 or no")
         if self.fsdp and self.table_optimizer == "rowwise_adagrad":
-            raise ConfigError("train.fsdp divides tables, and their gradients are whole: take table_optimizer adamw")
+            raise ConfigError("train.fsdp needs dense gradients, not rowwise_adagrad's: use table_optimizer adamw")
 
     def cached(self, devices: Devices) -> Cache:
-        """How the towers embed."""
+        """Return the gradient cache that embeds with these options."""
         return Cache(self.cache, self.cache_memory, self.micro_batch_tokens, devices.group.device, devices.autocast)
 
 
@@ -152,8 +152,8 @@ class Progress:
     fault: Fault | None = None  # the weights are as they were before
 
 
-def begin(towers: Towers, objective: Loss, options: Training, devices: Devices | None = None) -> State:
-    """A run before its first step."""
+def begin(towers: TowersLike, objective: Loss, options: Training, devices: Devices | None = None) -> State:
+    """Return the state of a run before its first step."""
     devices = devices or Devices()
     modules = nn.ModuleDict({"towers": towers, "objective": objective})  # type: ignore[dict-item]
     optimizer = adam(
@@ -177,9 +177,9 @@ def train(
     Args:
         batches: this process's rows, from the first batch of step `state.step` on.
     """
-    rows = iter(batches)
+    remaining = iter(batches)
     for _ in range(state.step, steps):
-        yield take(state, islice(rows, options.gradient_accumulation_steps), steps, options, devices)
+        yield take(state, islice(remaining, options.gradient_accumulation_steps), steps, options, devices)
 
 
 def take(
@@ -203,21 +203,21 @@ def take(
     state.modules.train()
     reseed(seed_of(options.seed, i, group.rank), group.device)
     several = list(batches)
-    share = rate(i, steps, options.warmup_ratio, options.lr_scheduler_type)
+    factor = schedule_factor(i, steps, options.warmup_ratio, options.lr_scheduler_type)
     for each in optimizer.param_groups:
-        each["lr"] = each["initial_lr"] * share
+        each["lr"] = each["initial_lr"] * factor
     objective.temperature.advance(i / max(1, steps - 1))
     optimizer.zero_grad()
     scale = scaler.get_scale() / len(several)
     loss = sum(step(towers, objective, batch, state.cache, group, scale) for batch in several) / len(several)
-    group.add_up(parameters)
+    group.all_reduce_gradients(parameters)
     scaler.unscale_(optimizer)
     norm = total_norm(parameters, group)
-    length = float(norm)
+    grad_norm = float(norm)
     # The scaler leaves such a step out and lowers its scale, which helps as long as there is one to lower.
-    overflow = scaler.is_enabled() and not math.isfinite(length) and scaler.get_scale() > _LEAST_SCALE
+    overflow = scaler.is_enabled() and not math.isfinite(grad_norm) and scaler.get_scale() > _LEAST_SCALE
     fault = None
-    if not math.isfinite(loss) or not (overflow or math.isfinite(length)):
+    if not math.isfinite(loss) or not (overflow or math.isfinite(grad_norm)):
         reseed(seed_of(options.seed, i, group.rank), group.device)
         what = "gradient" if math.isfinite(loss) else "loss"
         fault = trace(state, several, what, devices)
@@ -232,17 +232,17 @@ def take(
     scaler.update()
     state.step = i + 1
     seconds = time.perf_counter() - start
-    dial, rate_now = objective.temperature.value, options.learning_rate * share
-    return Progress(i + 1, steps, loss, dial, rate_now, None if overflow else length, seconds, fault)
+    dial, learning_rate = objective.temperature.value, options.learning_rate * factor
+    return Progress(i + 1, steps, loss, dial, learning_rate, None if overflow else grad_norm, seconds, fault)
 
 
 def seed_of(seed: int, step: int, rank: int) -> int:
-    """The seed of what one process draws in one step, so that a run goes on as if it had never stopped."""
+    """Return the seed of one process in one step, so that a resumed run continues as if it had never stopped."""
     return int(np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0] >> 1)
 
 
 def moments(steps: int, count: int) -> set[int]:
-    """`count` steps spread evenly over the run, the last one excluded.
+    """Return `count` steps spread evenly over the run, the last one excluded.
 
     >>> sorted(moments(100, 3))
     [25, 50, 75]

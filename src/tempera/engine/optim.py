@@ -32,9 +32,9 @@ def adam(
     for_tables: ForTables = "adamw",
     table_learning_rate: float | None = None,
 ) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter 2019); the temperature has its own rate and no decay.
+    """Return AdamW (Loshchilov and Hutter 2019) for all parameters; the temperature has its own rate and no decay.
 
-    With "rowwise_adagrad" for tables, their gradients become sparse and `Both` steps them.
+    With "rowwise_adagrad" for tables, their gradients become sparse and `AdamWWithAdagrad` steps them.
 
     Args:
         table_learning_rate: of every `Table`; None is `learning_rate`, or 0.05 with row-wise Adagrad.
@@ -45,9 +45,9 @@ def adam(
     trained = [p for p in modules.parameters() if p.requires_grad]
     dials = [p for m in modules.modules() if isinstance(m, Temperature) for p in m.parameters() if p.requires_grad]
     rowwise = for_tables == "rowwise_adagrad"
-    tables = thin(modules, rowwise)
+    tables = set_sparse(modules, rowwise)
     if rowwise and not tables:
-        raise ConfigError("table_optimizer is rowwise_adagrad, and the towers have no table of their own: drop it")
+        raise ConfigError("table_optimizer is rowwise_adagrad, but the towers have no table of their own: drop it")
     table_rate = table_learning_rate or (TABLE_RATE if rowwise else learning_rate)
     apart_ids = {id(p) for p in (*dials, *tables)}
     rest = [p for p in trained if id(p) not in apart_ids]
@@ -57,21 +57,21 @@ def adam(
     decay = 0.0 if rowwise else weight_decay
     groups += [{"params": same, "lr": table_rate, "weight_decay": decay} for same in apart(tables) if same]
     groups = [{**each, "initial_lr": each["lr"]} for each in groups]
-    return Both(groups, tables) if rowwise else torch.optim.AdamW(groups, fused=True)
+    return AdamWWithAdagrad(groups, tables) if rowwise else torch.optim.AdamW(groups, fused=True)
 
 
-def thin(modules: nn.Module, sparse: bool) -> list[nn.Parameter]:
-    """The vectors of all tables that are trained; whether their gradients hold only the rows that were read is set."""
-    found: dict[nn.Parameter, None] = {}
+def set_sparse(modules: nn.Module, sparse: bool) -> list[nn.Parameter]:
+    """Make the gradients of all embedding tables sparse or dense; return the parameters of those that are trained."""
+    tables: dict[nn.Parameter, None] = {}
     for module in modules.modules():
         if isinstance(module, Table):
             module.sparse = sparse
-            found |= {p: None for p in module.parameters() if p.requires_grad}
-    return list(found)
+            tables |= {p: None for p in module.parameters() if p.requires_grad}
+    return list(tables)
 
 
-class Both(torch.optim.AdamW):
-    """AdamW, and row-wise Adagrad of a rate that is no other's for tables, whose gradients are sparse."""
+class AdamWWithAdagrad(torch.optim.AdamW):
+    """AdamW, with row-wise Adagrad for tables, whose gradients are sparse and which have a learning rate of their own."""
 
     def __init__(self, groups: list[dict[str, Any]], tables: Sequence[nn.Parameter]) -> None:
         super().__init__(groups, fused=True)
@@ -126,16 +126,16 @@ def apart(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 
 def total_norm(parameters: Sequence[nn.Parameter], group: Group) -> Tensor:
-    """The Euclidean norm of all gradients, the same on every process; each adds its part of those that are divided.
+    """Return the Euclidean norm of all gradients, the same on every process; each adds its part of those that are divided.
 
-    Sparse ones hold each row once, as `step` and `Group.add_up` leave them.
+    Sparse ones hold each row once, as `step` and `Group.all_reduce_gradients` leave them.
     """
     grads = [p.grad.values() if p.grad.is_sparse else p.grad for p in parameters if p.grad is not None]
     norm = torch.nn.utils.get_total_norm([grad for grad in grads if not is_divided(grad)])
     if not any(map(is_divided, parameters)):
         return norm
     mine = float(torch.nn.utils.get_total_norm([part(grad) for grad in grads if is_divided(grad)]))
-    return (norm.double().square() + group.total(mine**2)).sqrt()
+    return (norm.double().square() + group.all_reduce_sum(mine**2)).sqrt()
 
 
 def clip(parameters: Sequence[nn.Parameter], norm: Tensor, most: float) -> None:
@@ -148,10 +148,10 @@ def clip(parameters: Sequence[nn.Parameter], norm: Tensor, most: float) -> None:
             p.grad.values().mul_((most / (norm + 1e-6)).clamp(max=1.0))
 
 
-def rate(step: int, steps: int, warmup_ratio: float, schedule: Schedule) -> float:
-    """The share of the learning rate that step `step` of `steps` uses: a rise from 0, then the schedule's fall.
+def schedule_factor(step: int, steps: int, warmup_ratio: float, schedule: Schedule) -> float:
+    """Return the factor of the learning rate in step `step` of `steps`: a rise from 0, then the schedule's fall.
 
-    >>> [round(rate(s, 10, 0.2, "linear"), 2) for s in range(10)]
+    >>> [round(schedule_factor(s, 10, 0.2, "linear"), 2) for s in range(10)]
     [0.5, 1.0, 1.0, 0.88, 0.75, 0.62, 0.5, 0.38, 0.25, 0.12]
     """
     warmup = math.ceil(steps * warmup_ratio)

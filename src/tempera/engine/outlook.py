@@ -1,4 +1,4 @@
-"""What a run is about to do, in words: what each query is compared with, how the towers embed, what memory that takes."""
+"""Summary of a run before it begins: what each query is compared with, how the towers embed, how much memory that takes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ADAM = 4  # a parameter, its gradient, and AdamW's two moments
 
 
 def negatives(objective: Objective, batch: Batch[Any], group: Group) -> str:
-    """What the rows of a batch are compared with, over all processes, before masks.
+    """Describe what the rows of a batch are compared with, over all processes, before masks.
 
     >>> from ..core.batch import Side
     >>> import torch
@@ -27,7 +27,7 @@ def negatives(objective: Objective, batch: Batch[Any], group: Group) -> str:
     >>> print(negatives(Objective(), Batch(Side(q), Side(d)), Group()))
     4 pairs a batch on 1 process; each query is compared with 3 other documents
     """
-    counts = {role: int(group.total(len(side))) for role, side in batch.sides().items()}
+    counts = {role: int(group.all_reduce_sum(len(side))) for role, side in batch.sides().items()}
     counts["memory"] = objective.memory.size if objective.memory is not None else 0
     parts: dict[str, list[str]] = {}
     names = {
@@ -42,14 +42,14 @@ def negatives(objective: Objective, batch: Batch[Any], group: Group) -> str:
             name = names.get(candidate, "remembered documents")
             parts.setdefault(anchor, []).append(f"{count:,} {name}")
     compared = [
-        f"each {anchor} is compared with {', '.join(found)}" for anchor, found in sorted(parts.items(), reverse=True)
+        f"each {anchor} is compared with {', '.join(names)}" for anchor, names in sorted(parts.items(), reverse=True)
     ]
     processes = f"{group.size} process{'es' if group.size > 1 else ''}"
     return "; ".join([f"{counts['query']:,} pairs a batch on {processes}", *compared])
 
 
 def memory(plan: Plan, modules: Iterable[nn.Module], tile_elements: int, width: int) -> dict[str, float]:
-    """Expected bytes on this device at the peak of a step."""
+    """Return the expected bytes on this device at the peak of a step."""
     rows = sum(count for work in plan.works for count in work.counts)
     every = [inner for module in modules for inner in module.modules()]
     tables = {m.weight for m in every if isinstance(m, Table) and m.sparse}  # one number a row beside their own
@@ -63,6 +63,6 @@ def memory(plan: Plan, modules: Iterable[nn.Module], tile_elements: int, width: 
 
 
 def described(sizes: dict[str, float]) -> str:
-    """Bytes by name as one line."""
+    """Return bytes by name as one line."""
     parts = ", ".join(f"{name} {size / _MIB:,.0f}" for name, size in sizes.items())
     return f"expected memory of a step {sum(sizes.values()) / _MIB:,.0f} MiB: {parts}"

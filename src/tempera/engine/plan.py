@@ -1,4 +1,4 @@
-"""Which rows a tower embeds together, and which of these micro-batches keep their graph.
+"""Division of rows into micro-batches, and the choice of those that keep their graph.
 
 Padding, not recomputation, is what large batches lose most by: texts of natural lengths cut as they come are 2 to 4 times their
 tokens. Sorted by length they are hardly more than themselves, and neither loss nor gradient depend on it.
@@ -25,8 +25,8 @@ START_TOKENS = {"cpu": 32, "cuda": 8192}
 PROBE_TOKENS = 512  # most of the short rows that a footprint is measured on, padding counted
 
 
-class Features(Protocol):
-    """What the step asks of rows before the towers: they can be measured, chosen and put together."""
+class FeaturesLike(Protocol):
+    """Rows before the towers, which the step measures, chooses and concatenates."""
 
     def __len__(self) -> int: ...
 
@@ -45,7 +45,7 @@ class Features(Protocol):
 
 
 def pack(lengths: Tensor, budget: int, padded: bool, start_tokens: int = 32) -> list[Tensor]:
-    """Rows in micro-batches of at most `budget` tokens, or of one row; the rows of each are as equal in length as pays.
+    """Return rows in micro-batches of at most `budget` tokens, or of one row; the rows of each are as equal in length as pays.
 
     A padded micro-batch of r rows, the longest of width w, costs r w tokens and `start_tokens` to begin with. Among all ways to cut
     the rows sorted by length, the cheapest is found by dynamic programming over the distinct lengths. Without padding a
@@ -77,7 +77,7 @@ def pack(lengths: Tensor, budget: int, padded: bool, start_tokens: int = 32) -> 
 
 
 def _full(widths: NDArray[np.int64], budget: int) -> list[int]:
-    """Where to cut rows so that no part holds more than `budget` tokens, if it has more than one row."""
+    """Return the positions at which to cut rows, so that no part of several rows holds more than `budget` tokens."""
     cuts, ends = [], widths.cumsum()
     begin, passed = 0, 0
     while (begin := max(begin + 1, int(np.searchsorted(ends, passed + budget, side="right")))) < len(widths):
@@ -87,7 +87,7 @@ def _full(widths: NDArray[np.int64], budget: int) -> list[int]:
 
 
 def _cuts(distinct: NDArray[np.int64], counts: NDArray[np.int64], budget: int, start_tokens: int) -> list[int]:
-    """Ends of the runs of distinct lengths that are padded to one width, [<= m]."""
+    """Return the ends of the runs of distinct lengths that are padded to one width, [<= m]."""
     passed = np.concatenate([[0], counts.cumsum()])
     best = np.zeros(len(distinct) + 1)
     begin = np.zeros(len(distinct) + 1, np.int64)
@@ -115,7 +115,7 @@ class Footprint:
 
     @classmethod
     def through(cls, measured: Sequence[tuple[int, float, int]]) -> Footprint:
-        """The non-negative footprint through two measurements (rows, width, bytes), the narrower first; or through one."""
+        """Return the non-negative footprint through two measurements (rows, width, bytes), the narrower first; or through one."""
         (r1, w1, b1), (r2, w2, b2) = measured[0], measured[-1]
         if w1 == w2:
             return cls(b2 / (r2 * w2), 0.0)
@@ -123,16 +123,16 @@ class Footprint:
         return cls(max(0.0, b2 / (r2 * w2) - square * w2), square)
 
     def bytes(self, rows: int, width: float) -> float:
-        """Of one micro-batch; `width` is the mean length where nothing is padded."""
+        """Return the bytes of one micro-batch; `width` is the mean length where nothing is padded."""
         return self.linear * rows * width + self.square * rows * width * width
 
     def tokens(self, limit: float, width: float) -> int:
-        """The tokens of rows of a width whose graph takes `limit` bytes."""
+        """Return the tokens of rows of a width whose graph takes `limit` bytes."""
         return max(1, int(limit / max(self.linear + self.square * width, 1e-9)))
 
 
 def keep(sizes: Sequence[float], tokens: Sequence[int], memory: float) -> list[bool]:
-    """Which micro-batches keep their graph within `memory` bytes: those that save most tokens a byte.
+    """Choose the micro-batches that keep their graph within `memory` bytes: those that save most tokens per byte.
 
     >>> keep([40.0, 10.0, 50.0], [4, 2, 5], memory=60.0)
     [True, True, False]
@@ -157,7 +157,7 @@ def probe_rows(lengths: Tensor) -> tuple[Tensor, Tensor]:
     return short[: max(1, int(fitting.sum()))], order[-1:]
 
 
-def footprint(tower: torch.nn.Module, probes: Sequence[Features], padded: bool) -> Footprint:
+def footprint(tower: torch.nn.Module, probes: Sequence[FeaturesLike], padded: bool) -> Footprint:
     """Measure the footprint of a tower on rows of its own data: some short ones and some long ones.
 
     Nothing is kept of the probes' graphs, so measuring takes the memory of embedding a probe without gradient.
@@ -172,7 +172,7 @@ def footprint(tower: torch.nn.Module, probes: Sequence[Features], padded: bool) 
     return Footprint.through(list(zip(map(len, probes), widths, sizes, strict=True)))
 
 
-def _saved(tower: torch.nn.Module, features: Features) -> dict[StorageWeakRef, int]:
+def _saved(tower: torch.nn.Module, features: FeaturesLike) -> dict[StorageWeakRef, int]:
     """Return the bytes of every storage that the graph of `tower(features)` keeps for its backward pass, and of the result.
 
     A pack hook that returned its tensor would make a cycle that is never freed; this one lets go of it.

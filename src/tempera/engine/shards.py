@@ -18,26 +18,26 @@ from torch import Tensor, nn
 from ..errors import ConfigError
 from .distributed import Group
 
-ONE_PROCESS = "fsdp divides towers among processes, and there is one: launch several with torchrun, or drop it"
+ONE_PROCESS = "fsdp shards towers over processes, but there is only one: launch several with torchrun, or drop it"
 
 
 def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None = None) -> None:
     """Divide the parameters of towers, in place, among the processes: FSDP2. Make the optimiser afterwards.
 
     Each layer of an `nn.ModuleList` (the layers of a transformer) is put together when it runs, and the rest of a tower,
-    embedding tables above all, at once. Gradients are sums over the processes, as in `Group.add_up`. Needs torch 2.8.
+    embedding tables above all, at once. Gradients are sums over the processes, as in `all_reduce_gradients`. Needs torch 2.8.
 
     Args:
         towers: what is called with features; they may have parts in common, which are divided once.
         dtype: in which parameters travel and are computed with; None is their own. Gradients are summed in theirs in any case.
 
     Raises:
-        ConfigError: one process, which has nobody to share with, or a compiled tower.
+        ConfigError: there is only one process, or a tower is compiled.
     """
     if group.size == 1:
         raise ConfigError(ONE_PROCESS)
-    given = list(towers)
-    roots = _apart(given)
+    modules = list(towers)
+    roots = _apart(modules)
     refuse_compiled(roots)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -52,18 +52,18 @@ def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None =
             assert isinstance(module, FSDPModule)
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)  # gloo has sums only
-    for tower in given:
+    for tower in modules:
         tower.to(group.device)  # what two towers own apart from the parts that they share
 
 
 def refuse_compiled(towers: Iterable[nn.Module]) -> None:
     """Raise ConfigError for a tower that is compiled, or has parts that are."""
     if any(module._compiled_call_impl is not None for tower in towers for module in tower.modules()):
-        raise ConfigError("fsdp does not divide compiled towers: drop torch_compile or fsdp")
+        raise ConfigError("fsdp does not shard compiled towers: drop torch_compile or fsdp")
 
 
 def is_divided(tensor: Tensor) -> TypeGuard[Any]:
-    """Whether this process has only a part of a tensor."""
+    """Return True if this process has only a part of a tensor."""
     if not dist.is_initialized():  # importing the class takes a second
         return False
     from torch.distributed.tensor import DTensor
@@ -72,19 +72,19 @@ def is_divided(tensor: Tensor) -> TypeGuard[Any]:
 
 
 def part(tensor: Tensor) -> Tensor:
-    """What this process has of a tensor, in place; the tensor itself if that is all."""
+    """Return this process's part of a tensor, in place; the tensor itself if that is all."""
     mine: Tensor = tensor.to_local() if is_divided(tensor) else tensor
     return mine
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor, from all processes: each of them has to call."""
+    """Return the whole of a tensor, from all processes; each of them has to call."""
     everything: Tensor = tensor.full_tensor() if is_divided(tensor) else tensor
     return everything
 
 
 def divided_as(tensor: Tensor, other: Tensor) -> Tensor:
-    """A whole tensor, given on every process, divided as another one of its shape is."""
+    """Divide a tensor, whole on every process, in the same way as another one of its shape."""
     if not is_divided(other) or tensor.shape != other.shape:
         return tensor
     from torch.distributed.tensor import distribute_tensor
@@ -95,13 +95,13 @@ def divided_as(tensor: Tensor, other: Tensor) -> Tensor:
 @torch.no_grad()
 def gather(towers: nn.Module, into: nn.Module) -> None:
     """Copy the weights of divided towers into the same towers undivided, one tensor at a time; each process has to call."""
-    there, here = ([*module.parameters(), *module.buffers()] for module in (towers, into))
-    for tensor, own in zip(there, here, strict=True):
+    divided, undivided = ([*module.parameters(), *module.buffers()] for module in (towers, into))
+    for tensor, own in zip(divided, undivided, strict=True):
         own.copy_(whole(tensor))
 
 
 def _apart(modules: Iterable[nn.Module]) -> list[nn.Module]:
-    """The modules, the largest of those that share parameters replaced by its children, until none do; lists are no modules."""
+    """Return modules, the largest of those that share parameters replaced by its children until none do, and no lists."""
     distinct = [module for module in dict.fromkeys(modules) if next(module.parameters(), None) is not None]
     uses = Counter(p for module in distinct for p in module.parameters())
     sharing = [module for module in distinct if any(uses[p] > 1 for p in module.parameters())]
@@ -110,15 +110,15 @@ def _apart(modules: Iterable[nn.Module]) -> list[nn.Module]:
     if not split:
         return distinct
     if not list(split[0].children()):
-        raise ConfigError(f"fsdp divides a parameter once, and several {type(split[0]).__name__} have it: drop fsdp")
+        raise ConfigError(f"fsdp cannot shard a parameter that several {type(split[0]).__name__} share: drop fsdp")
     return _apart(child for module in distinct for child in (module.children() if module in split else [module]))
 
 
 def _layers(root: nn.Module) -> list[nn.Module]:
-    """Members of the outermost lists that share no parameters; what is within a layer is divided with it."""
-    found = list(dict.fromkeys(_members(root)))
-    uses = Counter(p for layer in found for p in layer.parameters())
-    return [layer for layer in found if all(uses[p] == 1 for p in layer.parameters())]
+    """Return members of the outermost lists that share no parameters; what is within a layer is divided with it."""
+    layers = list(dict.fromkeys(_members(root)))
+    uses = Counter(p for layer in layers for p in layer.parameters())
+    return [layer for layer in layers if all(uses[p] == 1 for p in layer.parameters())]
 
 
 def _members(module: nn.Module) -> Iterator[nn.Module]:

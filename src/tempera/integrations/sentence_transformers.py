@@ -117,7 +117,7 @@ class ContrastiveLoss(nn.Module):
             self._refuse_lost_state(model)
         batch, towers = self._read(model, list(sentence_features), labels)
         world = _world(self._device)
-        if training and not world.alike(self._number):
+        if training and not world.all_equal(self._number):
             raise ConfigError(
                 "the processes use different losses in the same step, so that their gradients cannot be averaged: give all "
                 "data sets one ContrastiveLoss, or train in one process"
@@ -131,10 +131,11 @@ class ContrastiveLoss(nn.Module):
             losses, dial = self._propagate(recalled, shares)
         else:
             losses = self.objective(recalled)
-        loss = torch.tensor(_finite(group.total(float((losses * shares.to(losses)).sum()))), device=self._device)
+        total = group.all_reduce_sum(float((losses * shares.to(losses)).sum()))
+        loss = torch.tensor(_finite(total), device=self._device)
         if not training:
             return loss
-        passed = _Passed(embedded, group.bring_home(everyone), dial, world.size if group is world else 1)
+        passed = _Passed(embedded, group.reduce_scatter(everyone), dial, world.size if group is world else 1)
         self.objective.remember(everyone)
         loss.requires_grad_().register_hook(partial(self._backward, passed, world))  # type: ignore[no-untyped-call]
         return loss
@@ -341,7 +342,7 @@ class _Passed:
 def _average(parameters: Iterable[nn.Parameter], world: Group) -> None:
     """Average gradients over all processes, in place, as DistributedDataParallel does."""
     several = [p for p in parameters if p.requires_grad]
-    world.add_up(several)
+    world.all_reduce_gradients(several)
     for parameter in several if world.size > 1 else ():
         if parameter.grad is not None:
             parameter.grad.div_(world.size)

@@ -54,7 +54,7 @@ class Store:
 
     Args:
         folder: holds a subfolder for each space of vectors.
-        space: identifies what determines a vector besides its text: hashes of the model and of how it reads texts.
+        space: identifies what determines a vector other than its text: hashes of the model and of how it reads texts.
         dtype: float16 halves the file; cosines are then exact to about 1e-3.
 
     >>> import tempfile

@@ -316,7 +316,7 @@ class TextEncoder(nn.Module):
 
     def forward(self, codes: Tensor) -> Tensor:
         tower, texts = self.tower.of("doc"), Ragged(self.values, self.offsets)[codes]
-        if tower.padded and len(codes) > _ALIKE:  # of about one length at a time, lest all are padded to the longest
+        if tower.padded and len(codes) > _ALIKE:  # of similar length at a time, so that few are padded
             order = texts.lengths.argsort(stable=True)
             read = torch.cat([tower(texts[rows]) for rows in torch.split(order, _ALIKE)])[order.argsort()]
         else:

@@ -164,7 +164,7 @@ class Recurrent(nn.Module):
         """Map [s, L, D] to [n, D]."""
         lengths = (sequences.places >= 0).sum(1)
         forward = x.flip(1)
-        # From the first event on: what is before the beginning is moved behind the end.
+        # From the first event on: the places before the beginning are moved to the end.
         place = torch.arange(x.shape[1], device=x.device)
         order = (place + (x.shape[1] - lengths)[:, None]) % x.shape[1]
         states = self.unit(forward.gather(1, order[:, :, None].expand_as(forward)))[0]
@@ -187,7 +187,7 @@ class CausalLayer(nn.Module):
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         s, length, width = x.shape
         q, k, v = self.mix(self.before(x)).view(s, length, 3, self.heads, -1).transpose(1, 3).unbind(2)
-        # In so many words: torch's kernels differ with and without graph, and a replay has to repeat every bit.
+        # Written out, because torch's kernels differ with and without a graph, and a replay must repeat every bit.
         logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1) + bias  # [s, heads, L, L]
         mixed = self.drop(logits.softmax(-1)) @ v
         x = x + self.drop(self.out(mixed.transpose(1, 2).reshape(s, length, width)))
@@ -222,7 +222,7 @@ class Latest:
     """Number of events that a pool looks back on.
 
     Args:
-        last: so many of the latest.
+        last: number of the latest events.
     """
 
     last: Count = 50

@@ -28,13 +28,13 @@ class Visits:
     """Hold event k as row k: its user with the earlier events, and its item.
 
     A batch holds each item once, however many rows it answers, with the log of the chance that the batch holds it at
-    all. Items that are drawn besides stand apart, without those that the rows brought already. A user stands there once for
-    each row, with the log of how often that is expected.
+    all. Items that are drawn in addition are listed apart, without those of the rows. A user is listed once for
+    each row, with the log of the expected count.
 
     Args:
         train: events that are trained on, [e].
         contexts: what each event is predicted from.
-        draws: items drawn besides each batch, from those that are trained on.
+        draws: items drawn in addition to each batch, from the training items.
         knowing: whether batches tell what else each user has taken, for masks and numerators that ask.
     """
 

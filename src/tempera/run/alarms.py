@@ -46,12 +46,12 @@ class Alarms:
     def regression(self, step: int, before: SystemScores, after: SystemScores) -> None:
         """Ring if the trained model is worse than the untrained one in the main metric, by more than chance."""
         metric = main_metric(after.per_query)
-        found = bootstrap(after.per_query[metric], before.per_query[metric])
-        if found.high < 0:
+        difference = bootstrap(after.per_query[metric], before.per_query[metric])
+        if difference.high < 0:
             self.ring(
                 step,
-                f"the trained model is worse than the untrained one: {metric} {found.mean:+.4f} "
-                f"({100 * found.confidence:g} % interval {found.low:+.4f} to {found.high:+.4f})",
+                f"the trained model is worse than the untrained one: {metric} {difference.mean:+.4f} "
+                f"({100 * difference.confidence:g} % interval {difference.low:+.4f} to {difference.high:+.4f})",
             )
 
     def step(self, progress: Progress, data: Data, together: int) -> None:
@@ -63,7 +63,7 @@ class Alarms:
             return
         rows = named(progress.fault, data, together)
         self.log.write(event=LEFT_OUT, step=progress.step, what=fault["what"], cause=fault["cause"], rows=rows)
-        logger.warning(f"left out: {NotFinite(progress.fault, rows)}")
+        logger.warning(f"skipped: {NotFinite(progress.fault, rows)}")
 
     def summary(self) -> dict[str, Any]:
         """Return alarms and the number of skipped steps, for metrics.json."""
@@ -76,25 +76,25 @@ class Alarms:
 
 @contextmanager
 def explained(data: Data, together: int, kept: Checkpoints | None) -> Iterator[None]:
-    """Add to a fault that ends the block the rows that it comes from, and the checkpoint that is left."""
+    """Add to a fault that ends the block the rows that it comes from, and the last good checkpoint."""
     try:
         yield
     except NotFinite as error:
         latest = None if kept is None else kept.latest
-        left = f"; the last good checkpoint is {latest}: resume with train.skip_non_finite=1 to skip such a step"
+        left = f"; last good checkpoint: {latest}; resume with train.skip_non_finite=1 to skip such steps"
         raise NotFinite(error.fault, named(error.fault, data, together), left if latest else "") from None
 
 
 @contextmanager
 def within_memory(kept: Checkpoints) -> Iterator[None]:
-    """Turn an out-of-memory error in the block into one line: which options to lower, and which checkpoint is left."""
+    """Turn an out-of-memory error in the block into one line: which options to lower, and the last checkpoint."""
     try:
         yield
     except (MemoryError, RuntimeError, OSError) as error:  # of Python, numpy and Arrow; of torch; of a mapped file
         said = " ".join(str(error).split())
         if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not _NO_MEMORY.search(said):
             raise
-        left = f"; {kept.latest} is left" if kept.latest else ""
+        left = f"; last checkpoint: {kept.latest}" if kept.latest else ""
         raise TemperaError(
             "out of memory: lower train.cache_memory and train.micro_batch_tokens (what the towers take), "
             f"train.batch_size, evaluation.corpus or the size of the tower{left} ({said[:120] or type(error).__name__})"

@@ -1,4 +1,4 @@
-"""`tempera train --dry-run`: what a run would train on, and how long it would take, before it does."""
+"""`tempera train --dry-run`: the data that a run would train on, and the time that it would take."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ def rehearse(config: Path | None = None, overrides: Sequence[str] = ()) -> dict[
     return {**preview, "pairs": pairs, "steps": steps, "expected_seconds": steps * seconds}
 
 
-def lines(found: dict[str, Any]) -> list[str]:
+def lines(facts: dict[str, Any]) -> list[str]:
     """Return a dry run as lines of text."""
-    unit, shown = found["unit"], list[str]()
-    for row in found["rows"]:
+    unit, shown = facts["unit"], list[str]()
+    for row in facts["rows"]:
         shown.append(row["place"])
         texts = [("query", row["query"]), ("doc", row["doc"]), *(("negative", text) for text in row["negatives"])]
         shown += [f"  {role:<9} {text[unit]:>5} {unit}  {text['text']!r}" for role, text in texts]
-    for role, quantiles in found[unit].items():
+    for role, quantiles in facts[unit].items():
         spread = ", ".join(f"{share} {value:.0f}" for share, value in quantiles.items() if share != "at_limit")
         shown.append(
             f"{unit} of {role}: {spread}; {quantiles['at_limit']:.2%} have as many as the longest, or are cut there"
         )
-    shown.append("repeated: " + ", ".join(f"{share:.2%} of {role}" for role, share in found["repeated"].items()))
-    shown.append("{what}: {least} to {most}, {mean:.2f} on average".format(**found["negatives"]))
-    shown += [f"left out: {count:,} {reason}" for reason, count in found["dropped"].items() if count]
+    shown.append("repeated: " + ", ".join(f"{share:.2%} of {role}" for role, share in facts["repeated"].items()))
+    shown.append("{what}: {least} to {most}, {mean:.2f} on average".format(**facts["negatives"]))
+    shown += [f"left out: {count:,} {reason}" for reason, count in facts["dropped"].items() if count]
     shown.append(
-        f"{found['pairs']:,} pairs, {found['steps']:,} steps, about {found['expected_seconds']:,.0f} s of training"
+        f"{facts['pairs']:,} pairs, {facts['steps']:,} steps, about {facts['expected_seconds']:,.0f} s of training"
     )
     return shown

@@ -36,10 +36,10 @@ class Fitted:
     """Hold a run after its last step; its tower has the weights that are saved.
 
     Args:
-        step: whose weights these are.
+        step: number of the step whose weights are saved.
         taken: steps that were taken.
-        best: what metrics.json says of the choice of the weights; empty if nothing was chosen.
-        seconds: that training took, in all processes that a resumed run has had.
+        best: the choice of the weights, for metrics.json; empty if nothing was chosen.
+        seconds: seconds that training took, in all processes that a resumed run has had.
         replaying: share of them in which rows were embedded a second time.
         looks_left_out: looks on the way that evaluation.budget did not allow.
         keep: leaves a checkpoint from which the same command repeats only what follows training.
@@ -59,7 +59,7 @@ def fit(prepared: Prepared, checkpoints: Checkpoints | None = None, looks: bool 
 
     Args:
         checkpoints: where to resume and what to leave on the way; None does neither.
-        looks: ask validation before the first step, on the way and after the last; without, nothing is chosen.
+        looks: evaluate on the validation set before the first step, on the way and after the last; without, nothing is chosen.
     """
     began = time.perf_counter()
     config, devices, data = prepared.config, prepared.devices, prepared.task.data
@@ -69,10 +69,10 @@ def fit(prepared: Prepared, checkpoints: Checkpoints | None = None, looks: bool 
     position, best, records = Position(start), None, list[dict[str, Any]]()
     if checkpoints is not None:
         position, records, best = checkpoints.load(state, start)
-        if not devices.group.alike(state.step):
+        if not devices.group.all_equal(state.step):
             raise DataError(
-                f"the processes see different checkpoints in {checkpoints.folder}; --output has to be on a disk that all "
-                "machines share"
+                f"the processes see different checkpoints in {checkpoints.folder}: put --output on a disk that all machines "
+                "share"
             )
     steps = config.train.steps(data.sampler.batches_per_epoch)
     if checkpoints is not None and state.step:
@@ -95,8 +95,8 @@ def fit(prepared: Prepared, checkpoints: Checkpoints | None = None, looks: bool 
 def _agreed(prepared: Prepared) -> str:
     """Refuse processes that do not begin alike, whose gradients would be summed all the same; return what they begin with."""
     content = digest((*prepared.task.data.tower.parameters(), *prepared.task.data.content()))
-    if not prepared.devices.group.alike(content >> 11):
-        raise DataError("the processes do not begin with the same data and weights; give every machine the same files")
+    if not prepared.devices.group.all_equal(content >> 11):
+        raise DataError("the processes start with different data or weights: give every machine the same files")
     return f"{content:016x}"
 
 
@@ -139,7 +139,7 @@ class _Course:
         self.alarms = Alarms(prepared.log)
 
     def run(self) -> None:
-        """Take the steps. Each one: renew what follows the model, draw, step, look, keep; then end if asked to."""
+        """Take the steps. Each one: renew what follows the model, draw, step, look, keep; then end if a signal has come."""
         together, devices = self.options.gradient_accumulation_steps, self.prepared.devices
         first, last = self.state.step * together, self.steps * together
         rows = enumerate(self.data.sampler(first, last), first)
@@ -147,8 +147,8 @@ class _Course:
         stopping = interruptible() if self.checkpoints else nullcontext(Interruption())
         if not self.state.step:
             self.look()
-        with explained(self.data, together, self.checkpoints), stopping as asked, bar:
-            while self.state.step < self.steps and not self.stale and not asked.number:
+        with explained(self.data, together, self.checkpoints), stopping as interruption, bar:
+            while self.state.step < self.steps and not self.stale and not interruption.number:
                 self.renew(self.state.step)
                 if not self.state.step:
                     self.announce()
@@ -159,7 +159,7 @@ class _Course:
                 bar.set_postfix(loss=f"{progress.loss:.3f}", temperature=dial)
                 bar.update()
                 self.look()
-                if self.due(progress.step, asked):
+                if self.due(progress.step, interruption):
                     self.keep()
         self.gather()
 
@@ -174,10 +174,10 @@ class _Course:
         if self.best is not None and self.group.main:
             self._saved().load_state_dict(self.best, strict=False)
         if self.group.main and self.pauses:
-            logger.info(self.told())
+            logger.info(self.choice_text())
         return self.ended[0]
 
-    def told(self) -> str:
+    def choice_text(self) -> str:
         """Say which weights are saved, and why."""
         if self.best is not None:
             return "saved: the weights of step {step:,} of {taken:,}, with the best validation, {metric} {value:.3f}".format(
@@ -186,7 +186,7 @@ class _Course:
         why = (
             "train.keep_best is off"
             if self.chooses
-            else f"validation asks fewer than {LEAST_TO_CHOOSE} queries or events"
+            else f"validation has fewer than {LEAST_TO_CHOOSE} queries or events"
         )
         return f"saved: the weights of the last step, {self.state.step:,}, since {why}"
 
@@ -247,7 +247,7 @@ class _Course:
         if self.group.main:
             self._look(step)
         if self.options.patience is not None:
-            self.position.looks_since = self.group.most(self.position.looks_since)
+            self.position.looks_since = self.group.all_reduce_max(self.position.looks_since)
 
     def _look(self, step: int) -> None:
         start = time.perf_counter()
@@ -285,13 +285,13 @@ class _Course:
         tower: Any = self.data.tower
         return nn.ModuleDict({"tower": tower, "objective": self.prepared.config.objective})
 
-    def due(self, step: int, asked: Interruption) -> bool:
+    def due(self, step: int, interruption: Interruption) -> bool:
         """Return True if all processes are to leave a checkpoint: in time, before what it has read is replaced, or to end."""
         if self.checkpoints is None:
             return False
         wanted = self.checkpoints.due(step) or self.turn(step)
-        code = self.group.most(1 + asked.number if asked.number else int(wanted))
-        asked.number = max(0, code - 1)  # of any process
+        code = self.group.all_reduce_max(interruption.number + 1 if interruption.number else int(wanted))
+        interruption.number = max(0, code - 1)  # of any process
         return code > 0
 
     def keep(self) -> None:
@@ -301,8 +301,8 @@ class _Course:
         latest = self.checkpoints.latest
         if name := broken(self.state.modules, self.group):
             raise TemperaError(
-                f"{name} is not finite after step {self.state.step}: lower train.learning_rate; such a state is not kept"
-                + (f", {latest} is left" if latest else "")
+                f"{name} is not finite after step {self.state.step}, so no checkpoint is saved: lower train.learning_rate"
+                + (f"; last good checkpoint: {latest}" if latest else "")
             )
         records = self.prepared.log.records
         seconds, count = self.ended or (time.perf_counter() - self.began, len(records))

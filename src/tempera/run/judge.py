@@ -1,4 +1,4 @@
-"""The third of a run's four functions: the test, asked of the tower as it is at that moment."""
+"""The third of a run's four functions: the evaluation of the tower, as it is now, on the test set."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .prepare import Prepared
 
 @dataclass(frozen=True)
 class Assessment:
-    """Hold what the tower of a run reached on the test, and the seconds that it took to ask it."""
+    """Hold what the tower of a run reached on the test, and the seconds that it took."""
 
     verdict: Verdict
     seconds: float
 
 
 def judge(prepared: Prepared) -> Assessment:
-    """Ask the tower of a run the whole test: once untrained, and once with the weights that are saved."""
+    """Evaluate the tower of a run on the whole test set: called once untrained, and once with the weights that are saved."""
     began = time.perf_counter()
     verdict = prepared.task.held_out.judge("test")
     return Assessment(verdict, time.perf_counter() - began)

@@ -52,9 +52,9 @@ class Checkpoints:
 
     Args:
         folder: holds nothing else; made with the first checkpoint.
-        config: every option of the run; a run goes on with these only.
-        keep: how many of the latest stay.
-        steps: from one to the next; None is by time.
+        config: every option of the run; it is resumed with the same ones only.
+        keep: number of the latest checkpoints to keep.
+        steps: number of steps between checkpoints; None is by time.
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any], keep: int = 1, steps: int | None = None) -> None:
@@ -63,14 +63,14 @@ class Checkpoints:
 
     @property
     def latest(self) -> Path | None:
-        """The checkpoint to resume from; None if there is none."""
+        """Return the checkpoint to resume from; None if there is none."""
         return max(self.folder.glob("step-?????????"), default=None)
 
     def begin(self, anew: bool) -> None:
         """Check that the run can be resumed, or clear the folder for a new one.
 
         Args:
-            anew: forget what there is.
+            anew: remove all checkpoints.
 
         Raises:
             OutputError: the checkpoints are of another configuration.
@@ -137,7 +137,7 @@ class Checkpoints:
             raise _damaged(folder, error) from None
         if position.data != data:
             raise DataError(
-                f"{folder} was trained on other data than there are now, although the options are the same; "
+                f"{folder} belongs to a run on other data, although the options are the same; "
                 "start again with --overwrite"
             )
         state.load(folder)
@@ -162,9 +162,9 @@ def _damaged(folder: Path, error: Exception) -> DataError:
 def _lasting(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options as JSON has them, without those that may change when a run is resumed."""
     known: dict[str, Any] = parsed(json.dumps(config, default=str))
-    told = ("save_steps", "save_total_limit", "skip_non_finite", "report_to")
+    reporting = ("save_steps", "save_total_limit", "skip_non_finite", "report_to")
     fitted = ("cache", "cache_memory", "micro_batch_tokens", "fsdp")  # to what memory there is: equal up to rounding
-    for name in (*told, *fitted):
+    for name in (*reporting, *fitted):
         known.get("train", {}).pop(name, None)
     return known
 
@@ -178,7 +178,7 @@ def _difference(before: Any, now: Any, path: str = "") -> str:
     was, is_now = (
         yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip() for value in (before, now)
     )
-    return f"{path} was {was}, and is {is_now}"
+    return f"{path} was {was}, now {is_now}"
 
 
 @dataclass
@@ -192,19 +192,19 @@ class Interruption:
 def interruptible() -> Iterator[Interruption]:
     """Note Ctrl-C, SIGTERM and SIGHUP, and handle them as before when the block has ended; a second signal is handled at once.
 
-    Other threads than the main one are not asked by signals.
+    Signals reach the main thread only; in other threads this does nothing.
     """
-    asked = Interruption()
+    interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield interruption
         return
 
     def note(number: int, frame: FrameType | None) -> None:
         signal.signal(number, before[number])
-        if asked.number:
+        if interruption.number:
             signal.raise_signal(number)
-        asked.number = number
-        logger.info(f"{signal.Signals(number).name}: stopping after this step; repeat the signal to stop at once")
+        interruption.number = number
+        logger.info(f"{signal.Signals(number).name}: stopping after this step; repeat the signal to stop now")
 
     numbers = [
         number
@@ -213,9 +213,9 @@ def interruptible() -> Iterator[Interruption]:
     ]
     before = {int(number): signal.signal(number, note) for number in numbers}
     try:
-        yield asked
+        yield interruption
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if asked.number:
-        signal.raise_signal(asked.number)
+    if interruption.number:
+        signal.raise_signal(interruption.number)

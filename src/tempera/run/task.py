@@ -1,4 +1,4 @@
-"""What a run needs of a task, whatever its data are: something to train on, something that judges, something to show."""
+"""The interface of a task to a run, for data of any kind: batches to train on, an evaluation, and examples to show."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Data(Protocol):
         """The tower that is trained."""
 
     def batch(self, rows: Tensor, number: int) -> Batch[Any]:
-        """Return the features of chosen rows, and what batch `number` draws besides."""
+        """Return the features of chosen rows, and the documents that batch `number` draws."""
 
     def refresh(self, step: int, group: Group = ALONE) -> dict[str, Any]:
         """Compute again what follows the tower, before step `step`, counted from 0; return what the log is to hold of it.
@@ -37,7 +37,7 @@ class Data(Protocol):
         """
 
     def content(self) -> Iterable[Tensor]:
-        """Yield everything that all processes have to begin alike with, besides the tower."""
+        """Yield everything that has to be the same on all processes at the start, apart from the tower."""
 
     def called(self, rows: Tensor) -> list[str]:
         """Return what a user knows training rows by: where they stand, or whose they are."""
@@ -48,7 +48,7 @@ class HeldOut(Protocol):
 
     @property
     def chooses(self) -> bool:
-        """True if validation asks about enough to choose by."""
+        """True if the validation set is large enough to choose weights by."""
 
     def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
         """Judge the tower as it is now; unless `whole`, part of the corpus may do.
@@ -68,7 +68,7 @@ class Showcase(Protocol):
 
     @property
     def subject(self) -> Subject:
-        """What the model is for."""
+        """The kind of model, and the words for it."""
 
     def facts(self) -> DataFacts:
         """Describe the data."""
@@ -91,15 +91,15 @@ class RunTask(Protocol):
 
     @property
     def data(self) -> Data:
-        """What it trains on."""
+        """The training data."""
 
     @property
     def held_out(self) -> HeldOut:
-        """What judges it."""
+        """The evaluation on held-out data."""
 
     @property
     def showcase(self) -> Showcase:
-        """What is shown of it."""
+        """The facts and examples to show."""
 
     def fresh(self, config: Config, cache: Path) -> RunTask:
         """Return another run on the same data and split, before its training, without reading them again.

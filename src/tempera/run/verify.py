@@ -26,7 +26,7 @@ from ..engine.cache import Cache
 from ..engine.devices import Devices
 from ..engine.distributed import Group
 from ..engine.loop import Training
-from ..engine.optim import thin
+from ..engine.optim import set_sparse
 from ..engine.step import step
 from ..io.documents import JsonLines
 from .prepare import Prepared, prepare
@@ -39,20 +39,20 @@ Propagate = Callable[[Batch[Tensor], Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Proof:
-    """One thing that was tried.
+    """One check and its result.
 
     Args:
         name: what ought to equal what.
-        found: the largest relative difference, or "bitwise equal".
-        bound: what it may be.
-        passed: whether it is.
+        difference: the largest relative one, or "bitwise equal".
+        bound: the largest difference allowed.
+        passed: True if the difference is within the bound.
 
     >>> Proof("cached = whole, rows one by one", "1.6e-16", "<= 1e-09", True).passed
     True
     """
 
     name: str
-    found: str
+    difference: str
     bound: str
     passed: bool
 
@@ -100,10 +100,10 @@ class Case:
         return cls(data.tower, prepared.config.objective, batches, options, reopened, prepared.folder)
 
     def fresh(self, dtype: torch.dtype = torch.float32, dropout: bool = False) -> tuple[Any, Any]:
-        """Copies of the towers and the objective, without gradients."""
+        """Return copies of the towers and the objective, without gradients."""
         tower, objective = copy.deepcopy(self.tower).to(dtype), copy.deepcopy(self.objective)
         tower.train(dropout)
-        thin(tower, self.options.table_optimizer == "rowwise_adagrad")
+        set_sparse(tower, self.options.table_optimizer == "rowwise_adagrad")
         return tower, objective
 
 
@@ -161,8 +161,8 @@ def _processes(case: Case) -> Iterator[Proof]:
     spawn(_one_process, (place, f"file://{store}", tower, objective, case.batches[0]), nprocs=PROCESSES)  # type: ignore[no-untyped-call]
     for rank in range(PROCESSES):
         saved = load_file(case.folder / f"{rank}.safetensors")
-        found = float(saved.pop("loss")), saved
-        yield _small(f"{PROCESSES} processes = one, rank {rank}", _off(found, whole), 1e-9)
+        result = float(saved.pop("loss")), saved
+        yield _small(f"{PROCESSES} processes = one, rank {rank}", _off(result, whole), 1e-9)
 
 
 def _one_process(rank: int, folder: str, store: str, tower: Any, objective: Any, batch: Batch[Ragged]) -> None:
@@ -171,7 +171,7 @@ def _one_process(rank: int, folder: str, store: str, tower: Any, objective: Any,
     torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=PROCESSES, timeout=wait)
     group = Group(rank, PROCESSES)
     loss = step(tower, objective, divide(batch, rank, PROCESSES), Cache(), group)
-    group.add_up([*tower.parameters(), *objective.parameters()])
+    group.all_reduce_gradients([*tower.parameters(), *objective.parameters()])
     save_file(
         {"loss": torch.tensor(loss, dtype=torch.float64), **_gradients(tower, objective)},
         Path(folder) / f"{rank}.safetensors",
@@ -227,9 +227,9 @@ PROOFS: tuple[Callable[[Case], Iterator[Proof]], ...] = (
 
 
 def _whole(case: Case, dtype: torch.dtype) -> Result:
-    """Autograd through everything at once, with dense gradients."""
+    """Return loss and gradients by autograd through everything at once, with dense gradients."""
     tower, objective = case.fresh(dtype)
-    thin(tower, False)
+    set_sparse(tower, False)
     batch = case.batches[0]
     embedded = batch.of({role: tower.of(role)(side.rows) for role, side in batch.sides().items()})
     loss = (embedded.shares().to(dtype) * objective(embedded)).sum()
@@ -262,5 +262,5 @@ def _gap(gradients: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float
     return gap / max(1e-30, math.hypot(*(float(want.double().norm()) for want in wanted.values())))
 
 
-def _small(name: str, found: float, bound: float) -> Proof:
-    return Proof(name, f"{found:.1e}", f"<= {bound:.0e}", found <= bound)
+def _small(name: str, gap: float, bound: float) -> Proof:
+    return Proof(name, f"{gap:.1e}", f"<= {bound:.0e}", gap <= bound)

@@ -18,20 +18,20 @@ class TextTask:
     """Hold the parts of one run on texts: training pairs, held-out queries, and what is shown of it."""
 
     def __init__(
-        self, config: Config, texts: TextData, sampler: Sampler, tower: Tower, store: Path, anew: Path
+        self, config: Config, texts: TextData, sampler: Sampler, tower: Tower, store: Path, versions: Path
     ) -> None:
         self.store = store
-        self.data = TrainingPairs(config, texts, sampler, tower, store, anew)
+        self.data = TrainingPairs(config, texts, sampler, tower, store, versions)
         self.held_out = HeldOutQueries(config, self.data)
         self.showcase = TextShowcase(self.data, self.held_out)
 
     @classmethod
-    def read(cls, config: Config, cache: Path, store: Path, anew: Path | None = None) -> TextTask:
+    def read(cls, config: Config, cache: Path, store: Path, versions: Path | None = None) -> TextTask:
         """Read and divide the texts of a source, once, as tokens that are mapped in `cache`.
 
         Args:
             store: folder for the vectors of guides, shared by the runs beside this one.
-            anew: folder for the vectors of the model itself, until the next.
+            versions: folder for the vectors of the model in training, until its next version.
         """
         pairs, candidates = config.data.read(cache)
         split = hold_out(pairs, candidates, config.evaluation)
@@ -43,7 +43,7 @@ class TextTask:
         )
         docs = stored(lambda part: tower.features(part, "reading documents", "doc"), catalogue.docs, cache / "tokens.1")
         texts = TextData(split, catalogue, queries, docs)
-        return cls(config, texts, sampler, tower, store, anew or cache / "anew")
+        return cls(config, texts, sampler, tower, store, versions or cache / "anew")
 
     def fresh(self, config: Config, cache: Path) -> TextTask:
         """Return another run on the same texts, split and tokens, before its training."""

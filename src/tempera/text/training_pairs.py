@@ -57,11 +57,11 @@ class TrainingPairs:
 
     Args:
         store: folder for the vectors of a guide, which all runs beside this one share.
-        anew: folder for the vectors of the model itself, until the next.
+        versions: folder for the vectors of the model in training, until its next version.
     """
 
     def __init__(
-        self, config: Config, texts: TextData, sampler: Sampler, tower: Tower, store: Path, anew: Path
+        self, config: Config, texts: TextData, sampler: Sampler, tower: Tower, store: Path, versions: Path
     ) -> None:
         self.texts, self.sampler, self.tower = texts, sampler, tower
         options, catalogue = config.train, texts.catalogue
@@ -76,7 +76,7 @@ class TrainingPairs:
         if cross is not None and self.rows.negatives is not None:
             self.rows, count = checked(self.rows, catalogue, cross, config.mining.cross_margin)
             self.dropped["negatives that the cross-encoder scores like answers"] = count
-        self.renewal = _renewal(config, texts, self.rows, anew, cross)
+        self.renewal = _renewal(config, texts, self.rows, versions, cross)
 
     def batch(self, rows: Tensor, number: int) -> Batch[Ragged]:
         """Return the tokens of chosen pairs."""
@@ -113,7 +113,7 @@ class TrainingPairs:
         if len(rows) < group.size:
             return self.vectors(rows, role)
         mine = np.array_split(rows, group.size)[group.rank]
-        return group.all_rows(torch.from_numpy(self.vectors(mine, role))).numpy()
+        return group.all_gather(torch.from_numpy(self.vectors(mine, role))).numpy()
 
     def content(self) -> Iterable[Tensor]:
         """Yield the tokens of all texts, and which rows are trained on."""
@@ -139,7 +139,7 @@ def _rows(options: Training, texts: TextData, sampler: Sampler, store: Path) -> 
     return rows
 
 
-def _renewal(config: Config, texts: TextData, rows: Examples, anew: Path, cross: CrossEncoder | None) -> Renewal | None:
+def _renewal(config: Config, texts: TextData, rows: Examples, path: Path, cross: CrossEncoder | None) -> Renewal | None:
     """Return the renewal of guide and negatives; None if neither depends on the model.
 
     Raises:
@@ -154,7 +154,7 @@ def _renewal(config: Config, texts: TextData, rows: Examples, anew: Path, cross:
     every = options.guide_period
     if every is None and mining.every is None:
         return None
-    return Renewal(texts.catalogue, texts.split.train, mining, every, anew, cross)
+    return Renewal(texts.catalogue, texts.split.train, mining, every, path, cross)
 
 
 def sampler_of(

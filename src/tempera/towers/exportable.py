@@ -48,8 +48,8 @@ class _Text(nn.Module):
         self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        found = self.model({"input_ids": input_ids, "attention_mask": attention_mask})
-        return F.normalize(found["sentence_embedding"], dim=-1)
+        outputs = self.model({"input_ids": input_ids, "attention_mask": attention_mask})
+        return F.normalize(outputs["sentence_embedding"], dim=-1)
 
 
 def exportable(folder: Path) -> Exportable:
@@ -82,10 +82,10 @@ def _prompts(folder: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
     about = read_json(path)
-    given = about.get("prompts") or {}
-    default = given.get(about.get("default_prompt_name") or "", "")
+    prompts = about.get("prompts") or {}
+    default = prompts.get(about.get("default_prompt_name") or "", "")
     names = {"query": ("query",), "doc": ("document", "passage", "corpus")}
-    return {role: next((given[name] for name in of if name in given), default) for role, of in names.items()}
+    return {role: next((prompts[name] for name in of if name in prompts), default) for role, of in names.items()}
 
 
 def example(vocabulary: int) -> tuple[Tensor, Tensor]:

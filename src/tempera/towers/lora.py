@@ -46,12 +46,12 @@ class Lora:
         require("lora", "tower.lora")
         from peft import LoraConfig
 
-        found = transformers_of(model)
-        if not found:
+        modules = transformers_of(model)
+        if not modules:
             raise ConfigError("tower.lora is for transformers, and this model has none: drop it")
         alpha = 2 * self.rank if self.alpha is None else self.alpha
         layers = "all-linear" if self.layers is None else list(self.layers)
-        for module in found:
+        for module in modules:
             options = LoraConfig(r=self.rank, lora_alpha=alpha, lora_dropout=self.dropout, target_modules=layers)
             try:
                 module.model.add_adapter(options)
@@ -61,14 +61,14 @@ class Lora:
     @contextmanager
     def saving(self, model: SentenceTransformer) -> Iterator[None]:
         """A context in which the model is as it is to be saved; its adapters are as they were afterwards."""
-        found = transformers_of(model) if self.merge else []
-        bodies = [module.model for module in found]
+        modules = transformers_of(model) if self.merge else []
+        bodies = [module.model for module in modules]
         try:
-            for module, body in zip(found, bodies, strict=True):
+            for module, body in zip(modules, bodies, strict=True):
                 module.model = merged(body)
             yield
         finally:
-            for module, body in zip(found, bodies, strict=True):
+            for module, body in zip(modules, bodies, strict=True):
                 module.model = body
 
 

@@ -153,13 +153,13 @@ class TextTower(Tower):
 
 
 def prompt_of(model: SentenceTransformer, role: Role) -> str | None:
-    """What `encode_query` and `encode_document` put before a text."""
+    """Return the prompts that `encode_query` and `encode_document` put before a text."""
     names = [name for name in (*_PROMPT_NAMES[role], model.default_prompt_name) if name in model.prompts]
     return model.prompts[names[0]] if names else None
 
 
 def constants_of(read: Mapping[str, Any], model: SentenceTransformer) -> dict[str, Any]:
-    """What a model's `preprocess` gives besides token ids, which is the same for every row.
+    """Return what a model's `preprocess` gives beside token ids, which has to be the same for every row.
 
     Raises:
         ConfigError: there is more to a row than its token ids.

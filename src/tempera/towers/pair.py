@@ -22,7 +22,7 @@ class Embeds(Protocol):
 
 
 class Encoder(nn.Module, ABC):
-    """What training and evaluation ask of one tower for every role, or of a tower for each."""
+    """The interface that training and evaluation need of one tower for every role, or of a tower for each."""
 
     padded: bool  # whether rows are padded to the longest of those that are embedded together
 
@@ -44,7 +44,7 @@ class Tower(Encoder):
 
     @abstractmethod
     def features(self, texts: Sequence[str], progress: str | None = None, role: Role = "doc") -> Ragged:
-        """What the tower reads of texts, behind the prompt of their role; a progress bar named `progress` if given."""
+        """Return the features of texts, after the prompt of their role; show a progress bar named `progress` if given."""
 
     @abstractmethod
     def encode(self, features: Ragged, role: Role = "doc") -> Tensor:
@@ -82,7 +82,7 @@ class Towers(Tower):
         return self.query if role == "query" else self.doc
 
     def features(self, texts: Sequence[str], progress: str | None = None, role: Role = "doc") -> Ragged:
-        """What the tower of a role reads of texts."""
+        """Return the features of texts for the tower of a role."""
         return self.of(role).features(texts, progress, role)
 
     def encode(self, features: Ragged, role: Role = "doc") -> Tensor:

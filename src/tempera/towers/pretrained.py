@@ -68,8 +68,8 @@ class Pretrained:
         model = open_model(self.model, self.trust_remote_code, attention)
         if self.max_length is not None:
             _limit(model, self.max_length)
-        given = {"query": self.query_prompt, "document": self.doc_prompt}
-        model.prompts |= {name: prompt for name, prompt in given.items() if prompt is not None}
+        prompts = {"query": self.query_prompt, "document": self.doc_prompt}
+        model.prompts |= {name: prompt for name, prompt in prompts.items() if prompt is not None}
         model = divided(model, self.sides)
         if self.lora is not None:
             self.lora.add_to(model)

@@ -133,7 +133,7 @@ def quietly() -> Iterator[None]:
 
 
 def said(error: Exception) -> str:
-    """What an error of another library says, in one line."""
+    """Return the message of an error of another library as one line."""
     return " ".join(str(error).split())
 
 

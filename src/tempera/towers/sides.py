@@ -1,4 +1,4 @@
-"""How much the towers of queries and documents share."""
+"""Parts that the towers of queries and documents share."""
 
 from __future__ import annotations
 
