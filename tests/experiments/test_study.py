@@ -173,7 +173,7 @@ def test_pruned_is_what_is_below_the_median(tmp_path: Path) -> None:
 
     def make(record: Record, values: dict[str, Any], report: Any) -> Record:
         way = ways[record.number]
-        stop = next((i for i, value in enumerate(way, 1) if report(value, i)), None)
+        stop = next((i for i, value in enumerate(way, 1) if report(value, i) is True), None)  # it is sent as JSON
         stopped.append(stop)
         return replace(record, pruned=stop is not None, value=way[-1 if stop is None else stop - 1])
 

@@ -179,7 +179,7 @@ class Tpe:
 
         def report(value: float, evaluation: int) -> bool:
             trial.report(value, evaluation)
-            return trial.should_prune()
+            return bool(trial.should_prune())  # NumPy's, which is not JSON
 
         try:
             record = make(Record(trial.params, number=trial.number, worker=self.worker), values, report)

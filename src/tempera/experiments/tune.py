@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -109,7 +110,10 @@ class _Search:
             self._tidy()
             self.runner.all(self._loop)
             self.running.clear()
-            return self._result(self._tidy())
+            records = self._tidy()
+            with suppress(OSError):  # it holds runs that stay
+                self.runner.run_folder("").rmdir()
+            return self._result(records)
 
     def _loop(self, worker: Worker) -> None:
         self.asker.work(partial(self._make, worker), self.runner.workers.index(worker), lambda: worker.closed)
