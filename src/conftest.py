@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from tempera.experiments.one_run import Report
     from tempera.experiments.record import Record
 
 NAMES = ("ada", "bob", "cyd", "dan", "eve", "fay", "gus", "hal", "ida", "jon")
@@ -27,7 +28,7 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
     from tempera.experiments.one_run import Trainings
 
     class Inline(runner.Worker):
-        def run(self, job: dict[str, Any], report: runner.Report) -> Record:
+        def run(self, job: dict[str, Any], report: Report) -> Record:
             return Trainings()(job, report)
 
     patch.setattr(pictures, "_svg", lambda *_: "<svg></svg>")

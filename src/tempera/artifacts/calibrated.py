@@ -102,7 +102,7 @@ def read_calibration(folder: Path) -> Calibration:
     path = folder / FILE
     try:
         document: dict[str, Any] = read_json(path)
-        numbers = {name: tuple(x) if isinstance(x, list) else x for name, x in document["map"].items()}
+        numbers: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in document["map"].items()}
         document["map"] = _MAPS[document["kind"]](**numbers)
         document["judged"] = {name: Judgement(**_differences(errors)) for name, errors in document["judged"].items()}
         document["thresholds"] = tuple(Threshold(**_differences(each)) for each in document["thresholds"])
