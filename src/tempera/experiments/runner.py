@@ -170,9 +170,7 @@ class Runner:
             return report is not None and value is not None and report(value, len(way))
 
         job = {
-            "record": asdict(run.record),
-            "options": run.options,
-            "reference": run.reference,
+            **asdict(run),
             "folder": str(folder),
             "cache": str(self.folder / _CACHE / f"data-{self.workers.index(worker)}"),
             "vectors": str(self.folder / "vectors"),

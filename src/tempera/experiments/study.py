@@ -11,7 +11,7 @@ import socket
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +56,7 @@ def load_optuna() -> Any:
     return optuna
 
 
+@dataclass(eq=False)
 class Tpe:
     """Asks for the trials of one study, as one of its workers.
 
@@ -75,33 +76,30 @@ class Tpe:
         OutputError: the study is of something else.
     """
 
-    def __init__(
-        self,
-        url: str | None,
-        name: str,
-        about: str,
-        folder: Path,
-        space: Space,
-        budget: int,
-        seed: int,
-        lost_after: float,
-        prune: bool,
-    ) -> None:
+    url: str | None
+    name: str
+    about: str
+    folder: Path
+    space: Space
+    budget: int
+    seed: int
+    lost_after: float
+    prune: bool
+
+    def __post_init__(self) -> None:
         self.optuna = load_optuna()
-        self.space, self.budget, self.seed, self.lost_after = space, budget, seed, lost_after
-        self.alone, self.worker = url is None, f"{socket.gethostname()}:{folder.absolute()}"
+        self.alone, self.worker = self.url is None, f"{socket.gethostname()}:{self.folder.absolute()}"
         pruners = self.optuna.pruners
-        self.pruner = pruners.MedianPruner(UNPRUNED, FIRST) if prune else pruners.NopPruner()
+        self.pruner = pruners.MedianPruner(UNPRUNED, FIRST) if self.prune else pruners.NopPruner()
         self.since: dict[int, float] = {}  # when this process first saw a trial that nobody has begun
-        self.study = self._open(url or f"sqlite:///{folder.absolute() / 'study.db'}", name)
-        known = self.study.user_attrs.get("about")
-        if known is None:
-            self.study.set_user_attr("about", about)
-        elif known != about:
+        self.study = self._open(self.url or f"sqlite:///{self.folder.absolute() / 'study.db'}", self.name)
+        known = self.study.user_attrs.get("about", self.about)
+        if known != self.about:
             raise OutputError(
-                f"the study {name} in {_public(url or str(folder))} is of another configuration, space or metric; give "
-                "another --study"
+                f"the study {self.name} in {_public(self.url or str(self.folder))} is of another configuration, space or "
+                "metric; give another --study"
             )
+        self.study.set_user_attr("about", known)
         for trial in self._running():  # of a process that was here before
             if (self.alone or trial.user_attrs.get("worker") == self.worker) and self._fail(trial):
                 self._again(self.study, trial)

@@ -15,7 +15,7 @@ from .claim import claimed
 from .figures import csv_of
 from .grid import axes_of
 from .points import SweepPlan
-from .record import read_records, write_records
+from .record import Record, read_records, write_records
 from .result import Sweep
 from .runner import Runner, Worker
 from .sweep_pictures import picture
@@ -71,8 +71,7 @@ def sweep(
     folder = Path(output)
     runner = Runner(folder, jobs, plan.template.metric)
     with claimed(folder, _ABOUT, plan.about, "sweep", overwrite):
-        _run(plan, runner)
-        result = plan.result({record.key: record for record in read_records(folder / _POINTS)}, folder)
+        result = plan.result(_run(plan, runner), folder)
         if not any(point.done for point in result.everything):
             error = result.records[0].error
             raise TemperaError(f"all {len(plan.runs)} runs have failed; the first error is: {error}")
@@ -82,8 +81,8 @@ def sweep(
         return result
 
 
-def _run(plan: SweepPlan, runner: Runner) -> None:
-    """Make all runs that are not done."""
+def _run(plan: SweepPlan, runner: Runner) -> dict[str, Record]:
+    """Make all runs that are not done, and return the records of all, by key."""
     folder = runner.folder
     records = {record.key: record for record in read_records(folder / _POINTS)}
     todo = [run for run in plan.runs if run.record.key not in records or not records[run.record.key].done]
@@ -113,3 +112,4 @@ def _run(plan: SweepPlan, runner: Runner) -> None:
                         logger.warning(f"failed: {record.name}: {record.error}")
 
         runner.all(loop)
+    return records
