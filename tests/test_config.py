@@ -363,4 +363,4 @@ def test_a_table_is_no_configuration(tmp_path: Path) -> None:
     path = tmp_path / "pairs.csv"
     path.write_text("query,doc\n")
     with pytest.raises(ConfigError, match=r"is no configuration; train on it with data.source=pairs data.path="):
-        configuration.load(path)
+        load(path)

@@ -115,7 +115,9 @@ def inline(value: Any) -> str:
 
 def _read(path: Path) -> Options:
     if path.suffix in (".csv", ".parquet", ".jsonl"):
-        raise ConfigError(f"{path} is no configuration; train on it with data.source=pairs data.path={quote(str(path))}")
+        raise ConfigError(
+            f"{path} is no configuration; train on it with data.source=pairs data.path={quote(str(path))}"
+        )
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -107,7 +107,10 @@ def _arguments(arguments: list[str]) -> list[str]:
     """
     end = arguments.index("--") if "--" in arguments else len(arguments)
     command = next((each for each in arguments[:end] if not each.startswith("-")), "")
-    for name in [command, *(f"{command} {each.partition('=')[0]}" for each in arguments[:end] if each.startswith("--"))]:
+    for name in [
+        command,
+        *(f"{command} {each.partition('=')[0]}" for each in arguments[:end] if each.startswith("--")),
+    ]:
         if name in RENAMED:
             raise TemperaError(f"{name.split()[-1]} is now called {RENAMED[name]}")
     return sorted(arguments[:end], key=lambda each: each not in EVERYWHERE) + arguments[end:]
