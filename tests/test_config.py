@@ -357,3 +357,10 @@ def test_any_content_gives_options_or_a_config_error(
     except ConfigError:
         return
     assert isinstance(options.values, dict)
+
+
+def test_a_table_is_no_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text("query,doc\n")
+    with pytest.raises(ConfigError, match=r"is no configuration; train on it with data.source=pairs data.path="):
+        load(path)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import yaml
@@ -113,6 +114,10 @@ def inline(value: Any) -> str:
 
 
 def _read(path: Path) -> Options:
+    if path.suffix in (".csv", ".parquet", ".jsonl"):
+        raise ConfigError(
+            f"{path} is no configuration; train on it with data.source=pairs data.path={quote(str(path))}"
+        )
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

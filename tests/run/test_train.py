@@ -23,7 +23,7 @@ from tempera.core.ragged import Ragged
 from tempera.core.temperature import Temperature
 from tempera.engine import loop
 from tempera.engine.loop import Training
-from tempera.engine.optim import adam, rate
+from tempera.engine.optim import adam, schedule_factor
 from tempera.errors import ConfigError, DataError, OutputError, TemperaError
 from tempera.run.train import train
 from tempera.towers.pair import Towers
@@ -422,7 +422,7 @@ def test_gradients_are_scaled_down_to_the_norm_asked_for() -> None:
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 0.25, 1.0])
 @pytest.mark.parametrize("steps", [1, 2, 7, 100])
 def test_the_rate_rises_then_falls_and_never_leaves_its_range(schedule: Any, warmup: float, steps: int) -> None:
-    shares = [rate(step, steps, warmup, schedule) for step in range(steps)]
+    shares = [schedule_factor(step, steps, warmup, schedule) for step in range(steps)]
     rising = math.ceil(steps * warmup)
     assert all(0 < share <= 1 for share in shares)
     assert shares[: rising + 1] == sorted(shares[: rising + 1])

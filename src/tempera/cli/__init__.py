@@ -31,8 +31,8 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 )
 for command in COMMANDS:
     app.command(command.__name__.replace("_", "-"), cls=Configured if command is train else Command)(command)
-# Former names, which are refused with the present one.
-RENAMED = {"eval": "evaluate", "--share": "--relative-margin, which is 1 - share", "--workers": "--jobs"}
+# Former names of commands, and of their options, which are refused with the present one.
+RENAMED = {"eval": "evaluate", "mine --share": "--relative-margin, which is 1 - share", "tune --workers": "--jobs"}
 EVERYWHERE = ("--quiet", "-q", "--verbose", "-v", "--no-progress", "--version")  # options of every command
 
 
@@ -54,7 +54,7 @@ def print_version(wanted: bool) -> None:
 
 @app.callback()
 def common(
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show warnings and errors only, and no bars.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show the result, warnings and errors only.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show details, and tracebacks of errors.")] = False,
     no_progress: Annotated[bool, typer.Option("--no-progress", help="Show no progress bars.")] = False,
     version: Annotated[
@@ -106,9 +106,13 @@ def _arguments(arguments: list[str]) -> list[str]:
         TemperaError: a former name of a command or an option.
     """
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    for name in [*arguments[:1], *(each.partition("=")[0] for each in arguments[:end] if each.startswith("--"))]:
+    command = next((each for each in arguments[:end] if not each.startswith("-")), "")
+    for name in [
+        command,
+        *(f"{command} {each.partition('=')[0]}" for each in arguments[:end] if each.startswith("--")),
+    ]:
         if name in RENAMED:
-            raise TemperaError(f"{name} is now called {RENAMED[name]}")
+            raise TemperaError(f"{name.split()[-1]} is now called {RENAMED[name]}")
     return sorted(arguments[:end], key=lambda each: each not in EVERYWHERE) + arguments[end:]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -178,7 +179,8 @@ def mine(
     places: dict[str, Any] = {"corpus": corpus, "cross_encoder": cross_encoder, "cache": cache, "overwrite": overwrite}
     report = run_mining(model, path, output, options, split=split, roles=roles, faiss=faiss, **places)
     document = {"output": str(output.absolute()), **asdict(report)}
-    answer(document, as_json, lambda: say("\n".join(report.lines())))
+    train = f"train on them: tempera train data.source=pairs data.path={quote(str(output))}"
+    answer(document, as_json, lambda: say("\n".join([*report.lines(), train])))
 
 
 def percent(probability: float | None) -> str:

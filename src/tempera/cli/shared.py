@@ -19,7 +19,7 @@ Arguments = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="CONFIG.yaml|SECTION.OPTION=VALUE",
-        help="A configuration file, and options that override it. `tempera train --help` lists all options.",
+        help="A configuration file, and options such as data.source=pairs data.path=pairs.csv; `tempera train --help` lists them.",
     ),
 ]
 Count = Annotated[int, typer.Option(min=1)]

@@ -175,6 +175,11 @@ class _Course:
             self._saved().load_state_dict(self.best, strict=False)
         if self.group.main and self.pauses:
             logger.info(self.choice_text())
+            if self.best is not None and not self.step:
+                logger.warning(
+                    "caution: training did not help: validation was best before the first step, so the untrained weights are "
+                    "saved; lower train.learning_rate, or train longer"
+                )
         return self.ended[0]
 
     def choice_text(self) -> str:
