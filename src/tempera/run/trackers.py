@@ -65,7 +65,7 @@ def tracked(names: Sequence[str], output: Path, config: Mapping[str, Any], goes_
                 tracker.log(numbers(record), step=step)
             except Exception as error:
                 del trackers[name]
-                logger.warning(f"train.report_to: {name} gets no more of this run: {_line(error)}; log.jsonl has all")
+                logger.warning(f"train.report_to: {name} failed and is stopped: {_line(error)}; log.jsonl goes on")
         sent[event] = step
         note()
 
