@@ -79,7 +79,7 @@ def tracked(names: Sequence[str], output: Path, config: Mapping[str, Any], goes_
                 if not before:
                     trackers[name].store_init_configuration(flat(config))
             except Exception as error:  # of its own kinds, from no account to no network
-                raise TemperaError(f"train.report_to: {name} does not start: {_line(error)}") from None
+                raise TemperaError(f"train.report_to: {name} cannot start: {_line(error)}") from None
             note()
         yield tell
     finally:
@@ -87,7 +87,7 @@ def tracked(names: Sequence[str], output: Path, config: Mapping[str, Any], goes_
             try:
                 tracker.finish()
             except Exception as error:
-                logger.warning(f"train.report_to: {name} does not end well: {_line(error)}")
+                logger.warning(f"train.report_to: {name} did not finish properly: {_line(error)}")
 
 
 def started(name: str, folder: Path, sent: dict[str, Any]) -> GeneralTracker:
