@@ -65,6 +65,7 @@ def test_vectors_are_those_of_the_tower(run: Run, tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "out").iterdir()} == names
 
 
+@pytest.mark.long
 def test_users_and_items_of_the_export_score_as_the_run_does(run: Run, tmp_path: Path) -> None:
     run.export("onnx", tmp_path / "out")
     items = parquet.read_table(tmp_path / "out" / "vectors.parquet")

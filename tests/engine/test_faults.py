@@ -99,6 +99,7 @@ def test_fp16_that_overflows_at_any_scale_ends() -> None:
     batch = whole(LAYOUT, 0, torch.float32)
     state = begun()
     state.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**-12)
+    state.scaler.scale(torch.zeros(()))  # as a run begins
     towers: Any = state.modules["towers"]
     towers.query.layer.weight.register_hook(lambda grad: grad * math.inf)
     run = loop.train(state, [batch] * 9, 9, OPTIONS, _Half())

@@ -155,6 +155,7 @@ LAUNCHERS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_launched_processes_train_as_one(launcher: list[str], alone: Launched, tiny: list[str], tmp_path: Path) -> None:
     several = launch(tmp_path / "here", tiny, python(*launcher))

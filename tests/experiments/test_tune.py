@@ -186,6 +186,7 @@ def test_importance_is_shared_among_what_was_chosen(small: dict[str, Any], tmp_p
 # ---- kills and failures
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("undrawn")
 def test_a_killed_tuning_goes_on(small: dict[str, Any], tmp_path: Path) -> None:
     whole = tune(small, SPACE, 4, tmp_path / "whole", SHORT)

@@ -243,7 +243,7 @@ def test_aliases_of_aliases_do_not_grow_without_bound(tmp_path: Path, repeat: st
     lines = ["a0: &a0 {k: 1}"]
     lines += [f"a{i}: &a{i} " + repeat.format(", ".join([f"*a{i - 1}"] * 9)) for i in range(1, 10)]
     (tmp_path / "config.yaml").write_text("\n".join(lines))
-    refused(lambda: load_config(tmp_path / "config.yaml"), "aliases of aliases", str(tmp_path))
+    refused(lambda: load_config(tmp_path / "config.yaml"), "values by its aliases", str(tmp_path))
 
 
 # ---- names and links that lead out

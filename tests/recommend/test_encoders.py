@@ -120,7 +120,7 @@ def test_nobody_is_in_no_bucket() -> None:
 
 
 def test_in_buckets_no_id_is_unknown() -> None:
-    with pytest.raises(ConfigError, match=r"buckets 7 and unknown 0\.05: unknown ids have the vector of their bucket"):
+    with pytest.raises(ConfigError, match=r"buckets 7 and unknown 0\.05: with buckets, unknown ids have the vector"):
         Id(buckets=7, unknown=0.05)
 
 

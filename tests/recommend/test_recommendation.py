@@ -216,6 +216,7 @@ RICH = {
 }
 
 
+@pytest.mark.long
 def test_all_proofs_hold_for_interactions(options: dict[str, Any], folder: Path) -> None:
     options["data"]["items"] = str(folder / "items.parquet")
     options["tower"] |= RICH

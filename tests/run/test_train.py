@@ -348,7 +348,7 @@ def test_searches_that_ask_nothing(tiny_run: Path) -> None:
         with pytest.raises(DataError, match="the query is empty"):
             Run(tiny_run).search(query)
     for k in (0, -1):
-        with pytest.raises(DataError, match=f"k is {k}, but at least 1"):
+        with pytest.raises(DataError, match=f"k is {k}; expected at least 1"):
             Run(tiny_run).search("kaban", k)
     assert len(Run(tiny_run).search("\udcff kaban", 2)) == 2
 
