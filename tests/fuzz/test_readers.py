@@ -5,6 +5,7 @@ What the long runs have found stands below as tests of its own.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from pathlib import Path
@@ -40,6 +41,7 @@ COUNTS = {"recommender": 10, "run": 60, "model": 60}
 
 @pytest.fixture(scope="module")
 def every(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Reader], Path]:
+    importlib.import_module("optuna")  # read by the first good space, in more time than an input may take
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tempera.run.publish.render", lambda report: "")
         sample = tmp_path_factory.mktemp("samples")
