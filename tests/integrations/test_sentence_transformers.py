@@ -486,7 +486,7 @@ def test_two_processes_are_one(
 def test_processes_with_a_data_set_each_average_as_with_the_peers_loss(two: list[dict[str, Any]]) -> None:
     for found in two:
         torch.testing.assert_close(found["ours"], two[0]["peers"], rtol=1e-4, atol=1e-5)
-        assert "processes have come to different losses" in found["refused"]
+        assert "the processes use different losses in the same step" in found["refused"]
 
 
 # Mistakes --------------------------------------------------------------------------------------------------------------
