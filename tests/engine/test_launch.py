@@ -211,7 +211,7 @@ def test_the_others_leave_a_process_that_is_lost(
         main.kill()
     (ours, out, err), (theirs, _, why) = running.ended(10)
     assert ours == 2 and theirs == code
-    assert f"process 0 {LOST}" in json.loads(out)["error"]
+    assert f"rank 0 {LOST}" in json.loads(out)["error"]
     said = [text for text in err.splitlines() if "tempera:" in text]
     assert len(said) == 1 and LOST in said[0] and "Traceback" not in err
     assert line in why and "Traceback" not in why
