@@ -155,7 +155,7 @@ class Progress:
 def begin(towers: TowersLike, objective: Loss, options: Training, devices: Devices | None = None) -> State:
     """Return the state of a run before its first step."""
     devices = devices or Devices()
-    modules = nn.ModuleDict({"towers": towers, "objective": objective})  # type: ignore[dict-item]
+    modules = nn.ModuleDict({"towers": towers, "objective": objective}).train()  # type: ignore[dict-item]
     optimizer = adam(
         modules,
         options.learning_rate,
@@ -199,8 +199,7 @@ def take(
     group, optimizer, scaler = devices.group, state.optimizer, state.scaler
     towers: Any = state.modules["towers"]
     objective: Any = state.modules["objective"]
-    parameters = [p for p in state.modules.parameters() if p.requires_grad]
-    state.modules.train()
+    parameters = state.parameters
     reseed(seed_of(options.seed, i, group.rank), group.device)
     several = list(batches)
     factor = schedule_factor(i, steps, options.warmup_ratio, options.lr_scheduler_type)
