@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from tempera.engine import loop
+from tempera.errors import DataError
 from tempera.run.train import train
 from tempera.text.held_out import HeldOutQueries
 
@@ -116,6 +117,21 @@ def test_a_run_that_is_killed_saves_the_same(
     run = train(options, tmp_path / "run")
     assert metrics(run.folder) == metrics(whole.folder)
     assert files(run.folder) == files(whole.folder)
+
+
+def test_best_weights_that_were_changed_are_refused(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(patch, 11)
+        with pytest.raises(SystemError):
+            train(options, tmp_path / "run")
+    (path,) = (tmp_path / "run.checkpoints").rglob("best.safetensors")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"best\.safetensors is not as it was written"):
+        train(options, tmp_path / "run")
 
 
 def test_patience_ends_a_run_that_does_not_rise(

@@ -309,7 +309,9 @@ def test_a_run_is_replaced_only_when_asked_and_only_by_a_whole_one(options: dict
     output.mkdir()
     train(options, output, quick)  # an empty folder is no obstacle
     before = tree(output)
-    with pytest.raises(OutputError, match=r"holds another run; give another folder, or --overwrite to replace it"):
+    with pytest.raises(
+        OutputError, match=r"holds an earlier result; give another folder, or --overwrite to replace it"
+    ):
         train(options, output, quick)
     with pytest.raises(DataError, match="no such file"):
         train(options, output, [*quick, "data.path=/nowhere.jsonl"], overwrite=True)

@@ -50,6 +50,10 @@ class HeldOut(Protocol):
     def chooses(self) -> bool:
         """True if the validation set is large enough to choose weights by."""
 
+    @property
+    def looks(self) -> bool:
+        """True if there is anything to judge by during training."""
+
     def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
         """Judge the tower as it is now; unless `whole`, part of the corpus may do.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..errors import ConfigError, OutputError
 from ..io.atomic import new_file, refuse_replacing
@@ -27,6 +28,7 @@ class Finding:
 
     task: RetrievalTask | Graded
     systems: dict[str, TaskScores]
+    trained: Mapping[str, int] = field(default_factory=dict)  # queries that a run was trained on, by run
 
     @property
     def comparisons(self) -> dict[str, dict[str, Comparison]]:
@@ -49,6 +51,7 @@ class Finding:
                 for other, metrics in self.comparisons.items()
             },
             "verdicts": self.verdicts(),
+            "cautions": self.cautions(),
         }
 
     def verdicts(self) -> list[str]:
@@ -58,6 +61,22 @@ class Finding:
             comparison.sentence(first, other, metric)
             for other, metrics in self.comparisons.items()
             for metric, comparison in metrics.items()
+        ]
+
+    def cautions(self) -> list[str]:
+        """Return sentences about what makes the scores misleading: queries that were trained on, documents that are equal."""
+        total, found = self.task.counts.get("queries", 0), list[str]()
+        if isinstance(self.task, RetrievalTask):
+            documents, texts = len(self.task.corpus), pc.count_distinct(self.task.corpus["text"]).as_py()
+            if 2 * texts < documents:
+                found.append(
+                    f"the {documents:,} documents hold only {texts:,} different text{'s' if texts > 1 else ''}; equal ones are "
+                    "ranked by their ids, so these scores say little"
+                )
+        return found + [
+            f"{run} was trained on {count:,} of these {total:,} queries, so its scores here are too high: give queries that it has "
+            f"not seen, such as those that it held out (the metrics of {run}/report.html)"
+            for run, count in self.trained.items()
         ]
 
     def per_query(self) -> pa.Table:
@@ -114,11 +133,11 @@ def evaluate(
             findings.append(Finding(task, {each.path: task.judge(each) for each in models}))
             continue
         systems: dict[str, TaskScores] = {}
-        trained = {f"queries that {each.path} was trained on": each.trained_on(task.queries["text"]) for each in models}
-        counts = {**task.counts, **{what: count for what, count in trained.items() if count}}
-        ranked = replace(task, exclude_self=exclude_self, counts=counts)
+        trained = {each.path: each.trained_on(task.queries["text"]) for each in models}
+        ranked = replace(task, exclude_self=exclude_self)
         systems |= {each.path: ranked.judge(each, names) for each in models}
-        findings.append(Finding(ranked, systems | ({BM25: ranked.bm25(names)} if bm25 else {})))
+        found = {model: count for model, count in trained.items() if count}
+        findings.append(Finding(ranked, systems | ({BM25: ranked.bm25(names)} if bm25 else {}), found))
     return findings
 
 

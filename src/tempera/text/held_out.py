@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import DataError
 from ..ranking.metrics import Relevant
 from ..ranking.ranking import Part, Ranking, depth_of
 from ..ranking.resolved import Config
@@ -70,6 +71,11 @@ class HeldOutQueries:
         """True if validation has enough queries to choose by."""
         return self.texts.split.chooses
 
+    @property
+    def looks(self) -> bool:
+        """True if there are queries to ask during training."""
+        return len(self.questions["validation"].rows) > 0
+
     def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
         """Evaluate the tower on the queries of a part; on the test if there are no validation queries.
 
@@ -79,6 +85,8 @@ class HeldOutQueries:
                 sample is drawn when validation is first asked, from what the tower then confuses.
         """
         options, questions = self.options, self.questions[part]
+        if not len(questions.rows):
+            raise DataError("no queries are held out: raise evaluation.queries or evaluation.validation above 0")
         sampling = options.corpus is not None and questions is self.questions["validation"]
         if sampling and not whole and self.sample is None:
             self.judge(part)
@@ -108,7 +116,7 @@ class HeldOutQueries:
 
     def baselines(self) -> dict[str, SystemScores]:
         """Rank by BM25, if evaluation.bm25 asks for it, tuned on training queries of the same corpus."""
-        if not self.options.bm25:
+        if not (self.options.bm25 and self.options.queries != 0):
             return {}
         test, split = self.questions["test"], self.texts.split
         inside = np.isin(test.doc_of[split.train], test.doc_of[split.corpus])

@@ -1,4 +1,4 @@
-"""BM25, the baseline that every retriever has to beat (Robertson and Zaragoza 2009), by bm25s."""
+"""BM25, the baseline that every retriever has to beat (Robertson and Zaragoza 2009)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ..ranking.nearest import top_of
 
 _CASE_CHANGE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _WORD = re.compile(r"[^\W\d_]+|\d+")
+_BLOCK = 1 << 22  # scores that are held at once
 _GRID: dict[str, tuple[Any, ...]] = {"b": (0.4, 0.75, 0.9, 1.0), "k1": (0.9, 1.5, 2.5, 4.0), "stem": (False, True)}
 
 
@@ -38,28 +39,63 @@ class Settings:
     stem: bool = False
 
 
+class Counts:
+    """Counts of words by document, [e] entries in the order of words and then documents: what every setting has in common.
+
+    Args:
+        docs: the words of each document, already stemmed if settings say so.
+    """
+
+    def __init__(self, docs: Sequence[list[str]]) -> None:
+        filled = [doc or [""] for doc in docs]
+        self.lengths = np.array([len(doc) for doc in filled])  # [c]
+        self.vocabulary: dict[str, int] = {}
+        codes = [self.vocabulary.setdefault(word, len(self.vocabulary)) for doc in filled for word in doc]
+        keys = np.array(codes) * len(filled) + np.repeat(np.arange(len(filled)), self.lengths)
+        distinct, counts = np.unique(keys, return_counts=True)
+        self.word, self.doc = np.divmod(distinct, len(filled))
+        self.count = counts.astype(np.float32)
+        self.holding = np.bincount(self.word, minlength=len(self.vocabulary))  # documents of each word
+
+    def scores(self, settings: Settings) -> NDArray[np.float32]:
+        """Return the score that each entry adds to a document, [e], as Lucene computes it (Kamphuis et al. 2020, table 1)."""
+        n, share = len(self.lengths), self.lengths / self.lengths.mean()
+        idf = np.log(1 + (n - self.holding + 0.5) / (self.holding + 0.5)).astype(np.float32)
+        saturation = settings.k1 * ((1 - settings.b) + settings.b * share)
+        scores: NDArray[np.float32] = (idf[self.word] * (self.count / (saturation[self.doc] + self.count))).astype(
+            np.float32
+        )
+        return scores
+
+
 class BM25:
     """A corpus indexed for BM25.
 
     Args:
-        docs: the words of each document, already stemmed if `settings` say so.
+        docs: the words of each document, already stemmed if `settings` say so, or their counts.
     """
 
-    def __init__(self, docs: Sequence[list[str]], settings: Settings) -> None:
-        import bm25s
+    def __init__(self, docs: Sequence[list[str]] | Counts, settings: Settings) -> None:
+        self.counts = docs if isinstance(docs, Counts) else Counts(docs)
+        self.entries = self.counts.scores(settings)
+        self.ends = np.concatenate([[0], self.counts.holding.cumsum()])
 
-        self.index = bm25s.BM25(k1=settings.k1, b=settings.b)
-        self.index.index([doc or [""] for doc in docs], show_progress=False)
-        self.size = len(docs)
+    def scores(self, query: Sequence[str]) -> NDArray[np.float32]:
+        """Return the score of each document for the words of a query, [c]; 0 without a common word."""
+        scores = np.zeros(len(self.counts.lengths), np.float32)
+        for code in (self.counts.vocabulary[word] for word in query if word in self.counts.vocabulary):
+            entries = slice(self.ends[code], self.ends[code + 1])
+            scores[self.counts.doc[entries]] += self.entries[entries]
+        return scores
 
     def rank(self, queries: Sequence[list[str]], k: int) -> NDArray[np.int64]:
         """Return positions of the k best documents, best first, [q, k]; documents without a common word are -1."""
-        ranked = np.full((len(queries), min(k, self.size)), -1)
-        for row, query in enumerate(queries):
-            known = [word for word in query if word in self.index.vocab_dict]
-            if known:
-                scores, positions = top_of(np.asarray(self.index.get_scores(known), np.float32)[None], k)
-                ranked[row] = np.where(scores[0] > 0, positions[0], -1)
+        documents = len(self.counts.lengths)
+        ranked = np.full((len(queries), min(k, documents)), -1)
+        block = max(1, _BLOCK // documents)
+        for start in range(0, len(queries), block):
+            scores, positions = top_of(np.stack([self.scores(query) for query in queries[start : start + block]]), k)
+            ranked[start : start + block] = np.where(scores > 0, positions, -1)
         return ranked
 
 
@@ -67,7 +103,7 @@ class Lexical:
     """BM25 over a corpus, with settings tuned one after the other on queries of their own."""
 
     def __init__(self, docs: Sequence[str]) -> None:
-        self.plain = [words(doc) for doc in docs]
+        self.words = [words(doc) for doc in docs]
         self.settings = Settings()
 
     @cached_property
@@ -78,9 +114,14 @@ class Lexical:
         return Stemmer.Stemmer("english")
 
     @cached_property
-    def stemmed(self) -> list[list[str]]:
+    def plain(self) -> Counts:
+        """The words of the corpus."""
+        return Counts(self.words)
+
+    @cached_property
+    def stemmed(self) -> Counts:
         """The corpus, stemmed."""
-        return [self.stemmer.stemWords(doc) for doc in self.plain]
+        return Counts([self.stemmer.stemWords(doc) for doc in self.words])
 
     def rank(self, queries: Sequence[str], k: int, settings: Settings | None = None) -> NDArray[np.int64]:
         """Return positions of the k best documents, best first, [q, k]; -1 for none."""
