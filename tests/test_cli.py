@@ -65,7 +65,7 @@ def test_train_prints_one_json_document(cold: Any, tiny: list[str], tmp_path: Pa
     assert document["output"] == str(tmp_path / "run")
     for system in ("untrained", "bm25", "trained"):
         assert 0 <= document["metrics"][system]["ndcg@10"] <= 1
-    assert {"data", "train", "evaluate"} <= set(document["seconds"])
+    assert {"read", "tokenise", "train", "evaluate", "publish"} == set(document["seconds"])
     assert document["peak_memory_bytes"] > 2**20
     assert json.loads((tmp_path / "run" / "metrics.json").read_text()).items() <= document.items()
     first, *others = answer.err.splitlines()
@@ -221,9 +221,14 @@ def test_a_full_disk_behind_standard_output_is_one_line(tiny_run: Path) -> None:
 def test_the_commands_that_are_shown_can_be_copied(capsys: pytest.CaptureFixture[str]) -> None:
     from tempera.cli.output import _print_end
 
-    document = {"seconds": {"train": 1.0}, "replaying": 0.0, "peak_memory_bytes": 1, "output": "runs/with space"}
+    seconds = {"train": {"wall": 1.0, "cpu": 1.0}}
+    document = {"seconds": seconds, "replaying": 0.0, "peak_memory_bytes": 1, "output": "runs/with space"}
+    document["cautions"] = ["it may rain"]
     _print_end(document, "search: tempera search {output}")
-    assert "tempera search 'runs/with space'" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "tempera search 'runs/with space'" in out and out.startswith(
+        "caution: it may rain\nCPU seconds: train 1.0; 1 s"
+    )
 
 
 def test_an_unknown_key_of_the_command_line(cold: Any, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ _WIDEST = 1000  # letters of a line of a table
 
 def print_run(document: dict[str, Any]) -> None:
     """Print the metrics of a run, and what to do next."""
-    from rich.table import Table
 
     if "protocols" in document:
         _print_tables(document)
@@ -74,7 +73,9 @@ def _print_end(document: dict[str, Any], next_command: str) -> None:
     wall = sum(each["wall"] for each in document["seconds"].values())
     share = document["replaying"]
     cached = f" ({share:.0%} of training embedded texts a second time, to save memory)" if share >= 0.005 else ""
-    print(f"CPU seconds: {seconds}{cached}; {wall:.0f} s in all; peak memory {document['peak_memory_bytes'] / 2**20:,.0f} MiB")
+    print(
+        f"CPU seconds: {seconds}{cached}; {wall:.0f} s in all; peak memory {document['peak_memory_bytes'] / 2**20:,.0f} MiB"
+    )
     print(f"report: {document['output']}/report.html\n{next_command.format(output=quote(document['output']))}")
 
 

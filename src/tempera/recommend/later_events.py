@@ -46,6 +46,9 @@ class LaterEvents:
         """True if there are events to judge by during training."""
         return bool(self.validation) or self.options.queries != 0
 
+    def settle(self) -> None:
+        """Do nothing: items are never sampled."""
+
     def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
         """Evaluate the towers on the test by every protocol, or on some of the validation by the first.
 

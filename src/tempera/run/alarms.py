@@ -59,8 +59,8 @@ class Alarms:
             self.ring(
                 step,
                 f"the trained model is worse than the untrained one: {metric} {difference.mean:+.4f} "
-                f"({100 * difference.confidence:g} % interval {difference.low:+.4f} to {difference.high:+.4f}); lower train.learning_rate, and see which column is "
-                "the query and which the document",
+                f"({100 * difference.confidence:g} % interval {difference.low:+.4f} to {difference.high:+.4f}); lower "
+                "train.learning_rate, and check which column is the query and which the document",
             )
 
     def step(self, progress: Progress, data: Data, together: int) -> None:
@@ -118,11 +118,11 @@ def _overfitted(steps: Sequence[Mapping[str, Any]], looks: Sequence[Mapping[str,
     values = [look["metrics"][metric] for look in looks]
     best = max(range(len(values)), key=values.__getitem__)
     share = steps[-1]["loss"] / steps[0]["loss"] if steps[0]["loss"] > 0 else 1.0
-    if best < len(values) - 1 and values[-1] <= values[best] - _FORGOTTEN and share <= _LEARNT:
+    if 0 < best < len(values) - 1 and values[-1] <= values[best] - _FORGOTTEN and share <= _LEARNT:
         yield (
-            f"the model overfitted: the loss fell to {steps[-1]['loss']:.2g}, and validation {label(metric)} from {values[best]:.3f} "
-            f"after step {looks[best]['step']:,} to {values[-1]:.3f}; lower train.num_train_epochs or train.learning_rate, or set "
-            "train.patience=2 to stop in time"
+            f"the model overfitted: the loss fell to {steps[-1]['loss']:.2g}, and validation {label(metric)} from "
+            f"{values[best]:.3f} after step {looks[best]['step']:,} to {values[-1]:.3f}; lower train.num_train_epochs or "
+            "train.learning_rate, or set train.patience=2 to stop in time"
         )
 
 
@@ -148,8 +148,9 @@ def within_memory(kept: Checkpoints) -> Iterator[None]:
             raise
         left = f"; last checkpoint: {kept.latest}" if kept.latest else ""
         raise TemperaError(
-            "out of memory: lower train.cache_memory and train.micro_batch_tokens (what the towers take), "
-            f"train.batch_size, evaluation.corpus or the size of the tower{left} ({said[:120] or type(error).__name__})"
+            "out of memory: lower train.cache_memory and train.micro_batch_tokens (what the towers take), train.batch_size, "
+            "evaluation.corpus, or the size of the tower (tower.dimensions, tower.vocabulary)"
+            f"{left} ({said[:120] or type(error).__name__})"
         ) from None
 
 

@@ -69,6 +69,9 @@ def _fitted(prepared: Prepared, checkpoints: Checkpoints | None, looks: bool) ->
     config.objective.to(devices.group.device)
     start = _agreed(prepared)
     state = loop.begin(_placed(prepared), config.objective, config.train, devices)
+    if looks and devices.group.main and prepared.task.held_out.looks:
+        with prepared.phases("evaluate"):
+            prepared.task.held_out.settle()
     position, best, records = Position(start), None, list[dict[str, Any]]()
     if checkpoints is not None:
         position, records, best = checkpoints.load(state, start)
@@ -134,7 +137,8 @@ class _Course:
         self.position, self.checkpoints, self.began = position, checkpoints, began
         self.options, self.group = prepared.config.train, prepared.devices.group
         self.data, self.held_out = prepared.task.data, prepared.task.held_out
-        self.pauses = {0, steps, *loop.moments(steps, self.options.evaluations)} if looks and prepared.task.held_out.looks else set[int]()
+        looks = looks and self.held_out.looks
+        self.pauses = {0, steps, *loop.moments(steps, self.options.evaluations)} if looks else set[int]()
         self.chooses = looks and self.held_out.chooses
         self.best = best  # weights of the best look
         self.ended: tuple[float, int] | None = None  # seconds of training, and records of the log then
@@ -274,7 +278,7 @@ class _Course:
         seconds = time.perf_counter() - start
         if 0 < step < self.steps:
             self.budget.spend(seconds)
-        elif self.prepared.config.evaluation.corpus is None:  # those on the way take as long
+        else:  # those on the way take as long
             self.budget.cost = seconds
 
     def _weigh(self, step: int, metrics: Mapping[str, float]) -> None:
