@@ -99,6 +99,21 @@ def test_search_prints_one_json_document(tempera: Any, tiny_run: Path) -> None:
         assert set(hit) == {"rank", "score", "id", "name", "place", "preview"}
 
 
+def test_search_reads_a_query_a_line_from_a_pipe(cold: Any, tiny_run: Path) -> None:
+    answer = cold("search", tiny_run, "-k", "2", input="kaban\n\nmicel \udcff\n", errors="surrogateescape")
+    assert (answer.code, answer.err) == (0, "") and len(answer.out.splitlines()) == 4
+    assert answer.out.splitlines()[:2] == cold("search", tiny_run, "kaban", "-k", "2").out.splitlines()
+    as_json = cold("search", tiny_run, "-k", "1", "--json", "--hybrid", input="kaban\nmicel")
+    assert [json.loads(line)["query"] for line in as_json.out.splitlines()] == ["kaban", "micel"]
+
+
+def test_search_marks_the_words_of_the_query() -> None:
+    from tempera.cli.searching import marked
+
+    line = marked("How dates are parsed: parseDate(x)", "parsing the date, how?")
+    assert [line.plain[span.start : span.end] for span in line.spans] == ["dates", "parsed", "parseDate"]
+
+
 def test_search_shows_rank_score_and_place(tempera: Any, tiny_run: Path, pairs_file: Path) -> None:
     doc = json.loads(pairs_file.read_text().splitlines()[41])["doc"]
     answer = tempera("search", tiny_run, doc)

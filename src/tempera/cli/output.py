@@ -26,6 +26,13 @@ def print_run(document: dict[str, Any]) -> None:
         table.add_row(metric, *(f"{values[metric]:.3f}" for values in systems.values()))
     Console().print(table)
     _print_end(document, 'search: tempera search {output} "what you look for"')
+    if document.get("hybrid"):
+        from ..ranking.fusion import Fusion
+
+        size = document["bytes"]["words.parquet"] / 1e6
+        print(
+            f"words and vectors together: add --hybrid ({Fusion(**document['hybrid'])}; index of words {size:.1f} MB)"
+        )
 
 
 def _print_tables(document: dict[str, Any]) -> None:

@@ -90,6 +90,10 @@ class Fusion:
     weight: float = USUAL
     queries: int = 0
 
+    def __str__(self) -> str:
+        chosen = f"chosen on {self.queries:,} validation queries" if self.queries else "the usual ones"
+        return f"weights {self.weight:g} and {1 - self.weight:.2g}, {chosen}"
+
     @classmethod
     def chosen(cls, metric: Mapping[float, Floats]) -> Fusion:
         """Choose the weight by a metric of each query, [q], that rising, evenly spaced weights have reached.

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save as as_bytes
@@ -18,8 +19,9 @@ from ..artifacts.report import RunReport, render
 from ..artifacts.report_tables import tables
 from ..io.documents import write_json
 from ..ranking.compare import bootstrap
+from ..ranking.fusion import Fusion
 from ..ranking.spread import Spread
-from ..ranking.verdict import MAIN, SystemScores, best_baseline
+from ..ranking.verdict import FUSED, MAIN, SystemScores, best_baseline
 from .alarms import Alarms
 from .fit import Fitted
 from .judge import Assessment
@@ -41,6 +43,8 @@ def publish(prepared: Prepared, fitted: Fitted, before: Assessment, after: Asses
     evaluating = before.seconds + after.seconds + time.perf_counter() - began
     alarms.regression(fitted.step, before.verdict.ranking, after.verdict.ranking)
     systems = {"untrained": before.verdict.ranking, **baselines, "trained": after.verdict.ranking}
+    if FUSED in systems:
+        systems[FUSED] = systems.pop(FUSED)  # the last of a table
     spreads = {"untrained": before.verdict.spread, "trained": after.verdict.spread}
     seconds = {"data": prepared.seconds, "train": fitted.seconds, "evaluate": evaluating}
     metrics = {
@@ -59,6 +63,7 @@ def publish(prepared: Prepared, fitted: Fitted, before: Assessment, after: Asses
     task.data.tower.save(folder / "model")
     (folder / "objective.safetensors").write_bytes(as_bytes(config.objective.state_dict()))
     write_searched(folder, task.showcase.searched())
+    metrics["bytes"] = {each.name: _size(each) for each in sorted(folder.iterdir()) if each.name != CACHE}
     (folder / "config.yaml").write_text(configuration.dump(config.resolved), encoding="utf-8")
     report = _report(prepared, metrics, systems, spreads)
     (folder / "report.html").write_text(render(report), encoding="utf-8")
@@ -68,14 +73,15 @@ def publish(prepared: Prepared, fitted: Fitted, before: Assessment, after: Asses
 
 
 def _differences(systems: Systems) -> dict[str, Any]:
-    """Return the trained system's metrics less every other's, with intervals."""
-    trained = systems["trained"].per_query
+    """Return the metrics of each trained system less those of every system before it in the table, with intervals."""
+    names = list(systems)
     return {
-        f"trained - {name}": {
-            metric: asdict(bootstrap(values, other.per_query[metric])) for metric, values in trained.items()
+        f"{ours} - {theirs}": {
+            metric: asdict(bootstrap(values, systems[theirs].per_query[metric]))
+            for metric, values in systems[ours].per_query.items()
         }
-        for name, other in systems.items()
-        if name != "trained"
+        for ours in names[names.index("trained") :]
+        for theirs in names[: names.index(ours)]
     }
 
 
@@ -110,6 +116,7 @@ def _report(
             "seconds": ", ".join(f"{name} {value:.0f}" for name, value in metrics["seconds"].items()),
             "peak memory": f"{metrics['peak_memory_bytes'] / 2**20:,.0f} MiB",
             **({"BM25 settings": str(metrics["bm25"])} if rival == "bm25" else {}),
+            **({FUSED: str(Fusion(**metrics["hybrid"]))} if FUSED in systems else {}),
         },
         systems={name: _only(names, values) for name, values in metrics["metrics"].items()},
         difference=difference,
@@ -127,6 +134,11 @@ def _report(
 def _only(names: Sequence[str], scores: Mapping[str, float]) -> dict[str, float]:
     """Return the scores with these names, in their order."""
     return {name: scores[name] for name in names if name in scores}
+
+
+def _size(path: Path) -> int:
+    """Return the bytes of a file, or of all files of a folder."""
+    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
 
 
 def peak_memory_bytes() -> int:

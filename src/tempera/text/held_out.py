@@ -1,7 +1,8 @@
-"""Held-out queries of a run on texts, and the ranking of their answers by a tower and by BM25."""
+"""Held-out queries of a run on texts, and the ranking of their answers by a tower, by BM25, and by both."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -9,18 +10,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ranking.metrics import Relevant
+from ..ranking.fusion import WEIGHTS, Fusion, rank_by_weight
+from ..ranking.metrics import Relevant, evaluate, parsed
 from ..ranking.ranking import Part, Ranking, depth_of
 from ..ranking.resolved import Config
 from ..ranking.sample import Sample, sample_corpus
 from ..ranking.spread import spread
-from ..ranking.verdict import SystemScores, Verdict
-from .lexical import Lexical, Settings
+from ..ranking.verdict import FUSED, SystemScores, Verdict, main_metric
+from .hybrid import scores_of_both
+from .lexical import BM25, Floats, Lexical, best
 from .pairs import Rows
 from .split import Split
 from .training_pairs import TrainingPairs
 
-BM25_TUNING_QUERIES = 500
+TUNING_QUERIES = 500  # of training for BM25, and of validation for its weight beside the tower
 
 
 @dataclass
@@ -49,7 +52,7 @@ class Questions:
 
 
 class HeldOutQueries:
-    """Evaluate the current tower of a run, and BM25, on held-out queries."""
+    """Evaluate the current tower of a run, BM25, and both together, on held-out queries."""
 
     def __init__(self, config: Config, data: TrainingPairs) -> None:
         self.options, self.seed, self.data, self.texts = config.evaluation, config.train.seed, data, data.texts
@@ -60,7 +63,8 @@ class HeldOutQueries:
         )
         self.sample: Sample | None = None  # of the corpus, once validation has been asked
         self.bias: dict[str, float] = {}  # of scores on the sample
-        self.bm25: Settings | None = None  # once it is tuned
+        self.words: BM25 | None = None  # of the documents that are ranked, once BM25 is tuned
+        self.fusion = Fusion()  # of the tower and BM25, once it is chosen
 
     def _questions(self, rows: Rows) -> Questions:
         return Questions.of(self.texts.split, self.texts.catalogue.query_of, self.texts.catalogue.doc_of, rows)
@@ -83,7 +87,7 @@ class HeldOutQueries:
         if sampling and not whole and self.sample is None:
             self.judge(part)
         sample = None if whole or not sampling else self.sample
-        queries = self.data.vectors(questions.query_of[questions.rows], "query")
+        queries = self._queries(questions)
         docs, relevant = self.texts.ranked, questions.relevant
         if sample is not None:
             docs, relevant = docs[sample.docs], sample.relevant
@@ -97,6 +101,9 @@ class HeldOutQueries:
             self.bias = self.sample.bias(queries, corpus, options.metrics, relevant)
         return Verdict(ranking, spread(queries, answers))
 
+    def _queries(self, questions: Questions) -> Floats:
+        return self.data.remembered(questions.query_of[questions.rows], "query")
+
     def vectors(self) -> NDArray[np.float32]:
         """Return the vectors of all distinct documents; what the same weights have just ranked is not embedded again."""
         corpus, everything = self.data.corpus, np.arange(len(self.texts.docs))
@@ -107,24 +114,62 @@ class HeldOutQueries:
         return vectors
 
     def baselines(self) -> dict[str, SystemScores]:
-        """Rank by BM25, if evaluation.bm25 asks for it, tuned on training queries of the same corpus."""
+        """Rank by BM25, and by the tower and BM25 together, if evaluation.bm25 asks for it."""
         if not self.options.bm25:
             return {}
-        test, split = self.questions["test"], self.texts.split
+        self.words = index = self._tuned()
+        self.fusion = self._chosen(index)
+        test, names, depth, ranked = self.questions["test"], self.options.metrics, depth_of(self.options.metrics), []
+
+        def scores() -> Iterator[tuple[Floats, Floats]]:
+            for vectors, words in self._scores(test, index):
+                ranked.append(best(words, depth))
+                yield vectors, words
+
+        (fused,) = rank_by_weight(scores(), [self.fusion.weight], depth)
+        rankings = {"bm25": np.concatenate(ranked), FUSED: fused}
+        return {system: Ranking.of(each, test.relevant, names) for system, each in rankings.items()}
+
+    def _scores(self, questions: Questions, words: BM25) -> Iterator[tuple[Floats, Floats]]:
+        """Yield the scores of the tower and of BM25 for some queries at a time."""
+        return scores_of_both(self._queries(questions), self.data.corpus, questions.queries, words)
+
+    def _tuned(self) -> BM25:
+        """Return the index of the ranked documents' words, tuned on training queries that they answer."""
+        split, test = self.texts.split, self.questions["test"]
         inside = np.isin(test.doc_of[split.train], test.doc_of[split.corpus])
         rows = split.train[inside]
-        chosen = np.random.default_rng(self.seed).permutation(len(rows))[:BM25_TUNING_QUERIES]
+        chosen = np.random.default_rng(self.seed).permutation(len(rows))[:TUNING_QUERIES]
         lexical = Lexical(split.pairs.texts("doc", split.corpus))
         if len(chosen):
             tuning = self._questions(rows[chosen])
             lexical.tune(tuning.queries, tuning.relevant)
-        self.bm25 = lexical.settings
-        ranked = lexical.rank(test.queries, depth_of(self.options.metrics))
-        return {"bm25": Ranking.of(ranked, test.relevant, self.options.metrics)}
+        return lexical.index()
+
+    def _chosen(self, words: BM25) -> Fusion:
+        """Return the weight of the tower beside BM25 that is best on validation queries, if they are enough to choose by."""
+        if not self.chooses:
+            return Fusion()
+        rows = self.texts.split.validation
+        of = self.texts.catalogue.query_of[rows]
+        some = np.random.default_rng(self.seed).permutation(np.unique(of))[:TUNING_QUERIES]
+        questions, metric = self._questions(rows[np.isin(of, some)]), main_metric(self.options.metrics)
+        ranked = rank_by_weight(self._scores(questions, words), WEIGHTS, parsed(metric)[1])
+        return Fusion.chosen(
+            {w: evaluate(each, questions.relevant, [metric])[metric] for w, each in zip(WEIGHTS, ranked, strict=True)}
+        )
+
+    def words_of_all(self) -> BM25 | None:
+        """Return the index of the words of all distinct documents; None without BM25."""
+        if self.words is None or np.array_equal(self.texts.ranked, np.arange(len(self.texts.docs))):
+            return self.words
+        return Lexical(self.texts.catalogue.docs[:]).index(self.words.settings)
 
     def about(self) -> dict[str, Any]:
-        """Return how BM25 was tuned, and how far scores on the way stand above those on the whole corpus."""
-        about: dict[str, Any] = {"bm25": None if self.bm25 is None else asdict(self.bm25)}
+        """Return how BM25 and its weight were chosen, and how far scores on the way stand above those on the whole corpus."""
+        about: dict[str, Any] = {"bm25": None, "hybrid": None}
+        if self.words is not None:
+            about = {"bm25": asdict(self.words.settings), "hybrid": asdict(self.fusion)}
         if self.sample is not None:
             about["sample"] = {"corpus": len(self.sample.docs), "hardest": self.sample.hardest, "bias": self.bias}
         return about

@@ -69,7 +69,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class WordCounts:
-    """How often each word stands in each document, word by word and then by document."""
+    """Numbers of times that each word stands in each document, word by word and then by document."""
 
     words: list[str]  # [v]
     offsets: Ints  # [v + 1] of each word's postings
