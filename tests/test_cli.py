@@ -65,7 +65,7 @@ def test_train_prints_one_json_document(cold: Any, tiny: list[str], tmp_path: Pa
     assert document["output"] == str(tmp_path / "run")
     for system in ("untrained", "bm25", "trained"):
         assert 0 <= document["metrics"][system]["ndcg@10"] <= 1
-    assert {"read", "tokenise", "train", "evaluate", "publish"} == set(document["seconds"])
+    assert {"read", "tokenise", "train", "evaluate", "embed", "publish"} == set(document["seconds"])
     assert document["peak_memory_bytes"] > 2**20
     assert json.loads((tmp_path / "run" / "metrics.json").read_text()).items() <= document.items()
     first, *others = answer.err.splitlines()
@@ -94,6 +94,21 @@ def test_search_prints_one_json_document(tempera: Any, tiny_run: Path) -> None:
     assert [hit["rank"] for hit in answer.document["hits"]] == [1, 2, 3]
     for hit in answer.document["hits"]:
         assert set(hit) == {"rank", "score", "id", "name", "place", "preview"}
+
+
+def test_search_reads_a_query_a_line_from_a_pipe(cold: Any, tiny_run: Path) -> None:
+    answer = cold("search", tiny_run, "-k", "2", input="kaban\n\nmicel \udcff\n", errors="surrogateescape")
+    assert (answer.code, answer.err) == (0, "") and len(answer.out.splitlines()) == 4
+    assert answer.out.splitlines()[:2] == cold("search", tiny_run, "kaban", "-k", "2").out.splitlines()
+    as_json = cold("search", tiny_run, "-k", "1", "--json", "--hybrid", input="kaban\nmicel")
+    assert [json.loads(line)["query"] for line in as_json.out.splitlines()] == ["kaban", "micel"]
+
+
+def test_search_marks_the_words_of_the_query() -> None:
+    from tempera.cli.searching import marked
+
+    line = marked("How dates are parsed: parseDate(x)", "parsing the date, how?")
+    assert [line.plain[span.start : span.end] for span in line.spans] == ["dates", "parsed", "parseDate"]
 
 
 def test_search_shows_rank_score_and_place(tempera: Any, tiny_run: Path, pairs_file: Path) -> None:

@@ -149,6 +149,8 @@ def test_a_query_is_left_out_of_its_own_ranking_unless_it_is_right(models: tuple
         assert (ranked[0, 0] == 1) == (not excluded) and 1 in ranked[1] and ranked[1, 0] == 0
         assert sorted(ranked[0].tolist()) == ([0, 1, 2] if not excluded else [-1, 0, 2])
         assert (1 in finding.systems["bm25"].ranked[0]) == (not excluded)  # type: ignore[attr-defined]
+        fused = finding.systems[f"{models[0]} + BM25"].ranked  # type: ignore[attr-defined]
+        assert (fused[0, 0] == 1) == (not excluded) and fused[1, 0] == 0 and len(set(fused[0].tolist())) == 3
 
 
 def test_graded_pairs(models: tuple[Path, Path], tmp_path: Path) -> None:
@@ -268,10 +270,14 @@ def test_the_command(models: tuple[Path, Path], beir: Path, tmp_path: Path, temp
     assert answer.code == 0, answer.err
     (task,) = answer.document["tasks"]
     a, b = (str(model) for model in models)
-    assert list(task["systems"]) == [a, b, "bm25"] and list(task["systems"][a]) == ["ndcg@1", "ndcg@10", "mrr@5"]
-    assert list(task["comparisons"]) == [b, "bm25"] and len(task["verdicts"]) == 6
+    assert list(task["systems"]) == [a, b, "bm25", f"{a} + BM25"] and list(task["systems"][a]) == [
+        "ndcg@1",
+        "ndcg@10",
+        "mrr@5",
+    ]
+    assert list(task["comparisons"]) == [b, "bm25", f"{a} + BM25"] and len(task["verdicts"]) == 9
     table = parquet.read_table(scores).to_pydict()
-    assert len(table["value"]) == 3 * 3 * 10 and list(table) == ["task", "query", "system", "metric", "value"]
+    assert len(table["value"]) == 4 * 3 * 10 and list(table) == ["task", "query", "system", "metric", "value"]
     for system, metrics in task["systems"].items():
         for metric, found in metrics.items():
             rows = [

@@ -21,6 +21,13 @@ def print_run(document: dict[str, Any]) -> None:
     if systems:
         _print_metrics(document, systems)
     _print_end(document, 'search: tempera search {output} "what you look for"')
+    if document.get("hybrid"):
+        from ..ranking.fusion import Fusion
+
+        size = document["bytes"]["words.parquet"] / 1e6
+        print(
+            f"words and vectors together: add --hybrid ({Fusion(**document['hybrid'])}; index of words {size:.1f} MB)"
+        )
 
 
 def _print_metrics(document: dict[str, Any], systems: dict[str, dict[str, float]]) -> None:

@@ -6,6 +6,7 @@ import resource
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save as as_bytes
@@ -17,8 +18,9 @@ from ..artifacts.report import RunReport, render
 from ..artifacts.report_tables import tables
 from ..io.documents import write_json
 from ..ranking.compare import Difference, bootstrap
+from ..ranking.fusion import Fusion
 from ..ranking.spread import Spread
-from ..ranking.verdict import MAIN, OURS, SystemScores, Verdict, best_baseline, main_metric
+from ..ranking.verdict import FUSED, MAIN, OURS, SystemScores, Verdict, best_baseline, main_metric
 from .alarms import Alarms, doubts
 from .fit import Fitted
 from .prepare import CACHE, Prepared
@@ -46,15 +48,18 @@ def _publish(prepared: Prepared, fitted: Fitted, before: Verdict | None, after: 
         if before is not None and after is not None:
             systems = {"untrained": before.ranking, **task.held_out.baselines(), "trained": after.ranking}
             spreads = {"untrained": before.spread, "trained": after.spread}
+        if FUSED in systems:
+            systems[FUSED] = systems.pop(FUSED)  # the last of a table
         differences = _differences(systems)
         alarms = _doubted(prepared, fitted, systems, differences)
     task.data.tower.save(folder / "model")
     (folder / "objective.safetensors").write_bytes(as_bytes(config.objective.state_dict()))
     write_searched(folder, task.showcase.searched())
+    sizes = {each.name: _size(each) for each in sorted(folder.iterdir()) if each.name != CACHE}
     (folder / "config.yaml").write_text(configuration.dump(config.resolved), encoding="utf-8")
     metrics = {
         "metrics": {name: scores.metrics for name, scores in systems.items()},
-        "difference": {f"trained - {name}": _plain(each) for name, each in differences.items()},
+        "difference": {name: _plain(each) for name, each in differences.items()},
         "spread": {name: spread.summary() for name, spread in spreads.items()},
         **task.held_out.about(),
         **alarms.summary(),
@@ -64,6 +69,7 @@ def _publish(prepared: Prepared, fitted: Fitted, before: Verdict | None, after: 
         "seconds": prepared.phases.seconds(),
         "replaying": round(fitted.replaying, 4),
         "peak_memory_bytes": peak_memory_bytes(),
+        "bytes": sizes,
     }
     report = _report(prepared, metrics, systems, spreads)
     (folder / "report.html").write_text(render(report), encoding="utf-8")
@@ -77,21 +83,22 @@ def _doubted(prepared: Prepared, fitted: Fitted, systems: Systems, differences: 
     alarms, main = Alarms(prepared.log), main_metric(prepared.config.evaluation.metrics)
     if systems:
         alarms.regression(fitted.step, systems["untrained"], systems["trained"])
-    rivals = {name: each[main] for name, each in differences.items() if name not in OURS}
-    for text in doubts(prepared.config, prepared.log.records, rivals):
+    rivals = {name: differences[f"trained - {name}"][main] for name in systems if name not in OURS}
+    for text in doubts(prepared.config, prepared.log.records, rivals, FUSED in systems):
         alarms.caution(fitted.step, text)
     return alarms
 
 
 def _differences(systems: Systems) -> Differences:
-    """Return the trained system's metrics less every other's, with intervals."""
+    """Return the metrics of each trained system less those of every system before it in the table, with intervals."""
+    names = list(systems)
     return {
-        name: {
-            metric: bootstrap(values, other.per_query[metric])
-            for metric, values in systems["trained"].per_query.items()
+        f"{ours} - {theirs}": {
+            metric: bootstrap(values, systems[theirs].per_query[metric])
+            for metric, values in systems[ours].per_query.items()
         }
-        for name, other in systems.items()
-        if name != "trained"
+        for ours in (names[names.index("trained") :] if systems else ())
+        for theirs in names[: names.index(ours)]
     }
 
 
@@ -131,6 +138,7 @@ def _report(
             "seconds": f"{sum(each['wall'] for each in metrics['seconds'].values()):.0f}",
             "peak memory": f"{metrics['peak_memory_bytes'] / 2**20:,.0f} MiB",
             **({"BM25 settings": str(metrics["bm25"])} if rival == "bm25" else {}),
+            **({FUSED: str(Fusion(**metrics["hybrid"]))} if FUSED in systems else {}),
         },
         systems={name: _only(names, values) for name, values in metrics["metrics"].items()},
         difference=difference,
@@ -149,6 +157,11 @@ def _report(
 def _only(names: Sequence[str], scores: Mapping[str, float]) -> dict[str, float]:
     """Return the scores with these names, in their order."""
     return {name: scores[name] for name in names if name in scores}
+
+
+def _size(path: Path) -> int:
+    """Return the bytes of a file, or of all files of a folder."""
+    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
 
 
 def peak_memory_bytes() -> int:

@@ -16,6 +16,7 @@ from ..ranking.compare import Comparison
 from ..ranking.metrics import DEFAULT_METRICS, KINDS
 from ..ranking.ranking import Evaluation
 from .embedder import Model
+from .hybrid import weight_of
 from .roles import Roles
 from .tasks import Graded, RetrievalTask, TaskScores, read_task
 
@@ -107,7 +108,7 @@ def evaluate(
         model: a model folder or a run folder.
         data: BEIR folders, tables of pairs, tables with sentence1, sentence2 and score; or tasks.
         against: another model, compared query by query.
-        bm25: rank retrieval tasks by BM25 as well.
+        bm25: rank retrieval tasks by BM25, and by the model and BM25 together, as well.
         split: of BEIR folders.
         metrics: names with a depth, such as ndcg@10, or without one, to be taken at every `k`.
         k: depths; without metrics, every metric at each of them.
@@ -120,7 +121,7 @@ def evaluate(
 
     >>> (finding,) = evaluate("runs/first", "pairs.jsonl", bm25=True, metrics=["ndcg@10"])
     >>> list(finding.systems), list(finding.comparisons["bm25"])
-    (['runs/first', 'bm25'], ['ndcg@10'])
+    (['runs/first', 'bm25', 'runs/first + BM25'], ['ndcg@10'])
     """
     names = resolved(metrics, k)
     if against is not None and Path(against).resolve() == Path(model).resolve():
@@ -135,8 +136,12 @@ def evaluate(
         systems: dict[str, TaskScores] = {}
         trained = {each.path: each.trained_on(task.queries["text"]) for each in models}
         ranked = replace(task, exclude_self=exclude_self)
-        systems |= {each.path: ranked.judge(each, names) for each in models}
-        systems |= {BM25: ranked.bm25(names)} if bm25 else {}
+        vectors = ranked.vectors(models[0])
+        systems[models[0].path] = ranked.by_vectors(vectors, names)
+        systems |= {each.path: ranked.by_vectors(ranked.vectors(each), names) for each in models[1:]}
+        if bm25:
+            words, fused = ranked.by_words(vectors, weight_of(Path(model)), names)
+            systems |= {BM25: words, f"{model} + BM25": fused}
         findings.append(Finding(ranked, systems, {run: count for run, count in trained.items() if count}))
     return findings
 

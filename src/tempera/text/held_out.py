@@ -1,7 +1,8 @@
-"""Held-out queries of a run on texts, and the ranking of their answers by a tower and by BM25."""
+"""Held-out queries of a run on texts, and the ranking of their answers by a tower, by BM25, and by both."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -12,19 +13,21 @@ from torch import nn
 
 from ..core.table import Table
 from ..errors import DataError
-from ..ranking.metrics import Relevant
+from ..ranking.fusion import WEIGHTS, Fusion, rank_by_weight
+from ..ranking.metrics import Relevant, evaluate, parsed
 from ..ranking.ranking import Part, Ranking, depth_of
 from ..ranking.resolved import Config
 from ..ranking.sample import Sample, sample_corpus
 from ..ranking.spread import spread
-from ..ranking.verdict import SystemScores, Verdict
+from ..ranking.verdict import FUSED, SystemScores, Verdict, main_metric
 from ..towers.pair import Tower
-from .lexical import Lexical, Settings
+from .hybrid import scores_of_both
+from .lexical import BM25, Floats, Lexical, best
 from .pairs import Rows
 from .split import Split
 from .training_pairs import TrainingPairs
 
-BM25_TUNING_QUERIES = 500
+TUNING_QUERIES = 500  # of training for BM25, and of validation for its weight beside the tower
 _SHARE = 1 / 8  # of the documents that training embeds: what the looks on the way may cost
 _FREE = 1e11  # multiplications that the looks may cost in any case, a few seconds of a CPU
 
@@ -55,7 +58,7 @@ class Questions:
 
 
 class HeldOutQueries:
-    """Evaluate the current tower of a run, and BM25, on held-out queries."""
+    """Evaluate the current tower of a run, BM25, and both together, on held-out queries."""
 
     def __init__(self, config: Config, data: TrainingPairs) -> None:
         self.options, self.seed, self.data, self.texts = config.evaluation, config.train.seed, data, data.texts
@@ -64,10 +67,13 @@ class HeldOutQueries:
         self.questions["validation"] = (
             self._questions(split.validation) if len(split.validation) else self.questions["test"]
         )
-        self.corpus = _affordable(config, data) if self.options.corpus == "auto" else self.options.corpus
+        self.corpus, self.evaluations = self.options.corpus, config.train.evaluations
+        if self.options.corpus == "auto":
+            self.corpus, self.evaluations = _affordable(config, data)
         self.sample: Sample | None = None  # of the corpus, once validation has been asked
         self.bias: dict[str, float] = {}  # of scores on the sample
-        self.bm25: Settings | None = None  # once it is tuned
+        self.words: BM25 | None = None  # of the documents that are ranked, once BM25 is tuned
+        self.fusion = Fusion()  # of the tower and BM25, once it is chosen
 
     def _questions(self, rows: Rows) -> Questions:
         return Questions.of(self.texts.split, self.texts.catalogue.query_of, self.texts.catalogue.doc_of, rows)
@@ -81,6 +87,10 @@ class HeldOutQueries:
     def looks(self) -> bool:
         """True if there are queries to ask during training."""
         return len(self.questions["validation"].rows) > 0
+
+    def embed(self) -> None:
+        """Embed the ranked documents, for the judgement and for the run's index."""
+        _ = self.data.corpus
 
     def settle(self) -> None:
         """Choose the documents that are ranked during training, by what the untrained tower confuses."""
@@ -102,11 +112,11 @@ class HeldOutQueries:
         if sampling and not whole and self.sample is None:
             self.judge(part)
         sample = None if whole or not sampling else self.sample
-        queries = self.data.vectors(questions.query_of[questions.rows], "query")
+        queries = self._queries(questions)
         docs, relevant = self.texts.ranked, questions.relevant
         if sample is not None:
             docs, relevant = docs[sample.docs], sample.relevant
-        corpus = self.data.corpus if sample is None else self.data.vectors(docs)
+        corpus = self.data.corpus if sample is None else self.data.sampled(sample.docs)
         place = np.empty(len(self.texts.docs), np.int64)
         place[docs] = np.arange(len(docs))
         answers = corpus[place[questions.doc_of[questions.rows]]]
@@ -115,6 +125,9 @@ class HeldOutQueries:
             self.sample = sample_corpus(relevant, len(corpus), self.corpus, ranking.ranked, seed=self.seed)
             self.bias = self.sample.bias(queries, corpus, options.metrics, relevant)
         return Verdict(ranking, spread(queries, answers))
+
+    def _queries(self, questions: Questions) -> Floats:
+        return self.data.remembered(questions.query_of[questions.rows], "query")
 
     def vectors(self) -> NDArray[np.float32]:
         """Return the vectors of all distinct documents; what the same weights have just ranked is not embedded again."""
@@ -126,43 +139,86 @@ class HeldOutQueries:
         return vectors
 
     def baselines(self) -> dict[str, SystemScores]:
-        """Rank by BM25, if evaluation.bm25 asks for it, tuned on training queries of the same corpus."""
+        """Rank by BM25, and by the tower and BM25 together, if evaluation.bm25 asks for it."""
         if not (self.options.bm25 and self.options.queries != 0):
             return {}
-        test, split = self.questions["test"], self.texts.split
+        self.words = index = self._tuned()
+        self.fusion = self._chosen(index)
+        test, names, depth, ranked = self.questions["test"], self.options.metrics, depth_of(self.options.metrics), []
+
+        def scores() -> Iterator[tuple[Floats, Floats]]:
+            for vectors, words in self._scores(test, index):
+                ranked.append(best(words, depth))
+                yield vectors, words
+
+        (fused,) = rank_by_weight(scores(), [self.fusion.weight], depth)
+        rankings = {"bm25": np.concatenate(ranked), FUSED: fused}
+        return {system: Ranking.of(each, test.relevant, names) for system, each in rankings.items()}
+
+    def _scores(self, questions: Questions, words: BM25) -> Iterator[tuple[Floats, Floats]]:
+        """Yield the scores of the tower and of BM25 for some queries at a time."""
+        return scores_of_both(self._queries(questions), self.data.corpus, questions.queries, words)
+
+    def _tuned(self) -> BM25:
+        """Return the index of the ranked documents' words, tuned on training queries that they answer."""
+        split, test = self.texts.split, self.questions["test"]
         inside = np.isin(test.doc_of[split.train], test.doc_of[split.corpus])
         rows = split.train[inside]
-        chosen = np.random.default_rng(self.seed).permutation(len(rows))[:BM25_TUNING_QUERIES]
+        chosen = np.random.default_rng(self.seed).permutation(len(rows))[:TUNING_QUERIES]
         lexical = Lexical(split.pairs.texts("doc", split.corpus))
         if len(chosen):
             tuning = self._questions(rows[chosen])
             lexical.tune(tuning.queries, tuning.relevant)
-        self.bm25 = lexical.settings
-        ranked = lexical.rank(test.queries, depth_of(self.options.metrics))
-        return {"bm25": Ranking.of(ranked, test.relevant, self.options.metrics)}
+        return lexical.index()
+
+    def _chosen(self, words: BM25) -> Fusion:
+        """Return the weight of the tower beside BM25 that is best on validation queries, if they are enough to choose by."""
+        if not self.chooses:
+            return Fusion()
+        rows = self.texts.split.validation
+        of = self.texts.catalogue.query_of[rows]
+        some = np.random.default_rng(self.seed).permutation(np.unique(of))[:TUNING_QUERIES]
+        questions, metric = self._questions(rows[np.isin(of, some)]), main_metric(self.options.metrics)
+        ranked = rank_by_weight(self._scores(questions, words), WEIGHTS, parsed(metric)[1])
+        return Fusion.chosen(
+            {w: evaluate(each, questions.relevant, [metric])[metric] for w, each in zip(WEIGHTS, ranked, strict=True)}
+        )
+
+    def words_of_all(self) -> BM25 | None:
+        """Return the index of the words of all distinct documents; None without BM25."""
+        if self.words is None or np.array_equal(self.texts.ranked, np.arange(len(self.texts.docs))):
+            return self.words
+        return Lexical(self.texts.catalogue.docs[:]).index(self.words.settings)
 
     def about(self) -> dict[str, Any]:
-        """Return how BM25 was tuned, and how far scores on the way stand above those on the whole corpus."""
-        about: dict[str, Any] = {"bm25": None if self.bm25 is None else asdict(self.bm25)}
+        """Return how BM25 and its weight were chosen, and how far scores on the way stand above those on the whole corpus."""
+        about: dict[str, Any] = {"bm25": None, "hybrid": None}
+        if self.words is not None:
+            about = {"bm25": asdict(self.words.settings), "hybrid": asdict(self.fusion)}
         if self.sample is not None:
             about["sample"] = {"corpus": len(self.sample.docs), "hardest": self.sample.hardest, "bias": self.bias}
         return about
 
 
-def _affordable(config: Config, data: TrainingPairs) -> int | None:
-    """Return how many documents the looks on the way may rank, so that they cost little beside training; None is all of them.
+def _affordable(config: Config, data: TrainingPairs) -> tuple[int | None, int]:
+    """Return how many documents are ranked during training, and how often on the way, so that this costs little beside training.
 
-    A training row is counted as three documents: the backward pass costs twice the forward pass. The number depends on options and
-    data alone, so that a resumed run and one on another machine take the same looks.
+    None stands for all documents. A training row is counted as three documents: the backward pass costs twice the forward pass. The
+    numbers depend on options and data alone, so that a resumed run and one on another machine take the same looks.
     """
     options, texts = config.train, data.texts
-    rows = options.steps(data.sampler.batches_per_epoch) * options.gradient_accumulation_steps * options.batch_size
-    each = _multiplications(data.tower) * len(texts.docs.values) / len(texts.docs)
+    tokens = len(texts.docs.values) / len(texts.docs)  # of a document
+    each, wanted = _multiplications(data.tower) * tokens, options.evaluations
     if each == 0:  # looking up vectors costs nothing beside ranking
-        return None
-    most = max(3 * _SHARE * rows, _FREE / each) / (options.evaluations + 2)
-    answers = len(np.unique(texts.catalogue.doc_of[texts.split.validation]))
-    return None if most >= len(texts.ranked) else max(int(most), 2 * answers)
+        return None, wanted
+    rows = options.steps(data.sampler.batches_per_epoch) * options.gradient_accumulation_steps * options.batch_size
+    most = max(3 * _SHARE * rows, _FREE / each)  # documents of all looks
+    asked = texts.split.validation
+    queries = len(np.unique(texts.catalogue.query_of[asked])) * len(texts.queries.values) / len(texts.queries) / tokens
+    least = 2 * len(np.unique(texts.catalogue.doc_of[asked]))
+    looks = min(wanted, max(0, int(most / (least + queries + 1)) - 1))  # the first one ranks vectors that are known
+    size = max(least, int(most / (looks + 1) - queries))
+    return (None if size >= len(texts.ranked) else size), looks
 
 
 def _multiplications(tower: Tower) -> int:
