@@ -67,9 +67,10 @@ class HeldOutQueries:
         self.questions["validation"] = (
             self._questions(split.validation) if len(split.validation) else self.questions["test"]
         )
-        self.corpus, self.evaluations = self.options.corpus, config.train.evaluations
-        if self.options.corpus == "auto":
-            self.corpus, self.evaluations = _affordable(config, data)
+        wanted = self.options.corpus
+        self.corpus, self.evaluations = (
+            _affordable(config, data) if wanted == "auto" else (wanted, config.train.evaluations)
+        )
         self.sample: Sample | None = None  # of the corpus, once validation has been asked
         self.bias: dict[str, float] = {}  # of scores on the sample
         self.words: BM25 | None = None  # of the documents that are ranked, once BM25 is tuned
@@ -213,12 +214,14 @@ def _affordable(config: Config, data: TrainingPairs) -> tuple[int | None, int]:
         return None, wanted
     rows = options.steps(data.sampler.batches_per_epoch) * options.gradient_accumulation_steps * options.batch_size
     most = max(3 * _SHARE * rows, _FREE / each)  # documents of all looks
-    asked = texts.split.validation
-    queries = len(np.unique(texts.catalogue.query_of[asked])) * len(texts.queries.values) / len(texts.queries) / tokens
-    least = 2 * len(np.unique(texts.catalogue.doc_of[asked]))
+    held = texts.split.validation
+    queries = len(np.unique(texts.catalogue.query_of[held])) * len(texts.queries.values) / len(texts.queries) / tokens
+    least = 2 * len(np.unique(texts.catalogue.doc_of[held]))
     looks = min(wanted, max(0, int(most / (least + queries + 1)) - 1))  # the first one ranks vectors that are known
     size = max(least, int(most / (looks + 1) - queries))
-    return (None if size >= len(texts.ranked) else size), looks
+    if not looks or size >= len(texts.ranked):  # the last look of all documents serves the run's index, too
+        return None, looks
+    return size, looks
 
 
 def _multiplications(tower: Tower) -> int:
