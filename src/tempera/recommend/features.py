@@ -70,6 +70,10 @@ class Features:
         """Default learning rate: 2e-3, or less if a text tower needs less."""
         return min([2e-3, *(tower.learning_rate for tower in self.readers)])
 
+    def schedule(self, pairs: int) -> tuple[int, float]:
+        """Return a batch of 2,048 events, or all if there are fewer, and 4 epochs."""
+        return max(2, min(2048, pairs)), 4.0
+
     def build(self, users: Entities, items: Entities) -> FeatureTowers:
         """Return untrained towers for these users and items."""
         return FeatureTowers(self, users, items)
