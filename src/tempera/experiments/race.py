@@ -18,6 +18,7 @@ import numpy as np
 
 from ..build import describe
 from ..core.temperature import Temperature
+from ..engine.clock import Phases
 from ..engine.devices import Devices
 from ..engine.distributed import Group
 from ..io.console import logger, progress_bar, silenced
@@ -71,7 +72,8 @@ def settle(prepared: Prepared, free: Sequence[str], store: Path, known: Mapping[
         return prepared
     record = dict(known or {})
     if not record and group.main:
-        tried = race(prepared, candidates, steps, store)
+        with prepared.phases("race"):
+            tried = race(prepared, candidates, steps, store)
         record = {"metric": main_metric(config.evaluation.metrics), "tried": [asdict(each) for each in tried]}
         record["chosen"] = max(tried, key=lambda each: (each.steps, each.score)).values
     if group.main:
@@ -137,7 +139,7 @@ def _score(prepared: Prepared, values: Values, steps: int, store: Path) -> Float
     device = Group(device=prepared.devices.group.device)
     with TemporaryDirectory(dir=store) as place, silenced(), JsonLines(Path(place) / "log.jsonl") as log:
         task = prepared.task.fresh(config, Path(place))
-        run = Prepared(config, task, Devices(device, prepared.devices.mixed_precision), Path(place), log, 0.0)
+        run = Prepared(config, task, Devices(device, prepared.devices.mixed_precision), Path(place), log, Phases())
         fit(run, looks=False)
         ranking = task.held_out.judge("validation").ranking
         return ranking.per_query[main_metric(ranking.metrics)]

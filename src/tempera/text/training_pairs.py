@@ -69,9 +69,8 @@ class TrainingPairs:
             None if config.mining.cross_encoder is None else CrossEncoder.of(Path(config.mining.cross_encoder), store)
         )
         self.dropped = {**texts.split.pairs.dropped, **texts.split.dropped}
-        self.latest: tuple[list[int], NDArray[np.float32]] | None = (
-            None  # the corpus embedded last, and by which weights
-        )
+        # Vectors that were computed last, by role and rows, and by which weights.
+        self.latest: tuple[list[int], dict[tuple[Role, bytes], NDArray[np.float32]]] | None = None
         self.rows = _rows(options, texts, sampler, store)
         if cross is not None and self.rows.negatives is not None:
             self.rows, count = checked(self.rows, catalogue, cross, config.mining.cross_margin)
@@ -90,13 +89,30 @@ class TrainingPairs:
         refuse_not_finite(vectors, {"query": "queries", "doc": "documents"}[role])
         return vectors
 
+    def remembered(self, rows: Rows, role: Role) -> NDArray[np.float32]:
+        """Return the same vectors, computed again only if the weights have changed."""
+        known, key = self._known, (role, rows.tobytes())
+        if key not in known:
+            known[key] = self.vectors(rows, role)
+        return known[key]
+
+    def sampled(self, positions: Rows) -> NDArray[np.float32]:
+        """Return unit vectors of some of the documents that evaluation ranks, out of those of all where they are known."""
+        whole = self._known.get(("doc", self.texts.ranked.tobytes()))
+        return self.vectors(self.texts.ranked[positions]) if whole is None else whole[positions]
+
     @property
-    def corpus(self) -> NDArray[np.float32]:
-        """Return unit vectors of the documents that evaluation ranks, computed again only if the weights have changed."""
+    def _known(self) -> dict[tuple[Role, bytes], NDArray[np.float32]]:
+        """The vectors that the weights of now have given."""
         written = [tensor._version for tensor in (*self.tower.parameters(), *self.tower.buffers())]
         if self.latest is None or self.latest[0] != written:
-            self.latest = written, self.vectors(self.texts.ranked)
+            self.latest = written, {}
         return self.latest[1]
+
+    @property
+    def corpus(self) -> NDArray[np.float32]:
+        """Unit vectors of the documents that evaluation ranks."""
+        return self.remembered(self.texts.ranked, "doc")
 
     def refresh(self, step: int, group: Group = ALONE) -> dict[str, Any]:
         """Mine negatives and compute the guide again, if either is due before the step."""
