@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from .output import print_run
-from .shared import Arguments, Json, Output, answer, say, split
+from .shared import Arguments, Json, answer, say, split
 
 
 def train(
     arguments: Arguments = None,
-    output: Output = Path("runs/first"),
+    output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
     overwrite: bool = False,
     print_config: bool = False,
     dry_run: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Train a retriever or a recommender.
+    """Train a retriever or a recommender, from a table or a folder of your own data or from a configuration file.
 
-    Without a configuration, it is trained on the code of the installed Python. A run that was interrupted is resumed by the
-    same command.
+    Without either, it is trained on the code of the installed Python. A run that was interrupted is resumed by the same
+    command.
 
     Args:
-        output: run folder to write.
+        output: run folder to write (default: runs/ and the name of the file).
         overwrite: replace the run in --output.
         print_config: print all options with their values, as YAML, and exit.
         dry_run: read the data, show what would be trained, and exit.

@@ -13,6 +13,7 @@ import pyarrow as pa
 from ..errors import ConfigError, DataError, did_you_mean
 from ..io.arrays import gathered
 from ..io.columns import Columns, ColumnsSoFar, RoleTable
+from ..io.console import logger
 from ..io.streams import stream
 from ..io.tables import TableBlock, blocks
 from .division import Divide, GlobalTime
@@ -32,7 +33,7 @@ USUAL: dict[str, tuple[str, ...]] = {
     "weight": ("weight", "weights"),
     "rating": ("rating", "ratings", "stars", "score", "overall"),
 }
-TABLE = RoleTable(USUAL, ("user", "item"), loosely=True)
+TABLE = RoleTable(USUAL, ("user", "item"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class Interactions:
     time are in the order of `position`, if there is one, and then as they stand in the file, files by name.
 
     Args:
-        path: a .parquet, .csv, .csv.gz, .jsonl, .jsonl.gz or .json file, or a folder of them.
+        path: a .parquet, .arrow, .jsonl, .json, .csv or .tsv file, the last four also with .gz or .zst, or a folder of them.
         user: column of the users' ids, texts or integers.
         item: column of the items' ids.
         time: column of the times, numbers or dates; dates become microseconds since 1970, UTC.
@@ -164,6 +165,11 @@ def _timeline(
     )
     events = gathered(tables, f"{where}: the files hold one column with different types", folder, "events")
     columns = TABLE.options(so_far.columns)
+    so_far.report(where, "interactions")
+    if not {"time", "position"} & set(columns):
+        logger.warning(
+            f"caution: {where} has no column of times or positions, so the order of its lines is taken for the order of events"
+        )
     _refuse_unusable(events, columns, dropped, where)
     about = {"source": replace(options, **columns), "strict_time": options.strict_time}
     timeline = timeline_of(events, folder, options.repeated == "drop", **about)

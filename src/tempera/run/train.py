@@ -27,7 +27,7 @@ from .trackers import tracked
 
 def train(
     config: Mapping[str, Any] | str | Path | None = None,
-    output: str | Path = "runs/first",
+    output: str | Path | None = None,
     overrides: Sequence[str] = (),
     overwrite: bool = False,
     data: Any = None,
@@ -37,8 +37,10 @@ def train(
     A run that was interrupted has left its checkpoints in `output`.checkpoints; the same call resumes from the latest.
 
     Args:
-        config: options as a mapping, a YAML file, or None for the default job: search in the installed Python's code.
-        output: the folder to make: model/, index/, config.yaml, metrics.json, log.jsonl, report.html.
+        config: options as a mapping, a YAML file, a file or folder of data, or None for the default job: search in the
+            installed Python's code.
+        output: the folder to make: model/, index/, config.yaml, metrics.json, log.jsonl, report.html; None is runs/ and the
+            name of the file, or else runs/first.
         overrides: dotted.key=value, as on the command line.
         overwrite: replace a run that `output` holds, once the new one is complete; forget one that was interrupted.
         data: rows to train on, in place of a source: a datasets.Dataset, a frame of pandas or polars, a table of pyarrow.
@@ -52,10 +54,11 @@ def train(
     ['untrained', 'bm25', 'trained']
     """
     resolved = _resolved(config, overrides, data)
+    output = Path("runs", _name(config, resolved)) if output is None else Path(output)
     devices = start(resolved.train.mixed_precision, timeout=resolved.train.ddp_timeout)
     resolved.train.check(devices)
-    folders = staged(Path(output), overwrite) if devices.group.main else TemporaryDirectory()
-    place, training = Path(output).resolve(), resolved.train
+    folders = staged(output, overwrite) if devices.group.main else TemporaryDirectory()
+    place, training = output.resolve(), resolved.train
     checkpoints = Checkpoints(
         place.parent / f"{place.name}.checkpoints", resolved.resolved, training.save_total_limit, training.save_steps
     )
@@ -69,7 +72,7 @@ def train(
             _run(resolved, devices, Path(folder), log, place.parent / "vectors", checkpoints)
     devices.group.wait()
     checkpoints.forget()
-    return Run(Path(output), must_exist=devices.group.main)
+    return Run(output, must_exist=devices.group.main)
 
 
 def _resolved(config: Mapping[str, Any] | str | Path | None, overrides: Sequence[str], data: Any) -> Config:
@@ -83,6 +86,12 @@ def _resolved(config: Mapping[str, Any] | str | Path | None, overrides: Sequence
     if isinstance(resolved.data, Given) or (data is not None and isinstance(resolved.data, Interactions)):
         return replace(resolved, data=resolved.data.hand(data))
     return resolved
+
+
+def _name(config: Mapping[str, Any] | str | Path | None, resolved: Config) -> str:
+    """Return the name of the file that was given, without extensions, or of the data; "first" without either."""
+    path = resolved.resolved["data"].get("path") if config is None or isinstance(config, Mapping) else config
+    return (Path(path).resolve().name.partition(".")[0] if path else "") or "first"
 
 
 def _run(

@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..io.console import progress_bar
+from ..io.console import logger, progress_bar
 from .pairs import Pairs
 
 File = tuple[str, str]  # the root and the path
@@ -70,6 +70,7 @@ class InstalledPython:
         files = [(str(root), str(path)) for root in roots for path in python_files(root, others=roots)]
         if not files:
             raise DataError(f"no Python files under {', '.join(map(str, roots))}")
+        logger.info(f"{', '.join(map(str, roots))}: {len(files):,} Python files; query = docstring, doc = code")
         table = _parse_all(files, self.workers or os.cpu_count() or 1)
         if not len(table):
             raise DataError(f"no function or class with a docstring in the {len(files)} files under {roots[0]}")

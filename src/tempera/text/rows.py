@@ -178,8 +178,8 @@ class PairReader(BlockReader):
         if self.roles.identical == "keep":
             return np.ones(len(same), bool)
         if self.roles.identical == "refuse":
-            self.refuse("doc", same, "is its own query: set data.identical=drop, or keep", doc.rows)
-        self.count("queries that are their own document", same)
+            self.refuse("doc", same, "equals its query: set data.identical=drop, or keep", doc.rows)
+        self.count("rows whose document equals the query", same)
         return ~same
 
     def negatives(self, query: RoleTexts, doc: RoleTexts) -> RoleTexts:

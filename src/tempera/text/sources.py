@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import DataError
 from ..io.columns import Columns, ColumnsSoFar, RoleTable
+from ..io.console import logger
 from ..io.ids import content_ids, given_ids
 from ..io.streams import stream
 from ..io.tables import TableBlock, blocks, read_table
@@ -32,7 +33,7 @@ class PairsFile(Roles):
     """Read rows of a query and documents that answer it, with or without negatives, from a file or a folder of files.
 
     Args:
-        path: a .parquet, .jsonl, .jsonl.gz, .json, .csv or .csv.gz file, or a folder of them.
+        path: a .parquet, .arrow, .jsonl, .json, .csv or .tsv file, the last four also with .gz or .zst, or a folder of them.
         validation: another one, whose queries are the validation; None draws validation from the rows of `path`.
         test: another one, whose queries are the test.
     """
@@ -103,6 +104,9 @@ class BeirFolder:
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """Return a pair for every judgement above 0; documents without one are left out of training, and counted."""
+        named = {"train": self.split, "validation": self.validation, "test": self.test}
+        splits = ", ".join(f"{part} = {split}" for part, split in named.items() if split)
+        logger.info(f"{self.path} is a BEIR folder; splits: {splits}")
         parts, answers = {}, np.empty(0, np.int64)
         for part, split, place in named_parts(self, self.split, folder):
             beir = read_beir(self.path, split)
@@ -147,8 +151,9 @@ def _pairs(
     dropped: Counter[str] = Counter()
     so_far = ColumnsSoFar(roles.columns)
     pairs = Pairs.distinct_of((rows_of(block, roles, so_far.columns, dropped) for block in so_far.of(read)), folder)
+    where = roles.path if isinstance(roles, PairsFile) else "data"
+    so_far.report(where, "pairs")
     if not len(pairs):
-        where = roles.path if isinstance(roles, PairsFile) else "data"
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
         raise DataError(f"{where}: no rows are left: {reasons}")
     dropped.update(pairs.dropped)
