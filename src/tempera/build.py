@@ -27,7 +27,7 @@ from .core.pools import POOLS, Pool
 from .core.temperature import Temperature
 from .engine.loop import Training
 from .errors import ConfigError, did_you_mean
-from .forms import source_options
+from .forms import with_source
 from .ranking.ranking import Evaluation
 from .ranking.resolved import Config as Config
 from .ranking.showcase import Labels
@@ -110,7 +110,7 @@ def build(options: Options) -> Config:
         kind, tag, default = SECTIONS[name]
         if name == "data" and section.get("path") is not None and tag not in section:
             path = builder.value(str, section.pop("path"), "data.path")
-            section = {**source_options(path, section), **section}
+            section = with_source(path, section)
         if name == "tower" and isinstance(made["data"], Interactions):
             default = "features"
         chosen = section.pop(tag, default)

@@ -16,15 +16,16 @@ from .text.beir import is_beir, split_names
 from .text.roles import TABLE as PAIRS
 from .text.text_files import is_text_file
 
+_IDS = ("query_id", "doc_id", "negative_ids")
 _USUAL = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 
 
-def source_options(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def with_source(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a `data:` section that reads a path, where `options` names no source.
 
     A folder is a BEIR set or one that `save_to_disk` has written, by the names of its files; else it has the form of most of
     its files: tables, texts or Python sources. A table holds pairs or interactions, by the names of its columns; columns
-    without a role are not read.
+    without a role are not read, and neither are ids of texts unless an option names them.
 
     Args:
         path: the file or folder.
@@ -33,13 +34,24 @@ def source_options(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         DataError: nothing to read, or a table whose columns tell no form.
     """
+    detected = _detected(path, options)
+    if "metadata" in detected and isinstance(named := options.get("metadata"), list | tuple):
+        return {**detected, **options, "metadata": [*named, *detected["metadata"]]}
+    return {**detected, **options}
+
+
+def _detected(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that the path and what it holds determine."""
     place = Path(path)
     if is_beir(place):
-        return {"source": "beir", "path": path, **_parts(split_names(place), "split", path)}
+        if "split" in options:
+            return {"source": "beir", "path": path}
+        parts = _parts(path, split_names(place), "data.split=SPLIT")
+        return {"source": "beir", "path": path, **_renamed(parts, "split")}
     if several := splits(place):
-        parts = _parts([folder.name for folder in several], "path", path)
-        parts = {key: str(place / name) for key, name in parts.items()}
-        return {**parts, **_of_table(parts["path"], options)}
+        parts = _parts(path, [folder.name for folder in several], f"data.path={place / 'SPLIT'}")
+        paths = {part: str(place / name) for part, name in parts.items()}
+        return {**_renamed(paths, "path"), **_of_table(paths["train"], options)}
     form = _form(place)
     if form == "python":
         return {"source": "installed_python", "roots": [path]}
@@ -63,29 +75,30 @@ def _files(folder: Path) -> Iterator[Path]:
         yield from (Path(here, name) for name in files if not name.startswith("."))
 
 
-def _parts(names: Sequence[str], train: str, path: str) -> dict[str, str]:
-    """Return the options that name the splits of a data set: `train` for the training part, validation and test."""
+def _parts(path: str, names: Sequence[str], remedy: str) -> dict[str, str]:
+    """Return which splits of a data set are train, validation and test; a single one is train."""
     parts = {
         part: next(name for name in usual if name in names) for part, usual in _USUAL.items() if {*usual} & {*names}
     }
     if len(names) == 1:
         parts = {"train": names[0]}
     if names and "train" not in parts:
-        raise DataError(
-            f"{path} has the splits {', '.join(names)}, none of which is called train: give data.{train}=SPLIT"
-        )
+        raise DataError(f"{path} has the splits {', '.join(names)}, none of which is called train: give {remedy}")
+    return parts
+
+
+def _renamed(parts: Mapping[str, str], train: str) -> dict[str, str]:
     return {train if part == "train" else part: name for part, name in parts.items()}
 
 
 def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     names: list[str] = next((block.table.column_names for block in blocks(Path(path)) if len(block.table)), [])
-    metadata = options.get("metadata") or []
-    unread = {"metadata": [*metadata, "*"] if isinstance(metadata, list | tuple) else metadata}
-    if PAIRS.suits(options, names):
-        return {"source": "pairs", **unread}
+    if PAIRS.suits(options, names):  # texts are told apart by their content
+        ids = [name for role in _IDS if not options.get(role) for name in PAIRS.usual_columns(role, names)]
+        return {"source": "pairs", "metadata": [*ids, "*"]}
     if EVENTS.suits(options, names):
         split = {} if EVENTS.has("time", options, names) else {"split": "leave_last_out"}
-        return {"source": "interactions", **unread, **split}
+        return {"source": "interactions", "metadata": ["*"], **split}
     raise DataError(
         f"{path} has the columns {', '.join(names)}, and none of them has a usual name: name those of pairs with "
         "data.query=COLUMN data.doc=COLUMN, or those of interactions with data.user=COLUMN data.item=COLUMN"

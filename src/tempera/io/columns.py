@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ..errors import ConfigError, DataError, did_you_mean
-from .console import logger
 from .tables import TableBlock
 
 Columns = Mapping[str, tuple[str, ...]]  # of each role that a table has
@@ -86,9 +85,10 @@ class RoleTable:
 
     def has(self, role: str, options: Mapping[str, Any], names: Sequence[str]) -> bool:
         """Return whether an option or a usual name gives a column to a role."""
-        return bool(options.get(role) or self._usual(role, names))
+        return bool(options.get(role) or self.usual_columns(role, names))
 
-    def _usual(self, role: str, names: Sequence[str]) -> list[str]:
+    def usual_columns(self, role: str, names: Sequence[str]) -> list[str]:
+        """Return the columns whose names are usual for a role."""
         usual = set(map(plain, self.usual[role]))
         return [name for name in names if plain(name) in usual]
 
@@ -105,7 +105,7 @@ class RoleTable:
                 raise DataError(f"{where} has no column {name!r} for data.{role}; it has {', '.join(names)}.{near}")
         if chosen is not None:
             return chosen
-        usual = self._usual(role, free)
+        usual = self.usual_columns(role, free)
         pattern = (self.numbered or {}).get(role)
         if pattern is not None:
             return (*usual, *(name for name in free if pattern.fullmatch(name)))
@@ -118,7 +118,7 @@ class RoleTable:
 
     def _refuse_absent(self, role: str, role_of: Mapping[str, str], names: Sequence[str], where: str) -> NoReturn:
         has, usual = f"it has {', '.join(names)}", self.usual[role]
-        other = next(iter(self._usual(role, list(role_of))), None)
+        other = next(iter(self.usual_columns(role, list(role_of))), None)
         if other is not None:
             raise ConfigError(
                 f"{where}: column {other!r} is given as {role_of[other]}, and no other is usual for the {role}; {has}: "
@@ -170,8 +170,8 @@ class ColumnsSoFar:
                 self.columns = self.choose(self.names, block.file)
             yield block
 
-    def report(self, file: str, rows: str) -> None:
-        """Log which column has which role, and which are not read.
+    def sentence(self, file: str, rows: str) -> str:
+        """Return a sentence on which column has which role, and which are not read.
 
         Args:
             file: the name of the table.
@@ -179,7 +179,7 @@ class ColumnsSoFar:
         """
         roles = ", ".join(f"{role} = {', '.join(names)}" for role, names in self.columns.items())
         unread = [name for name in self.names if not any(name in names for names in self.columns.values())]
-        logger.info(f"{file} holds {rows}: {roles}" + (f"; not read: {', '.join(unread)}" if unread else ""))
+        return f"{file} holds {rows}: {roles}" + (f"; not read: {', '.join(unread)}" if unread else "")
 
 
 def _tuple(columns: str | tuple[str, ...] | None) -> tuple[str, ...] | None:

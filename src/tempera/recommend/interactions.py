@@ -13,7 +13,6 @@ import pyarrow as pa
 from ..errors import ConfigError, DataError, did_you_mean
 from ..io.arrays import gathered
 from ..io.columns import Columns, ColumnsSoFar, RoleTable
-from ..io.console import logger
 from ..io.streams import stream
 from ..io.tables import TableBlock, blocks
 from .division import Divide, GlobalTime
@@ -165,14 +164,9 @@ def _timeline(
     )
     events = gathered(tables, f"{where}: the files hold one column with different types", folder, "events")
     columns = TABLE.options(so_far.columns)
-    so_far.report(where, "interactions")
-    if not {"time", "position"} & set(columns):
-        logger.warning(
-            f"caution: {where} has no column of times or positions, so the order of its lines is taken for the order of events"
-        )
     _refuse_unusable(events, columns, dropped, where)
-    about = {"source": replace(options, **columns), "strict_time": options.strict_time}
-    timeline = timeline_of(events, folder, options.repeated == "drop", **about)
+    fields = {"source": replace(options, **columns), "strict_time": options.strict_time}
+    timeline = timeline_of(events, folder, options.repeated == "drop", **fields)
     if len(timeline) < len(events):
         dropped["repeated interactions"] = len(events) - len(timeline)
     if folder is not None:
@@ -184,7 +178,7 @@ def _timeline(
         for role, table in (("user", users), ("item", items))
         if table is not None
     }
-    return replace(timeline, **features, dropped=dict(dropped))
+    return replace(timeline, **features, dropped=dict(dropped), about=so_far.sentence(where, "interactions"))
 
 
 def _refuse_unusable(events: pa.Table, columns: Mapping[str, str], dropped: Counter[str], where: str) -> None:

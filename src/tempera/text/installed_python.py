@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..io.console import logger, progress_bar
+from ..io.console import progress_bar
 from .pairs import Pairs
 
 File = tuple[str, str]  # the root and the path
@@ -70,7 +70,6 @@ class InstalledPython:
         files = [(str(root), str(path)) for root in roots for path in python_files(root, others=roots)]
         if not files:
             raise DataError(f"no Python files under {', '.join(map(str, roots))}")
-        logger.info(f"{', '.join(map(str, roots))}: {len(files):,} Python files; query = docstring, doc = code")
         table = _parse_all(files, self.workers or os.cpu_count() or 1)
         if not len(table):
             raise DataError(f"no function or class with a docstring in the {len(files)} files under {roots[0]}")
@@ -79,7 +78,8 @@ class InstalledPython:
         table = table.append_column("rank", rank).sort_by([("rank", "ascending"), ("place", "ascending")])
         doc = pc.utf8_slice_codeunits(table["doc"], 0, self.max_characters)
         pairs = Pairs.of(table["query"], doc, table["name"], table["place"])
-        return pairs, _asked(pairs, roots if self.roots else roots[:1], roots)
+        about = f"{' and '.join(map(str, roots))} hold {len(files):,} Python files: query = docstring, doc = code"
+        return replace(pairs, about=about), _asked(pairs, roots if self.roots else roots[:1], roots)
 
 
 def _asked(pairs: Pairs, own: Sequence[Path], roots: Sequence[Path]) -> NDArray[np.bool_]:

@@ -96,6 +96,7 @@ class Roles:
 
 # Of tables that nothing is trained on: there, a query that is its own document is no fault.
 UNTRAINED = Roles(identical="keep")
+WHOLE = Roles(identical="keep", missing_text="refuse")  # of columns of which no row may be left out
 
 
 def refuse_roles(path: object, roles: Roles | None) -> None:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from ..errors import DataError
 from ..io.columns import Columns, ColumnsSoFar, RoleTable
-from ..io.console import logger
 from ..io.ids import content_ids, given_ids
 from ..io.streams import stream
 from ..io.tables import TableBlock, blocks, read_table
@@ -104,9 +103,6 @@ class BeirFolder:
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """Return a pair for every judgement above 0; documents without one are left out of training, and counted."""
-        named = {"train": self.split, "validation": self.validation, "test": self.test}
-        splits = ", ".join(f"{part} = {split}" for part, split in named.items() if split)
-        logger.info(f"{self.path} is a BEIR folder; splits: {splits}")
         parts, answers = {}, np.empty(0, np.int64)
         for part, split, place in named_parts(self, self.split, folder):
             beir = read_beir(self.path, split)
@@ -114,7 +110,11 @@ class BeirFolder:
             answers = np.union1d(answers, beir.doc[beir.grade > 0])
         unused = {"documents that answer no query": len(beir.corpus) - len(answers)}
         pairs = joined(parts)
-        return _asked(replace(pairs, dropped={**{k: v for k, v in unused.items() if v}, **pairs.dropped}))
+        named = {"train": self.split, "validation": self.validation, "test": self.test}
+        about = f"{self.path} is a BEIR folder: " + ", ".join(
+            f"{part} = {name}" for part, name in named.items() if name
+        )
+        return _asked(replace(pairs, dropped={**{k: v for k, v in unused.items() if v}, **pairs.dropped}, about=about))
 
     def _table(self, beir: Beir) -> pa.Table:
         """Return a row for every judgement above 0."""
@@ -152,13 +152,13 @@ def _pairs(
     so_far = ColumnsSoFar(roles.columns)
     pairs = Pairs.distinct_of((rows_of(block, roles, so_far.columns, dropped) for block in so_far.of(read)), folder)
     where = roles.path if isinstance(roles, PairsFile) else "data"
-    so_far.report(where, "pairs")
     if not len(pairs):
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
         raise DataError(f"{where}: no rows are left: {reasons}")
     dropped.update(pairs.dropped)
     dropped.update(_hidden_texts(pairs, so_far.columns))
-    return _asked(replace(pairs, dropped=dict(dropped), source=replace(roles, **TABLE.options(so_far.columns))))
+    about, source = so_far.sentence(where, "pairs"), replace(roles, **TABLE.options(so_far.columns))
+    return _asked(replace(pairs, dropped=dict(dropped), source=source, about=about))
 
 
 def _hidden_texts(pairs: Pairs, columns: Columns) -> dict[str, int]:

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..io.console import logger
 from ..io.untrusted import refuse_irregular
 from .pairs import Pairs
 
@@ -64,15 +63,13 @@ class TextFiles:
             for section in sections(text):
                 place = f"{file}:{section.line}"
                 rows += [(query, doc, query, place) for query, doc in asked(section, self.max_characters)]
-        logger.info(
-            f"{self.path} holds {len(files):,} text files: query = heading or first sentence, doc = what follows"
-        )
         if not rows:
             raise DataError(
                 f"{self.path} holds no text of two sentences, or of a heading and a sentence: give more text"
             )
         pairs = Pairs.of(*zip(*rows, strict=True))
-        return replace(pairs, dropped={**dropped, **pairs.dropped}), np.ones(len(pairs), bool)
+        about = f"{self.path} holds {len(files):,} text files: query = heading or first sentence, doc = what follows it"
+        return replace(pairs, dropped={**dropped, **pairs.dropped}, about=about), np.ones(len(pairs), bool)
 
 
 def is_text_file(path: Path) -> bool:
