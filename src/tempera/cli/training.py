@@ -20,10 +20,10 @@ def train(
     dry_run: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Train a retriever or a recommender, from a table or a folder of your own data or from a configuration file.
+    """Train a retriever or a recommender on your own data.
 
-    Without either, it is trained on the code of the installed Python. A run that was interrupted is resumed by the same
-    command.
+    Give a table, a folder or a configuration file; without any, it is trained on the code of the installed Python. A run that
+    was interrupted is resumed by the same command.
 
     Args:
         output: run folder to write (default: runs/ and the name of the file).
