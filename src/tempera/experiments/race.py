@@ -147,5 +147,9 @@ def _score(prepared: Prepared, values: Values, steps: int, store: Path) -> Float
 
 def _worthwhile(prepared: Prepared, steps: int) -> bool:
     """Return True if a race can tell candidates apart, and costs little beside what it is for."""
-    cheap = prepared.task.showcase.facts().counts["train"] <= MOST_PAIRS and steps >= LEAST_STEPS
+    cheap = (
+        prepared.config.tower.races
+        and prepared.task.showcase.facts().counts["train"] <= MOST_PAIRS
+        and steps >= LEAST_STEPS
+    )
     return cheap and prepared.task.held_out.chooses and not prepared.config.train.fsdp

@@ -11,17 +11,17 @@ from .. import config as configuration
 from ..artifacts.run_folder import Run
 from ..config import Options
 from ..errors import ConfigError
+from ..run.train import default_output
 from ..run.train import train as train_resolved
 from .race import LEARNING_RATE, TEMPERATURE, settle
 
 KEY = "recipe"
 AUTO = "auto"
-_RACING = "static"  # the tower whose training costs seconds
 
 
 def train(
     config: Mapping[str, Any] | str | Path | None = None,
-    output: str | Path = "runs/first",
+    output: str | Path | None = None,
     overrides: Sequence[str] = (),
     overwrite: bool = False,
     data: Any = None,
@@ -33,8 +33,10 @@ def train(
     that was interrupted has left its checkpoints in `output`.checkpoints; the same call resumes from the latest.
 
     Args:
-        config: options as a mapping, a YAML file, or None for the default job: search in the installed Python's code.
-        output: the folder to make: model/, index/, config.yaml, metrics.json, log.jsonl, report.html.
+        config: options as a mapping, a YAML file, a file or folder of data, or None for the default job: search in the
+            installed Python's code.
+        output: the folder to make: model/, index/, config.yaml, metrics.json, log.jsonl, report.html; None is runs/ and the
+            name of the file, or else runs/first.
         overrides: dotted.key=value, as on the command line.
         overwrite: replace a run that `output` holds, once the new one is complete; forget one that was interrupted.
         data: rows to train on, in place of a source: a datasets.Dataset, a frame of pandas or polars, a table of pyarrow.
@@ -48,6 +50,8 @@ def train(
     ['untrained', 'bm25', 'trained']
     """
     options, free = opened(configuration.of(config, overrides))
+    if output is None and isinstance(config, str | Path):
+        output = default_output(config)
     return train_resolved(options, output, overwrite=overwrite, data=data, settle=partial(settle, free=free))
 
 
@@ -73,19 +77,13 @@ def opened(options: Options) -> tuple[Options, list[str]]:
         if (own or {}).get(key, AUTO) == AUTO:
             values[section] = {option: value for option, value in (own or {}).items() if option != key}
             free.append(name)
-    races = _kind(values, "tower", "kind", _RACING) == _RACING and _kind(values, "data", "source", "") != "interactions"
-    return Options(values, options.places), free if races else []
+    return Options(values, options.places), free
 
 
 def shown(resolved: Mapping[str, Any], free: Sequence[str]) -> dict[str, Any]:
-    """Return resolved options in which those that a race may choose are "auto"."""
+    """Return resolved options in which those that a race may choose are "auto"; only a static tower races."""
     sections = {name: dict(section) for name, section in resolved.items()}
-    for name in free:
+    for name in free if resolved["tower"]["kind"] == "static" else ():
         section, _, key = name.partition(".")
         sections[section][key] = AUTO
     return sections
-
-
-def _kind(values: Mapping[str, Any], section: str, key: str, default: str) -> Any:
-    own = values.get(section)
-    return own.get(key, default) if isinstance(own, Mapping) else default

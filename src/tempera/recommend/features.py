@@ -39,6 +39,8 @@ class Features:
         dropout: share of the numbers that a network's input loses in training.
     """
 
+    races: ClassVar[bool] = False
+
     doc: Sequence[Feature] = (Id(),)
     query: Sequence[OfUser] = ()
     history: History | None = field(default_factory=History)

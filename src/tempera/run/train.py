@@ -30,7 +30,7 @@ Settle = Callable[..., Prepared]
 
 def train(
     config: Options | Mapping[str, Any] | str | Path | None = None,
-    output: str | Path = "runs/first",
+    output: str | Path | None = None,
     overrides: Sequence[str] = (),
     overwrite: bool = False,
     data: Any = None,
@@ -39,8 +39,10 @@ def train(
     """Train with the options as they are, and leave a run folder; `tempera.train` first chooses those that are left open.
 
     Args:
-        config: options as a mapping, a YAML file, or None for the default job: search in the installed Python's code.
-        output: the folder to make, beside which checkpoints are kept until it is complete.
+        config: options as a mapping, a YAML file, a file or folder of data, or None for the default job: search in the
+            installed Python's code.
+        output: the folder to make, beside which checkpoints are kept until it is complete; None is runs/ and the name of the file,
+            or else runs/first.
         overrides: dotted.key=value, as on the command line.
         overwrite: replace a run that `output` holds, once the new one is complete; forget one that was interrupted.
         data: rows to train on, in place of a source.
@@ -51,10 +53,11 @@ def train(
         TemperaError: wrong options, no data, or an output that cannot be written.
     """
     resolved = _resolved(config, overrides, data)
+    output = default_output(resolved.resolved["data"].get("path")) if output is None else Path(output)
     devices = start(resolved.train.mixed_precision, timeout=resolved.train.ddp_timeout)
     resolved.train.check(devices)
-    folders = staged(Path(output), overwrite) if devices.group.main else TemporaryDirectory()
-    place, training = Path(output).resolve(), resolved.train
+    folders = staged(output, overwrite) if devices.group.main else TemporaryDirectory()
+    place, training = output.resolve(), resolved.train
     checkpoints = Checkpoints(
         place.parent / f"{place.name}.checkpoints", resolved.resolved, training.save_total_limit, training.save_steps
     )
@@ -68,7 +71,7 @@ def train(
             _run(resolved, devices, Path(folder), log, place.parent / "vectors", checkpoints, settle)
     devices.group.wait()
     checkpoints.forget()
-    return Run(Path(output), must_exist=devices.group.main)
+    return Run(output, must_exist=devices.group.main)
 
 
 def _resolved(config: Options | Mapping[str, Any] | str | Path | None, overrides: Sequence[str], data: Any) -> Config:
@@ -82,6 +85,11 @@ def _resolved(config: Options | Mapping[str, Any] | str | Path | None, overrides
     if isinstance(resolved.data, Given) or (data is not None and isinstance(resolved.data, Interactions)):
         return replace(resolved, data=resolved.data.hand(data))
     return resolved
+
+
+def default_output(path: str | Path | None) -> Path:
+    """Return runs/ and the name of a file without its extensions, or runs/first without a file."""
+    return Path("runs", (Path(path).resolve().name.partition(".")[0] if path else "") or "first")
 
 
 def _run(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +38,8 @@ class Static:
             Jones 1972), so that the untrained tower finds texts that share rare words, and training begins there; "normal" has
             all of one scale, and needs a learning rate ten times as high.
     """
+
+    races: ClassVar[bool] = True
 
     dimensions: Annotated[int, Field(gt=0)] = 512
     vocabulary: Annotated[int, Field(gt=0)] = 32_000
