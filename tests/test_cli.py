@@ -240,6 +240,19 @@ def test_a_full_disk_behind_standard_output_is_one_line(tiny_run: Path) -> None:
     assert done.stderr == "tempera: cannot write to standard output: No space left on device\n"
 
 
+def test_a_wide_table_is_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.table import Table
+
+    from tempera.cli.output import _show
+
+    table = Table(*(f"recall@{i}0000000" for i in range(12)))
+    table.add_row(*(f"0.{i:02}3±0.01{i:02}" for i in range(12)))
+    _show(table)
+    out = capsys.readouterr().out
+    assert "…" not in out and all(f"0.{i:02}3±0.01{i:02}" in out for i in range(12))
+    assert len(out.splitlines()) == 5
+
+
 def test_the_commands_that_are_shown_can_be_copied(capsys: pytest.CaptureFixture[str]) -> None:
     from tempera.cli.output import _print_end
 

@@ -307,3 +307,18 @@ def test_a_batch_that_is_too_large_says_what_is_held_out(tmp_path: Path) -> None
         r"evaluation\.queries\)",
         str(error.value),
     )
+
+
+def test_looks_of_a_tower_that_multiplies_cost_little(tmp_path: Path) -> None:
+    """Short runs look at all documents once, at their end; long ones at a sample, as often as is wanted; tables look at all."""
+    bert = {"kind": "transformer", "width": 512, "heads": 8, "layers": 12, "vocabulary": 300}
+    plans = {}
+    for steps in (2, 150, 10**6):
+        made = options(tmp_path, evaluation={"validation": 8, "corpus": "auto"}, train={"max_steps": steps})
+        held_out = task_of({**made, "tower": bert}, tmp_path / str(steps)).held_out
+        plans[steps] = held_out.corpus, held_out.evaluations
+    wanted = plans[10**6][1]
+    assert plans[2] == (None, 0) and wanted > 0 and plans[10**6] == (None, wanted)
+    assert plans[150][0] is not None and 16 <= plans[150][0] < 40 and 0 < plans[150][1] <= wanted
+    static = task_of(options(tmp_path, evaluation={"validation": 8, "corpus": "auto"}), tmp_path / "static").held_out
+    assert static.corpus is None and static.evaluations == wanted
