@@ -73,9 +73,9 @@ def test_train_prints_one_json_document(cold: Any, tiny: list[str], tmp_path: Pa
     assert read.endswith("pairs.jsonl holds pairs: query = query, doc = doc")
     assert first == "300 pairs: 260 for training, 0 validation and 40 test queries against 300 documents"
     assert (
-        others[0] == "48 steps, 6 epochs; 32 pairs a batch on 1 process; each query is compared with 31 other documents"
+        others[0] == "54 steps, 6 epochs; 28 pairs a batch on 1 process; each query is compared with 27 other documents"
     )
-    assert others[1].startswith("saved: the weights of the last step, 48, since ")
+    assert others[1].startswith("saved: the weights of the last step, 54, since ")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
@@ -180,7 +180,7 @@ def test_help_is_not_cut_and_names_every_option(tempera: Any) -> None:
         for option in set(options[section]) - {"source", "kind"}:
             assert f"  {section}.{option}=" in page
     assert (
-        "train.batch_size=2048 " in page
+        "train.batch_size=auto " in page
         and "data.source=pairs" in page
         and "pairs.csv" in page
         and "--print-config" in page
