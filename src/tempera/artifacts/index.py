@@ -6,7 +6,7 @@ Letters in shapes: c documents, D width.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from ..ranking.nearest import top
 from ..ranking.showcase import Searched
 from ..towers.saved import fingerprint
 from . import approximate
-from .stamp import Stamp
+from .stamp import Stamp, checksum
 
 Vectors = NDArray[np.float32]
 
@@ -53,7 +53,8 @@ class Found:
 def write_index(folder: Path, vectors: Vectors, documents: pa.Table, stamp: Stamp | None = None) -> None:
     """Write unit vectors, [c, D], and a table of their documents with the columns doc_id, name, place and doc."""
     folder.mkdir(parents=True)
-    np.save(folder / _VECTORS, np.ascontiguousarray(vectors, np.float32), allow_pickle=False)
+    vectors = np.ascontiguousarray(vectors, np.float32)
+    np.save(folder / _VECTORS, vectors, allow_pickle=False)
     table = pa.table(
         {
             "id": pc.cast(documents["doc_id"], pa.string()),
@@ -62,7 +63,7 @@ def write_index(folder: Path, vectors: Vectors, documents: pa.Table, stamp: Stam
             "preview": pc.utf8_slice_codeunits(documents["doc"], 0, _PREVIEW),
         }
     )
-    _write_documents(folder, table, stamp)
+    _write_documents(folder, table, stamp and replace(stamp, checksum=checksum(vectors)))
 
 
 def write_searched(folder: Path, searched: Searched) -> None:
@@ -105,6 +106,8 @@ class Index:
             raise DataError(f"{folder} is not a readable index: {str(error) or type(error).__name__}") from None
         if len(self.vectors.shape) != 2 or self.vectors.shape[0] != len(self.documents) or not self.vectors.shape[1]:
             raise DataError(f"{folder} is damaged: {self.vectors.shape} vectors for {len(self.documents)} documents")
+        if self.stamp is not None and isinstance(self.vectors, np.ndarray):
+            self.stamp.refuse_changed(self.vectors, folder)
 
     def search(self, query: Vectors, k: int = 10, model: str | None = None) -> list[Found]:
         """Return the k documents nearest to a query vector, [D], best first.

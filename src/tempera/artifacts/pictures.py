@@ -58,7 +58,7 @@ def pictures(
     """Return each picture that has data, as SVG; `rival` is the system that curves are compared with."""
     steps = [r for r in log if r["event"] == "step"]
     evaluations = [r for r in log if r["event"] == "evaluation" and r["metrics"]]
-    drawings: dict[str, Callable[[Figure], None]] = {"systems": partial(_bars, systems=systems)}
+    drawings: dict[str, Callable[[Figure], None]] = {"systems": partial(_bars, systems=systems)} if systems else {}
     if spreads:
         drawings["spreads"] = partial(_histograms, spreads=spreads)
     if steps:

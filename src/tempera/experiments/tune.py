@@ -132,6 +132,11 @@ class _Search:
             record = self.runner.make(worker, run, f"{trial.number:04}", report, self.keep > 0, bar)
         if record.error is not None:
             logger.warning(f"trial {trial.number} failed: {record.error}")
+        elif record.value is not None:
+            said = "pruned at" if record.pruned else "ended with"
+            logger.info(
+                f"trial {trial.number} {said} {label(self.template.metric)} {number(record.value)}: {record.name}"
+            )
         return record
 
     def _tidy(self) -> list[Record]:

@@ -41,6 +41,14 @@ class LaterEvents:
         """The events to choose by, of each protocol; none where the split or `evaluation.validation` has none."""
         return {} if self.options.validation == 0 else self.events.division.validation
 
+    @property
+    def looks(self) -> bool:
+        """True if there are events to judge by during training."""
+        return bool(self.validation) or self.options.queries != 0
+
+    def settle(self) -> None:
+        """Do nothing: items are never sampled."""
+
     def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
         """Evaluate the towers on the test by every protocol, or on some of the validation by the first.
 
@@ -87,7 +95,7 @@ class LaterEvents:
 
     def baselines(self) -> dict[str, SystemScores]:
         """Rank by popularity, item-kNN, EASE and transition counts, if evaluation.baselines asks for them."""
-        if not self.options.baselines:
+        if not (self.options.baselines and self.options.queries != 0):
             return {}
         timeline, division = self.events.timeline, self.events.division
         observed = Observed(timeline.item, timeline.offsets, len(timeline.item_ids), division.train)

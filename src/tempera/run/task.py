@@ -50,6 +50,13 @@ class HeldOut(Protocol):
     def chooses(self) -> bool:
         """True if the validation set is large enough to choose weights by."""
 
+    @property
+    def looks(self) -> bool:
+        """True if there is anything to judge by during training."""
+
+    def settle(self) -> None:
+        """Choose what looks during training rank, by the tower as it is before training."""
+
     def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
         """Judge the tower as it is now; unless `whole`, part of the corpus may do.
 

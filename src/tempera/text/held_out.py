@@ -9,7 +9,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
+from ..core.table import Table
+from ..errors import DataError
 from ..ranking.fusion import WEIGHTS, Fusion, rank_by_weight
 from ..ranking.metrics import Relevant, evaluate, parsed
 from ..ranking.ranking import Part, Ranking, depth_of
@@ -17,6 +20,7 @@ from ..ranking.resolved import Config
 from ..ranking.sample import Sample, sample_corpus
 from ..ranking.spread import spread
 from ..ranking.verdict import FUSED, SystemScores, Verdict, main_metric
+from ..towers.pair import Tower
 from .hybrid import scores_of_both
 from .lexical import BM25, Floats, Lexical, best
 from .pairs import Rows
@@ -24,6 +28,8 @@ from .split import Split
 from .training_pairs import TrainingPairs
 
 TUNING_QUERIES = 500  # of training for BM25, and of validation for its weight beside the tower
+_SHARE = 1 / 8  # of the documents that training embeds: what the looks on the way may cost
+_FREE = 1e11  # multiplications that the looks may cost in any case, a few seconds of a CPU
 
 
 @dataclass
@@ -61,6 +67,7 @@ class HeldOutQueries:
         self.questions["validation"] = (
             self._questions(split.validation) if len(split.validation) else self.questions["test"]
         )
+        self.corpus = _affordable(config, data) if self.options.corpus == "auto" else self.options.corpus
         self.sample: Sample | None = None  # of the corpus, once validation has been asked
         self.bias: dict[str, float] = {}  # of scores on the sample
         self.words: BM25 | None = None  # of the documents that are ranked, once BM25 is tuned
@@ -74,6 +81,16 @@ class HeldOutQueries:
         """True if validation has enough queries to choose by."""
         return self.texts.split.chooses
 
+    @property
+    def looks(self) -> bool:
+        """True if there are queries to ask during training."""
+        return len(self.questions["validation"].rows) > 0
+
+    def settle(self) -> None:
+        """Choose the documents that are ranked during training, by what the untrained tower confuses."""
+        if self.corpus is not None and self.sample is None:
+            self.judge("validation")
+
     def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
         """Evaluate the tower on the queries of a part; on the test if there are no validation queries.
 
@@ -83,7 +100,9 @@ class HeldOutQueries:
                 sample is drawn when validation is first asked, from what the tower then confuses.
         """
         options, questions = self.options, self.questions[part]
-        sampling = options.corpus is not None and questions is self.questions["validation"]
+        if not len(questions.rows):
+            raise DataError("no queries are held out: raise evaluation.queries or evaluation.validation above 0")
+        sampling = self.corpus is not None and questions is self.questions["validation"]
         if sampling and not whole and self.sample is None:
             self.judge(part)
         sample = None if whole or not sampling else self.sample
@@ -96,8 +115,8 @@ class HeldOutQueries:
         place[docs] = np.arange(len(docs))
         answers = corpus[place[questions.doc_of[questions.rows]]]
         ranking = Ranking.by_vectors(queries, corpus, relevant, options.metrics)
-        if sampling and options.corpus is not None and self.sample is None:
-            self.sample = sample_corpus(relevant, len(corpus), options.corpus, ranking.ranked, seed=self.seed)
+        if sampling and self.corpus is not None and self.sample is None:
+            self.sample = sample_corpus(relevant, len(corpus), self.corpus, ranking.ranked, seed=self.seed)
             self.bias = self.sample.bias(queries, corpus, options.metrics, relevant)
         return Verdict(ranking, spread(queries, answers))
 
@@ -115,7 +134,7 @@ class HeldOutQueries:
 
     def baselines(self) -> dict[str, SystemScores]:
         """Rank by BM25, and by the tower and BM25 together, if evaluation.bm25 asks for it."""
-        if not self.options.bm25:
+        if not (self.options.bm25 and self.options.queries != 0):
             return {}
         self.words = index = self._tuned()
         self.fusion = self._chosen(index)
@@ -173,3 +192,25 @@ class HeldOutQueries:
         if self.sample is not None:
             about["sample"] = {"corpus": len(self.sample.docs), "hardest": self.sample.hardest, "bias": self.bias}
         return about
+
+
+def _affordable(config: Config, data: TrainingPairs) -> int | None:
+    """Return how many documents the looks on the way may rank, so that they cost little beside training; None is all of them.
+
+    A training row is counted as three documents: the backward pass costs twice the forward pass. The number depends on options and
+    data alone, so that a resumed run and one on another machine take the same looks.
+    """
+    options, texts = config.train, data.texts
+    rows = options.steps(data.sampler.batches_per_epoch) * options.gradient_accumulation_steps * options.batch_size
+    each = _multiplications(data.tower) * len(texts.docs.values) / len(texts.docs)
+    if each == 0:  # looking up vectors costs nothing beside ranking
+        return None
+    most = max(3 * _SHARE * rows, _FREE / each) / (options.evaluations + 2)
+    answers = len(np.unique(texts.catalogue.doc_of[texts.split.validation]))
+    return None if most >= len(texts.ranked) else max(int(most), 2 * answers)
+
+
+def _multiplications(tower: Tower) -> int:
+    """Return the multiplications of one token in a forward pass: the weights that are not looked up in a table."""
+    modules = (module for module in tower.modules() if not isinstance(module, Table | nn.Embedding | nn.EmbeddingBag))
+    return sum(p.numel() for module in modules for p in module.parameters(recurse=False) if p.ndim > 1)
