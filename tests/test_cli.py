@@ -65,7 +65,7 @@ def test_train_prints_one_json_document(cold: Any, tiny: list[str], tmp_path: Pa
     assert document["output"] == str(tmp_path / "run")
     for system in ("untrained", "bm25", "trained"):
         assert 0 <= document["metrics"][system]["ndcg@10"] <= 1
-    assert {"read", "tokenise", "train", "evaluate", "publish"} == set(document["seconds"])
+    assert {"read", "tokenise", "train", "evaluate", "embed", "publish"} == set(document["seconds"])
     assert document["peak_memory_bytes"] > 2**20
     assert json.loads((tmp_path / "run" / "metrics.json").read_text()).items() <= document.items()
     first, *others = answer.err.splitlines()

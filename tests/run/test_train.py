@@ -84,7 +84,7 @@ def test_metrics_json(tiny_run: Path) -> None:
         "queries": 40,
         "corpus": 300,
     }
-    assert set(document["seconds"]) == {"read", "tokenise", "train", "evaluate", "publish"}
+    assert set(document["seconds"]) == {"read", "tokenise", "train", "evaluate", "embed", "publish"}
     assert all(0 < spent < 100 for each in document["seconds"].values() for spent in each.values())
     assert 50 * 2**20 < document["peak_memory_bytes"] < 8 * 2**30
     pairs = [("trained", "untrained"), ("trained", "bm25")]

@@ -21,7 +21,7 @@ def print_run(document: dict[str, Any]) -> None:
     if systems:
         _print_metrics(document, systems)
     _print_end(document, 'search: tempera search {output} "what you look for"')
-    if document["hybrid"]:
+    if document.get("hybrid"):
         from ..ranking.fusion import Fusion
 
         size = document["bytes"]["words.parquet"] / 1e6

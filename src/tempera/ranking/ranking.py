@@ -46,8 +46,8 @@ class Evaluation:
         budget: largest share of the time for evaluation during training; an evaluation that would exceed it is skipped and
             counted. 1 is no limit.
         corpus: number of documents to rank during training: all relevant ones, those that the untrained model confuses with
-            them, and random others. "auto" takes so many that these evaluations cost about an eighth of training, and all of
-            them with a tower whose vectors are looked up; None ranks all, as the evaluations on the test do. Scores on fewer
+            them, and random others. "auto" takes so many that these evaluations cost about an eighth of training (and leaves
+            some of `train.evaluations` out of a short run), and all of them with a tower whose vectors are looked up; None ranks all, as the evaluations on the test do. Scores on fewer
             documents are too high; the bias is measured on the untrained model.
     """
 

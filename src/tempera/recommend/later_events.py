@@ -28,6 +28,7 @@ class LaterEvents:
 
     def __init__(self, config: Config, data: TrainingEvents) -> None:
         self.options, self.seed, self.data, self.events = config.evaluation, config.train.seed, data, data.events
+        self.evaluations = config.train.evaluations
         self.reached: dict[str, dict[str, Recommended]] = {}  # by system and protocol
         self.cold: dict[str, Means] = {}  # what each system makes of withheld items
 
@@ -45,6 +46,9 @@ class LaterEvents:
     def looks(self) -> bool:
         """True if there are events to judge by during training."""
         return bool(self.validation) or self.options.queries != 0
+
+    def embed(self) -> None:
+        """Do nothing: vectors of items cost little."""
 
     def settle(self) -> None:
         """Do nothing: items are never sampled."""

@@ -138,7 +138,7 @@ class _Course:
         self.options, self.group = prepared.config.train, prepared.devices.group
         self.data, self.held_out = prepared.task.data, prepared.task.held_out
         looks = looks and self.held_out.looks
-        self.pauses = {0, steps, *loop.moments(steps, self.options.evaluations)} if looks else set[int]()
+        self.pauses = {0, steps, *loop.moments(steps, self.held_out.evaluations)} if looks else set[int]()
         self.chooses = looks and self.held_out.chooses
         self.best = best  # weights of the best look
         self.ended: tuple[float, int] | None = None  # seconds of training, and records of the log then

@@ -47,22 +47,19 @@ def _publish(prepared: Prepared, fitted: Fitted, before: Verdict | None, after: 
     with prepared.phases("evaluate"):
         if before is not None and after is not None:
             systems = {"untrained": before.ranking, **task.held_out.baselines(), "trained": after.ranking}
-            if FUSED in systems:
-                systems[FUSED] = systems.pop(FUSED)  # the last of a table
             spreads = {"untrained": before.spread, "trained": after.spread}
-        differences, of_fused = _differences(systems, "trained"), _differences(systems, FUSED)
+        if FUSED in systems:
+            systems[FUSED] = systems.pop(FUSED)  # the last of a table
+        differences = _differences(systems)
         alarms = _doubted(prepared, fitted, systems, differences)
     task.data.tower.save(folder / "model")
     (folder / "objective.safetensors").write_bytes(as_bytes(config.objective.state_dict()))
     write_searched(folder, task.showcase.searched())
+    sizes = {each.name: _size(each) for each in sorted(folder.iterdir()) if each.name != CACHE}
     (folder / "config.yaml").write_text(configuration.dump(config.resolved), encoding="utf-8")
     metrics = {
         "metrics": {name: scores.metrics for name, scores in systems.items()},
-        "difference": {
-            f"{ours} - {name}": _plain(each)
-            for ours, every in (("trained", differences), (FUSED, of_fused))
-            for name, each in every.items()
-        },
+        "difference": {name: _plain(each) for name, each in differences.items()},
         "spread": {name: spread.summary() for name, spread in spreads.items()},
         **task.held_out.about(),
         **alarms.summary(),
@@ -72,7 +69,7 @@ def _publish(prepared: Prepared, fitted: Fitted, before: Verdict | None, after: 
         "seconds": prepared.phases.seconds(),
         "replaying": round(fitted.replaying, 4),
         "peak_memory_bytes": peak_memory_bytes(),
-        "bytes": {each.name: _size(each) for each in sorted(folder.iterdir()) if each.name != CACHE},
+        "bytes": sizes,
     }
     report = _report(prepared, metrics, systems, spreads)
     (folder / "report.html").write_text(render(report), encoding="utf-8")
@@ -86,21 +83,22 @@ def _doubted(prepared: Prepared, fitted: Fitted, systems: Systems, differences: 
     alarms, main = Alarms(prepared.log), main_metric(prepared.config.evaluation.metrics)
     if systems:
         alarms.regression(fitted.step, systems["untrained"], systems["trained"])
-    rivals = {name: each[main] for name, each in differences.items() if name not in OURS}
-    for text in doubts(prepared.config, prepared.log.records, rivals):
+    rivals = {name: differences[f"trained - {name}"][main] for name in systems if name not in OURS}
+    for text in doubts(prepared.config, prepared.log.records, rivals, FUSED in systems):
         alarms.caution(fitted.step, text)
     return alarms
 
 
-def _differences(systems: Systems, ours: str) -> Differences:
-    """Return the metrics of a system less those of every one before it in the table, with intervals."""
+def _differences(systems: Systems) -> Differences:
+    """Return the metrics of each trained system less those of every system before it in the table, with intervals."""
     names = list(systems)
     return {
-        name: {
-            metric: bootstrap(values, systems[name].per_query[metric])
+        f"{ours} - {theirs}": {
+            metric: bootstrap(values, systems[theirs].per_query[metric])
             for metric, values in systems[ours].per_query.items()
         }
-        for name in (names[: names.index(ours)] if ours in names else [])
+        for ours in (names[names.index("trained") :] if systems else ())
+        for theirs in names[: names.index(ours)]
     }
 
 

@@ -96,6 +96,8 @@ def _run(
     before = judge(prepared)
     fitted = fit(prepared, checkpoints)
     try:
+        with prepared.phases("embed"):
+            prepared.task.held_out.embed()
         publish(prepared, fitted, before, judge(prepared))
     except (SystemExit, KeyboardInterrupt):
         if devices.group.size == 1:

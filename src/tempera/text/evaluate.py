@@ -66,15 +66,15 @@ class Finding:
 
     def cautions(self) -> list[str]:
         """Return sentences about what makes the scores misleading: queries that were trained on, documents that are equal."""
-        total, found = self.task.counts.get("queries", 0), list[str]()
+        total, sentences = self.task.counts.get("queries", 0), list[str]()
         if isinstance(self.task, RetrievalTask):
             documents, texts = len(self.task.corpus), pc.count_distinct(self.task.corpus["text"]).as_py()
             if 2 * texts < documents:
-                found.append(
+                sentences.append(
                     f"the {documents:,} documents hold only {texts:,} different text{'s' if texts > 1 else ''}; equal ones are "
                     "ranked by their ids, so these scores say little"
                 )
-        return found + [
+        return sentences + [
             f"{run} was trained on {count:,} of these {total:,} queries, so its scores here are too high: give queries that it has "
             f"not seen, such as those that it held out (the metrics of {run}/report.html)"
             for run, count in self.trained.items()
@@ -142,7 +142,7 @@ def evaluate(
         if bm25:
             words, fused = ranked.by_words(vectors, weight_of(Path(model)), names)
             systems |= {BM25: words, f"{model} + BM25": fused}
-        findings.append(Finding(ranked, systems, {path: count for path, count in trained.items() if count}))
+        findings.append(Finding(ranked, systems, {run: count for run, count in trained.items() if count}))
     return findings
 
 

@@ -67,7 +67,9 @@ class HeldOutQueries:
         self.questions["validation"] = (
             self._questions(split.validation) if len(split.validation) else self.questions["test"]
         )
-        self.corpus = _affordable(config, data) if self.options.corpus == "auto" else self.options.corpus
+        self.corpus, self.evaluations = self.options.corpus, config.train.evaluations
+        if self.options.corpus == "auto":
+            self.corpus, self.evaluations = _affordable(config, data)
         self.sample: Sample | None = None  # of the corpus, once validation has been asked
         self.bias: dict[str, float] = {}  # of scores on the sample
         self.words: BM25 | None = None  # of the documents that are ranked, once BM25 is tuned
@@ -85,6 +87,10 @@ class HeldOutQueries:
     def looks(self) -> bool:
         """True if there are queries to ask during training."""
         return len(self.questions["validation"].rows) > 0
+
+    def embed(self) -> None:
+        """Embed the ranked documents, for the judgement and for the run's index."""
+        _ = self.data.corpus
 
     def settle(self) -> None:
         """Choose the documents that are ranked during training, by what the untrained tower confuses."""
@@ -110,7 +116,7 @@ class HeldOutQueries:
         docs, relevant = self.texts.ranked, questions.relevant
         if sample is not None:
             docs, relevant = docs[sample.docs], sample.relevant
-        corpus = self.data.corpus if sample is None else self.data.vectors(docs)
+        corpus = self.data.corpus if sample is None else self.data.sampled(sample.docs)
         place = np.empty(len(self.texts.docs), np.int64)
         place[docs] = np.arange(len(docs))
         answers = corpus[place[questions.doc_of[questions.rows]]]
@@ -194,20 +200,25 @@ class HeldOutQueries:
         return about
 
 
-def _affordable(config: Config, data: TrainingPairs) -> int | None:
-    """Return how many documents the looks on the way may rank, so that they cost little beside training; None is all of them.
+def _affordable(config: Config, data: TrainingPairs) -> tuple[int | None, int]:
+    """Return how many documents are ranked during training, and how often on the way, so that this costs little beside training.
 
-    A training row is counted as three documents: the backward pass costs twice the forward pass. The number depends on options and
-    data alone, so that a resumed run and one on another machine take the same looks.
+    None stands for all documents. A training row is counted as three documents: the backward pass costs twice the forward pass. The
+    numbers depend on options and data alone, so that a resumed run and one on another machine take the same looks.
     """
     options, texts = config.train, data.texts
-    rows = options.steps(data.sampler.batches_per_epoch) * options.gradient_accumulation_steps * options.batch_size
-    each = _multiplications(data.tower) * len(texts.docs.values) / len(texts.docs)
+    tokens = len(texts.docs.values) / len(texts.docs)  # of a document
+    each, wanted = _multiplications(data.tower) * tokens, options.evaluations
     if each == 0:  # looking up vectors costs nothing beside ranking
-        return None
-    most = max(3 * _SHARE * rows, _FREE / each) / (options.evaluations + 2)
-    answers = len(np.unique(texts.catalogue.doc_of[texts.split.validation]))
-    return None if most >= len(texts.ranked) else max(int(most), 2 * answers)
+        return None, wanted
+    rows = options.steps(data.sampler.batches_per_epoch) * options.gradient_accumulation_steps * options.batch_size
+    most = max(3 * _SHARE * rows, _FREE / each)  # documents of all looks
+    asked = texts.split.validation
+    queries = len(np.unique(texts.catalogue.query_of[asked])) * len(texts.queries.values) / len(texts.queries) / tokens
+    least = 2 * len(np.unique(texts.catalogue.doc_of[asked]))
+    looks = min(wanted, max(0, int(most / (least + queries + 1)) - 1))  # the first one ranks vectors that are known
+    size = max(least, int(most / (looks + 1) - queries))
+    return (None if size >= len(texts.ranked) else size), looks
 
 
 def _multiplications(tower: Tower) -> int:

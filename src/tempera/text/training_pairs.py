@@ -91,13 +91,23 @@ class TrainingPairs:
 
     def remembered(self, rows: Rows, role: Role) -> NDArray[np.float32]:
         """Return the same vectors, computed again only if the weights have changed."""
+        known, key = self._known, (role, rows.tobytes())
+        if key not in known:
+            known[key] = self.vectors(rows, role)
+        return known[key]
+
+    def sampled(self, positions: Rows) -> NDArray[np.float32]:
+        """Return unit vectors of some of the documents that evaluation ranks, out of those of all where they are known."""
+        whole = self._known.get(("doc", self.texts.ranked.tobytes()))
+        return self.vectors(self.texts.ranked[positions]) if whole is None else whole[positions]
+
+    @property
+    def _known(self) -> dict[tuple[Role, bytes], NDArray[np.float32]]:
+        """The vectors that the weights of now have given."""
         written = [tensor._version for tensor in (*self.tower.parameters(), *self.tower.buffers())]
         if self.latest is None or self.latest[0] != written:
             self.latest = written, {}
-        key = role, rows.tobytes()
-        if key not in self.latest[1]:
-            self.latest[1][key] = self.vectors(rows, role)
-        return self.latest[1][key]
+        return self.latest[1]
 
     @property
     def corpus(self) -> NDArray[np.float32]:
