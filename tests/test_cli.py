@@ -39,6 +39,7 @@ def refused(answer: Any, *says: str) -> str:
 def known(line: str) -> bool:
     """Whether it is something that a run says about itself."""
     parts = (
+        "holds pairs: query = query, doc = doc",
         "test queries against",
         "pairs a batch on",
         "saved: the weights of",
@@ -68,7 +69,8 @@ def test_train_prints_one_json_document(cold: Any, tiny: list[str], tmp_path: Pa
     assert {"read", "tokenise", "train", "evaluate", "embed", "publish"} == set(document["seconds"])
     assert document["peak_memory_bytes"] > 2**20
     assert json.loads((tmp_path / "run" / "metrics.json").read_text()).items() <= document.items()
-    first, *others = answer.err.splitlines()
+    read, first, *others = answer.err.splitlines()
+    assert read.endswith("pairs.jsonl holds pairs: query = query, doc = doc")
     assert first == "300 pairs: 260 for training, 0 validation and 40 test queries against 300 documents"
     assert (
         others[0] == "48 steps, 6 epochs; 32 pairs a batch on 1 process; each query is compared with 31 other documents"
@@ -177,7 +179,12 @@ def test_help_is_not_cut_and_names_every_option(tempera: Any) -> None:
     for section in ("data", "tower", "train", "evaluation", "mining", "card"):
         for option in set(options[section]) - {"source", "kind"}:
             assert f"  {section}.{option}=" in page
-    assert "train.batch_size=2048 " in page and "data.source=pairs" in page and "--print-config" in page
+    assert (
+        "train.batch_size=2048 " in page
+        and "data.source=pairs" in page
+        and "pairs.csv" in page
+        and "--print-config" in page
+    )
     assert re.search(r"tower.dimensions=256 +[A-Za-z]", page)
 
 
@@ -266,7 +273,7 @@ def test_an_unknown_key_of_a_file(tempera: Any, tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["train", "none.yaml"], "no such configuration file: none.yaml"),
-        (["train", "a.yaml", "b.yaml"], "give one configuration file, not 2: a.yaml, b.yaml"),
+        (["train", "a.yaml", "b.yaml"], "give data or one configuration file, not 2 files: a.yaml, b.yaml"),
         (["train", "=1"], "expected an override dotted.key=value"),
         (["train", "train.seed=["], "is not YAML"),
         (["train", "objective.temperature=0"], "objective.temperature: the temperature must be above 0 and is 0"),

@@ -27,6 +27,7 @@ from .core.pools import POOLS, Pool
 from .core.temperature import Temperature
 from .engine.loop import Training
 from .errors import ConfigError, did_you_mean
+from .forms import with_source
 from .ranking.ranking import Evaluation
 from .ranking.resolved import Config as Config
 from .ranking.showcase import Labels
@@ -41,6 +42,7 @@ from .text.pairs import Source
 from .text.renewal import RepeatedMining
 from .text.roles import Roles
 from .text.sources import BeirFolder, Given, PairsFile
+from .text.text_files import TextFiles
 from .towers.lora import Lora
 from .towers.pair import TowerOptions
 from .towers.pretrained import Pretrained
@@ -58,6 +60,7 @@ PARTS: dict[Any, dict[str, Any]] = {
         "pairs": PairsFile,
         "beir": BeirFolder,
         "given": Given,
+        "text_files": TextFiles,
         "mixture": Mixture,
         "interactions": Interactions,
     },
@@ -120,6 +123,11 @@ def build(options: Options) -> Config:
             resolved[name] = describe(made[name])
             continue
         kind, tag, default = SECTIONS[name]
+        if name == "data" and section.get("path") is not None and tag not in section:
+            path = builder.value(str, section.pop("path"), "data.path")
+            section = with_source(path, section)
+        if name == "tower" and isinstance(made["data"], Interactions):
+            default = "features"
         chosen = section.pop(tag, default)
         wrapper = section.pop("matryoshka", None) if kind is Objective else None
         made[name] = builder.call(builder.named(kind, chosen, f"{name}.{tag}"), section, name, besides=[tag])

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import yaml
@@ -67,6 +66,8 @@ class Options:
 def load(path: Path | None, overrides: Sequence[str] = ()) -> Options:
     """Read a YAML file, if there is one, and apply `dotted.key=value` overrides; values are YAML.
 
+    A folder, and a file of another extension, is no configuration but the data to train on: `data.path`.
+
     Raises:
         ConfigError: no such file, not YAML, a repeated key, an override without `=`.
 
@@ -76,8 +77,10 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> Options:
     return _overridden(Options() if path is None else _read(path), overrides)
 
 
-def of(source: Mapping[str, Any] | str | Path | None, overrides: Sequence[str] = ()) -> Options:
-    """Return options from a mapping (which is not changed), a YAML file or None, with overrides."""
+def of(source: Options | Mapping[str, Any] | str | Path | None, overrides: Sequence[str] = ()) -> Options:
+    """Return options from options, a mapping (which is not changed), a YAML file or None, with overrides."""
+    if isinstance(source, Options):
+        return _overridden(Options(dict(source.values), dict(source.places)), overrides)
     if isinstance(source, Mapping):
         return _overridden(Options(dict(source)), overrides)
     return load(None if source is None else Path(source), overrides)
@@ -114,11 +117,9 @@ def inline(value: Any) -> str:
 
 
 def _read(path: Path) -> Options:
-    if path.suffix in (".csv", ".parquet", ".jsonl"):
-        raise ConfigError(
-            f"{path} is no configuration; train on it with data.source=pairs data.path={quote(str(path))}"
-        )
     try:
+        if path.suffix not in ("", ".yaml", ".yml") or path.is_dir():
+            return Options({"data": {"path": str(path)}}, {"data.path": COMMAND_LINE})
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"no such configuration file: {path}") from None

@@ -205,22 +205,48 @@ def test_columns_of_a_pair(tmp_path: Path) -> None:
     assert asked == [True, False]  # evaluation asks functions only
 
 
-def test_files_that_cannot_be_parsed_are_left_out(tmp_path: Path) -> None:
+def test_files_that_cannot_be_decoded_are_left_out(tmp_path: Path) -> None:
     bad: dict[str, str | bytes] = {
-        "syntax.py": F + "def (:\n",
-        "python2.py": F + "print 'x'\n",
-        "null.py": F + "x = '\0'\n",
         "not_utf8.py": F.encode() + b"x = '\xff'\n",
         "cookie.py": "# coding: nonsense\n" + F,
         "no_text_codec.py": "# coding: hex\n" + F,
         "wrong_cookie.py": "# coding: ascii\n" + F + "x = 'é'\n",
-        "deep.py": F + "x = " + "-" * 20_000 + "1\n",
-        "long.py": F + "x" + ".a" * 20_000 + "\n",
         "empty.py": "",
         "good.py": F,
     }
     pairs, _ = read(tree(tmp_path, bad))
     assert names(pairs) == ["good.f"]
+
+
+@pytest.mark.parametrize(
+    "rest", ["def (:\n", "print 'x'\n", "x = '\0'\n", "x = " + "-" * 20_000 + "1\n", "x" + ".a" * 20_000 + "\n"]
+)
+def test_a_fault_of_syntax_leaves_the_definitions_before_it(rest: str) -> None:
+    assert (
+        list(definitions(F + rest)) == list(definitions(F)) == [("f", "Double it.", "def f(x):\n    return 2 * x", 1)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "codes"),
+    [
+        ('x = """\ndef f():\n    "No."\n"""\ndef g():\n    "G."\n    return 1\n', ["def g():\n    return 1"]),
+        ('def f():\n    "F."\n    x = [\n1,\n]\n    return x\n', ["def f():\n    x = [\n1,\n]\n    return x"]),
+        ('def f():\n    "F."\n    x = 1 + \\\n2\n    return x\n', ["def f():\n    x = 1 + \\\n2\n    return x"]),
+        ('def f():\n    "F."\n    return """\na"""\n# end\nx = 1\n', ['def f():\n    return """\na"""']),
+        ('def f(x: dict[str, int] = {"a": 1}, y=lambda: 0) -> "x:y":\n    "F."\n', [""]),
+        (
+            'class A:\n    x = 1\nif x:\n    def f():\n        "F."\n        return 1  # one\n',
+            ["def f():\n    return 1  # one"],
+        ),
+        ('def f():\n    "F." % x\n', []),
+    ],
+)
+def test_blocks_end_where_python_ends_them(source: str, codes: list[str]) -> None:
+    codes = [code or source.partition("\n")[0] for code in codes]
+    assert [(name, code) for name, _, code, _ in definitions(source)] == [
+        (code.split("(")[0][4:], code) for code in codes
+    ]
 
 
 def test_encodings_are_those_that_files_declare(tmp_path: Path) -> None:

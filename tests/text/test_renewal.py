@@ -289,7 +289,7 @@ def test_counts_and_first_lines_say_how_the_pairs_are_divided(tmp_path: Path) ->
     assert sum(counts["dropped"].values()) == lost
     assert (
         task.showcase.facts()
-        .lines[0]
+        .lines[1]
         .startswith(f"80 pairs: {counts['train']} for training, 8 validation and 10 test queries")
     )
     assert (

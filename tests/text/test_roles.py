@@ -100,11 +100,13 @@ def test_scores_weights_and_identical_texts() -> None:
         {"sentence1": "a", "sentence2": b, "score": s, "weight": w}
         for b, s, w in [("x", 1, 1), ("y", 0.2, 2), ("a", 0.9, 3)]
     ]
-    with pytest.raises(DataError, match=r"row 3: column 'sentence2' is its own query"):
-        given(rows, min_score=0.5)
-    pairs = given(rows, min_score=0.5, identical="drop")
+    with pytest.raises(
+        DataError, match=r"row 3: column 'sentence2' equals its query: set data.identical=drop, or keep"
+    ):
+        given(rows, min_score=0.5, identical="refuse")
+    pairs = given(rows, min_score=0.5)
     assert pairs.texts("doc") == ["x"] and pairs.table["weight"].to_pylist() == [1]
-    assert pairs.dropped == {"rows below min_score": 1, "queries that are their own document": 1}
+    assert pairs.dropped == {"rows below min_score": 1, "rows whose document equals the query": 1}
     assert given(rows, metadata=("score",), identical="keep").texts("doc") == ["x", "y", "a"]
 
 
@@ -185,7 +187,7 @@ def test_texts_that_share_an_id_are_counted() -> None:
     assert given([{**row, "doc": f"text  {row['doc_id']} "} for row in rows]).dropped == {}
 
 
-def test_rows_without_a_text_are_dropped_on_demand() -> None:
+def test_rows_without_a_text_are_dropped_and_counted() -> None:
     rows = [
         {"query": "a", "doc": ["x", " "], "negatives": ["u"]},
         {"query": None, "doc": ["y"], "negatives": ["u"]},
@@ -195,8 +197,8 @@ def test_rows_without_a_text_are_dropped_on_demand() -> None:
     with pytest.raises(
         DataError, match=r"row 2: column 'query' has no text: set data.missing_text=drop to leave such rows out"
     ):
-        given(rows)
-    pairs = given(rows, missing_text="drop")
+        given(rows, missing_text="refuse")
+    pairs = given(rows)
     assert shown(pairs) == [("d", "z", ["v"])] and pairs.dropped == {"rows without a text": 3}
 
 

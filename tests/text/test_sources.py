@@ -23,20 +23,32 @@ from tempera.text.pairs import Pairs
 from tempera.text.sources import DOC_NAMES, QUERY_NAMES, PairsFile
 
 ROWS = [("how, far", "as far as\nyou go"), ('a "b" c', "Größe 漢字"), (" padded ", "x")]
-KINDS = [".parquet", ".jsonl", ".jsonl.gz", ".json", ".csv", ".csv.gz"]
+KINDS = [".parquet", ".arrow"] + [
+    kind + end for kind in (".jsonl", ".json", ".csv", ".tsv") for end in ("", ".gz", ".zst")
+]
 
 
 def encode(rows: list[tuple[str, str]], kind: str, names: tuple[str, str] = ("query", "doc")) -> bytes:
     """Rows in a format, written by other means than those that read it where there are some."""
-    if kind == ".parquet":
-        sink = pa.BufferOutputStream()
-        parquet.write_table(pa.table({name: list(column) for name, column in zip(names, zip(*rows))}), sink)
+    if kind in (".parquet", ".arrow"):
+        sink, table = pa.BufferOutputStream(), pa.table({name: list(column) for name, column in zip(names, zip(*rows))})
+        if kind == ".parquet":
+            parquet.write_table(table, sink)
+        else:
+            with pa.ipc.new_stream(sink, table.schema) as stream:
+                stream.write_table(table)
         return sink.getvalue().to_pybytes()
+    sign = "\t" if ".tsv" in kind else ","
     if "json" in kind:
         text = "".join(json.dumps(dict(zip(names, row))) + "\n" for row in rows)
     else:
         quoted = [['"' + cell.replace('"', '""') + '"' for cell in row] for row in [names, *rows]]
-        text = "".join(",".join(row) + "\r\n" for row in quoted)
+        text = "".join(sign.join(row) + "\r\n" for row in quoted)
+    if kind.endswith(".zst"):
+        sink = pa.BufferOutputStream()
+        with pa.CompressedOutputStream(sink, "zstd") as packed:
+            packed.write(text.encode())
+        return sink.getvalue().to_pybytes()
     return gzip.compress(text.encode(), mtime=0) if kind.endswith(".gz") else text.encode()
 
 
@@ -218,7 +230,7 @@ def test_columns_that_are_not_there(put, header: str, options: dict[str, str], m
         (
             "a.csv",
             b"query,doc\na,b\nc, c\n",
-            ", row 2: column 'doc' is its own query: set data.identical",
+            ", row 2: column 'doc' equals its query: set data.identical",
         ),
         ("a.jsonl", b'{"query":"a","doc":"b","neg":["c",""]}', ", row 1: column 'neg' has no text"),
         ("a.csv", b"query,doc,weight\na,b,1\nc,d,nan\n", ", row 2: column 'weight' has no number"),
@@ -242,7 +254,7 @@ def test_columns_that_are_not_there(put, header: str, options: dict[str, str], m
     ],
 )
 def test_content_that_cannot_be_used(put, name: str, content: bytes, rows: str) -> None:
-    assert refused(put(name, content)).startswith(f"{name}{rows}")
+    assert refused(put(name, content), missing_text="refuse", identical="refuse").startswith(f"{name}{rows}")
 
 
 @pytest.mark.parametrize(
@@ -295,7 +307,7 @@ def test_a_folder_may_be_called_as_a_file(tmp_path: Path) -> None:
     assert list(read(str(folder)).texts("doc")) == ["d0", "d1"]
 
 
-@pytest.mark.parametrize("kind", [".csv.gz", ".jsonl.gz", ".parquet"])
+@pytest.mark.parametrize("kind", [".csv.gz", ".jsonl.gz", ".parquet", ".arrow", ".jsonl.zst"])
 def test_damaged_files(put, kind: str) -> None:
     """Cut short anywhere, or with any eighth byte and its neighbours overwritten: read as before, or refused in a line."""
     content = encode(ROWS * 40, kind)

@@ -18,8 +18,9 @@ from .options import described, lines
 Arguments = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="CONFIG.yaml|SECTION.OPTION=VALUE",
-        help="A configuration file, and options such as data.source=pairs data.path=pairs.csv; `tempera train --help` lists them.",
+        metavar="DATA|CONFIG.yaml|SECTION.OPTION=VALUE",
+        help="Data, such as pairs.csv or a folder, or a configuration file; and options, such as data.query=question; "
+        "`tempera train --help` lists them.",
     ),
 ]
 Count = Annotated[int, typer.Option(min=1)]
@@ -28,10 +29,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 
 
 def split(arguments: list[str]) -> tuple[Path | None, list[str]]:
-    """Return the configuration file, None without one, and the overrides."""
+    """Return the data or the configuration file, None without one, and the overrides."""
     files = [argument for argument in arguments if "=" not in argument]
     if len(files) > 1:
-        raise TemperaError(f"give one configuration file, not {len(files)}: {', '.join(files)}")
+        raise TemperaError(f"give data or one configuration file, not {len(files)} files: {', '.join(files)}")
     return (Path(files[0]) if files else None), [argument for argument in arguments if "=" in argument]
 
 

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from .output import print_run
-from .shared import Arguments, Json, Output, answer, say, split
+from .shared import Arguments, Json, answer, say, split
 
 
 def train(
     arguments: Arguments = None,
-    output: Output = Path("runs/first"),
+    output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
     overwrite: bool = False,
     print_config: bool = False,
     dry_run: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Train a retriever or a recommender.
+    """Train a retriever or a recommender on your own data.
 
-    Without a configuration, it is trained on the code of the installed Python. A run that was interrupted is resumed by the
-    same command.
+    Give a table, a folder or a configuration file; without any, it is trained on the code of the installed Python. A run that
+    was interrupted is resumed by the same command.
 
     Args:
-        output: run folder to write.
+        output: run folder to write (default: runs/ and the name of the file).
         overwrite: replace the run in --output.
         print_config: print all options with their values, as YAML, and exit.
         dry_run: read the data, show what would be trained, and exit.
@@ -35,8 +36,10 @@ def train(
     file, overrides = split(arguments or [])
     if print_config:
         from ..build import build
+        from ..experiments.recipe import opened, shown
 
-        resolved = build(configuration.load(file, overrides)).resolved
+        options, free = opened(configuration.load(file, overrides))
+        resolved = shown(build(options).resolved, free)
         answer(resolved, as_json, lambda: sys.stdout.write(configuration.dump(resolved)))
         return
     if dry_run:
@@ -46,9 +49,9 @@ def train(
         answer(expected, as_json, lambda: say("\n".join(lines(expected))))
         return
     from ..engine.devices import start, stop
-    from ..run.train import train as run_training
+    from ..experiments.recipe import train as train_by_recipe
 
-    run = run_training(file, output, overrides, overwrite)
+    run = train_by_recipe(file, output, overrides, overwrite)
     if start().group.main:
         document = {"output": str(run.folder.absolute()), **run.document}
         answer(document, as_json, lambda: print_run(document))

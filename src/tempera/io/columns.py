@@ -32,17 +32,16 @@ def refuse_repeated(names: Sequence[str], where: str) -> None:
 
 @dataclass(frozen=True)
 class RoleTable:
-    """The roles that columns of a table may have, and the names that are usual for each.
+    """The roles that columns of a table may have, and the names that are usual for each, without case and signs.
 
     Args:
         usual: usual names of each role's columns.
         needed: roles that every table has.
         numbered: patterns of further usual names, by role; such a role may have several columns.
-        loosely: whether usual names are compared without case and signs.
         unread: names of columns that are never read.
 
     >>> from types import SimpleNamespace
-    >>> table = RoleTable({"user": ("user", "userid"), "item": ("item",)}, ("user", "item"), loosely=True)
+    >>> table = RoleTable({"user": ("user", "user_id"), "item": ("item",)}, ("user", "item"))
     >>> table.columns(SimpleNamespace(user=None, item="sku", metadata=()), ["User-ID", "sku"], "a.csv")
     {'user': ('User-ID',), 'item': ('sku',)}
     """
@@ -50,7 +49,6 @@ class RoleTable:
     usual: Mapping[str, tuple[str, ...]]
     needed: tuple[str, ...]
     numbered: Mapping[str, re.Pattern[str]] | None = None
-    loosely: bool = False
     unread: tuple[str, ...] = ()
 
     def columns(self, options: Any, names: Sequence[str], where: str) -> Columns:
@@ -77,6 +75,23 @@ class RoleTable:
         self._refuse_unknown(columns, options.metadata, names, where)
         return {role: of_role for role, of_role in columns.items() if of_role}
 
+    def suits(self, options: Mapping[str, Any], names: Sequence[str]) -> bool:
+        """Return whether options or usual names give a column to every role that a table needs.
+
+        >>> RoleTable({"user": ("user",), "item": ("item",)}, ("user", "item")).suits({"item": "sku"}, ["User", "sku"])
+        True
+        """
+        return all(self.has(role, options, names) for role in self.needed)
+
+    def has(self, role: str, options: Mapping[str, Any], names: Sequence[str]) -> bool:
+        """Return whether an option or a usual name gives a column to a role."""
+        return bool(options.get(role) or self.usual_columns(role, names))
+
+    def usual_columns(self, role: str, names: Sequence[str]) -> list[str]:
+        """Return the columns whose names are usual for a role."""
+        usual = set(map(plain, self.usual[role]))
+        return [name for name in names if plain(name) in usual]
+
     def options(self, columns: Columns) -> dict[str, Any]:
         """Return the options that choose these columns."""
         return {role: names if role in (self.numbered or ()) else names[0] for role, names in columns.items()}
@@ -90,7 +105,7 @@ class RoleTable:
                 raise DataError(f"{where} has no column {name!r} for data.{role}; it has {', '.join(names)}.{near}")
         if chosen is not None:
             return chosen
-        usual = [name for name in free if (plain(name) if self.loosely else name) in self.usual[role]]
+        usual = self.usual_columns(role, free)
         pattern = (self.numbered or {}).get(role)
         if pattern is not None:
             return (*usual, *(name for name in free if pattern.fullmatch(name)))
@@ -103,7 +118,7 @@ class RoleTable:
 
     def _refuse_absent(self, role: str, role_of: Mapping[str, str], names: Sequence[str], where: str) -> NoReturn:
         has, usual = f"it has {', '.join(names)}", self.usual[role]
-        other = next((name for name in role_of if plain(name) in usual), None)
+        other = next(iter(self.usual_columns(role, list(role_of))), None)
         if other is not None:
             raise ConfigError(
                 f"{where}: column {other!r} is given as {role_of[other]}, and no other is usual for the {role}; {has}: "
@@ -154,6 +169,17 @@ class ColumnsSoFar:
                 self.names.extend(new)
                 self.columns = self.choose(self.names, block.file)
             yield block
+
+    def sentence(self, file: str, rows: str) -> str:
+        """Return a sentence on which column has which role, and which are not read.
+
+        Args:
+            file: the name of the table.
+            rows: what its rows are.
+        """
+        roles = ", ".join(f"{role} = {', '.join(names)}" for role, names in self.columns.items())
+        unread = [name for name in self.names if not any(name in names for names in self.columns.values())]
+        return f"{file} holds {rows}: {roles}" + (f"; not read: {', '.join(unread)}" if unread else "")
 
 
 def _tuple(columns: str | tuple[str, ...] | None) -> tuple[str, ...] | None:

@@ -25,8 +25,11 @@ _ROW = re.compile(r"in row\s*(\d+)")
 
 
 def opened(path: Path) -> BinaryIO:
-    """Open a file's bytes, decompressed by its extension."""
-    return gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb")  # type: ignore[return-value]
+    """Open a file's bytes, decompressed by its extension, .gz or .zst."""
+    kind = path.suffix.lower()
+    if kind == ".zst":
+        return io.BufferedReader(pa.input_stream(str(path), compression="zstd"))
+    return gzip.open(path) if kind == ".gz" else path.open("rb")  # type: ignore[return-value]
 
 
 def json_tables(path: Path, schema: pa.Schema | None = None) -> Iterator[pa.Table]:
@@ -74,16 +77,17 @@ def _rows(lines: bytes) -> list[bytes]:
 
 
 def _is_array(path: Path) -> bool:
-    if path.suffix.lower() != ".json":
+    if ".json" not in (suffix.lower() for suffix in path.suffixes[-2:]):
         return False
-    with path.open("rb") as file:
+    with opened(path) as file:
         return file.read(1 << 10).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
 
 
 def _array(path: Path) -> Iterator[bytes]:
     """Write the objects of an array as lines."""
     try:
-        rows = parsed(path.read_bytes())
+        with opened(path) as file:
+            rows = parsed(file.read())
         for start in range(0, len(rows), _ROWS):
             yield "\n".join(map(json.dumps, rows[start : start + _ROWS])).encode()
     except (ValueError, RecursionError) as error:

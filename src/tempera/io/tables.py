@@ -1,4 +1,4 @@
-"""Tables from files, a block of rows at a time: Parquet, JSON and CSV, plain or gzip, one file or a folder of shards."""
+"""Tables from files, a block of rows at a time: Parquet, Arrow, JSON and separated values, one file or a folder of shards."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import io
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
 from ..errors import DataError
 from .json_tables import BLOCK, json_tables, opened
+from .saved_sets import arrow_files
 from .untrusted import refuse_irregular
 
 _ROWS = 1 << 16  # rows of a Parquet file that are held at once
+_COMPRESSED = (".gz", ".zst")  # of texts; Parquet and Arrow have compression of their own
 _SEPARATORS = ("::", ";", "\t", "|")  # that other programs write in place of commas
 
 
@@ -41,9 +44,8 @@ def blocks(path: Path) -> Iterator[TableBlock]:
     Raises:
         DataError: a file that is missing, empty, damaged, of another format or not UTF-8; names the file and the row.
     """
-    files = _shards(path) if path.is_dir() else [path]
     empty = True
-    for file in files:
+    for file in files_of(path):
         for block in blocks_of(file):
             empty = empty and not len(block.table)
             yield block
@@ -118,15 +120,27 @@ def parquet_table(path: Path) -> pa.Table:
         return file.read(use_threads=False)
 
 
-def _shards(folder: Path) -> list[Path]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and _kind(path) in _PARSERS)
+def files_of(path: Path) -> list[Path]:
+    """Return the files of a folder of shards, in order; of anything else, the path itself.
+
+    Raises:
+        DataError: the folder holds no table, or several data sets.
+    """
+    if not path.is_dir():
+        return [path]
+    files = arrow_files(path) or sorted(file for file in path.rglob("*") if file.is_file() and is_table(file))
     if not files:
-        raise DataError(f"{folder} holds no file to read: give a folder of {', '.join(_PARSERS)}")
+        raise DataError(f"{path} holds no file to read: give a folder of {', '.join(_PARSERS)}")
     return files
 
 
+def is_table(path: Path) -> bool:
+    """Return whether a file is read as a table, by its extension."""
+    return _kind(path) in _PARSERS
+
+
 def _kind(path: Path) -> str:
-    return "".join(path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:]).lower()
+    return "".join(path.suffixes[-2:] if path.suffix.lower() in _COMPRESSED else path.suffixes[-1:]).lower()
 
 
 def _parquet(path: Path) -> Iterator[pa.Table]:
@@ -139,6 +153,18 @@ def _parquet(path: Path) -> Iterator[pa.Table]:
             valid(table, str(path), first)
             yield table
             first += len(table)
+
+
+def _arrow(path: Path) -> Iterator[pa.Table]:
+    """Read an Arrow file in either form: a file with an index, or a stream."""
+    with pa.memory_map(str(path)) as file:
+        indexed = file.read(6) == b"ARROW1"
+        file.seek(0)
+        reader = pa.ipc.open_file(file) if indexed else pa.ipc.open_stream(file)
+        for batch in map(reader.get_batch, range(reader.num_record_batches)) if indexed else reader:
+            table = pa.Table.from_batches([batch])
+            table.validate(full=True)  # reading one value of a column that is not valid may end the process
+            yield table
 
 
 def valid(table: pa.Table, file: str, first: int = 1) -> None:
@@ -159,17 +185,17 @@ def valid(table: pa.Table, file: str, first: int = 1) -> None:
         raise
 
 
-def csv_tables(path: Path, names: Sequence[str] = (), sign: str = ",") -> Iterator[pa.Table]:
+def csv_tables(path: Path, names: Sequence[str] = (), sign: str = ",", quoted: bool = True) -> Iterator[pa.Table]:
     """Read separated values, all of them texts; an empty one is null.
 
     Args:
         names: of the columns; without any, the first row holds them.
-        sign: what stands between values; only where it is a comma, quotes enclose a value.
+        sign: what stands between values.
+        quoted: whether double quotes enclose a value.
     """
     import pyarrow.csv as reader
 
     read = reader.ReadOptions(block_size=BLOCK, column_names=list(names))
-    quoted = sign == ","
     parse = reader.ParseOptions(delimiter=sign, quote_char='"' if quoted else False, newlines_in_values=quoted)
     with opened(path) as file:
         while file.read(BLOCK):  # the parser takes a gzip file that is cut short for a whole one
@@ -216,11 +242,14 @@ def _refuse_cell(path: Path, sign: str) -> None:
                     raise DataError(f"{path}, row {row}: column {name!r} is not UTF-8")
 
 
-_PARSERS: dict[str, Parse] = {
-    ".parquet": _parquet,
+_TEXTS: dict[str, Parse] = {
     ".jsonl": json_tables,
-    ".jsonl.gz": json_tables,
     ".json": json_tables,
     ".csv": csv_tables,
-    ".csv.gz": csv_tables,
+    ".tsv": partial(csv_tables, sign="\t"),
+}
+_PARSERS: dict[str, Parse] = {
+    ".parquet": _parquet,
+    ".arrow": _arrow,
+    **{kind + packed: parse for kind, parse in _TEXTS.items() for packed in ("", *_COMPRESSED)},
 }

@@ -47,8 +47,9 @@ class Evaluation:
             counted. 1 is no limit.
         corpus: number of documents to rank during training: all relevant ones, those that the untrained model confuses with
             them, and random others. "auto" takes so many that these evaluations cost about an eighth of training (and leaves
-            some of `train.evaluations` out of a short run), and all of them with a tower whose vectors are looked up; None ranks all, as the evaluations on the test do. Scores on fewer
-            documents are too high; the bias is measured on the untrained model.
+            some of `train.evaluations` out of a short run), and all of them with a tower whose vectors are looked up; None ranks
+            all, as the evaluations on the test do. Scores on fewer documents are too high; the bias is measured on the untrained
+            model.
     """
 
     queries: Annotated[int, Field(ge=0)] | None = None

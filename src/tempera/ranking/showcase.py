@@ -78,18 +78,20 @@ class DataFacts:
         headline: the counts in a sentence.
         counts: pairs, train, validation, queries (of the test), corpus, and dropped by reason.
         notes: further lines.
+        about: a sentence on what was read.
     """
 
     source: Any
     headline: str
     counts: dict[str, Any]
     notes: tuple[str, ...] = ()
+    about: str = ""
 
     @property
     def lines(self) -> list[str]:
         """Return lines of text for the start of a run."""
         dropped = (f"left out: {count:,} {reason}" for reason, count in self.counts["dropped"].items() if count)
-        return [self.headline, *dropped, *self.notes]
+        return [*filter(None, [self.about]), self.headline, *dropped, *self.notes]
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ USUAL: dict[str, tuple[str, ...]] = {
     "weight": ("weight", "weights"),
     "rating": ("rating", "ratings", "stars", "score", "overall"),
 }
-TABLE = RoleTable(USUAL, ("user", "item"), loosely=True)
+TABLE = RoleTable(USUAL, ("user", "item"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Interactions:
     time are in the order of `position`, if there is one, and then as they stand in the file, files by name.
 
     Args:
-        path: a .parquet, .csv, .csv.gz, .jsonl, .jsonl.gz or .json file, or a folder of them.
+        path: a .parquet, .arrow, .jsonl, .json, .csv or .tsv file, the last four also with .gz or .zst, or a folder of them.
         user: column of the users' ids, texts or integers.
         item: column of the items' ids.
         time: column of the times, numbers or dates; dates become microseconds since 1970, UTC.
@@ -165,8 +165,8 @@ def _timeline(
     events = gathered(tables, f"{where}: the files hold one column with different types", folder, "events")
     columns = TABLE.options(so_far.columns)
     _refuse_unusable(events, columns, dropped, where)
-    about = {"source": replace(options, **columns), "strict_time": options.strict_time}
-    timeline = timeline_of(events, folder, options.repeated == "drop", **about)
+    fields = {"source": replace(options, **columns), "strict_time": options.strict_time}
+    timeline = timeline_of(events, folder, options.repeated == "drop", **fields)
     if len(timeline) < len(events):
         dropped["repeated interactions"] = len(events) - len(timeline)
     if folder is not None:
@@ -178,7 +178,7 @@ def _timeline(
         for role, table in (("user", users), ("item", items))
         if table is not None
     }
-    return replace(timeline, **features, dropped=dict(dropped))
+    return replace(timeline, **features, dropped=dict(dropped), about=so_far.sentence(where, "interactions"))
 
 
 def _refuse_unusable(events: pa.Table, columns: Mapping[str, str], dropped: Counter[str], where: str) -> None:

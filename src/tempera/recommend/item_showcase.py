@@ -62,7 +62,8 @@ class ItemShowcase:
         tests = ", ".join(f"{len(events):,} {name}" for name, events in division.test.items())
         text = "{pairs:,} interactions of {users:,} users with {corpus:,} items: {train:,} for training"
         headline = f"{text.format(**counts)}; test events: {tests}"
-        return DataFacts(timeline.source, headline, counts, tuple(f"note: {note}" for note in division.notes))
+        notes = tuple(f"note: {note}" for note in division.notes)
+        return DataFacts(timeline.source, headline, counts, notes, timeline.about)
 
     def preview(self) -> dict[str, Any]:
         """Return three rows of the first batch, lengths, repeats, and negatives of a row."""

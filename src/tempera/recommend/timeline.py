@@ -47,6 +47,7 @@ class Timeline:
     items: pa.Table | None = None  # [i]
     dropped: Mapping[str, int] = field(default_factory=dict)  # what was left out on the way, by reason
     source: Any = None  # where it is from, with the roles of its columns decided
+    about: str = ""  # a sentence on what was read
     strict_time: bool = False  # whether what carries an event's own time is no history of it
 
     @classmethod

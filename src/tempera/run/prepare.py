@@ -71,6 +71,7 @@ def prepare(
         else:
             task = TextTask.read(config, cache, store, anew, phases)
         facts = task.showcase.facts()
+    config = config.settled(facts.counts["train"])
     if facts.source is not None:
         ((name, options),) = describe(facts.source).items()
         config = replace(config, resolved={**config.resolved, "data": {"source": name, **options}})
@@ -84,7 +85,7 @@ def prepare(
 def _settle(config: Config, log: JsonLines) -> None:
     """Settle an automatic temperature, and warn of what cannot work well."""
     options, base = config.train, config.base
-    base.temperature.settle(options.batch_size + options.sampled, normalised=base.similarity == cosine)
+    base.temperature.settle(options.size + options.sampled, normalised=base.similarity == cosine)
     for caution in cautions(base):
         logger.warning(f"caution: {caution}")
         log.write(event="caution", text=caution)

@@ -90,6 +90,14 @@ class Checkpoints:
                 "give another --output, or --overwrite to forget it"
             )
 
+    def record(self, event: str) -> dict[str, Any] | None:
+        """Return the first record of an event in the log of the run to resume; None if there is none."""
+        if self.latest is None:
+            return None
+        found = (each for each in read_json_lines(self.latest / _LOG) if each["event"] == event)
+        record = next(found, None)
+        return None if record is None else {name: value for name, value in record.items() if name != "event"}
+
     def due(self, step: int) -> bool:
         """Return True if a checkpoint is due after `step` steps."""
         return time.monotonic() - self.saved >= EVERY if self.steps is None else step % self.steps == 0

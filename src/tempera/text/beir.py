@@ -74,6 +74,11 @@ def is_beir(path: str | Path) -> bool:
     return any((Path(path) / f"corpus.jsonl{end}").is_file() for end in ("", ".gz"))
 
 
+def split_names(folder: Path) -> list[str]:
+    """Return the names of the splits that a BEIR folder has judgements for."""
+    return sorted({path.name.partition(".")[0] for path in (folder / "qrels").glob("*.tsv*")})
+
+
 def _file(folder: Path, name: str) -> Path:
     for path in (folder / name, folder / f"{name}.gz"):
         try:
@@ -120,7 +125,8 @@ def _judgements(
         first = file.readline().decode("utf-8", "replace").split("\t")
     is_header = "id" in first[0].lower() and not reads_as(pa.float64(), pa.scalar(first[-1].strip()))
     names = () if is_header else [name for (name,) in _JUDGEMENTS.values()]
-    parts = [_judged(block, queries, corpus) for block in blocks_of(path, partial(csv_tables, names=names, sign="\t"))]
+    parse = partial(csv_tables, names=names, sign="\t", quoted=False)
+    parts = [_judged(block, queries, corpus) for block in blocks_of(path, parse)]
     if not parts:
         raise DataError(f"{path} holds no rows")
     query, doc, grade = (np.concatenate(column) for column in zip(*parts))

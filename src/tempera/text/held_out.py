@@ -67,9 +67,11 @@ class HeldOutQueries:
         self.questions["validation"] = (
             self._questions(split.validation) if len(split.validation) else self.questions["test"]
         )
-        self.corpus, self.evaluations = self.options.corpus, config.train.evaluations
-        if self.options.corpus == "auto":
-            self.corpus, self.evaluations = _affordable(config, data)
+        corpus = self.options.corpus
+        self.corpus: int | None
+        self.corpus, self.evaluations = (
+            _affordable(config, data) if corpus == "auto" else (corpus, config.train.evaluations)
+        )
         self.sample: Sample | None = None  # of the corpus, once validation has been asked
         self.bias: dict[str, float] = {}  # of scores on the sample
         self.words: BM25 | None = None  # of the documents that are ranked, once BM25 is tuned
@@ -211,7 +213,7 @@ def _affordable(config: Config, data: TrainingPairs) -> tuple[int | None, int]:
     each, wanted = _multiplications(data.tower) * tokens, options.evaluations
     if each == 0:  # looking up vectors costs nothing beside ranking
         return None, wanted
-    rows = options.steps(data.sampler.batches_per_epoch) * options.gradient_accumulation_steps * options.batch_size
+    rows = options.steps(data.sampler.batches_per_epoch) * options.gradient_accumulation_steps * options.size
     most = max(3 * _SHARE * rows, _FREE / each)  # documents of all looks
     asked = texts.split.validation
     queries = len(np.unique(texts.catalogue.query_of[asked])) * len(texts.queries.values) / len(texts.queries) / tokens

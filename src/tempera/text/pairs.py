@@ -38,6 +38,7 @@ class Pairs:
     table: pa.Table
     dropped: Mapping[str, int] = field(default_factory=dict)  # what was left out on the way, by reason
     source: Source | None = None  # where it is from, with what its options left open decided
+    about: str = ""  # a sentence on what was read
 
     @classmethod
     def of(

@@ -40,6 +40,7 @@ class TextTask:
         pairs, candidates = config.data.read(cache)
         split = hold_out(pairs, candidates, config.evaluation)
         catalogue = Catalogue.of(pairs)
+        config = config.settled(len(split.train))
         sampler = sampler_of(config.data, catalogue, split, config.train)  # refuses before texts are read
         with (phases or Phases())("tokenise"):
             tower: Tower = config.tower.build(catalogue.trained(split.train))
@@ -55,5 +56,6 @@ class TextTask:
     def fresh(self, config: Config, cache: Path) -> TextTask:
         """Return another run on the same texts, split and tokens, before its training."""
         texts = self.data.texts
+        config = config.settled(len(texts.split.train))
         sampler = sampler_of(config.data, texts.catalogue, texts.split, config.train)
         return TextTask(config, texts, sampler, config.tower.again(self.data.tower), self.store, cache / "anew")

@@ -57,8 +57,8 @@ class Roles:
         metadata: columns that are not read; ["*"] is all without a role.
         min_score: rows of a lower score are left out, and counted.
         negative_margin: negatives that score above the row's best positive less this are left out, and counted.
-        identical: what to do with a row whose query is its own document: drop counts them.
-        missing_text: what to do with a row in which a text is missing or blank: drop counts them.
+        identical: what to do with a document that equals its query: drop leaves it out, and counts it.
+        missing_text: what to do with a row whose query or document is missing or blank: drop leaves it out, and counts it.
         query_prompt: put before every query of this source.
         doc_prompt: put before every document of this source.
     """
@@ -77,8 +77,8 @@ class Roles:
     metadata: tuple[str, ...] = ()
     min_score: float | None = None
     negative_margin: Annotated[float, Field(ge=0)] | None = None
-    identical: Literal["refuse", "drop", "keep"] = "refuse"
-    missing_text: Literal["refuse", "drop"] = "refuse"
+    identical: Literal["refuse", "drop", "keep"] = "drop"
+    missing_text: Literal["refuse", "drop"] = "drop"
     query_prompt: str = ""
     doc_prompt: str = ""
 
@@ -96,6 +96,7 @@ class Roles:
 
 # Of tables that nothing is trained on: there, a query that is its own document is no fault.
 UNTRAINED = Roles(identical="keep")
+WHOLE = Roles(identical="keep", missing_text="refuse")  # of columns of which no row may be left out
 
 
 def refuse_roles(path: object, roles: Roles | None) -> None:

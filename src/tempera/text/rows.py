@@ -18,7 +18,7 @@ from ..io.columns import Columns
 from ..io.ids import content_ids, given_ids, mixed
 from ..io.reader import BlockReader, Mask, Rows, is_text
 from ..io.tables import TableBlock
-from .roles import Roles
+from .roles import WHOLE, Roles
 
 _NOTHING, _SPACE = (pa.scalar(text, pa.large_string()) for text in ("", " "))
 
@@ -57,7 +57,7 @@ def rows_of(block: TableBlock, roles: Roles, columns: Columns, dropped: Counter[
 
 def docs_of(block: TableBlock, columns: Columns) -> list[str]:
     """Return the texts of a column of documents, or of lists of them; raises as `rows_of` does."""
-    texts: list[str] = PairReader(block, Roles(), columns, Counter()).side("doc", "doc_id", "").texts.to_pylist()
+    texts: list[str] = PairReader(block, WHOLE, columns, Counter()).side("doc", "doc_id", "").texts.to_pylist()
     return texts
 
 
@@ -178,8 +178,8 @@ class PairReader(BlockReader):
         if self.roles.identical == "keep":
             return np.ones(len(same), bool)
         if self.roles.identical == "refuse":
-            self.refuse("doc", same, "is its own query: set data.identical=drop, or keep", doc.rows)
-        self.count("queries that are their own document", same)
+            self.refuse("doc", same, "equals its query: set data.identical=drop, or keep", doc.rows)
+        self.count("rows whose document equals the query", same)
         return ~same
 
     def negatives(self, query: RoleTexts, doc: RoleTexts) -> RoleTexts:

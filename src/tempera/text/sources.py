@@ -32,7 +32,7 @@ class PairsFile(Roles):
     """Read rows of a query and documents that answer it, with or without negatives, from a file or a folder of files.
 
     Args:
-        path: a .parquet, .jsonl, .jsonl.gz, .json, .csv or .csv.gz file, or a folder of them.
+        path: a .parquet, .arrow, .jsonl, .json, .csv or .tsv file, the last four also with .gz or .zst, or a folder of them.
         validation: another one, whose queries are the validation; None draws validation from the rows of `path`.
         test: another one, whose queries are the test.
     """
@@ -110,7 +110,11 @@ class BeirFolder:
             answers = np.union1d(answers, beir.doc[beir.grade > 0])
         unused = {"documents that answer no query": len(beir.corpus) - len(answers)}
         pairs = joined(parts)
-        return _asked(replace(pairs, dropped={**{k: v for k, v in unused.items() if v}, **pairs.dropped}))
+        named = {"train": self.split, "validation": self.validation, "test": self.test}
+        about = f"{self.path} is a BEIR folder: " + ", ".join(
+            f"{part} = {name}" for part, name in named.items() if name
+        )
+        return _asked(replace(pairs, dropped={**{k: v for k, v in unused.items() if v}, **pairs.dropped}, about=about))
 
     def _table(self, beir: Beir) -> pa.Table:
         """Return a row for every judgement above 0."""
@@ -147,13 +151,14 @@ def _pairs(
     dropped: Counter[str] = Counter()
     so_far = ColumnsSoFar(roles.columns)
     pairs = Pairs.distinct_of((rows_of(block, roles, so_far.columns, dropped) for block in so_far.of(read)), folder)
+    where = roles.path if isinstance(roles, PairsFile) else "data"
     if not len(pairs):
-        where = roles.path if isinstance(roles, PairsFile) else "data"
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
         raise DataError(f"{where}: no rows are left: {reasons}")
     dropped.update(pairs.dropped)
     dropped.update(_hidden_texts(pairs, so_far.columns))
-    return _asked(replace(pairs, dropped=dict(dropped), source=replace(roles, **TABLE.options(so_far.columns))))
+    about, source = so_far.sentence(where, "pairs"), replace(roles, **TABLE.options(so_far.columns))
+    return _asked(replace(pairs, dropped=dict(dropped), source=source, about=about))
 
 
 def _hidden_texts(pairs: Pairs, columns: Columns) -> dict[str, int]:

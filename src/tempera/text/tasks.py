@@ -28,7 +28,7 @@ from .embedder import Model, Vectors, encode_all
 from .hybrid import scores_of_both
 from .lexical import Lexical
 from .pairs import content_id
-from .roles import UNTRAINED, Roles, refuse_roles
+from .roles import UNTRAINED, WHOLE, Roles, refuse_roles
 from .rows import PairReader
 from .sources import PairsFile, read_table
 from .sts import METRICS, Agreement
@@ -159,7 +159,7 @@ class Graded:
         table = read_table(Path(path))
         if len(table) < 2:
             raise DataError(f"{path} holds {len(table)} graded pairs; a correlation needs at least 2")
-        reader = PairReader(TableBlock(table, str(path)), UNTRAINED, {name: (name,) for name in _GRADED}, Counter())
+        reader = PairReader(TableBlock(table, str(path)), WHOLE, {name: (name,) for name in _GRADED}, Counter())
         first, second = (pa.chunked_array([reader.texts(name, name)[0]]) for name in _GRADED[:2])
         return cls(Path(path).name, first, second, reader.numbers("score"))
 

@@ -71,7 +71,7 @@ class TextShowcase:
             **({"shared_documents": split.shared} if split.shared else {}),
         }
         first, *notes = split.lines()
-        return DataFacts(split.pairs.source, first, counts, tuple(notes))
+        return DataFacts(split.pairs.source, first, counts, tuple(notes), split.pairs.about)
 
     def preview(self) -> dict[str, Any]:
         """Return three rows, lengths, repeats, and negatives of a query."""

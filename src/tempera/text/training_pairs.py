@@ -181,10 +181,10 @@ def sampler_of(
     Raises:
         ConfigError: a batch of more rows than there are to train on.
     """
-    rows = split.train
-    if options.batch_size > len(rows):
+    rows, size = split.train, options.size
+    if size > len(rows):
         raise ConfigError(
-            f"train.batch_size is {options.batch_size} and the data has {len(rows)} pairs to train on: give a batch_size of at "
+            f"train.batch_size is {size} and the data has {len(rows)} pairs to train on: give a batch_size of at "
             f"most {len(rows)}, or more data, or hold out less: of {len(split.pairs):,} pairs, {split.held_out} are held out "
             "(evaluation.validation, evaluation.queries)"
         )
@@ -192,7 +192,7 @@ def sampler_of(
         if options.batch_sampler != "shuffled":
             raise ConfigError("train.batch_sampler: no_duplicates is for one source, but data is a mixture; remove it")
         origin = catalogue.pairs.table["source"].to_numpy()[rows]
-        return source.sampler(origin, options.batch_size, options.seed)
+        return source.sampler(origin, size, options.seed)
     if options.batch_sampler == "no_duplicates":
-        return NoDuplicates(catalogue.keys(rows), options.batch_size, options.seed)
-    return Shuffled(len(rows), options.batch_size, options.seed)
+        return NoDuplicates(catalogue.keys(rows), size, options.seed)
+    return Shuffled(len(rows), size, options.seed)

@@ -1,0 +1,105 @@
+"""The form of the data that a path names: pairs, interactions, a BEIR folder, texts or Python sources."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .errors import DataError
+from .io.saved_sets import splits
+from .io.tables import blocks, is_table
+from .recommend.interactions import TABLE as EVENTS
+from .text.beir import is_beir, split_names
+from .text.roles import TABLE as PAIRS
+from .text.text_files import is_text_file
+
+_IDS = ("query_id", "doc_id", "negative_ids")
+_USUAL = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+
+
+def with_source(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a `data:` section that reads a path, where `options` names no source.
+
+    A folder is a BEIR set or one that `save_to_disk` has written, by the names of its files; else it has the form of most of
+    its files: tables, texts or Python sources. A table holds pairs or interactions, by the names of its columns; columns
+    without a role are not read, and neither are ids of texts unless an option names them.
+
+    Args:
+        path: the file or folder.
+        options: the options of the section that are given, such as the names of columns.
+
+    Raises:
+        DataError: nothing to read, or a table whose columns tell no form.
+    """
+    detected = _detected(path, options)
+    if "metadata" in detected and isinstance(named := options.get("metadata"), list | tuple):
+        return {**detected, **options, "metadata": [*named, *detected["metadata"]]}
+    return {**detected, **options}
+
+
+def _detected(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that the path and what it holds determine."""
+    place = Path(path)
+    if is_beir(place):
+        if "split" in options:
+            return {"source": "beir", "path": path}
+        parts = _parts(path, split_names(place), "data.split=SPLIT")
+        return {"source": "beir", "path": path, **_renamed(parts, "split")}
+    if several := splits(place):
+        parts = _parts(path, [folder.name for folder in several], f"data.path={place / 'SPLIT'}")
+        paths = {part: str(place / name) for part, name in parts.items()}
+        return {**_renamed(paths, "path"), **_of_table(paths["train"], options)}
+    form = _form(place)
+    if form == "python":
+        return {"source": "installed_python", "roots": [path]}
+    return {"path": path, **({"source": "text_files"} if form == "texts" else _of_table(path, options))}
+
+
+def _form(path: Path) -> str | None:
+    """Return the form of a file, or that of most files in a folder; read-me files say nothing about it."""
+    if not path.is_dir():
+        return "texts" if is_text_file(path) else "table"
+    files = (file for file in _files(path) if not file.name.lower().startswith("readme"))
+    forms = {"python": lambda file: file.suffix == ".py", "texts": is_text_file, "table": is_table}
+    counts = Counter(form for file in files for form, has in forms.items() if has(file))
+    return max(counts, key=counts.__getitem__, default=None)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder that are not hidden."""
+    for here, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(here, name) for name in files if not name.startswith("."))
+
+
+def _parts(path: str, names: Sequence[str], remedy: str) -> dict[str, str]:
+    """Return which splits of a data set are train, validation and test; a single one is train."""
+    parts = {
+        part: next(name for name in usual if name in names) for part, usual in _USUAL.items() if {*usual} & {*names}
+    }
+    if len(names) == 1:
+        parts = {"train": names[0]}
+    if names and "train" not in parts:
+        raise DataError(f"{path} has the splits {', '.join(names)}, none of which is called train: give {remedy}")
+    return parts
+
+
+def _renamed(parts: Mapping[str, str], train: str) -> dict[str, str]:
+    return {train if part == "train" else part: name for part, name in parts.items()}
+
+
+def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    names: list[str] = next((block.table.column_names for block in blocks(Path(path)) if len(block.table)), [])
+    if PAIRS.suits(options, names):  # texts are told apart by their content
+        ids = [name for role in _IDS if not options.get(role) for name in PAIRS.usual_columns(role, names)]
+        return {"source": "pairs", "metadata": [*ids, "*"]}
+    if EVENTS.suits(options, names):
+        split = {} if EVENTS.has("time", options, names) else {"split": "leave_last_out"}
+        return {"source": "interactions", "metadata": ["*"], **split}
+    raise DataError(
+        f"{path} has the columns {', '.join(names)}, and none of them has a usual name: name those of pairs with "
+        "data.query=COLUMN data.doc=COLUMN, or those of interactions with data.user=COLUMN data.item=COLUMN"
+    )

@@ -1,0 +1,141 @@
+"""The form of data that a path names: what is chosen, and the one line for what tells no form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tempera.build import build
+from tempera.config import load
+from tempera.errors import DataError
+from tempera.recommend.interactions import Interactions
+
+Put = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def put(tmp_path: Path) -> Put:
+    def write(name: str, content: str = "") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        return path
+
+    return write
+
+
+def options(path: Path, *overrides: str) -> dict[str, Any]:
+    """The options of the data that differ from None and from nothing."""
+    data = build(load(path, overrides)).resolved["data"]
+    return {key: value for key, value in data.items() if value not in (None, [], "")}
+
+
+def test_pairs_whatever_the_case_of_their_columns(put: Put) -> None:
+    path = put("faq.csv", "Question,ANSWER,id\na,b,1\n")
+    chosen = options(path)
+    assert (chosen["source"], chosen["path"], chosen["metadata"]) == ("pairs", str(path), ["*"])
+    assert options(path, "data.source=pairs", "data.metadata=[id]") == {**chosen, "metadata": ["id"]}
+    config = build(load(None, [f"data.path={path}"]))
+    assert config.resolved["data"] == build(load(path)).resolved["data"]
+    pairs, _ = config.data.read()
+    assert pairs.about == f"{path} holds pairs: query = Question, doc = ANSWER; not read: id"
+
+
+def test_columns_that_are_named(put: Put) -> None:
+    path = put("faq.csv", "asked,reply,year\na,b,1\n")
+    assert options(path, "data.query=asked", "data.doc=reply", "data.metadata=[year]")["metadata"] == ["year", "*"]
+    with pytest.raises(DataError, match=r"has the columns asked, reply, year, and none of them .* data.query=COLUMN"):
+        build(load(path))
+
+
+def test_ids_are_read_only_if_they_are_named(put: Put) -> None:
+    path = put("faq.csv", "question,answer,doc_id\na,b,1\nc,d,\ne,f,1\n")
+    assert len(build(load(path)).data.read()[0]) == 3
+    assert options(path, "data.doc_id=doc_id")["doc_id"] == "doc_id"
+
+
+@pytest.mark.parametrize(("time", "split"), [("timestamp", "global_time"), ("position", "leave_last_out")])
+def test_interactions(put: Put, time: str, split: str) -> None:
+    config = build(load(put("events.csv", f"user_id,movieId,{time},device\n1,2,3,x\n")))
+    assert isinstance(config.data, Interactions) and config.resolved["tower"]["kind"] == "features"
+    assert split in config.resolved["data"]["split"]
+    assert (
+        config.data.read().about.endswith(f"user = user_id, item = movieId, time = {time}; not read: device")
+        or split[0] == "l"
+    )
+
+
+def test_ratings_need_an_option(put: Put) -> None:
+    with pytest.raises(DataError, match=r"give data.min_rating, data.weight=rating to .*, or data.metadata=\[rating\]"):
+        build(load(put("events.csv", "user_id,item_id,rating\n1,2,3\n"))).data.read()
+
+
+def test_a_beir_folder_and_its_splits(put: Put) -> None:
+    folder = put("set/corpus.jsonl").parent
+    for name in ("test", "dev"):
+        put(f"set/qrels/{name}.tsv")
+    with pytest.raises(
+        DataError, match=r"has the splits dev, test, none of which is called train: give data.split=SPLIT"
+    ):
+        build(load(folder))
+    assert options(folder, "data.split=dev", "data.test=test")["split"] == "dev"
+    put("set/qrels/train.tsv")
+    assert options(folder) == {
+        **{"source": "beir", "path": str(folder), "split": "train", "validation": "dev", "test": "test"}
+    }
+
+
+def saved(folder: Path, rows: int) -> None:
+    """Write a data set as `save_to_disk` does, with a file of a cache beside it."""
+    folder.mkdir(parents=True)
+    table = pa.table({"anchor": [f"a{i}" for i in range(rows)], "positive": [f"b{i}" for i in range(rows)]})
+    names = [f"data-0000{i}-of-00002.arrow" for i in range(2)]
+    for i, name in enumerate([*names, "cache-1.arrow"]):
+        with pa.ipc.new_stream(str(folder / name), table.schema) as stream:
+            stream.write_table(table.slice(i * rows // 2, rows // 2))
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    (folder / "dataset_info.json").write_text("{}")
+
+
+def test_what_save_to_disk_has_written(tmp_path: Path) -> None:
+    for name in ("train", "dev"):
+        saved(tmp_path / "sets" / name, 6)
+    train = tmp_path / "sets" / "train"
+    assert build(load(train)).data.read()[0].texts("doc") == [f"b{i}" for i in range(6)]
+    (tmp_path / "sets" / "dataset_dict.json").write_text('{"splits": ["dev", "train"]}')
+    chosen = options(tmp_path / "sets")
+    assert (chosen["path"], chosen["validation"]) == (str(train), str(tmp_path / "sets" / "dev"))
+    with pytest.raises(DataError, match=f"holds 2 data sets; give one of them: .*, {train}"):
+        build(load(tmp_path / "sets", ["data.source=pairs"])).data.read()
+    (train / "state.json").write_text("[3]")
+    with pytest.raises(DataError, match="is not of a data set that save_to_disk has written"):
+        build(load(train))
+
+
+def test_a_folder_has_the_form_of_most_of_its_files(put: Put, tmp_path: Path) -> None:
+    put("README.md"), put("README.txt"), put(".git/a.md"), put(".git/b.md")
+    put("a.csv", "query,doc\na,b\n")
+    assert options(tmp_path)["source"] == "pairs"
+    put("b.py"), put("c/d.py")
+    assert options(tmp_path) == {
+        "source": "installed_python",
+        "roots": [str(tmp_path)],
+        "max_characters": 4000,
+    }
+    put("e.md"), put("c/f.txt"), put("c/g.txt")
+    assert options(tmp_path)["source"] == "text_files"
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no such file: .*none.csv"):
+        build(load(tmp_path / "none.csv"))
+    with pytest.raises(DataError, match="holds no file to read"):
+        build(load(tmp_path))
+    (tmp_path / "a.xlsx").write_text("x")
+    with pytest.raises(DataError, match=r"cannot read .xlsx; give one of .parquet"):
+        build(load(tmp_path / "a.xlsx"))
