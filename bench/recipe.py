@@ -45,7 +45,6 @@ from tempera.ranking.ranking import Ranking
 from tempera.text.held_out import Questions
 from tempera.text.retrieval import TextTask
 
-
 DATA = Path(os.environ.get("TEMPERA_DATA", "data"))
 METRIC = "ndcg@10"
 # Pairs of each set: a table with its columns and the most rows, or titles and texts of a corpus.
