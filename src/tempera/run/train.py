@@ -54,7 +54,7 @@ def train(
     ['untrained', 'bm25', 'trained']
     """
     resolved = _resolved(config, overrides, data)
-    output = Path("runs", _name(config, resolved)) if output is None else Path(output)
+    output = output_of(config, resolved.resolved) if output is None else Path(output)
     devices = start(resolved.train.mixed_precision, timeout=resolved.train.ddp_timeout)
     resolved.train.check(devices)
     folders = staged(output, overwrite) if devices.group.main else TemporaryDirectory()
@@ -88,10 +88,10 @@ def _resolved(config: Mapping[str, Any] | str | Path | None, overrides: Sequence
     return resolved
 
 
-def _name(config: Mapping[str, Any] | str | Path | None, resolved: Config) -> str:
-    """Return the name of the file that was given, without extensions, or of the data; "first" without either."""
-    path = resolved.resolved["data"].get("path") if config is None or isinstance(config, Mapping) else config
-    return (Path(path).resolve().name.partition(".")[0] if path else "") or "first"
+def output_of(config: Mapping[str, Any] | str | Path | None, options: Mapping[str, Any]) -> Path:
+    """Return runs/ and the name of the file that was given, without extensions, or of the data; runs/first without either."""
+    path = config if isinstance(config, str | Path) else (options.get("data") or {}).get("path")
+    return Path("runs", (Path(str(path)).resolve().name.partition(".")[0] if path else "") or "first")
 
 
 def _run(
