@@ -42,8 +42,6 @@ def known(line: str) -> bool:
         "holds pairs: query = query, doc = doc",
         "test queries against",
         "pairs a batch on",
-        "towers: ",
-        "expected memory of a step ",
         "saved: the weights of",
     )
     return any(part in line for part in parts)
@@ -68,17 +66,16 @@ def test_train_prints_one_json_document(cold: Any, tiny: list[str], tmp_path: Pa
     assert document["output"] == str(tmp_path / "run")
     for system in ("untrained", "bm25", "trained"):
         assert 0 <= document["metrics"][system]["ndcg@10"] <= 1
-    assert {"data", "train", "evaluate"} <= set(document["seconds"])
+    assert {"read", "tokenise", "train", "evaluate", "embed", "publish"} == set(document["seconds"])
     assert document["peak_memory_bytes"] > 2**20
     assert json.loads((tmp_path / "run" / "metrics.json").read_text()).items() <= document.items()
     read, first, *others = answer.err.splitlines()
     assert read.endswith("pairs.jsonl holds pairs: query = query, doc = doc")
     assert first == "300 pairs: 260 for training, 0 validation and 40 test queries against 300 documents"
-    assert others[0] == "32 pairs a batch on 1 process; each query is compared with 31 other documents"
-    assert others[1].startswith("towers: 1 micro-batch, 1 kept in ") and others[2].startswith(
-        "expected memory of a step "
+    assert (
+        others[0] == "48 steps, 6 epochs; 32 pairs a batch on 1 process; each query is compared with 31 other documents"
     )
-    assert others[3].startswith("saved: the weights of the last step, 48, since ") and len(others) == 4
+    assert others[1].startswith("saved: the weights of the last step, 48, since ")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
@@ -99,6 +96,21 @@ def test_search_prints_one_json_document(tempera: Any, tiny_run: Path) -> None:
     assert [hit["rank"] for hit in answer.document["hits"]] == [1, 2, 3]
     for hit in answer.document["hits"]:
         assert set(hit) == {"rank", "score", "id", "name", "place", "preview"}
+
+
+def test_search_reads_a_query_a_line_from_a_pipe(cold: Any, tiny_run: Path) -> None:
+    answer = cold("search", tiny_run, "-k", "2", input="kaban\n\nmicel \udcff\n", errors="surrogateescape")
+    assert (answer.code, answer.err) == (0, "") and len(answer.out.splitlines()) == 4
+    assert answer.out.splitlines()[:2] == cold("search", tiny_run, "kaban", "-k", "2").out.splitlines()
+    as_json = cold("search", tiny_run, "-k", "1", "--json", "--hybrid", input="kaban\nmicel")
+    assert [json.loads(line)["query"] for line in as_json.out.splitlines()] == ["kaban", "micel"]
+
+
+def test_search_marks_the_words_of_the_query() -> None:
+    from tempera.cli.searching import marked
+
+    line = marked("How dates are parsed: parseDate(x)", "parsing the date, how?")
+    assert [line.plain[span.start : span.end] for span in line.spans] == ["dates", "parsed", "parseDate"]
 
 
 def test_search_shows_rank_score_and_place(tempera: Any, tiny_run: Path, pairs_file: Path) -> None:
@@ -231,9 +243,14 @@ def test_a_full_disk_behind_standard_output_is_one_line(tiny_run: Path) -> None:
 def test_the_commands_that_are_shown_can_be_copied(capsys: pytest.CaptureFixture[str]) -> None:
     from tempera.cli.output import _print_end
 
-    document = {"seconds": {"train": 1.0}, "replaying": 0.0, "peak_memory_bytes": 1, "output": "runs/with space"}
+    seconds = {"train": {"wall": 1.0, "cpu": 1.0}}
+    document = {"seconds": seconds, "replaying": 0.0, "peak_memory_bytes": 1, "output": "runs/with space"}
+    document["cautions"] = ["it may rain"]
     _print_end(document, "search: tempera search {output}")
-    assert "tempera search 'runs/with space'" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "tempera search 'runs/with space'" in out and out.startswith(
+        "caution: it may rain\nCPU seconds: train 1.0; 1 s"
+    )
 
 
 def test_an_unknown_key_of_the_command_line(cold: Any, tmp_path: Path) -> None:
@@ -345,7 +362,7 @@ def test_an_output_that_holds_a_run_is_replaced_only_when_asked(tempera: Any, ti
     command = ["train", *tiny, *QUICK, "--output", tmp_path / "run"]
     assert tempera(*command).code == 0
     before = tree(tmp_path)
-    refused(tempera(*command), f"--output {tmp_path}/run holds another run", "--overwrite")
+    refused(tempera(*command), f"--output {tmp_path}/run holds an earlier result", "--overwrite")
     refused(tempera(*command, "data.path=none.jsonl", "--overwrite"), "no such file")
     assert tree(tmp_path) == before
     assert tempera(*command, "train.seed=3", "--overwrite").code == 0

@@ -14,7 +14,7 @@ from tempera.build import build
 from tempera.config import load
 from tempera.errors import DataError
 from tempera.recommend.interactions import Interactions
-from tempera.run.train import output_of
+from tempera.run.train import default_output
 
 Put = Callable[[str, str], Path]
 
@@ -152,9 +152,6 @@ def test_tables_of_items_and_users_beside_the_interactions(put: Put, tmp_path: P
 
 
 def test_a_run_lies_in_a_folder_of_the_name_of_its_data(tmp_path: Path) -> None:
-    def named(config: Any, *overrides: str) -> str:
-        return str(output_of(config, load(config if isinstance(config, Path) else None, overrides).values))
-
-    assert named(tmp_path / "my.pairs" / "faq.jsonl.gz") == "runs/faq"
-    assert named(tmp_path / "..") == f"runs/{tmp_path.parent.name}"
-    assert named(None, "data.path=a/b.csv") == "runs/b" and named(None) == "runs/first"
+    assert default_output(tmp_path / "my.pairs" / "faq.jsonl.gz") == Path("runs/faq")
+    assert default_output(tmp_path / "..") == Path("runs", tmp_path.parent.name)
+    assert default_output(None) == default_output("/") == Path("runs/first")

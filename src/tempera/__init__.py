@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .core.similarity import dot as dot
     from .core.temperature import Temperature as Temperature
     from .errors import TemperaError as TemperaError
+    from .experiments.recipe import train as train
     from .experiments.result import Sweep as Sweep
     from .experiments.sweep import sweep as sweep
     from .experiments.trials import Tuning as Tuning
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from .integrations.sentence_transformers import ObjectiveState as ObjectiveState
     from .mining.hard_negatives import Mining as Mining
     from .run.calibrate import calibrate as calibrate
-    from .run.train import train as train
     from .run.verify import Proof as Proof
     from .run.verify import verify as verify
     from .text.evaluate import evaluate as evaluate
@@ -67,6 +67,7 @@ _NAMES = {  # by the module that defines them; `pools` is a module itself, whose
     "core.similarity": "cosine dot",
     "core.temperature": "Temperature",
     "errors": "TemperaError",
+    "experiments.recipe": "train",
     "experiments.result": "Sweep",
     "experiments.sweep": "sweep",
     "experiments.trials": "Tuning",
@@ -74,7 +75,6 @@ _NAMES = {  # by the module that defines them; `pools` is a module itself, whose
     "integrations.sentence_transformers": "ContrastiveLoss ObjectiveState",
     "mining.hard_negatives": "Mining",
     "run.calibrate": "calibrate",
-    "run.train": "train",
     "run.verify": "Proof verify",
     "text.evaluate": "evaluate",
     "text.mine": "mine",

@@ -81,6 +81,21 @@ SECTIONS: dict[str, tuple[Any, str, str]] = {
 PLAIN: dict[str, Any] = {"train": Training, "evaluation": Evaluation, "mining": RepeatedMining, "card": Labels}
 
 
+# What an option takes, by the kinds of errors of pydantic.
+_LIMITS = {
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+}
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "finite": "a finite number",
+    "bool": "true or false",
+    "string": "a text",
+    "tuple": "a list",
+}
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 
@@ -253,8 +268,18 @@ class _Builder:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             inner = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
-            text = first["msg"][0].lower() + first["msg"][1:]
-            self.fail(f"{path}{inner}", f"{text}, but is {_shown(first['input'])}")
+            self.fail(f"{path}{inner}", f"is {_shown(first['input'])}; expected {_expected(first)}")
+
+
+def _expected(error: Mapping[str, Any]) -> str:
+    """Return what an option takes, from an error of pydantic."""
+    kind, limits = error["type"], error.get("ctx", {})
+    if kind in _LIMITS:
+        return _LIMITS[kind].format(**limits)
+    if kind == "literal_error":
+        return f"one of {limits['expected'].replace(' or ', ', ')}"
+    text: str = error["msg"]
+    return _KINDS.get(kind.partition("_")[0], text[0].lower() + text[1:])
 
 
 def _shown(value: Any) -> str:

@@ -77,8 +77,10 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> Options:
     return _overridden(Options() if path is None else _read(path), overrides)
 
 
-def of(source: Mapping[str, Any] | str | Path | None, overrides: Sequence[str] = ()) -> Options:
-    """Return options from a mapping (which is not changed), a YAML file or None, with overrides."""
+def of(source: Options | Mapping[str, Any] | str | Path | None, overrides: Sequence[str] = ()) -> Options:
+    """Return options from options, a mapping (which is not changed), a YAML file or None, with overrides."""
+    if isinstance(source, Options):
+        return _overridden(Options(dict(source.values), dict(source.places)), overrides)
     if isinstance(source, Mapping):
         return _overridden(Options(dict(source)), overrides)
     return load(None if source is None else Path(source), overrides)

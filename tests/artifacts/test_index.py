@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tempera.artifacts.index import Found, Index, write_index
+from tempera.artifacts.stamp import Stamp
 from tempera.errors import DataError
 from tempera.text.pairs import Pairs
 
@@ -108,6 +109,17 @@ def test_a_model_of_another_width(written: Path, width: int) -> None:
     with pytest.raises(DataError) as error:
         Index(written).search(np.ones(width, np.float32))
     assert str(error.value) == f"{written}: the model has {width} dimensions, but the index has {WIDTH}"
+
+
+@pytest.mark.parametrize("change", [lambda v: v[::-1], lambda v: np.where(v == v[0, 0], v + 1e-6, v)])
+def test_vectors_that_were_changed_are_refused(
+    vectors: np.ndarray, tmp_path: Path, change: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    write_index(tmp_path / "index", vectors, documents(), Stamp("0" * 32, WIDTH))
+    assert np.array_equal(Index(tmp_path / "index").vectors, vectors)
+    np.save(tmp_path / "index" / VECTORS, change(vectors).astype(np.float32))
+    with pytest.raises(DataError, match="its vectors are not as they were written"):
+        Index(tmp_path / "index")
 
 
 VECTORS, DOCUMENTS = "vectors.npy", "documents.arrow"

@@ -143,7 +143,7 @@ def test_everything_is_on_disk_before_it_is_there(run: Path, monkeypatch: pytest
 
 
 def test_a_run_is_not_replaced_unasked(run: Path) -> None:
-    assert refused(run) == f"--output {run} holds another run; give another folder, or --overwrite to replace it"
+    assert refused(run) == f"--output {run} holds an earlier result; give another folder, or --overwrite to replace it"
     assert holds(run) == OLD and len(list(run.parent.iterdir())) == 1
 
 

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from tempera.engine import loop
+from tempera.errors import DataError
 from tempera.run.train import train
 from tempera.text.held_out import HeldOutQueries
 
@@ -101,11 +102,12 @@ def test_the_best_look_is_saved_to_the_bit_and_the_test_is_asked_once_a_system(
     assert found == {"step": steps[best], "taken": steps[-1], "metric": "ndcg@10", "value": values[best]}
 
 
-@pytest.mark.parametrize("train_options", [{}, {"patience": 2}])
+@pytest.mark.parametrize("changes", [{}, {"train": {"patience": 2}}, {"evaluation": {"corpus": 130}}])
 def test_a_run_that_is_killed_saves_the_same(
-    train_options: dict[str, Any], options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, dict[str, Any]], options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options["train"] |= train_options
+    for section, values in changes.items():
+        options[section] |= values
     whole = train(options, tmp_path / "whole")
     taken = metrics(whole.folder)["best"]["taken"]
     for count in (taken // 3, taken // 3 + 3, 11):
@@ -116,6 +118,21 @@ def test_a_run_that_is_killed_saves_the_same(
     run = train(options, tmp_path / "run")
     assert metrics(run.folder) == metrics(whole.folder)
     assert files(run.folder) == files(whole.folder)
+
+
+def test_best_weights_that_were_changed_are_refused(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(patch, 11)
+        with pytest.raises(SystemError):
+            train(options, tmp_path / "run")
+    (path,) = (tmp_path / "run.checkpoints").rglob("best.safetensors")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"best\.safetensors is not as it was written"):
+        train(options, tmp_path / "run")
 
 
 def test_patience_ends_a_run_that_does_not_rise(
@@ -158,3 +175,24 @@ def test_nothing_chosen_saves_the_last_weights_and_says_why(
     (weights,) = load_file(saved).values()
     assert any(torch.equal(weights, value) for value in asked.looks[-1][1].values())
     assert "best" not in metrics(run.folder)
+
+
+def test_nothing_held_out_is_never_evaluated(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Asked(monkeypatch)
+    options["evaluation"] = {"queries": 0, "validation": 0}
+    run = train(options, tmp_path / "run")
+    assert asked.parts == [] and run.metrics == {}
+    assert run.document["data"]["train"] == 400 and "not evaluated" in (run.folder / "report.html").read_text()
+    assert run.search(" ".join(WORDS[:2]), k=3)
+
+
+def test_without_a_test_validation_chooses(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Asked(monkeypatch)
+    options["evaluation"]["queries"] = 0
+    run = train(options, tmp_path / "run")
+    assert asked.parts == ["validation"] * 8 and run.metrics == {}
+    assert run.document["best"]["value"] == max(value for value, _ in asked.looks)

@@ -6,6 +6,7 @@ import copy
 import itertools
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from tempera.engine import loop
 from tempera.engine.loop import Training
 from tempera.engine.optim import adam, schedule_factor
 from tempera.errors import ConfigError, DataError, OutputError, TemperaError
+from tempera.ranking.fusion import standardised
 from tempera.run.train import train
+from tempera.text.lexical import Lexical, Settings
 from tempera.towers.pair import Towers
 from tempera.towers.saved import load as load_model
 from tempera.towers.static import StaticTower
@@ -47,6 +50,7 @@ def log_of(run: Run, event: str) -> list[dict[str, Any]]:
 def test_a_run_leaves_one_folder_and_nothing_beside_it(tiny_run: Path) -> None:
     names = {str(path.relative_to(tiny_run)) for path in tiny_run.rglob("*") if path.is_file()}
     top = {"config.yaml", "metrics.json", "log.jsonl", "report.html", "objective.safetensors", "trained.npy"}
+    top |= {"words.parquet"}
     model = {"model/modules.json", "model/model.safetensors", "model/tokenizer.json", "model/1_Normalize/config.json"}
     index = {"index/vectors.npy", "index/documents.arrow"}
     assert top | model | index <= names
@@ -65,7 +69,9 @@ def test_the_configuration_of_a_run_is_whole_and_makes_it_again(
 
 def test_metrics_json(tiny_run: Path) -> None:
     document = json.loads((tiny_run / "metrics.json").read_text())
-    assert list(document["metrics"]) == ["untrained", "bm25", "trained"]
+    assert list(document["metrics"]) == ["untrained", "bm25", "trained", "trained + BM25"]
+    assert document["hybrid"] == {"weight": 0.4, "queries": 0}  # without validation the usual one
+    assert document["bytes"]["words.parquet"] == (tiny_run / "words.parquet").stat().st_size
     for metrics in document["metrics"].values():
         assert list(metrics) == ["ndcg@10", "mrr@10", "recall@1", "recall@10", "recall@100"]
         assert all(0 <= value <= 1 for value in metrics.values())
@@ -78,13 +84,16 @@ def test_metrics_json(tiny_run: Path) -> None:
         "queries": 40,
         "corpus": 300,
     }
-    assert set(document["seconds"]) == {"data", "train", "evaluate"}
-    assert all(0 < value < 100 for value in document["seconds"].values())
+    assert set(document["seconds"]) == {"read", "tokenise", "train", "evaluate", "embed", "publish"}
+    assert all(0 < spent < 100 for each in document["seconds"].values() for spent in each.values())
     assert 50 * 2**20 < document["peak_memory_bytes"] < 8 * 2**30
-    for other in ("untrained", "bm25"):
-        for metric, found in document["difference"][f"trained - {other}"].items():
+    pairs = [("trained", "untrained"), ("trained", "bm25")]
+    pairs += [("trained + BM25", other) for other in ("untrained", "bm25", "trained")]
+    assert list(document["difference"]) == [f"{ours} - {theirs}" for ours, theirs in pairs]
+    for ours, theirs in pairs:
+        for metric, found in document["difference"][f"{ours} - {theirs}"].items():
             means = document["metrics"]
-            assert found["mean"] == pytest.approx(means["trained"][metric] - means[other][metric], abs=1e-9)
+            assert found["mean"] == pytest.approx(means[ours][metric] - means[theirs][metric], abs=1e-9)
             assert found["low"] <= found["mean"] <= found["high"]
     assert Run(tiny_run).document == document
     assert Run(tiny_run).metrics == document["metrics"]
@@ -309,7 +318,9 @@ def test_a_run_is_replaced_only_when_asked_and_only_by_a_whole_one(options: dict
     output.mkdir()
     train(options, output, quick)  # an empty folder is no obstacle
     before = tree(output)
-    with pytest.raises(OutputError, match=r"holds another run; give another folder, or --overwrite to replace it"):
+    with pytest.raises(
+        OutputError, match=r"holds an earlier result; give another folder, or --overwrite to replace it"
+    ):
         train(options, output, quick)
     with pytest.raises(DataError, match="no such file"):
         train(options, output, [*quick, "data.path=/nowhere.jsonl"], overwrite=True)
@@ -341,6 +352,53 @@ def test_folders_that_are_no_run(tmp_path: Path) -> None:
         _ = Run(tmp_path).document
     with pytest.raises(DataError, match=r"is not (an index|a saved model): .* is missing$"):
         Run(tmp_path).search("anything")
+
+
+def test_a_hybrid_search_ranks_by_weighted_standard_scores_of_words_and_vectors(tiny_run: Path) -> None:
+    run, query = Run(tiny_run), "kaban micel tofar"
+    words = Lexical(run.index.documents["preview"].to_pylist()).index(Settings(**run.document["bm25"])).scores([query])
+    vectors = np.asarray(run.index.vectors @ run.encode([query])[0])[None]
+    scores = 0.4 * standardised(vectors)[0] + 0.6 * standardised(words)[0]
+    order = np.argsort(-scores, kind="stable")
+    ids = run.index.documents["id"].to_pylist()
+    hits = run.search(query, k=1000, hybrid=True)
+    assert [hit.id for hit in hits] == [ids[i] for i in order]
+    assert [hit.score for hit in hits] == pytest.approx(scores[order].tolist())
+    assert [hit.id for hit in run.search(query, k=7, hybrid=True)] == [hit.id for hit in hits[:7]]
+    with pytest.raises(DataError, match="a threshold is for similarities"):
+        run.search(query, threshold=0.5, hybrid=True)
+
+
+def test_a_run_without_its_words_or_with_damaged_ones(
+    tiny_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = Path(shutil.copytree(tiny_run, tmp_path / "run"))
+    words, document = place / "words.parquet", json.loads((place / "metrics.json").read_text())
+    document["hybrid"]["weight"] = 0.0
+    (place / "metrics.json").write_text(json.dumps(document))
+    whole = [hit.id for hit in Run(place).search("kaban micel", k=3, hybrid=True)]
+    content = bytearray(words.read_bytes())
+    content[len(content) // 2] ^= 1
+    words.write_bytes(content)
+    with pytest.raises(DataError, match=r"words\.parquet is damaged"):
+        Run(place).search("kaban", hybrid=True)
+    words.unlink()
+    with caplog.at_level("INFO", "tempera"):
+        assert {hit.id for hit in Run(place).search("kaban micel", k=3, hybrid=True)} & set(whole)
+    assert "the beginning of each document is indexed instead" in caplog.text
+    for wrong in (7, "much"):
+        document["hybrid"]["weight"] = wrong
+        (place / "metrics.json").write_text(json.dumps(document))
+        with pytest.raises(DataError, match=r"metrics\.json"):
+            Run(place).search("kaban", hybrid=True)
+
+
+def test_the_weight_is_chosen_on_validation_queries(options: dict[str, Any], tmp_path: Path) -> None:
+    options["evaluation"] |= {"bm25": True, "validation": 60}
+    run = train(options, tmp_path / "run", ["train.max_steps=1", "train.evaluations=0"])
+    chosen = run.document["hybrid"]
+    assert chosen["queries"] == 60 and chosen["weight"] <= 0.2  # an untrained tower knows less than the words do
+    assert run.metrics["trained + BM25"]["ndcg@10"] >= run.metrics["bm25"]["ndcg@10"] - 0.05
 
 
 def test_searches_that_ask_nothing(tiny_run: Path) -> None:

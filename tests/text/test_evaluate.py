@@ -149,6 +149,8 @@ def test_a_query_is_left_out_of_its_own_ranking_unless_it_is_right(models: tuple
         assert (ranked[0, 0] == 1) == (not excluded) and 1 in ranked[1] and ranked[1, 0] == 0
         assert sorted(ranked[0].tolist()) == ([0, 1, 2] if not excluded else [-1, 0, 2])
         assert (1 in finding.systems["bm25"].ranked[0]) == (not excluded)  # type: ignore[attr-defined]
+        fused = finding.systems[f"{models[0]} + BM25"].ranked  # type: ignore[attr-defined]
+        assert (fused[0, 0] == 1) == (not excluded) and fused[1, 0] == 0 and len(set(fused[0].tolist())) == 3
 
 
 def test_graded_pairs(models: tuple[Path, Path], tmp_path: Path) -> None:
@@ -268,10 +270,14 @@ def test_the_command(models: tuple[Path, Path], beir: Path, tmp_path: Path, temp
     assert answer.code == 0, answer.err
     (task,) = answer.document["tasks"]
     a, b = (str(model) for model in models)
-    assert list(task["systems"]) == [a, b, "bm25"] and list(task["systems"][a]) == ["ndcg@1", "ndcg@10", "mrr@5"]
-    assert list(task["comparisons"]) == [b, "bm25"] and len(task["verdicts"]) == 6
+    assert list(task["systems"]) == [a, b, "bm25", f"{a} + BM25"] and list(task["systems"][a]) == [
+        "ndcg@1",
+        "ndcg@10",
+        "mrr@5",
+    ]
+    assert list(task["comparisons"]) == [b, "bm25", f"{a} + BM25"] and len(task["verdicts"]) == 9
     table = parquet.read_table(scores).to_pydict()
-    assert len(table["value"]) == 3 * 3 * 10 and list(table) == ["task", "query", "system", "metric", "value"]
+    assert len(table["value"]) == 4 * 3 * 10 and list(table) == ["task", "query", "system", "metric", "value"]
     for system, metrics in task["systems"].items():
         for metric, found in metrics.items():
             rows = [
@@ -309,15 +315,27 @@ def test_what_is_wrong_is_one_line(models: tuple[Path, Path], beir: Path, tmp_pa
 def test_queries_that_a_run_was_trained_on_are_counted(tiny_run: Path, pairs_file: Path, tmp_path: Path) -> None:
     held_out = [hashed for hashed in map(content_id, _queries(pairs_file)) if hashed not in _trained(tiny_run)]
     assert len(held_out) == 40
-    what = f"queries that {tiny_run} was trained on"
     (finding,) = evaluate(tiny_run, pairs_file, metrics=["ndcg@10"])
-    assert finding.json()["counts"][what] == 260
+    (caution,) = finding.json()["cautions"]
+    assert caution.startswith(
+        f"{tiny_run} was trained on 260 of these 300 queries, so its scores here are too high: give"
+    )
     (finding,) = evaluate(tiny_run / "model", pairs_file, metrics=["ndcg@10"])  # a model alone has no memory of it
-    assert not any("trained" in name for name in finding.json()["counts"])
+    assert finding.json()["cautions"] == []
     other = tmp_path / "other.jsonl"
     other.write_text('{"query": "never seen", "doc": "a"}\n{"query": "nor this", "doc": "b"}\n')
     (finding,) = evaluate(tiny_run, other, metrics=["ndcg@10"])
-    assert what not in finding.json()["counts"]
+    assert finding.json()["cautions"] == []
+
+
+def test_documents_that_are_mostly_equal_are_cautioned_against(tiny_run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "equal.jsonl"
+    rows = [{"query": f"ka {i}", "doc": "lo", "doc_id": f"d{i}"} for i in range(5)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (finding,) = evaluate(tiny_run, file, metrics=["ndcg@10"])
+    assert finding.cautions() == [
+        "the 5 documents hold only 1 different text; equal ones are ranked by their ids, so these scores say little"
+    ]
 
 
 def test_a_damaged_list_of_training_queries_is_one_line(tiny_run: Path, pairs_file: Path, tmp_path: Path) -> None:

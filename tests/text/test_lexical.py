@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 
 from tempera.ranking.metrics import Relevant, evaluate
-from tempera.text.lexical import _GRID, BM25, Lexical, Settings, words
+from tempera.text.lexical import _GRID, BM25, Lexical, Settings, WordCounts, stemmer, words
 
 CORPUS = [
     "parse the date of a mail",
@@ -19,6 +22,7 @@ CORPUS = [
     "nothing in common",
     "date",
 ]
+VOCABULARY = ["parse", "parsed", "parsing", "date", "dates", "Mail", "naïve", "x1", "sortedBy"]
 QUERIES = ["parse date", "mail", "the date the mail", "unknown words here", "zzz", "", "date parse nothing date"]
 
 
@@ -38,7 +42,7 @@ def lucene(docs: list[list[str]], query: list[str], k1: float, b: float) -> list
 @pytest.mark.parametrize(("k1", "b"), [(1.5, 0.75), (0.9, 0.4), (4.0, 1.0), (2.5, 0.0)])
 def test_ranks_are_those_of_the_formula(k1: float, b: float) -> None:
     docs = [doc.split() for doc in CORPUS]
-    ranked = BM25(docs, Settings(k1, b)).rank([query.split() for query in QUERIES], 10)
+    ranked = BM25.of(WordCounts.of(CORPUS), Settings(k1, b)).rank(QUERIES, 10)
     assert ranked.shape == (len(QUERIES), 6) and ranked.dtype == np.int64
     for query, row in zip(QUERIES, ranked.tolist()):
         scores = lucene(docs, query.split(), k1, b)
@@ -46,12 +50,51 @@ def test_ranks_are_those_of_the_formula(k1: float, b: float) -> None:
         assert row == expected + [-1] * (6 - len(expected)), query
 
 
+@pytest.mark.parametrize("settings", [Settings(), Settings(0.9, 0.4, True), Settings(4.0, 1.0)])
+def test_scores_have_the_bits_of_bm25s(settings: Settings) -> None:
+    bm25s = pytest.importorskip("bm25s")
+    generator = np.random.default_rng(0)
+    texts = [" ".join(generator.choice(VOCABULARY, generator.integers(0, 40))) for _ in range(200)]
+    queries = [" ".join(generator.choice([*VOCABULARY, "unknown"], 5)) for _ in range(50)]
+
+    def terms(text: str) -> list[str]:
+        return stemmer().stemWords(words(text)) if settings.stem else words(text)
+
+    peer = bm25s.BM25(k1=settings.k1, b=settings.b)
+    peer.index([terms(text) or [""] for text in texts], show_progress=False)
+    known = [[word for word in terms(query) if word in peer.vocab_dict] for query in queries]
+    expected = np.stack([peer.get_scores(query) for query in known])
+    assert np.array_equal(BM25.of(WordCounts.of(texts), settings).scores(queries), expected)
+
+
+def test_an_index_that_was_written_gives_the_same_bits(tmp_path: Path) -> None:
+    index = BM25.of(WordCounts.of([*CORPUS, ""]), Settings(0.9, 0.4, True))
+    parquet.write_table(index.table(), tmp_path / "words.parquet")
+    again = BM25.read(parquet.read_table(tmp_path / "words.parquet"))
+    assert again.settings == index.settings and again.size == 7
+    assert np.array_equal(again.scores(QUERIES), index.scores(QUERIES))
+
+
+@pytest.mark.parametrize("damage", ["docs", "scores", "metadata"])
+def test_a_damaged_index_is_refused(damage: str) -> None:
+    table = BM25.of(WordCounts.of(CORPUS), Settings()).table()
+    if damage == "metadata":
+        table = table.replace_schema_metadata(None)
+    else:
+        values = table[damage].to_pylist()
+        values[2][0] = {"docs": 6, "scores": math.inf}[damage]
+        column = pa.array(values, table.schema.field(damage).type)
+        table = table.set_column(table.column_names.index(damage), damage, column)
+    with pytest.raises((ValueError, LookupError, TypeError)):
+        BM25.read(table)
+
+
 def test_settings_matter_to_the_formula_and_to_the_ranking() -> None:
     docs = [doc.split() for doc in CORPUS]
     queries = [list(pair) for pair in itertools.combinations(sorted({word for doc in docs for word in doc}), 2)]
     rankings = {}
     for k1, b in itertools.product((0.9, 4.0), (0.0, 1.0)):
-        ranked = BM25(docs, Settings(k1, b)).rank(queries, 6)
+        ranked = BM25.of(WordCounts.of(CORPUS), Settings(k1, b)).rank([" ".join(query) for query in queries], 6)
         for query, row in zip(queries, ranked.tolist()):
             scores = lucene(docs, query, k1, b)
             assert all(

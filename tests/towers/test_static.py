@@ -219,6 +219,15 @@ def test_damaged_models(copy: Path, damage: Callable[[Path], None], message: str
     assert str(error.value).startswith(message.format(copy)) and "\n" not in str(error.value)
 
 
+def test_a_tokenizer_that_names_tokens_without_a_vector_is_refused(copy: Path) -> None:
+    about = json.loads((copy / "tokenizer.json").read_text())
+    about["model"]["vocab"] = {token: number + 100_000 for token, number in about["model"]["vocab"].items()}
+    about["added_tokens"] = []
+    (copy / "tokenizer.json").write_text(json.dumps(about))
+    with pytest.raises(DataError, match=r"is damaged: its tokenizer names token 1000\d\d, and it has \d+ embeddings"):
+        load(copy)(["the mail"])
+
+
 def test_a_tokenizer_without_the_token_of_unknown_words_is_named(copy: Path) -> None:
     edit("tokenizer.json", lambda text: text.replace(b'"unk_token": "[UNK]"', b'"unk_token": "[UK]"'))(copy)
     encode = load(copy)

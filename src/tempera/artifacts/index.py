@@ -5,7 +5,8 @@ Letters in shapes: c documents, D width.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from ..ranking.nearest import top
 from ..ranking.showcase import Searched
 from ..towers.saved import fingerprint
 from . import approximate
-from .stamp import Stamp
+from .stamp import Stamp, checksum
 
 Vectors = NDArray[np.float32]
 
@@ -37,11 +38,11 @@ class Found:
     """One hit of a search."""
 
     rank: int  # from 1
-    score: float
+    score: float  # cosine; of a hybrid search, standard deviations above the corpus
     id: str
     name: str
     place: str
-    preview: str
+    preview: str  # the text, or its first 400 letters
     probability: float | None = None  # of being an answer, if the model is calibrated
 
     def json(self) -> dict[str, Any]:
@@ -52,7 +53,8 @@ class Found:
 def write_index(folder: Path, vectors: Vectors, documents: pa.Table, stamp: Stamp | None = None) -> None:
     """Write unit vectors, [c, D], and a table of their documents with the columns doc_id, name, place and doc."""
     folder.mkdir(parents=True)
-    np.save(folder / _VECTORS, np.ascontiguousarray(vectors, np.float32), allow_pickle=False)
+    vectors = np.ascontiguousarray(vectors, np.float32)
+    np.save(folder / _VECTORS, vectors, allow_pickle=False)
     table = pa.table(
         {
             "id": pc.cast(documents["doc_id"], pa.string()),
@@ -61,13 +63,13 @@ def write_index(folder: Path, vectors: Vectors, documents: pa.Table, stamp: Stam
             "preview": pc.utf8_slice_codeunits(documents["doc"], 0, _PREVIEW),
         }
     )
-    _write_documents(folder, table, stamp)
+    _write_documents(folder, table, stamp and replace(stamp, checksum=checksum(vectors)))
 
 
 def write_searched(folder: Path, searched: Searched) -> None:
     """Write what the model in a run's folder searches, stamped with that model, and the tables that belong to it."""
     for name, table in searched.tables.items():
-        parquet.write_table(table, folder / name)
+        parquet.write_table(table, folder / name, write_page_checksum=True)
     for name, array in searched.arrays.items():
         np.save(folder / name, array, allow_pickle=False)
     metric = "cosine" if searched.normalised else "dot"
@@ -104,6 +106,8 @@ class Index:
             raise DataError(f"{folder} is not a readable index: {str(error) or type(error).__name__}") from None
         if len(self.vectors.shape) != 2 or self.vectors.shape[0] != len(self.documents) or not self.vectors.shape[1]:
             raise DataError(f"{folder} is damaged: {self.vectors.shape} vectors for {len(self.documents)} documents")
+        if self.stamp is not None and isinstance(self.vectors, np.ndarray):
+            self.stamp.refuse_changed(self.vectors, folder)
 
     def search(self, query: Vectors, k: int = 10, model: str | None = None) -> list[Found]:
         """Return the k documents nearest to a query vector, [D], best first.
@@ -111,20 +115,43 @@ class Index:
         Raises:
             DataError: the query has another width, or is by another model than the index, if `model` (its fingerprint) is given.
         """
+        self._refuse(query, model)
+        if isinstance(self.vectors, np.ndarray):
+            try:
+                scores, positions = top(query[None], self.vectors, k)
+            except DataError:  # a score is NaN
+                raise self._not_finite() from None
+        else:
+            scores, positions = self.vectors.top(query[None], k)
+        return self.hits(scores[0], positions[0])
+
+    def scores(self, query: Vectors, model: str | None = None) -> Vectors:
+        """Return the inner product of every document with a query vector, [D] -> [c].
+
+        Raises:
+            DataError: as `search` does, or the index is approximate.
+        """
+        self._refuse(query, model)
+        scores: Vectors = np.asarray(_exact(self) @ query, np.float32)
+        if not np.isfinite(scores).all():
+            raise self._not_finite()
+        return scores
+
+    def hits(self, scores: Sequence[float] | NDArray[np.floating], positions: NDArray[np.int64]) -> list[Found]:
+        """Return the documents at some positions, best first, with their scores."""
+        rows = self.documents.take(pa.array(positions)).to_pylist()
+        return [Found(i + 1, float(score), **row) for i, (score, row) in enumerate(zip(scores, rows, strict=True))]
+
+    def _not_finite(self) -> DataError:
+        return DataError(f"the embeddings of {self.folder}, or of the query, are not finite")
+
+    def _refuse(self, query: Vectors, model: str | None) -> None:
+        """Refuse a query of another model or another width."""
         if model is not None and self.stamp is not None:
             self.stamp.refuse_other(model, self.folder)
         if query.shape != self.vectors.shape[1:]:
             width = self.vectors.shape[1]
             raise DataError(f"{self.folder}: the model has {query.shape[0]} dimensions, but the index has {width}")
-        if isinstance(self.vectors, np.ndarray):
-            try:
-                scores, positions = top(query[None], self.vectors, k)
-            except DataError:  # a score is NaN
-                raise DataError(f"the embeddings of {self.folder}, or of the query, are not finite") from None
-        else:
-            scores, positions = self.vectors.top(query[None], k)
-        rows = self.documents.take(pa.array(positions[0])).to_pylist()
-        return [Found(i + 1, float(score), **row) for i, (score, row) in enumerate(zip(scores[0], rows, strict=True))]
 
 
 def _opened(folder: Path) -> tuple[pa.Table, Any]:

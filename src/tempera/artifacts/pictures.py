@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ranking.spread import Spread
+from ..ranking.verdict import FUSED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +26,7 @@ Floats = NDArray[np.float64]
 _NAMES = {"bm25": "BM25", "ndcg": "nDCG", "mrr": "MRR", "map": "MAP"}
 BLUE, GREY, _QUIET, _RULE = "#1d5fd1", "#a3adba", "#5b6778", "#cbd5e1"
 # A system keeps its colour in every picture. What is written in a colour has a contrast of at least 4.5 to white.
-_SYSTEMS = {"untrained": GREY, "bm25": "#b45309", "trained": BLUE}
+_SYSTEMS = {"untrained": GREY, "bm25": "#b45309", "trained": BLUE, FUSED: "#0f766e"}
 LINES = (BLUE, "#be3455", "#0f766e", "#7e3fb0", "#8a6100", "#475569")
 SIZE = 4.3, 3.6  # inches
 _BAR = 0.16  # inches of a bar with a number
@@ -57,7 +58,7 @@ def pictures(
     """Return each picture that has data, as SVG; `rival` is the system that curves are compared with."""
     steps = [r for r in log if r["event"] == "step"]
     evaluations = [r for r in log if r["event"] == "evaluation" and r["metrics"]]
-    drawings: dict[str, Callable[[Figure], None]] = {"systems": partial(_bars, systems=systems)}
+    drawings: dict[str, Callable[[Figure], None]] = {"systems": partial(_bars, systems=systems)} if systems else {}
     if spreads:
         drawings["spreads"] = partial(_histograms, spreads=spreads)
     if steps:

@@ -30,6 +30,7 @@ class RunReport:
     rival: str | None = "bm25"  # the system that is compared with most, where it is one of the systems
     tables: Sequence[ReportTable] = ()
     alarms: Sequence[str] = ()
+    cautions: Sequence[str] = ()
 
     @property
     def against(self) -> str | None:
@@ -50,7 +51,7 @@ def render(report: RunReport) -> str:
     return page.get_template("report.html.j2").render(
         report=report,
         headline=headline(report),
-        main=main_metric(report.systems["trained"]),
+        main=main_metric(metrics) if metrics else "",
         metrics=metrics,
         kinds={name.partition("@")[0] for name in metrics},
         best={name: max(s[name] for s in report.systems.values() if name in s) for name in metrics},
@@ -64,6 +65,8 @@ def render(report: RunReport) -> str:
 
 def headline(report: RunReport) -> str:
     """Return the main result in a sentence: the main metric, compared with the rival and the untrained model."""
+    if "trained" not in report.systems:
+        return "Trained, and not evaluated: no queries were held out"
     metric = main_metric(report.systems["trained"])
     scores = {name: values[metric] for name, values in report.systems.items() if metric in values}
     ours, parts = scores["trained"], []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import DataError
 from ..io.documents import parsed
+from ..ranking.fusion import fused
+from ..ranking.nearest import top_of
+from ..text.hybrid import open_words, weight_of
+from ..text.lexical import BM25
 from ..towers.saved import Encode, load
 from .calibrated import FILE as CALIBRATION
 from .calibrated import Calibration, read_calibration
@@ -55,7 +59,7 @@ class Run(RunFolder):
 
     @property
     def metrics(self) -> dict[str, dict[str, float]]:
-        """Metrics of each system: untrained, bm25, trained."""
+        """Metrics of each system: untrained, bm25, trained, trained + BM25."""
         metrics: dict[str, dict[str, float]] = self.document["metrics"]
         return metrics
 
@@ -71,6 +75,7 @@ class Run(RunFolder):
         index: Path | None = None,
         onnx: Path | None = None,
         threshold: float | None = None,
+        hybrid: bool = False,
     ) -> list[Found]:
         """Return the k documents nearest to a query, best first, with probabilities if the model is calibrated.
 
@@ -78,10 +83,12 @@ class Run(RunFolder):
             index: search this exported index instead of the run's own.
             onnx: embed by this exported model instead of the run's own.
             threshold: leave out hits with a lower probability of being an answer.
+            hybrid: rank by words (BM25) and vectors together, with the weight that the run has chosen. Scores are then weighted
+                standard deviations above the mean of the corpus, and have no probabilities.
 
         Raises:
-            DataError: an empty query, an index that another model has made, a run that recommends, or a threshold and no
-                calibration of this model.
+            DataError: an empty query, an index that another model has made, a run that recommends, a threshold and no
+                calibration of this model, or a threshold or an approximate index in a hybrid search.
         """
         if self.recommends:
             raise DataError(
@@ -93,14 +100,32 @@ class Run(RunFolder):
         if k < 1:
             raise DataError(f"k is {k}; expected at least 1")
         text = query.encode("utf-8", "replace").decode("utf-8")  # a terminal may pass on bytes that are no text
-        place = self.index if index is None else Index(index)
-        if onnx is None:
-            hits = place.search(self.encode([text])[0], k, self.fingerprint)
-            return self._calibrated(hits, self.fingerprint, threshold)
-        model = OnnxModel(onnx)
-        return self._calibrated(
-            place.search(model.encode([text])[0], k, model.fingerprint), model.fingerprint, threshold
-        )
+        place: Index = self.index if index is None else self._once(Index, index)
+        model = self if onnx is None else self._once(OnnxModel, onnx)
+        vector = model.encode([text])[0]
+        if not hybrid:
+            return self._calibrated(place.search(vector, k, model.fingerprint), model.fingerprint, threshold)
+        if threshold is not None:
+            raise DataError("a threshold is for similarities, and a hybrid search has none: leave one of the two out")
+        words: BM25 = self._once(self._words, place)
+        vectors = place.scores(vector, model.fingerprint)
+        scores = fused(vectors[None], words.scores([text]), weight_of(self.folder))
+        ranked, positions = top_of(scores, k)
+        return place.hits(ranked[0], positions[0])
+
+    def _words(self, index: Index) -> BM25:
+        return open_words(self.folder, index.documents["preview"])
+
+    @cached_property
+    def _opened(self) -> dict[tuple[Any, Any], Any]:
+        return {}
+
+    def _once(self, opening: Callable[[Any], Any], what: Any) -> Any:
+        """Open something for the first search that needs it, and keep it for the next one."""
+        key = opening, what
+        if key not in self._opened:
+            self._opened[key] = opening(what)
+        return self._opened[key]
 
     @cached_property
     def calibration(self) -> Calibration:

@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
 from ..errors import DataError
 from ..io.documents import parsed
 
@@ -21,6 +25,7 @@ class Stamp:
     dimensions: int
     metric: str = "cosine"
     normalised: bool = True
+    checksum: str | None = None  # of the vectors; None where they are not kept as they were computed
 
     @classmethod
     def read(cls, metadata: Mapping[bytes, bytes] | None) -> Stamp | None:
@@ -32,6 +37,13 @@ class Stamp:
         """Return the stamp as metadata of a schema."""
         return {_KEY: json.dumps(asdict(self)).encode()}
 
+    def refuse_changed(self, vectors: NDArray[np.float32], place: Path) -> None:
+        """Raise DataError unless the vectors are those that were written."""
+        if self.checksum is not None and checksum(vectors) != self.checksum:
+            raise DataError(
+                f"{place} is damaged: its vectors are not as they were written (their checksum differs); train or export it again"
+            )
+
     def refuse_other(self, model: str, place: Path) -> None:
         """Raise DataError unless a model with this fingerprint made the vectors."""
         if model != self.model:
@@ -39,3 +51,12 @@ class Stamp:
                 f"{place} holds vectors of another model ({self.model[:12]}; this model is {model[:12]}): "
                 "build the index again, or give the model that made it"
             )
+
+
+def checksum(vectors: NDArray[np.float32]) -> str:
+    """Return 16 hex digits that change with any bit of the vectors, and with their order.
+
+    >>> checksum(np.eye(2, dtype=np.float32)) == checksum(np.eye(2, dtype=np.float32)[::-1])
+    False
+    """
+    return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(vectors).data)

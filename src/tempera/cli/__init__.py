@@ -15,8 +15,9 @@ import typer
 from .. import __version__
 from ..errors import TemperaError
 from .laboratory import calibrate, sweep, tune
-from .models import evaluate, export, mine, search
+from .models import evaluate, export, mine
 from .recommending import add_items, recommend
+from .searching import search
 from .shared import Command, Configured
 from .training import train, verify
 

@@ -1,4 +1,4 @@
-"""Commands that use a model: search, evaluate, export, mine."""
+"""Commands that use a model: evaluate, export, mine."""
 
 from __future__ import annotations
 
@@ -8,52 +8,15 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from ..errors import TemperaError, one_line
+from ..errors import TemperaError
 from .output import print_findings
 from .shared import Count, Json, Output, answer, one_with_roles, say, with_roles
 
-_PREVIEW = 100  # letters of a document beside its place
 _FACTS = {  # numbers of an export, in words
     "largest_difference": "largest difference of a coordinate from the saved model",
     "overlap@10": "share of the 10 exact nearest neighbours that the index finds",
     "tried_on": "users in the comparison",
 }
-
-
-def search(
-    run: Path,
-    query: str,
-    k: Annotated[int, typer.Option("-k", min=1)] = 10,
-    index: Path | None = None,
-    onnx: Path | None = None,
-    threshold: Annotated[float | None, typer.Option(min=0, max=1)] = None,
-    as_json: Json = False,
-) -> None:
-    """Search the documents of a run.
-
-    Args:
-        run: run folder.
-        query: text to search for.
-        k: number of hits to show.
-        index: exported index to search instead of the run's own.
-        onnx: exported ONNX model to embed the query with.
-        threshold: lowest probability to show; see calibrate.
-    """
-    from ..artifacts.run_folder import Run
-
-    ranked = Run(run).search(query, k, index, onnx, None if threshold is None else 0.0)
-    hits = [hit for hit in ranked if threshold is None or (hit.probability or 0.0) >= threshold]
-    document: dict[str, Any] = {"query": query, "hits": [hit.json() for hit in hits]}
-    texts = [one_line(hit.name or " ".join(hit.preview.split()))[:_PREVIEW] for hit in hits]
-    width = max(map(len, texts), default=0)
-    lines = [
-        f"{hit.rank:>2}  {hit.score:.3f}  {percent(hit.probability)}{text:<{width}}  {one_line(hit.place)}"
-        for hit, text in zip(hits, texts)
-    ]
-    if threshold is not None:
-        document |= {"threshold": threshold, "left_out": len(ranked) - len(hits)}
-        lines.append(f"left out: {len(ranked) - len(hits)} of {len(ranked)} with a probability below {threshold:g}")
-    answer(document, as_json, lambda: say("\n".join(lines)))
 
 
 def evaluate(
@@ -181,11 +144,6 @@ def mine(
     document = {"output": str(output.absolute()), **asdict(report)}
     train = f"train on them: tempera train data.source=pairs data.path={quote(str(output))}"
     answer(document, as_json, lambda: say("\n".join([*report.lines(), train])))
-
-
-def percent(probability: float | None) -> str:
-    """Return a column of probabilities; empty for a model without calibration."""
-    return "" if probability is None else f"{probability:>5.0%}  "
 
 
 def _wrong_depth(text: str) -> NoReturn:

@@ -7,30 +7,44 @@ from typing import Any
 
 from .shared import say
 
+_WIDEST = 1000  # letters of a line of a table
+
 
 def print_run(document: dict[str, Any]) -> None:
     """Print the metrics of a run, and what to do next."""
-    from rich.console import Console
-    from rich.table import Table
 
     if "protocols" in document:
         _print_tables(document)
         _print_end(document, "recommend: tempera recommend {output} --user ID")
         return
     systems: dict[str, dict[str, float]] = document["metrics"]
+    if systems:
+        _print_metrics(document, systems)
+    _print_end(document, 'search: tempera search {output} "what you look for"')
+    if document.get("hybrid"):
+        from ..ranking.fusion import Fusion
+
+        size = document["bytes"]["words.parquet"] / 1e6
+        print(
+            f"words and vectors together: add --hybrid ({Fusion(**document['hybrid'])}; index of words {size:.1f} MB)"
+        )
+
+
+def _print_metrics(document: dict[str, Any], systems: dict[str, dict[str, float]]) -> None:
+    """Print the metrics of each system."""
+    from rich.table import Table
+
     table = Table(title=f"{document['data']['queries']:,} held-out queries, {document['data']['corpus']:,} documents")
     table.add_column("metric")
     for system in systems:
         table.add_column(system, justify="right")
     for metric in systems["trained"]:
         table.add_row(metric, *(f"{values[metric]:.3f}" for values in systems.values()))
-    Console().print(table)
-    _print_end(document, 'search: tempera search {output} "what you look for"')
+    _show(table)
 
 
 def _print_tables(document: dict[str, Any]) -> None:
     """Print the tables of a recommender."""
-    from rich.console import Console
     from rich.table import Table
 
     from ..artifacts.report_tables import tables
@@ -45,21 +59,35 @@ def _print_tables(document: dict[str, Any]) -> None:
                 table.add_row(heading)
             for name, *cells in rows:
                 table.add_row(f"  {name}" if heading else name, *cells)
-        Console().print(table)
+        _show(table)
+
+
+def _show(table: Any) -> None:
+    """Print a table, which is never cut: where it is wider than the terminal, the terminal wraps it."""
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    console = Console()
+    needed = Measurement.get(console, console.options.update(max_width=_WIDEST), table).maximum
+    Console(width=max(console.width, needed)).print(table)
 
 
 def _print_end(document: dict[str, Any], next_command: str) -> None:
     """Print where time and memory went, and what to do next."""
-    seconds = ", ".join(f"{name} {value:.0f} s" for name, value in document["seconds"].items())
+    if document["cautions"]:
+        say("\n".join(f"caution: {text}" for text in document["cautions"]))
+    seconds = ", ".join(f"{name} {each['cpu']:.1f}" for name, each in document["seconds"].items())
+    wall = sum(each["wall"] for each in document["seconds"].values())
     share = document["replaying"]
     cached = f" ({share:.0%} of training embedded texts a second time, to save memory)" if share >= 0.005 else ""
-    print(f"{seconds}{cached}; peak memory {document['peak_memory_bytes'] / 2**20:,.0f} MiB")
+    print(
+        f"CPU seconds: {seconds}{cached}; {wall:.0f} s in all; peak memory {document['peak_memory_bytes'] / 2**20:,.0f} MiB"
+    )
     print(f"report: {document['output']}/report.html\n{next_command.format(output=quote(document['output']))}")
 
 
 def print_findings(documents: list[dict[str, Any]]) -> None:
     """Print each task of an evaluation, with intervals."""
-    from rich.console import Console
     from rich.table import Table
 
     for document in documents:
@@ -71,5 +99,5 @@ def print_findings(documents: list[dict[str, Any]]) -> None:
         for metric in next(iter(document["systems"].values())):
             values = [system[metric] for system in document["systems"].values()]
             table.add_row(metric, *(f"{v['mean']:.4f} [{v['low']:.3f}, {v['high']:.3f}]" for v in values))
-        Console().print(table)
-        say("\n".join(document["verdicts"]))
+        _show(table)
+        say("\n".join([*document["verdicts"], *(f"caution: {text}" for text in document["cautions"])]))

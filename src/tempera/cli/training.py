@@ -36,8 +36,10 @@ def train(
     file, overrides = split(arguments or [])
     if print_config:
         from ..build import build
+        from ..experiments.recipe import opened, shown
 
-        resolved = build(configuration.load(file, overrides)).resolved
+        options, free = opened(configuration.load(file, overrides))
+        resolved = shown(build(options).resolved, free)
         answer(resolved, as_json, lambda: sys.stdout.write(configuration.dump(resolved)))
         return
     if dry_run:
@@ -47,9 +49,9 @@ def train(
         answer(expected, as_json, lambda: say("\n".join(lines(expected))))
         return
     from ..engine.devices import start, stop
-    from ..run.train import train as run_training
+    from ..experiments.recipe import train as train_by_recipe
 
-    run = run_training(file, output, overrides, overwrite)
+    run = train_by_recipe(file, output, overrides, overwrite)
     if start().group.main:
         document = {"output": str(run.folder.absolute()), **run.document}
         answer(document, as_json, lambda: print_run(document))

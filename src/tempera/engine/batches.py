@@ -22,7 +22,7 @@ class Sampler(Protocol):
 
     @property
     def batches_per_epoch(self) -> int:
-        """Full batches in one pass over the data."""
+        """Number of batches in one pass over the data."""
 
     def __call__(self, first: int, last: int) -> Iterator[Tensor]:
         """Yield the rows of the batches first, first + 1, ... last - 1 of the whole run, without drawing those before."""
@@ -161,7 +161,12 @@ class Examples:
 
 @dataclass(frozen=True)
 class Shuffled:
-    """Every row once an epoch in a fresh random order; the rows that do not fill a last batch wait for another epoch.
+    """Every row once an epoch, in a fresh random order, in as few batches of at most `batch_size` rows as hold them all.
+
+    Batches of one epoch differ by at most one row: a last batch of what is left over would have few negatives.
+
+    >>> [rows.tolist() for rows in Shuffled(7, 3, seed=0)(0, 3)]
+    [[3, 6], [2, 4], [5, 0, 1]]
 
     Raises:
         ConfigError: a batch that is larger than the data, or too small to hold a negative.
@@ -176,16 +181,17 @@ class Shuffled:
 
     @property
     def batches_per_epoch(self) -> int:
-        """Full batches in one pass over the data."""
-        return self.rows // self.batch_size
+        """Number of batches in one pass over the data."""
+        return -(-self.rows // self.batch_size)
 
     def __call__(self, first: int, last: int) -> Iterator[Tensor]:
         """Yield the rows of the batches first, first + 1, ... last - 1 of the whole run, without drawing those before."""
+        count = self.batches_per_epoch
         for step in range(first, last):
-            epoch, position = divmod(step, self.batches_per_epoch)
+            epoch, position = divmod(step, count)
             if position == 0 or step == first:
                 order = np.random.default_rng((self.seed, epoch)).permutation(self.rows)
-            yield torch.from_numpy(order[position * self.batch_size : (position + 1) * self.batch_size])
+            yield torch.from_numpy(order[position * self.rows // count : (position + 1) * self.rows // count])
 
 
 def refuse_size(rows: int, batch_size: int) -> None:

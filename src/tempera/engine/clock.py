@@ -1,8 +1,11 @@
-"""Seconds spent in a context, on a device that may work behind the program's back."""
+"""Seconds spent in a context, on a device that may work behind the program's back, and those of each phase of a run."""
 
 from __future__ import annotations
 
+import resource
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 
 import torch
@@ -45,3 +48,56 @@ class Clock:
             self.passed += sum(start.elapsed_time(end) for start, end in self.events) / 1000
             self.events.clear()
         return self.passed
+
+
+class Phases:
+    """Adds up the wall and CPU seconds of the phases of a run; those of a phase within another are not the outer one's.
+
+    CPU seconds are of all threads, and of worker processes that have ended.
+
+    >>> phases = Phases()
+    >>> with phases("train"), phases("evaluate"):
+    ...     pass
+    >>> list(phases.seconds()), list(phases.seconds()["train"])
+    (['train', 'evaluate'], ['wall', 'cpu'])
+    """
+
+    def __init__(self) -> None:
+        self.spent: dict[str, tuple[float, float]] = {}
+        self.running: list[str] = []
+        self.mark = _now()
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Count the block as a part of a phase."""
+        self._charge()
+        self.running.append(name)
+        try:
+            yield
+        finally:
+            self._charge()
+            self.running.pop()
+
+    def seconds(self) -> dict[str, dict[str, float]]:
+        """Return the seconds of each phase so far, in the order in which the phases ended first."""
+        self._charge()
+        return {name: {"wall": round(wall, 3), "cpu": round(cpu, 3)} for name, (wall, cpu) in self.spent.items()}
+
+    def add(self, seconds: Mapping[str, Mapping[str, float]]) -> None:
+        """Add seconds that an earlier process of the same run has spent."""
+        for name, each in seconds.items():
+            wall, cpu = self.spent.get(name, (0.0, 0.0))
+            self.spent[name] = wall + each["wall"], cpu + each["cpu"]
+
+    def _charge(self) -> None:
+        """Count the time since the last change as that of the innermost phase."""
+        now = _now()
+        if self.running:
+            wall, cpu = self.spent.get(self.running[-1], (0.0, 0.0))
+            self.spent[self.running[-1]] = wall + now[0] - self.mark[0], cpu + now[1] - self.mark[1]
+        self.mark = now
+
+
+def _now() -> tuple[float, float]:
+    uses = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return time.perf_counter(), sum(use.ru_utime + use.ru_stime for use in uses)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Annotated, Any, Literal
 
@@ -33,9 +33,9 @@ class Training:
     """Options of training: its length, learning rates, batches, memory and checkpoints. Names follow Hugging Face where one exists.
 
     Args:
-        batch_size: number of pairs in one softmax, over all devices.
+        batch_size: number of pairs in one softmax, over all devices; "auto" follows the tower and the number of training pairs.
         batch_sampler: "shuffled", or "no_duplicates" for batches without rows that share a text; masks handle them otherwise.
-        num_train_epochs: number of passes over the training pairs.
+        num_train_epochs: number of passes over the training pairs; "auto" follows the tower and their number.
         max_steps: number of optimiser steps to stop after; None follows num_train_epochs.
         learning_rate: peak learning rate of AdamW. The default depends on the tower: 0.03 static, 5e-4 for a transformer from
             scratch, 2e-5 pretrained, 2e-4 with LoRA.
@@ -78,9 +78,9 @@ class Training:
             the run.
     """
 
-    batch_size: Annotated[int, Field(gt=1)] = 2048
+    batch_size: Annotated[int, Field(gt=1)] | Literal["auto"] = "auto"
     batch_sampler: Literal["shuffled", "no_duplicates"] = "shuffled"
-    num_train_epochs: Annotated[float, Field(gt=0)] = 4.0
+    num_train_epochs: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
     max_steps: Annotated[int, Field(gt=0)] | None = None
     learning_rate: Annotated[float, Field(gt=0)] = 0.03
     temperature_learning_rate: Annotated[float, Field(gt=0)] = 0.01
@@ -115,9 +115,24 @@ class Training:
         """Return the steps after which the guide embeds all texts again; None if it is not the model in training."""
         return self.guide_every if self.guide == SELF else None
 
+    def settled(self, batch_size: int, epochs: float) -> Training:
+        """Return options in which nothing is "auto": what is left open takes these values."""
+        own, passes = self.batch_size, self.num_train_epochs
+        return replace(
+            self,
+            batch_size=batch_size if own == "auto" else own,
+            num_train_epochs=epochs if passes == "auto" else passes,
+        )
+
+    @property
+    def size(self) -> int:
+        """The batch size once it is settled."""
+        assert not isinstance(self.batch_size, str)
+        return self.batch_size
+
     def steps(self, batches_per_epoch: int) -> int:
         """Return the number of optimiser steps of the run."""
-        batches = self.num_train_epochs * batches_per_epoch
+        batches = float(self.num_train_epochs) * batches_per_epoch
         return self.max_steps or max(1, round(batches / self.gradient_accumulation_steps))
 
     def check(self, devices: Devices) -> None:

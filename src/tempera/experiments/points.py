@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from .. import config as configuration
 from ..core.temperature import Temperature
@@ -26,7 +26,7 @@ class SweepPlan:
     template: Template
     axes: tuple[Axis, ...]
     seeds: tuple[int, ...]
-    batch: int
+    batch: int | Literal["auto"]
     runs: tuple[PlannedRun, ...]
 
     @classmethod

@@ -18,6 +18,7 @@ SPELLINGS = (
     ":step X if needed, or a list a,b,c"
 )
 _KINDS = {"log", "linear", "int", "int:log"}
+_DOTS = re.compile(r"([-+.\de]*\d)\.\.+([-+.\de]+)")  # as other languages write a range
 _RANGE = re.compile(r"([^:,]+):([^:,]+):([a-z:]+?)(?::\s*(?:step\s+([^:]+)|([^:]*\d[^:]*)))?")
 
 
@@ -74,6 +75,8 @@ def parse(text: str) -> Range | tuple[Any, ...]:
     """
     if match := _RANGE.fullmatch(text.strip()):
         return _range(text, *match.groups())
+    if ends := _DOTS.fullmatch(text.strip()):
+        raise ConfigError(f"cannot read {text!r}; write {ends[1]}:{ends[2]}:log or {ends[1]}:{ends[2]}:linear")
     values: Any = None
     if ":" not in text or any(sign in text for sign in "{['\""):  # 1:30 is a range without its kind
         try:
@@ -133,7 +136,8 @@ def _range(text: str, low: str, high: str, kind: str, step: str | None, count: s
     if whole and not all(isinstance(part, int) for part in (a, b, distance)):
         raise ConfigError(f"cannot read {text!r}: a range of kind int has whole numbers")
     if not (a < b and (not log or a > 0)):
-        raise ConfigError(f"cannot read {text!r}: low must be lower than high{', and above 0' if log else ''}")
+        right = f"; write {high.strip()}:{low.strip()}:{kind}" if b < a and (not log or b > 0) else ""
+        raise ConfigError(f"cannot read {text!r}: low must be lower than high{', and above 0' if log else ''}{right}")
     if not isinstance(size, int) or size < 2:
         raise ConfigError(f"cannot read {text!r}: the count must be a whole number, and at least 2")
     if step and (log or not 0 < distance <= b - a):

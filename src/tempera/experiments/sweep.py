@@ -107,7 +107,11 @@ def _run(plan: SweepPlan, runner: Runner) -> dict[str, Record]:
                     write_records(folder / _POINTS, records.values())
                     bar.update()
                     if record.value is not None:
-                        bar.set_postfix_str(f"{record.name}: {label(metric)} {number(record.value)}")
+                        said = f"{label(metric)} {number(record.value)}"
+                        bar.set_postfix_str(f"{record.name}: {said}")
+                        logger.info(
+                            f"run {bar.n} of {len(plan.runs)}: {record.name}: {said}, {record.seconds or 0:.0f} s"
+                        )
                     else:
                         logger.warning(f"failed: {record.name}: {record.error}")
 

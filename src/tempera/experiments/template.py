@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import xxhash
 
@@ -79,17 +79,20 @@ class Template:
             raise ConfigError(f"evaluation.metrics: {self.metric} is missing, by which runs are compared")
         return config
 
-    def run(self, config: Config, values: Mapping[str, Any], record: Record, batch: int) -> PlannedRun:
+    def run(
+        self, config: Config, values: Mapping[str, Any], record: Record, batch: int | Literal["auto"]
+    ) -> PlannedRun:
         """Return a run of `config`, which has these values; the fixed batch has `batch` rows."""
         read = {field: value for field, value in values.items() if field.split(".")[0] in _READ}
         reference = self.config({**read, "train.batch_size": batch}).resolved
         reading = xxhash.xxh3_64_hexdigest(_dumped(config, _READ).encode())
         return PlannedRun(replace(record, reading=reading), config.resolved, reference, _dumped(config, _QUERIES))
 
-    def smallest_batch(self, settings: Iterable[Mapping[str, Any]]) -> int:
-        """Return the smallest batch size of these settings, of which the fixed batch is."""
-        size = self.base.train.batch_size
-        return min((values.get("train.batch_size", size) for values in settings), default=size)
+    def smallest_batch(self, settings: Iterable[Mapping[str, Any]]) -> int | Literal["auto"]:
+        """Return the smallest batch size of these settings, of which the fixed batch is; "auto" if none is a number."""
+        own = self.base.train.batch_size
+        sizes = [values.get("train.batch_size", own) for values in settings]
+        return min((size for size in sizes if size != "auto"), default=own)
 
 
 def _dumped(config: Config, sections: Sequence[str]) -> str:

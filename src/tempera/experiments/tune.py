@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Literal
 
 from .. import config as configuration
 from ..artifacts.pictures import label, number
@@ -97,7 +97,7 @@ def tune(
 class _Search:
     """Makes the trials that a study asks for, and keeps the run folders of the best."""
 
-    def __init__(self, template: Template, asker: Tpe, runner: Runner, keep: int, batch: int) -> None:
+    def __init__(self, template: Template, asker: Tpe, runner: Runner, keep: int, batch: int | Literal["auto"]) -> None:
         self.template, self.asker, self.runner, self.keep, self.batch = template, asker, runner, keep, batch
         self.running: set[int] = set()  # numbers of trials whose records the study does not have yet
         self.lock = Lock()
@@ -132,6 +132,11 @@ class _Search:
             record = self.runner.make(worker, run, f"{trial.number:04}", report, self.keep > 0, bar)
         if record.error is not None:
             logger.warning(f"trial {trial.number} failed: {record.error}")
+        elif record.value is not None:
+            said = "pruned at" if record.pruned else "ended with"
+            logger.info(
+                f"trial {trial.number} {said} {label(self.template.metric)} {number(record.value)}: {record.name}"
+            )
         return record
 
     def _tidy(self) -> list[Record]:

@@ -151,7 +151,9 @@ def _refuse(output: Path, overwrite: bool) -> None:
     if not (output / MARK).exists():
         raise OutputError(f"--output {output} holds files that are not a run of Tempera; give another folder")
     if not overwrite:
-        raise OutputError(f"--output {output} holds another run; give another folder, or --overwrite to replace it")
+        raise OutputError(
+            f"--output {output} holds an earlier result; give another folder, or --overwrite to replace it"
+        )
 
 
 def _swap(new: Path, place: Path) -> None:

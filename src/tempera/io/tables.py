@@ -116,7 +116,7 @@ def parquet_table(path: Path) -> pa.Table:
     """Read a Parquet file, with pyarrow's own errors; its `read_table` waits for ever for some that are damaged."""
     import pyarrow.parquet as parquet
 
-    with parquet.ParquetFile(path) as file:
+    with parquet.ParquetFile(path, page_checksum_verification=True) as file:
         return file.read(use_threads=False)
 
 

@@ -5,12 +5,15 @@ Letters in shapes: q queries, c documents, D width, k documents per query, e exc
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
 
 Floats = NDArray[np.float32]
+Scores = TypeVar("Scores", NDArray[np.float32], NDArray[np.float64])
 Ints = NDArray[np.int64]
 
 _WIDTH = 4096  # documents at once: with 1,024 queries the scores stay within the processor's cache
@@ -68,7 +71,17 @@ def top(
     return scores, positions
 
 
-def top_of(scores: Floats, k: int) -> tuple[Floats, Ints]:
+def blocks(queries: int, docs: int) -> list[slice]:
+    """Return slices of the queries for each of which the scores of all documents fit into little memory.
+
+    >>> blocks(5, 1 << 21)
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 6, None)]
+    """
+    size = max(1, _CELLS // max(1, docs))
+    return [slice(start, start + size) for start in range(0, queries, size)]
+
+
+def top_of(scores: Scores, k: int) -> tuple[Scores, Ints]:
     """Return the k highest of each row of scores, best first, [q, c] -> [q, k] each; equal scores in the order of columns.
 
     Raises:
@@ -81,14 +94,14 @@ def top_of(scores: Floats, k: int) -> tuple[Floats, Ints]:
     if (count < k).any():
         raise DataError(f"row {int((count < k).argmax())} of the scores has NaN")
     place = np.arange(len(rows)) - np.repeat(count.cumsum() - count, count)
-    falling = np.full((len(scores), int(count.max(initial=k))), np.inf, np.float32)  # padded with inf
+    falling = np.full((len(scores), int(count.max(initial=k))), np.inf, scores.dtype)  # padded with inf
     positions = np.zeros(falling.shape, np.int64)
     falling[rows, place], positions[rows, place] = -scores.reshape(-1)[flat], columns
     kept = np.argsort(falling, axis=1, kind="stable")[:, :k]
     return -np.take_along_axis(falling, kept, 1), np.take_along_axis(positions, kept, 1)
 
 
-def _bound(scores: Floats, k: int) -> Floats:
+def _bound(scores: Scores, k: int) -> Scores:
     """Return a lower bound of the k highest of each row, [q, 1]: the k-th highest of the maxima of at least k column groups."""
     groups = min(scores.shape[1], max(4 * k, 1024))
     maxima = scores[:, :groups].copy()

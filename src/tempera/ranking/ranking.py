@@ -32,7 +32,8 @@ class Evaluation:
 
     Args:
         queries: number of distinct test queries, at most half of the eligible ones. None is a tenth of all distinct queries, at
-            most 1,500, and at most a quarter of the eligible ones; or all queries of a file that is named as the test.
+            most 1,500, and at most a quarter of the eligible ones; or all queries of a file that is named as the test. With 0
+            there is no test, and the run reports no metrics; with `validation` 0 too, nothing is evaluated at all.
         validation: number of distinct validation queries, counted in the same way; with 0 there are none, and evaluations during
             training use the test queries. For a recommender, the largest number of validation events, 1,500 by default.
         seed: seed of the choice of held-out queries, which is independent of `train.seed`.
@@ -45,11 +46,13 @@ class Evaluation:
         budget: largest share of the time for evaluation during training; an evaluation that would exceed it is skipped and
             counted. 1 is no limit.
         corpus: number of documents to rank during training: all relevant ones, those that the untrained model confuses with
-            them, and random others. None ranks all, as the first and the last evaluation do. Scores on fewer documents are too
-            high; the bias is measured on the untrained model.
+            them, and random others. "auto" takes so many that these evaluations cost about an eighth of training (and leaves
+            some of `train.evaluations` out of a short run), and all of them with a tower whose vectors are looked up; None ranks
+            all, as the evaluations on the test do. Scores on fewer documents are too high; the bias is measured on the untrained
+            model.
     """
 
-    queries: Annotated[int, Field(gt=0)] | None = None
+    queries: Annotated[int, Field(ge=0)] | None = None
     validation: Annotated[int, Field(ge=0)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     shared_documents: Literal["drop", "keep"] = "drop"
@@ -58,7 +61,7 @@ class Evaluation:
     baselines: bool = False
     cold_items: Annotated[float, Field(ge=0, lt=1)] = 0.0
     budget: Annotated[float, Field(ge=0, le=1)] = 1.0
-    corpus: Annotated[int, Field(gt=0)] | None = None
+    corpus: Annotated[int, Field(gt=0)] | Literal["auto"] | None = "auto"
 
     def __post_init__(self) -> None:
         if not self.metrics:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.matryoshka import Matryoshka
@@ -34,6 +34,12 @@ class Config:
     def base(self) -> Objective:
         """The objective without its widths."""
         return self.objective.objective if isinstance(self.objective, Matryoshka) else self.objective
+
+    def settled(self, pairs: int) -> Config:
+        """Return a configuration whose batch size and epochs follow the tower and the number of training pairs."""
+        train = self.train.settled(*self.tower.schedule(pairs))
+        both = {"batch_size": train.batch_size, "num_train_epochs": train.num_train_epochs}
+        return replace(self, train=train, resolved={**self.resolved, "train": {**self.resolved["train"], **both}})
 
     @property
     def similarity(self) -> Similarity:

@@ -13,7 +13,8 @@ from .compare import Difference
 from .spread import Spread
 
 MAIN = "ndcg@10"
-OURS = ("untrained", "trained")  # systems; the others are baselines
+FUSED = "trained + BM25"
+OURS = ("untrained", "trained", FUSED)  # systems; the others are baselines
 
 
 def main_metric(metrics: Collection[str]) -> str:

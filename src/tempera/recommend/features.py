@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +40,8 @@ class Features:
         dropout: share of the numbers that a network's input loses in training.
     """
 
+    races: ClassVar[bool] = False
+
     doc: Sequence[Feature] = (Id(),)
     query: Sequence[OfUser] = ()
     history: History | None = field(default_factory=History)
@@ -69,6 +72,10 @@ class Features:
     def learning_rate(self) -> float:
         """Default learning rate: 2e-3, or less if a text tower needs less."""
         return min([2e-3, *(tower.learning_rate for tower in self.readers)])
+
+    def schedule(self, pairs: int) -> tuple[int, float]:
+        """Return a batch of 2,048 events, or all if there are fewer, and 4 epochs."""
+        return max(2, min(2048, pairs)), 4.0
 
     def build(self, users: Entities, items: Entities) -> FeatureTowers:
         """Return untrained towers for these users and items."""

@@ -28,6 +28,7 @@ class LaterEvents:
 
     def __init__(self, config: Config, data: TrainingEvents) -> None:
         self.options, self.seed, self.data, self.events = config.evaluation, config.train.seed, data, data.events
+        self.evaluations = config.train.evaluations
         self.reached: dict[str, dict[str, Recommended]] = {}  # by system and protocol
         self.cold: dict[str, Means] = {}  # what each system makes of withheld items
 
@@ -40,6 +41,17 @@ class LaterEvents:
     def validation(self) -> Mapping[str, Events]:
         """The events to choose by, of each protocol; none where the split or `evaluation.validation` has none."""
         return {} if self.options.validation == 0 else self.events.division.validation
+
+    @property
+    def looks(self) -> bool:
+        """True if there are events to judge by during training."""
+        return bool(self.validation) or self.options.queries != 0
+
+    def embed(self) -> None:
+        """Do nothing: vectors of items cost little."""
+
+    def settle(self) -> None:
+        """Do nothing: items are never sampled."""
 
     def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
         """Evaluate the towers on the test by every protocol, or on some of the validation by the first.
@@ -87,7 +99,7 @@ class LaterEvents:
 
     def baselines(self) -> dict[str, SystemScores]:
         """Rank by popularity, item-kNN, EASE and transition counts, if evaluation.baselines asks for them."""
-        if not self.options.baselines:
+        if not (self.options.baselines and self.options.queries != 0):
             return {}
         timeline, division = self.events.timeline, self.events.division
         observed = Observed(timeline.item, timeline.offsets, len(timeline.item_ids), division.train)

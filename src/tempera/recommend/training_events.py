@@ -62,11 +62,11 @@ class TrainingEvents:
     def __init__(self, config: Config, events: EventData) -> None:
         self.events = events
         timeline, train, history = events.timeline, events.division.train, config.tower.history
-        options = config.train
+        options = config.settled(int(train.sum())).train
         contexts = Contexts(timeline, history.last, history.targets) if history else Contexts(timeline, 1)
         draws = Draws(options.sampled, options.sampled_power, options.seed)
         self.visits = Visits(timeline, train, contexts, draws, config.base.asks_known)
-        self.sampler: Sampler = Segments.of(timeline, train, options.batch_size, options.seed, contexts.targets)
+        self.sampler: Sampler = Segments.of(timeline, train, options.size, options.seed, contexts.targets)
         self.options: Features = config.tower
         self.tower: FeatureTowers = self.options.build(events.users, events.items)
         self.tower.normalised = config.base.similarity.name == "cosine"

@@ -1,21 +1,23 @@
-"""Alarms of a run that continues, and the messages of one that cannot."""
+"""Alarms and cautions of a run that continues, and the messages of one that cannot."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
 import torch
 
+from ..artifacts.pictures import label
+from ..build import Config
 from ..engine.faults import Fault, NotFinite
 from ..engine.loop import Progress
 from ..errors import TemperaError
 from ..io.console import logger
 from ..io.documents import JsonLines
-from ..ranking.compare import bootstrap
+from ..ranking.compare import Difference, bootstrap
 from ..ranking.spread import Spread
 from ..ranking.verdict import SystemScores, main_metric
 from .resume import Checkpoints
@@ -23,7 +25,9 @@ from .task import Data
 
 _NO_MEMORY = re.compile("an't allocate memory|annot allocate memory|bad_alloc|can't start new thread")
 SHOWN = 3  # rows that a message names
-ALARM, LEFT_OUT = "alarm", "step left out"  # events of the log
+ALARM, LEFT_OUT, CAUTION = "alarm", "step left out", "caution"  # events of the log
+FEW_STEPS = 50
+_FORGOTTEN, _LEARNT = 0.01, 0.05  # a fall of validation, and a share of the first loss, that are signs of overfitting
 
 
 class Alarms:
@@ -38,6 +42,10 @@ class Alarms:
             self.log.write(event=ALARM, step=step, text=text)
             logger.warning(f"alarm: {text}")
 
+    def caution(self, step: int, text: str) -> None:
+        """Log what may disappoint; the end of the run shows it."""
+        self.log.write(event=CAUTION, step=step, text=text)
+
     def collapse(self, step: int, spread: Spread) -> None:
         """Ring if an evaluation has found that all embeddings have become alike."""
         if spread.collapsed:
@@ -51,7 +59,8 @@ class Alarms:
             self.ring(
                 step,
                 f"the trained model is worse than the untrained one: {metric} {difference.mean:+.4f} "
-                f"({100 * difference.confidence:g} % interval {difference.low:+.4f} to {difference.high:+.4f})",
+                f"({100 * difference.confidence:g} % interval {difference.low:+.4f} to {difference.high:+.4f}); lower "
+                "train.learning_rate, and check which column is the query and which the document",
             )
 
     def step(self, progress: Progress, data: Data, together: int) -> None:
@@ -66,12 +75,59 @@ class Alarms:
         logger.warning(f"skipped: {NotFinite(progress.fault, rows)}")
 
     def summary(self) -> dict[str, Any]:
-        """Return alarms and the number of skipped steps, for metrics.json."""
+        """Return alarms, cautions and the number of skipped steps, for metrics.json."""
         records = self.log.records
         return {
             "alarms": [record["text"] for record in records if record["event"] == ALARM],
+            "cautions": list(dict.fromkeys(record["text"] for record in records if record["event"] == CAUTION)),
             "steps_left_out": sum(record["event"] == LEFT_OUT for record in records),
         }
+
+
+def doubts(
+    config: Config, records: Sequence[Mapping[str, Any]], rivals: Mapping[str, Difference], hybrid: bool = False
+) -> Iterator[str]:
+    """Yield cautions about a run that has ended, each with advice: too few steps, overfitting, no better than a baseline.
+
+    Args:
+        records: the log.
+        rivals: the trained system less each baseline, in the main metric.
+        hybrid: words and vectors can be searched together.
+    """
+    steps = [record for record in records if record["event"] == "step"]
+    if len(steps) < FEW_STEPS:
+        longer = "train.num_train_epochs" if config.train.max_steps is None else "train.max_steps"
+        yield (
+            f"the run took {len(steps)} optimiser step{'s' if len(steps) != 1 else ''}, which is too few to learn much: raise "
+            f"{longer}, or lower train.batch_size, which is {config.train.batch_size:,}"
+        )
+    yield from _overfitted(steps, [record for record in records if record["event"] == "evaluation"])
+    name = min(rivals, key=lambda name: rivals[name].mean, default=None)
+    if name is not None and rivals[name].low <= 0:
+        d, below = rivals[name], rivals[name].high < 0
+        yield (
+            f"the trained model is {'worse than' if below else 'not shown to be better than'} {label(name)}: "
+            f"{label(main_metric(config.evaluation.metrics))} {d.mean:+.3f} ({100 * d.confidence:g} % interval {d.low:+.3f} to "
+            f"{d.high:+.3f}); train on more data, for more epochs, or from a pretrained model"
+            + ("" if below else ", and raise evaluation.queries to tell smaller differences")
+            + ("; until then, search with --hybrid" if hybrid else "")
+        )
+
+
+def _overfitted(steps: Sequence[Mapping[str, Any]], looks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a caution if validation has fallen since its best while the loss came near 0."""
+    if len(looks) < 3 or len(steps) < 2:
+        return
+    metric = main_metric(looks[0]["metrics"])
+    values = [look["metrics"][metric] for look in looks]
+    best = max(range(len(values)), key=values.__getitem__)
+    share = steps[-1]["loss"] / steps[0]["loss"] if steps[0]["loss"] > 0 else 1.0
+    if 0 < best < len(values) - 1 and values[-1] <= values[best] - _FORGOTTEN and share <= _LEARNT:
+        yield (
+            f"the model overfitted: the loss fell to {steps[-1]['loss']:.2g}, and validation {label(metric)} from "
+            f"{values[best]:.3f} after step {looks[best]['step']:,} to {values[-1]:.3f}; lower train.num_train_epochs or "
+            "train.learning_rate, or set train.patience=2 to stop in time"
+        )
 
 
 @contextmanager
@@ -96,8 +152,9 @@ def within_memory(kept: Checkpoints) -> Iterator[None]:
             raise
         left = f"; last checkpoint: {kept.latest}" if kept.latest else ""
         raise TemperaError(
-            "out of memory: lower train.cache_memory and train.micro_batch_tokens (what the towers take), "
-            f"train.batch_size, evaluation.corpus or the size of the tower{left} ({said[:120] or type(error).__name__})"
+            "out of memory: lower train.cache_memory and train.micro_batch_tokens (what the towers take), train.batch_size, "
+            "evaluation.corpus, or the size of the tower (tower.dimensions, tower.vocabulary)"
+            f"{left} ({said[:120] or type(error).__name__})"
         ) from None
 
 

@@ -39,8 +39,7 @@ class Fitted:
         step: number of the step whose weights are saved.
         taken: steps that were taken.
         best: the choice of the weights, for metrics.json; empty if nothing was chosen.
-        seconds: seconds that training took, in all processes that a resumed run has had.
-        replaying: share of them in which rows were embedded a second time.
+        replaying: share of training's time in which rows were embedded a second time.
         looks_left_out: looks on the way that evaluation.budget did not allow.
         keep: leaves a checkpoint from which the same command repeats only what follows training.
     """
@@ -48,7 +47,6 @@ class Fitted:
     step: int
     taken: int
     best: Mapping[str, Any]
-    seconds: float
     replaying: float
     looks_left_out: int
     keep: Callable[[], None]
@@ -61,14 +59,23 @@ def fit(prepared: Prepared, checkpoints: Checkpoints | None = None, looks: bool 
         checkpoints: where to resume and what to leave on the way; None does neither.
         looks: evaluate on the validation set before the first step, on the way and after the last; without, nothing is chosen.
     """
+    with prepared.phases("train"):
+        return _fitted(prepared, checkpoints, looks)
+
+
+def _fitted(prepared: Prepared, checkpoints: Checkpoints | None, looks: bool) -> Fitted:
     began = time.perf_counter()
     config, devices, data = prepared.config, prepared.devices, prepared.task.data
     config.objective.to(devices.group.device)
     start = _agreed(prepared)
     state = loop.begin(_placed(prepared), config.objective, config.train, devices)
+    if looks and devices.group.main and prepared.task.held_out.looks:
+        with prepared.phases("evaluate"):
+            prepared.task.held_out.settle()
     position, best, records = Position(start), None, list[dict[str, Any]]()
     if checkpoints is not None:
         position, records, best = checkpoints.load(state, start)
+        prepared.phases.add(position.spent)
         if not devices.group.all_equal(state.step):
             raise DataError(
                 f"the processes see different checkpoints in {checkpoints.folder}: put --output on a disk that all machines "
@@ -85,7 +92,6 @@ def fit(prepared: Prepared, checkpoints: Checkpoints | None = None, looks: bool 
         course.step,
         state.step,
         course.choice,
-        seconds,
         state.cache.replaying.seconds() / seconds,
         position.looks_left_out,
         course.keep,
@@ -131,7 +137,8 @@ class _Course:
         self.position, self.checkpoints, self.began = position, checkpoints, began
         self.options, self.group = prepared.config.train, prepared.devices.group
         self.data, self.held_out = prepared.task.data, prepared.task.held_out
-        self.pauses = {0, steps, *loop.moments(steps, self.options.evaluations)} if looks else set[int]()
+        looks = looks and self.held_out.looks
+        self.pauses = {0, steps, *loop.moments(steps, self.held_out.evaluations)} if looks else set[int]()
         self.chooses = looks and self.held_out.chooses
         self.best = best  # weights of the best look
         self.ended: tuple[float, int] | None = None  # seconds of training, and records of the log then
@@ -171,14 +178,15 @@ class _Course:
     def end(self) -> float:
         """Bring the best weights back, and note that training has ended; return the seconds that it took."""
         self.ended = time.perf_counter() - self.began, len(self.prepared.log.records)
-        if self.best is not None and self.group.main:
+        if self.best is not None and self.group.main and self.step != self.state.step:
             self._saved().load_state_dict(self.best, strict=False)
         if self.group.main and self.pauses:
             logger.info(self.choice_text())
             if self.best is not None and not self.step:
-                logger.warning(
-                    "caution: training did not help: validation was best before the first step, so the untrained weights are "
-                    "saved; lower train.learning_rate, or train longer"
+                self.alarms.caution(
+                    self.step,
+                    "training did not help: validation was best before the first step, so the untrained weights are saved; "
+                    "lower train.learning_rate, or train longer",
                 )
         return self.ended[0]
 
@@ -250,7 +258,8 @@ class _Course:
             return
         self.gather()
         if self.group.main:
-            self._look(step)
+            with self.prepared.phases("evaluate"):
+                self._look(step)
         if self.options.patience is not None:
             self.position.looks_since = self.group.all_reduce_max(self.position.looks_since)
 
@@ -269,7 +278,7 @@ class _Course:
         seconds = time.perf_counter() - start
         if 0 < step < self.steps:
             self.budget.spend(seconds)
-        elif self.prepared.config.evaluation.corpus is None:  # those on the way take as long
+        else:  # those on the way take as long
             self.budget.cost = seconds
 
     def _weigh(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -312,6 +321,7 @@ class _Course:
         records = self.prepared.log.records
         seconds, count = self.ended or (time.perf_counter() - self.began, len(records))
         self.position.training, self.position.evaluating = seconds, self.budget.spent
+        self.position.spent = self.prepared.phases.seconds()
         self.checkpoints.save(self.state, self.position, records[:count], self.best)
         if self.group.main:
             logger.info(f"saved checkpoint {self.checkpoints.latest}; run the same command again to resume")
@@ -325,12 +335,15 @@ class _Course:
         plan = self.state.cache.plan(self.state.modules["towers"], mine, self.group)
         width = self.data.tower.encode(batch.doc.rows[:1]).shape[1]
         sizes = outlook.memory(plan, [self.state.modules], objective.tile_elements, width)
-        lines = [outlook.negatives(objective, mine, self.group), f"towers: {plan}", outlook.described(sizes)]
+        epochs = self.steps * together / self.data.sampler.batches_per_epoch
+        first = f"{self.steps:,} steps, {epochs:.3g} epochs; {outlook.negatives(objective, mine, self.group)}"
+        lines = [f"towers: {plan}", outlook.described(sizes)]
         if together > 1:
             lines.append(
                 f"{together} batches a step: each is a softmax of its own, which averages gradients and adds no negatives"
             )
         if self.group.main:
+            logger.info(first)
             for line in lines:
-                logger.info(line)
-            self.prepared.log.write(event="plan", text=lines, expected_bytes=sizes, replayed=plan.replayed)
+                logger.debug(line)
+            self.prepared.log.write(event="plan", text=[first, *lines], expected_bytes=sizes, replayed=plan.replayed)

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
-
 from ..ranking.verdict import Verdict
 from .prepare import Prepared
 
 
-@dataclass(frozen=True)
-class Assessment:
-    """Hold what the tower of a run reached on the test, and the seconds that it took."""
+def judge(prepared: Prepared) -> Verdict | None:
+    """Evaluate the tower of a run on the whole test set: called once untrained, and once with the weights that are saved.
 
-    verdict: Verdict
-    seconds: float
-
-
-def judge(prepared: Prepared) -> Assessment:
-    """Evaluate the tower of a run on the whole test set: called once untrained, and once with the weights that are saved."""
-    began = time.perf_counter()
-    verdict = prepared.task.held_out.judge("test")
-    return Assessment(verdict, time.perf_counter() - began)
+    Returns:
+        None where `evaluation.queries` is 0: there is no test set.
+    """
+    if prepared.config.evaluation.queries == 0:
+        return None
+    with prepared.phases("evaluate"):
+        return prepared.task.held_out.judge("test")

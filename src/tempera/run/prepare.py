@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import torch
 from ..build import Config, describe
 from ..core.advice import cautions
 from ..core.similarity import cosine
+from ..engine.clock import Phases
 from ..engine.devices import Devices
 from ..io.console import logger
 from ..io.documents import JsonLines
@@ -30,7 +30,7 @@ class Prepared:
         config: its section `data` says what reading has decided.
         folder: where the run writes.
         log: of the run.
-        seconds: that reading took.
+        phases: the time that the run has taken so far.
     """
 
     config: Config
@@ -38,7 +38,7 @@ class Prepared:
     devices: Devices
     folder: Path
     log: JsonLines
-    seconds: float
+    phases: Phases
 
 
 def prepare(
@@ -60,31 +60,32 @@ def prepare(
     Raises:
         TemperaError: no data, or options that do not fit them.
     """
-    began, cache, store = time.perf_counter(), folder / CACHE, vectors or folder.parent / "vectors"
+    phases, cache, store = Phases(), folder / CACHE, vectors or folder.parent / "vectors"
     torch.manual_seed(config.train.seed)
     task: RunTask
-    if shared is not None:
-        task = shared.fresh(config, cache)
-    elif isinstance(config.data, Interactions | Handed):
-        task = InteractionTask.read(config, cache)
-    else:
-        task = TextTask.read(config, cache, store, anew)
-    facts = task.showcase.facts()
+    with phases("read"):
+        if shared is not None:
+            task = shared.fresh(config, cache)
+        elif isinstance(config.data, Interactions | Handed):
+            task = InteractionTask.read(config, cache)
+        else:
+            task = TextTask.read(config, cache, store, anew, phases)
+        facts = task.showcase.facts()
+    config = config.settled(facts.counts["train"])
     if facts.source is not None:
         ((name, options),) = describe(facts.source).items()
         config = replace(config, resolved={**config.resolved, "data": {"source": name, **options}})
     for line in facts.lines:
         logger.info(line)
     log.write(event="data", pairs=facts.counts["pairs"], dropped=facts.counts["dropped"])
-    seconds = time.perf_counter() - began
     _settle(config, log)
-    return Prepared(config, task, devices, folder, log, seconds)
+    return Prepared(config, task, devices, folder, log, phases)
 
 
 def _settle(config: Config, log: JsonLines) -> None:
     """Settle an automatic temperature, and warn of what cannot work well."""
     options, base = config.train, config.base
-    base.temperature.settle(options.batch_size + options.sampled, normalised=base.similarity == cosine)
+    base.temperature.settle(options.size + options.sampled, normalised=base.similarity == cosine)
     for caution in cautions(base):
         logger.warning(f"caution: {caution}")
         log.write(event="caution", text=caution)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import resource
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save as as_bytes
@@ -17,66 +17,93 @@ from ..artifacts.index import write_searched
 from ..artifacts.report import RunReport, render
 from ..artifacts.report_tables import tables
 from ..io.documents import write_json
-from ..ranking.compare import bootstrap
+from ..ranking.compare import Difference, bootstrap
+from ..ranking.fusion import Fusion
 from ..ranking.spread import Spread
-from ..ranking.verdict import MAIN, SystemScores, best_baseline
-from .alarms import Alarms
+from ..ranking.verdict import FUSED, MAIN, OURS, SystemScores, Verdict, best_baseline, main_metric
+from .alarms import Alarms, doubts
 from .fit import Fitted
-from .judge import Assessment
 from .prepare import CACHE, Prepared
 
 Systems = Mapping[str, SystemScores]
+Differences = Mapping[str, Mapping[str, Difference]]
 
 
-def publish(prepared: Prepared, fitted: Fitted, before: Assessment, after: Assessment) -> None:
+def publish(prepared: Prepared, fitted: Fitted, before: Verdict | None, after: Verdict | None) -> None:
     """Compare with other systems, and write everything but the log, which lies in the folder already.
 
     Args:
-        before: the untrained tower.
+        before: the untrained tower; None where nothing is held out to judge by.
         after: the trained one, with the weights that are saved.
     """
-    config, task, folder, alarms = prepared.config, prepared.task, prepared.folder, Alarms(prepared.log)
-    began = time.perf_counter()
-    baselines = task.held_out.baselines()
-    evaluating = before.seconds + after.seconds + time.perf_counter() - began
-    alarms.regression(fitted.step, before.verdict.ranking, after.verdict.ranking)
-    systems = {"untrained": before.verdict.ranking, **baselines, "trained": after.verdict.ranking}
-    spreads = {"untrained": before.verdict.spread, "trained": after.verdict.spread}
-    seconds = {"data": prepared.seconds, "train": fitted.seconds, "evaluate": evaluating}
+    with prepared.phases("publish"):
+        _publish(prepared, fitted, before, after)
+
+
+def _publish(prepared: Prepared, fitted: Fitted, before: Verdict | None, after: Verdict | None) -> None:
+    config, task, folder = prepared.config, prepared.task, prepared.folder
+    systems: dict[str, SystemScores] = {}
+    spreads: dict[str, Spread] = {}
+    with prepared.phases("evaluate"):
+        if before is not None and after is not None:
+            systems = {"untrained": before.ranking, **task.held_out.baselines(), "trained": after.ranking}
+            spreads = {"untrained": before.spread, "trained": after.spread}
+        if FUSED in systems:
+            systems[FUSED] = systems.pop(FUSED)  # the last of a table
+        differences = _differences(systems)
+        alarms = _doubted(prepared, fitted, systems, differences)
+    task.data.tower.save(folder / "model")
+    (folder / "objective.safetensors").write_bytes(as_bytes(config.objective.state_dict()))
+    write_searched(folder, task.showcase.searched())
+    sizes = {each.name: _size(each) for each in sorted(folder.iterdir()) if each.name != CACHE}
+    (folder / "config.yaml").write_text(configuration.dump(config.resolved), encoding="utf-8")
     metrics = {
         "metrics": {name: scores.metrics for name, scores in systems.items()},
-        "difference": _differences(systems),
+        "difference": {name: _plain(each) for name, each in differences.items()},
         "spread": {name: spread.summary() for name, spread in spreads.items()},
         **task.held_out.about(),
         **alarms.summary(),
         "evaluations_left_out": fitted.looks_left_out,
         **({"best": fitted.best} if fitted.best else {}),
         "data": task.showcase.facts().counts,
-        "seconds": {name: round(value, 3) for name, value in seconds.items()},
+        "seconds": prepared.phases.seconds(),
         "replaying": round(fitted.replaying, 4),
         "peak_memory_bytes": peak_memory_bytes(),
+        "bytes": sizes,
     }
-    task.data.tower.save(folder / "model")
-    (folder / "objective.safetensors").write_bytes(as_bytes(config.objective.state_dict()))
-    write_searched(folder, task.showcase.searched())
-    (folder / "config.yaml").write_text(configuration.dump(config.resolved), encoding="utf-8")
     report = _report(prepared, metrics, systems, spreads)
     (folder / "report.html").write_text(render(report), encoding="utf-8")
     (folder / "model" / "README.md").write_text(render_card(_card(prepared, metrics, systems)), encoding="utf-8")
-    write_json(folder / "metrics.json", metrics)
+    write_json(folder / "metrics.json", {**metrics, "seconds": prepared.phases.seconds()})
     shutil.rmtree(folder / CACHE, ignore_errors=True)  # what is mapped stays readable
 
 
-def _differences(systems: Systems) -> dict[str, Any]:
-    """Return the trained system's metrics less every other's, with intervals."""
-    trained = systems["trained"].per_query
+def _doubted(prepared: Prepared, fitted: Fitted, systems: Systems, differences: Differences) -> Alarms:
+    """Log the alarms and cautions of a run that has ended, and return them."""
+    alarms, main = Alarms(prepared.log), main_metric(prepared.config.evaluation.metrics)
+    if systems:
+        alarms.regression(fitted.step, systems["untrained"], systems["trained"])
+    rivals = {name: differences[f"trained - {name}"][main] for name in systems if name not in OURS}
+    for text in doubts(prepared.config, prepared.log.records, rivals, FUSED in systems):
+        alarms.caution(fitted.step, text)
+    return alarms
+
+
+def _differences(systems: Systems) -> Differences:
+    """Return the metrics of each trained system less those of every system before it in the table, with intervals."""
+    names = list(systems)
     return {
-        f"trained - {name}": {
-            metric: asdict(bootstrap(values, other.per_query[metric])) for metric, values in trained.items()
+        f"{ours} - {theirs}": {
+            metric: bootstrap(values, systems[theirs].per_query[metric])
+            for metric, values in systems[ours].per_query.items()
         }
-        for name, other in systems.items()
-        if name != "trained"
+        for ours in (names[names.index("trained") :] if systems else ())
+        for theirs in names[: names.index(ours)]
     }
+
+
+def _plain(differences: Mapping[str, Difference]) -> dict[str, Any]:
+    return {metric: asdict(difference) for metric, difference in differences.items()}
 
 
 def _card(prepared: Prepared, metrics: Mapping[str, Any], systems: Systems) -> Card:
@@ -100,33 +127,41 @@ def _report(
 ) -> RunReport:
     """Return what report.html shows."""
     subject, rival, names = prepared.task.showcase.subject, best_baseline(systems), prepared.config.evaluation.metrics
-    trained, difference = systems["trained"].per_query, None
-    if rival is not None and MAIN in trained:
+    difference = None
+    if rival is not None and MAIN in (trained := systems["trained"].per_query):
         difference = bootstrap(trained[MAIN], systems[rival].per_query[MAIN])
     records = prepared.log.records
     return RunReport(
         facts={
             **{text: f"{metrics['data'][name]:,}" for name, text in subject.facts.items()},
-            "seconds": ", ".join(f"{name} {value:.0f}" for name, value in metrics["seconds"].items()),
+            "CPU seconds": ", ".join(f"{name} {each['cpu']:.0f}" for name, each in metrics["seconds"].items()),
+            "seconds": f"{sum(each['wall'] for each in metrics['seconds'].values()):.0f}",
             "peak memory": f"{metrics['peak_memory_bytes'] / 2**20:,.0f} MiB",
             **({"BM25 settings": str(metrics["bm25"])} if rival == "bm25" else {}),
+            **({FUSED: str(Fusion(**metrics["hybrid"]))} if FUSED in systems else {}),
         },
         systems={name: _only(names, values) for name, values in metrics["metrics"].items()},
         difference=difference,
         log=[{**r, "metrics": _only(names, r["metrics"])} if "metrics" in r else r for r in records],
         spreads=spreads,
-        examples=prepared.task.showcase.examples(systems),
+        examples=prepared.task.showcase.examples(systems) if systems else [],
         config=configuration.dump(prepared.config.resolved),
         subject=subject,
         rival=rival,
         tables=tables(metrics),
         alarms=metrics["alarms"],
+        cautions=metrics["cautions"],
     )
 
 
 def _only(names: Sequence[str], scores: Mapping[str, float]) -> dict[str, float]:
     """Return the scores with these names, in their order."""
     return {name: scores[name] for name in names if name in scores}
+
+
+def _size(path: Path) -> int:
+    """Return the bytes of a file, or of all files of a folder."""
+    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
 
 
 def peak_memory_bytes() -> int:

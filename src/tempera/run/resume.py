@@ -12,11 +12,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import xxhash
 import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load as tensors_of
@@ -45,6 +46,7 @@ class Position:
     best_step: int = 0  # of the look with the best validation
     best_value: float | None = None  # of the main metric then; None before the first look
     looks_since: int = 0  # that have not been better
+    spent: dict[str, dict[str, float]] = field(default_factory=dict)  # seconds of each phase
 
 
 class Checkpoints:
@@ -88,6 +90,14 @@ class Checkpoints:
                 "give another --output, or --overwrite to forget it"
             )
 
+    def record(self, event: str) -> dict[str, Any] | None:
+        """Return the first record of an event in the log of the run to resume; None if there is none."""
+        if self.latest is None:
+            return None
+        found = (each for each in read_json_lines(self.latest / _LOG) if each["event"] == event)
+        record = next(found, None)
+        return None if record is None else {name: value for name, value in record.items() if name != "event"}
+
     def due(self, step: int) -> bool:
         """Return True if a checkpoint is due after `step` steps."""
         return time.monotonic() - self.saved >= EVERY if self.steps is None else step % self.steps == 0
@@ -100,7 +110,8 @@ class Checkpoints:
         Raises:
             OutputError: a folder that cannot be written, or a full disk; earlier checkpoints stay.
         """
-        about = {"config": self.config, **asdict(position)}
+        chosen = None if best is None else save(best)
+        about = {"config": self.config, **asdict(position), "best": None if chosen is None else _checksum(chosen)}
         lines = "".join(json.dumps(record) + "\n" for record in log)
         try:
             state.save(
@@ -108,7 +119,7 @@ class Checkpoints:
                 {
                     _POSITION: json.dumps(about, indent=2).encode(),
                     _LOG: lines.encode(),
-                    **({} if best is None else {_BEST: save(best)}),
+                    **({} if chosen is None else {_BEST: chosen}),
                 },
             )
             for old in sorted(self.folder.glob("step-?????????"))[: -self.keep] if state.group.main else []:
@@ -132,7 +143,10 @@ class Checkpoints:
         try:
             position = Position(**{name: about[name] for name in Position.__dataclass_fields__})
             log = read_json_lines(folder / _LOG)
-            best = tensors_of((folder / _BEST).read_bytes()) if (folder / _BEST).is_file() else None
+            chosen = None if about["best"] is None else (folder / _BEST).read_bytes()
+            if chosen is not None and _checksum(chosen) != about["best"]:
+                raise ValueError(f"{_BEST} is not as it was written (its checksum differs)")
+            best = None if chosen is None else tensors_of(chosen)
         except (OSError, ValueError, LookupError, SafetensorError) as error:
             raise _damaged(folder, error) from None
         if position.data != data:
@@ -153,6 +167,10 @@ class Checkpoints:
         except (OSError, ValueError, TypeError) as error:
             raise _damaged(folder, error) from None
         return about
+
+
+def _checksum(content: bytes) -> str:
+    return xxhash.xxh3_128_hexdigest(content)
 
 
 def _damaged(folder: Path, error: Exception) -> DataError:

@@ -46,9 +46,21 @@ class Data(Protocol):
 class HeldOut(Protocol):
     """Judge a run by what was held out of its training."""
 
+    evaluations: int  # looks between the first step and the last, at most `train.evaluations`
+
     @property
     def chooses(self) -> bool:
         """True if the validation set is large enough to choose weights by."""
+
+    @property
+    def looks(self) -> bool:
+        """True if there is anything to judge by during training."""
+
+    def embed(self) -> None:
+        """Compute the vectors that the run's index will hold, if judging can use them too."""
+
+    def settle(self) -> None:
+        """Choose what looks during training rank, by the tower as it is before training."""
 
     def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
         """Judge the tower as it is now; unless `whole`, part of the corpus may do.

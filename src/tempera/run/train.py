@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,6 +11,7 @@ from typing import Any
 from .. import config as configuration
 from ..artifacts.run_folder import Run
 from ..build import Config, build
+from ..config import Options
 from ..engine.devices import Devices, one_voice, start
 from ..io.atomic import staged
 from ..io.documents import JsonLines
@@ -19,42 +20,40 @@ from ..text.sources import Given
 from .alarms import within_memory
 from .fit import fit
 from .judge import judge
-from .prepare import prepare
+from .prepare import Prepared, prepare
 from .publish import publish
 from .resume import Checkpoints
 from .trackers import tracked
 
+Settle = Callable[..., Prepared]
+
 
 def train(
-    config: Mapping[str, Any] | str | Path | None = None,
+    config: Options | Mapping[str, Any] | str | Path | None = None,
     output: str | Path | None = None,
     overrides: Sequence[str] = (),
     overwrite: bool = False,
     data: Any = None,
+    settle: Settle | None = None,
 ) -> Run:
-    """Train a retriever and leave a run folder.
-
-    A run that was interrupted has left its checkpoints in `output`.checkpoints; the same call resumes from the latest.
+    """Train with the options as they are, and leave a run folder; `tempera.train` first chooses those that are left open.
 
     Args:
         config: options as a mapping, a YAML file, a file or folder of data, or None for the default job: search in the
             installed Python's code.
-        output: the folder to make: model/, index/, config.yaml, metrics.json, log.jsonl, report.html; None is runs/ and the
-            name of the file, or else runs/first.
+        output: the folder to make, beside which checkpoints are kept until it is complete; None is runs/ and the name of the file,
+            or else runs/first.
         overrides: dotted.key=value, as on the command line.
         overwrite: replace a run that `output` holds, once the new one is complete; forget one that was interrupted.
-        data: rows to train on, in place of a source: a datasets.Dataset, a frame of pandas or polars, a table of pyarrow.
-            The options of `data:` then say what its columns are; with `source: interactions` they are interactions.
+        data: rows to train on, in place of a source.
+        settle: chooses options of a run whose data have been read; it is given the folder for what it writes, and what an earlier
+            process of the same run has recorded of its choice.
 
     Raises:
         TemperaError: wrong options, no data, or an output that cannot be written.
-
-    >>> run = train("pairs.yaml", "runs/second", ["objective.temperature=0.1"])
-    >>> list(run.metrics)
-    ['untrained', 'bm25', 'trained']
     """
     resolved = _resolved(config, overrides, data)
-    output = output_of(config, resolved.resolved) if output is None else Path(output)
+    output = default_output(resolved.resolved["data"].get("path")) if output is None else Path(output)
     devices = start(resolved.train.mixed_precision, timeout=resolved.train.ddp_timeout)
     resolved.train.check(devices)
     folders = staged(output, overwrite) if devices.group.main else TemporaryDirectory()
@@ -69,13 +68,13 @@ def train(
             tracked(names, place, resolved.resolved, goes_on=checkpoints.latest is not None) as tell,
             JsonLines(Path(folder) / "log.jsonl", tell) as log,
         ):
-            _run(resolved, devices, Path(folder), log, place.parent / "vectors", checkpoints)
+            _run(resolved, devices, Path(folder), log, place.parent / "vectors", checkpoints, settle)
     devices.group.wait()
     checkpoints.forget()
     return Run(output, must_exist=devices.group.main)
 
 
-def _resolved(config: Mapping[str, Any] | str | Path | None, overrides: Sequence[str], data: Any) -> Config:
+def _resolved(config: Options | Mapping[str, Any] | str | Path | None, overrides: Sequence[str], data: Any) -> Config:
     """Check the options, and hand rows of Python to the section that describes them."""
     options = configuration.of(config, overrides)
     if data is not None:
@@ -88,23 +87,32 @@ def _resolved(config: Mapping[str, Any] | str | Path | None, overrides: Sequence
     return resolved
 
 
-def output_of(config: Mapping[str, Any] | str | Path | None, options: Mapping[str, Any]) -> Path:
-    """Return runs/ and the name of the file that was given, without extensions, or of the data; runs/first without either."""
-    path = config if isinstance(config, str | Path) else (options.get("data") or {}).get("path")
-    return Path("runs", (Path(str(path)).resolve().name.partition(".")[0] if path else "") or "first")
+def default_output(path: str | Path | None) -> Path:
+    """Return runs/ and the name of a file without its extensions, or runs/first without a file."""
+    return Path("runs", (Path(path).resolve().name.partition(".")[0] if path else "") or "first")
 
 
 def _run(
-    config: Config, devices: Devices, folder: Path, log: JsonLines, vectors: Path, checkpoints: Checkpoints
+    config: Config,
+    devices: Devices,
+    folder: Path,
+    log: JsonLines,
+    vectors: Path,
+    checkpoints: Checkpoints,
+    settle: Settle | None,
 ) -> None:
-    """Prepare, fit, judge, publish. One process judges and writes for all."""
+    """Prepare, settle, fit, judge, publish. One process judges and writes for all."""
     prepared = prepare(config, devices, folder, log, vectors, checkpoints.folder / f"anew-{devices.group.rank}")
+    if settle is not None:
+        prepared = settle(prepared, store=folder, known=checkpoints.record("recipe"))
     if not devices.group.main:
         fit(prepared, checkpoints)
         return
     before = judge(prepared)
     fitted = fit(prepared, checkpoints)
     try:
+        with prepared.phases("embed"):
+            prepared.task.held_out.embed()
         publish(prepared, fitted, before, judge(prepared))
     except (SystemExit, KeyboardInterrupt):
         if devices.group.size == 1:

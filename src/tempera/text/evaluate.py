@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..errors import ConfigError, OutputError
 from ..io.atomic import new_file, refuse_replacing
@@ -15,6 +16,7 @@ from ..ranking.compare import Comparison
 from ..ranking.metrics import DEFAULT_METRICS, KINDS
 from ..ranking.ranking import Evaluation
 from .embedder import Model
+from .hybrid import weight_of
 from .roles import Roles
 from .tasks import Graded, RetrievalTask, TaskScores, read_task
 
@@ -27,6 +29,7 @@ class Finding:
 
     task: RetrievalTask | Graded
     systems: dict[str, TaskScores]
+    trained: Mapping[str, int] = field(default_factory=dict)  # queries that a run was trained on, by run
 
     @property
     def comparisons(self) -> dict[str, dict[str, Comparison]]:
@@ -49,6 +52,7 @@ class Finding:
                 for other, metrics in self.comparisons.items()
             },
             "verdicts": self.verdicts(),
+            "cautions": self.cautions(),
         }
 
     def verdicts(self) -> list[str]:
@@ -58,6 +62,22 @@ class Finding:
             comparison.sentence(first, other, metric)
             for other, metrics in self.comparisons.items()
             for metric, comparison in metrics.items()
+        ]
+
+    def cautions(self) -> list[str]:
+        """Return sentences about what makes the scores misleading: queries that were trained on, documents that are equal."""
+        total, sentences = self.task.counts.get("queries", 0), list[str]()
+        if isinstance(self.task, RetrievalTask):
+            documents, texts = len(self.task.corpus), pc.count_distinct(self.task.corpus["text"]).as_py()
+            if 2 * texts < documents:
+                sentences.append(
+                    f"the {documents:,} documents hold only {texts:,} different text{'s' if texts > 1 else ''}; equal ones are "
+                    "ranked by their ids, so these scores say little"
+                )
+        return sentences + [
+            f"{run} was trained on {count:,} of these {total:,} queries, so its scores here are too high: give queries that it has "
+            f"not seen, such as those that it held out (the metrics of {run}/report.html)"
+            for run, count in self.trained.items()
         ]
 
     def per_query(self) -> pa.Table:
@@ -88,7 +108,7 @@ def evaluate(
         model: a model folder or a run folder.
         data: BEIR folders, tables of pairs, tables with sentence1, sentence2 and score; or tasks.
         against: another model, compared query by query.
-        bm25: rank retrieval tasks by BM25 as well.
+        bm25: rank retrieval tasks by BM25, and by the model and BM25 together, as well.
         split: of BEIR folders.
         metrics: names with a depth, such as ndcg@10, or without one, to be taken at every `k`.
         k: depths; without metrics, every metric at each of them.
@@ -101,7 +121,7 @@ def evaluate(
 
     >>> (finding,) = evaluate("runs/first", "pairs.jsonl", bm25=True, metrics=["ndcg@10"])
     >>> list(finding.systems), list(finding.comparisons["bm25"])
-    (['runs/first', 'bm25'], ['ndcg@10'])
+    (['runs/first', 'bm25', 'runs/first + BM25'], ['ndcg@10'])
     """
     names = resolved(metrics, k)
     if against is not None and Path(against).resolve() == Path(model).resolve():
@@ -114,11 +134,15 @@ def evaluate(
             findings.append(Finding(task, {each.path: task.judge(each) for each in models}))
             continue
         systems: dict[str, TaskScores] = {}
-        trained = {f"queries that {each.path} was trained on": each.trained_on(task.queries["text"]) for each in models}
-        counts = {**task.counts, **{what: count for what, count in trained.items() if count}}
-        ranked = replace(task, exclude_self=exclude_self, counts=counts)
-        systems |= {each.path: ranked.judge(each, names) for each in models}
-        findings.append(Finding(ranked, systems | ({BM25: ranked.bm25(names)} if bm25 else {})))
+        trained = {each.path: each.trained_on(task.queries["text"]) for each in models}
+        ranked = replace(task, exclude_self=exclude_self)
+        vectors = ranked.vectors(models[0])
+        systems[models[0].path] = ranked.by_vectors(vectors, names)
+        systems |= {each.path: ranked.by_vectors(ranked.vectors(each), names) for each in models[1:]}
+        if bm25:
+            words, fused = ranked.by_words(vectors, weight_of(Path(model)), names)
+            systems |= {BM25: words, f"{model} + BM25": fused}
+        findings.append(Finding(ranked, systems, {run: count for run, count in trained.items() if count}))
     return findings
 
 

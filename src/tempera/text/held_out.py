@@ -1,26 +1,35 @@
-"""Held-out queries of a run on texts, and the ranking of their answers by a tower and by BM25."""
+"""Held-out queries of a run on texts, and the ranking of their answers by a tower, by BM25, and by both."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
-from ..ranking.metrics import Relevant
+from ..core.table import Table
+from ..errors import DataError
+from ..ranking.fusion import WEIGHTS, Fusion, rank_by_weight
+from ..ranking.metrics import Relevant, evaluate, parsed
 from ..ranking.ranking import Part, Ranking, depth_of
 from ..ranking.resolved import Config
 from ..ranking.sample import Sample, sample_corpus
 from ..ranking.spread import spread
-from ..ranking.verdict import SystemScores, Verdict
-from .lexical import Lexical, Settings
+from ..ranking.verdict import FUSED, SystemScores, Verdict, main_metric
+from ..towers.pair import Tower
+from .hybrid import scores_of_both
+from .lexical import BM25, Floats, Lexical, best
 from .pairs import Rows
 from .split import Split
 from .training_pairs import TrainingPairs
 
-BM25_TUNING_QUERIES = 500
+TUNING_QUERIES = 500  # of training for BM25, and of validation for its weight beside the tower
+_SHARE = 1 / 8  # of the documents that training embeds: what the looks on the way may cost
+_FREE = 1e11  # multiplications that the looks may cost in any case, a few seconds of a CPU
 
 
 @dataclass
@@ -49,7 +58,7 @@ class Questions:
 
 
 class HeldOutQueries:
-    """Evaluate the current tower of a run, and BM25, on held-out queries."""
+    """Evaluate the current tower of a run, BM25, and both together, on held-out queries."""
 
     def __init__(self, config: Config, data: TrainingPairs) -> None:
         self.options, self.seed, self.data, self.texts = config.evaluation, config.train.seed, data, data.texts
@@ -58,9 +67,15 @@ class HeldOutQueries:
         self.questions["validation"] = (
             self._questions(split.validation) if len(split.validation) else self.questions["test"]
         )
+        corpus = self.options.corpus
+        self.corpus: int | None
+        self.corpus, self.evaluations = (
+            _affordable(config, data) if corpus == "auto" else (corpus, config.train.evaluations)
+        )
         self.sample: Sample | None = None  # of the corpus, once validation has been asked
         self.bias: dict[str, float] = {}  # of scores on the sample
-        self.bm25: Settings | None = None  # once it is tuned
+        self.words: BM25 | None = None  # of the documents that are ranked, once BM25 is tuned
+        self.fusion = Fusion()  # of the tower and BM25, once it is chosen
 
     def _questions(self, rows: Rows) -> Questions:
         return Questions.of(self.texts.split, self.texts.catalogue.query_of, self.texts.catalogue.doc_of, rows)
@@ -69,6 +84,20 @@ class HeldOutQueries:
     def chooses(self) -> bool:
         """True if validation has enough queries to choose by."""
         return self.texts.split.chooses
+
+    @property
+    def looks(self) -> bool:
+        """True if there are queries to ask during training."""
+        return len(self.questions["validation"].rows) > 0
+
+    def embed(self) -> None:
+        """Embed the ranked documents, for the judgement and for the run's index."""
+        _ = self.data.corpus
+
+    def settle(self) -> None:
+        """Choose the documents that are ranked during training, by what the untrained tower confuses."""
+        if self.corpus is not None and self.sample is None:
+            self.judge("validation")
 
     def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
         """Evaluate the tower on the queries of a part; on the test if there are no validation queries.
@@ -79,23 +108,28 @@ class HeldOutQueries:
                 sample is drawn when validation is first asked, from what the tower then confuses.
         """
         options, questions = self.options, self.questions[part]
-        sampling = options.corpus is not None and questions is self.questions["validation"]
+        if not len(questions.rows):
+            raise DataError("no queries are held out: raise evaluation.queries or evaluation.validation above 0")
+        sampling = self.corpus is not None and questions is self.questions["validation"]
         if sampling and not whole and self.sample is None:
             self.judge(part)
         sample = None if whole or not sampling else self.sample
-        queries = self.data.vectors(questions.query_of[questions.rows], "query")
+        queries = self._queries(questions)
         docs, relevant = self.texts.ranked, questions.relevant
         if sample is not None:
             docs, relevant = docs[sample.docs], sample.relevant
-        corpus = self.data.corpus if sample is None else self.data.vectors(docs)
+        corpus = self.data.corpus if sample is None else self.data.sampled(sample.docs)
         place = np.empty(len(self.texts.docs), np.int64)
         place[docs] = np.arange(len(docs))
         answers = corpus[place[questions.doc_of[questions.rows]]]
         ranking = Ranking.by_vectors(queries, corpus, relevant, options.metrics)
-        if sampling and options.corpus is not None and self.sample is None:
-            self.sample = sample_corpus(relevant, len(corpus), options.corpus, ranking.ranked, seed=self.seed)
+        if sampling and self.corpus is not None and self.sample is None:
+            self.sample = sample_corpus(relevant, len(corpus), self.corpus, ranking.ranked, seed=self.seed)
             self.bias = self.sample.bias(queries, corpus, options.metrics, relevant)
         return Verdict(ranking, spread(queries, answers))
+
+    def _queries(self, questions: Questions) -> Floats:
+        return self.data.remembered(questions.query_of[questions.rows], "query")
 
     def vectors(self) -> NDArray[np.float32]:
         """Return the vectors of all distinct documents; what the same weights have just ranked is not embedded again."""
@@ -107,24 +141,89 @@ class HeldOutQueries:
         return vectors
 
     def baselines(self) -> dict[str, SystemScores]:
-        """Rank by BM25, if evaluation.bm25 asks for it, tuned on training queries of the same corpus."""
-        if not self.options.bm25:
+        """Rank by BM25, and by the tower and BM25 together, if evaluation.bm25 asks for it."""
+        if not (self.options.bm25 and self.options.queries != 0):
             return {}
-        test, split = self.questions["test"], self.texts.split
+        self.words = index = self._tuned()
+        self.fusion = self._chosen(index)
+        test, names, depth, ranked = self.questions["test"], self.options.metrics, depth_of(self.options.metrics), []
+
+        def scores() -> Iterator[tuple[Floats, Floats]]:
+            for vectors, words in self._scores(test, index):
+                ranked.append(best(words, depth))
+                yield vectors, words
+
+        (fused,) = rank_by_weight(scores(), [self.fusion.weight], depth)
+        rankings = {"bm25": np.concatenate(ranked), FUSED: fused}
+        return {system: Ranking.of(each, test.relevant, names) for system, each in rankings.items()}
+
+    def _scores(self, questions: Questions, words: BM25) -> Iterator[tuple[Floats, Floats]]:
+        """Yield the scores of the tower and of BM25 for some queries at a time."""
+        return scores_of_both(self._queries(questions), self.data.corpus, questions.queries, words)
+
+    def _tuned(self) -> BM25:
+        """Return the index of the ranked documents' words, tuned on training queries that they answer."""
+        split, test = self.texts.split, self.questions["test"]
         inside = np.isin(test.doc_of[split.train], test.doc_of[split.corpus])
         rows = split.train[inside]
-        chosen = np.random.default_rng(self.seed).permutation(len(rows))[:BM25_TUNING_QUERIES]
+        chosen = np.random.default_rng(self.seed).permutation(len(rows))[:TUNING_QUERIES]
         lexical = Lexical(split.pairs.texts("doc", split.corpus))
         if len(chosen):
             tuning = self._questions(rows[chosen])
             lexical.tune(tuning.queries, tuning.relevant)
-        self.bm25 = lexical.settings
-        ranked = lexical.rank(test.queries, depth_of(self.options.metrics))
-        return {"bm25": Ranking.of(ranked, test.relevant, self.options.metrics)}
+        return lexical.index()
+
+    def _chosen(self, words: BM25) -> Fusion:
+        """Return the weight of the tower beside BM25 that is best on validation queries, if they are enough to choose by."""
+        if not self.chooses:
+            return Fusion()
+        rows = self.texts.split.validation
+        of = self.texts.catalogue.query_of[rows]
+        some = np.random.default_rng(self.seed).permutation(np.unique(of))[:TUNING_QUERIES]
+        questions, metric = self._questions(rows[np.isin(of, some)]), main_metric(self.options.metrics)
+        ranked = rank_by_weight(self._scores(questions, words), WEIGHTS, parsed(metric)[1])
+        return Fusion.chosen(
+            {w: evaluate(each, questions.relevant, [metric])[metric] for w, each in zip(WEIGHTS, ranked, strict=True)}
+        )
+
+    def words_of_all(self) -> BM25 | None:
+        """Return the index of the words of all distinct documents; None without BM25."""
+        if self.words is None or np.array_equal(self.texts.ranked, np.arange(len(self.texts.docs))):
+            return self.words
+        return Lexical(self.texts.catalogue.docs[:]).index(self.words.settings)
 
     def about(self) -> dict[str, Any]:
-        """Return how BM25 was tuned, and how far scores on the way stand above those on the whole corpus."""
-        about: dict[str, Any] = {"bm25": None if self.bm25 is None else asdict(self.bm25)}
+        """Return how BM25 and its weight were chosen, and how far scores on the way stand above those on the whole corpus."""
+        about: dict[str, Any] = {"bm25": None, "hybrid": None}
+        if self.words is not None:
+            about = {"bm25": asdict(self.words.settings), "hybrid": asdict(self.fusion)}
         if self.sample is not None:
             about["sample"] = {"corpus": len(self.sample.docs), "hardest": self.sample.hardest, "bias": self.bias}
         return about
+
+
+def _affordable(config: Config, data: TrainingPairs) -> tuple[int | None, int]:
+    """Return how many documents are ranked during training, and how often on the way, so that this costs little beside training.
+
+    None stands for all documents. A training row is counted as three documents: the backward pass costs twice the forward pass. The
+    numbers depend on options and data alone, so that a resumed run and one on another machine take the same looks.
+    """
+    options, texts = config.train, data.texts
+    tokens = len(texts.docs.values) / len(texts.docs)  # of a document
+    each, wanted = _multiplications(data.tower) * tokens, options.evaluations
+    if each == 0:  # looking up vectors costs nothing beside ranking
+        return None, wanted
+    rows = options.steps(data.sampler.batches_per_epoch) * options.gradient_accumulation_steps * options.size
+    most = max(3 * _SHARE * rows, _FREE / each)  # documents of all looks
+    asked = texts.split.validation
+    queries = len(np.unique(texts.catalogue.query_of[asked])) * len(texts.queries.values) / len(texts.queries) / tokens
+    least = 2 * len(np.unique(texts.catalogue.doc_of[asked]))
+    looks = min(wanted, max(0, int(most / (least + queries + 1)) - 1))  # the first one ranks vectors that are known
+    size = max(least, int(most / (looks + 1) - queries))
+    return (None if size >= len(texts.ranked) else size), looks
+
+
+def _multiplications(tower: Tower) -> int:
+    """Return the multiplications of one token in a forward pass: the weights that are not looked up in a table."""
+    modules = (module for module in tower.modules() if not isinstance(module, Table | nn.Embedding | nn.EmbeddingBag))
+    return sum(p.numel() for module in modules for p in module.parameters(recurse=False) if p.ndim > 1)

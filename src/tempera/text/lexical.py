@@ -1,32 +1,61 @@
-"""BM25, the baseline that every retriever has to beat (Robertson and Zaragoza 2009), by bm25s."""
+"""BM25, the baseline that every retriever has to beat (Robertson and Zaragoza 2009), and its index of words.
+
+Letters in shapes: q queries, c documents, v words, t words of all documents in a row, m postings: one for each word of a document.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..io.console import progress_bar
+from ..io.documents import parsed
 from ..ranking.metrics import Relevant, evaluate
-from ..ranking.nearest import top_of
+from ..ranking.nearest import blocks, top_of
 
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+_RUN = re.compile(r"[^\W_]+")
 _CASE_CHANGE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _WORD = re.compile(r"[^\W\d_]+|\d+")
 _GRID: dict[str, tuple[Any, ...]] = {"b": (0.4, 0.75, 0.9, 1.0), "k1": (0.9, 1.5, 2.5, 4.0), "stem": (False, True)}
+_KEY = b"tempera"
 
 
-def words(text: str) -> list[str]:
+class _Split(dict[str, list[str]]):
+    """The words of each run of letters and digits, split when it is first met: a corpus has few distinct ones."""
+
+    def __missing__(self, run: str) -> list[str]:
+        self[run] = _WORD.findall(_CASE_CHANGE.sub(" ", run).lower())
+        return self[run]
+
+
+def words(text: str, split: _Split | None = None) -> list[str]:
     """Return lower-case words, with identifiers split at underscores, digits and changes of case.
 
     >>> words("parseHTTPDate(raw_text2)")
     ['parse', 'http', 'date', 'raw', 'text', '2']
     """
-    return _WORD.findall(_CASE_CHANGE.sub(" ", text).lower())
+    split = _Split() if split is None else split
+    return [word for run in _RUN.findall(text) for word in split[run]]
+
+
+@cache
+def stemmer() -> Any:
+    """Return Snowball's English stemmer."""
+    import Stemmer
+
+    return Stemmer.Stemmer("english")
 
 
 @dataclass(frozen=True)
@@ -38,57 +67,146 @@ class Settings:
     stem: bool = False
 
 
-class BM25:
-    """A corpus indexed for BM25.
+@dataclass(frozen=True)
+class WordCounts:
+    """Numbers of times that each word stands in each document, word by word and then by document."""
 
-    Args:
-        docs: the words of each document, already stemmed if `settings` say so.
+    words: list[str]  # [v]
+    offsets: Ints  # [v + 1] of each word's postings
+    docs: Ints  # [m]
+    counts: Floats  # [m]
+    lengths: Ints  # [c] words of each document; an empty one counts 1
+
+    @classmethod
+    def of(cls, docs: Iterable[str]) -> WordCounts:
+        """Count the words of documents.
+
+        >>> counts = WordCounts.of(["a b a", "b"])
+        >>> counts.words, counts.offsets.tolist(), counts.docs.tolist(), counts.counts.tolist()
+        (['a', 'b'], [0, 1, 3], [0, 0, 1], [2.0, 1.0, 1.0])
+        """
+        split, number = _Split(), dict[str, int]()
+        ids = [[number.setdefault(word, len(number)) for word in words(doc, split)] for doc in docs]
+        lengths = np.array([len(doc) for doc in ids], np.int64)
+        word = np.fromiter((i for doc in ids for i in doc), np.int64, int(lengths.sum()))
+        return cls._gathered(list(number), word, np.repeat(np.arange(len(ids)), lengths), None, np.maximum(lengths, 1))
+
+    @classmethod
+    def _gathered(cls, names: list[str], word: Ints, doc: Ints, counts: Floats | None, lengths: Ints) -> WordCounts:
+        """Add up the counts of each word in each document, [t]; None counts 1."""
+        keys, inverse = np.unique(word * len(lengths) + doc, return_inverse=True)
+        ends = np.bincount(keys // max(1, len(lengths)), minlength=len(names)).cumsum()
+        totals = np.bincount(inverse, counts, len(keys)).astype(np.float32)
+        return cls(names, np.concatenate([[0], ends]), keys % max(1, len(lengths)), totals, lengths)
+
+    @cached_property
+    def stemmed(self) -> WordCounts:
+        """The counts of the words' stems."""
+        stems = stemmer().stemWords(self.words)
+        number = {stem: i for i, stem in enumerate(dict.fromkeys(stems))}
+        of_word = np.array([number[stem] for stem in stems], np.int64)
+        word = np.repeat(of_word, np.diff(self.offsets))
+        return self._gathered(list(number), word, self.docs, self.counts, self.lengths)
+
+
+@dataclass(frozen=True)
+class BM25:
+    """A corpus indexed for BM25: the documents of each word, and what the word adds to their scores.
+
+    A document's score is the sum over the query's words of
+
+        log(1 + (c - n + 0.5) / (n + 0.5)) * f / (f + k1 (1 - b + b l / mean l))
+
+    for a word that stands in n documents, f times in this one of l words, as Lucene has it (Kamphuis et al. 2020). The bits are
+    those of bm25s (Lù 2024).
     """
 
-    def __init__(self, docs: Sequence[list[str]], settings: Settings) -> None:
-        import bm25s
+    settings: Settings
+    number: dict[str, int]  # of each word
+    offsets: Ints  # [v + 1]
+    docs: Ints  # [m]
+    parts: Floats  # [m]
+    size: int  # documents
 
-        self.index = bm25s.BM25(k1=settings.k1, b=settings.b)
-        self.index.index([doc or [""] for doc in docs], show_progress=False)
-        self.size = len(docs)
+    @classmethod
+    def of(cls, counts: WordCounts, settings: Settings) -> BM25:
+        """Index a corpus by the counts of its words, not yet stemmed."""
+        counts = counts.stemmed if settings.stem else counts
+        size, mean, holding = len(counts.lengths), counts.lengths.mean(), np.diff(counts.offsets)
+        idf = np.array([math.log(1 + (size - n + 0.5) / (n + 0.5)) for n in holding.tolist()], np.float32)
+        saturation = settings.k1 * ((1 - settings.b) + settings.b * counts.lengths / mean)
+        parts = np.repeat(idf, holding) * (counts.counts / (saturation[counts.docs] + counts.counts))
+        number = {word: i for i, word in enumerate(counts.words)}
+        return cls(settings, number, counts.offsets, counts.docs, parts.astype(np.float32), size)
 
-    def rank(self, queries: Sequence[list[str]], k: int) -> NDArray[np.int64]:
+    def scores(self, queries: Sequence[str]) -> Floats:
+        """Return the score of every document, [q, c]; 0 for those without a common word."""
+        scores = np.zeros((len(queries), self.size), np.float32)
+        for row, query in zip(scores, queries, strict=True):
+            named = words(query)
+            for word in stemmer().stemWords(named) if self.settings.stem else named:
+                if (i := self.number.get(word)) is not None:
+                    part = slice(self.offsets[i], self.offsets[i + 1])
+                    row[self.docs[part]] += self.parts[part]
+        return scores
+
+    def rank(self, queries: Sequence[str], k: int) -> Ints:
         """Return positions of the k best documents, best first, [q, k]; documents without a common word are -1."""
-        ranked = np.full((len(queries), min(k, self.size)), -1)
-        for row, query in enumerate(queries):
-            known = [word for word in query if word in self.index.vocab_dict]
-            if known:
-                scores, positions = top_of(np.asarray(self.index.get_scores(known), np.float32)[None], k)
-                ranked[row] = np.where(scores[0] > 0, positions[0], -1)
-        return ranked
+        parts = [best(self.scores(queries[part]), k) for part in blocks(len(queries), self.size)]
+        return np.concatenate(parts or [np.zeros((0, min(k, self.size)), np.int64)])
+
+    def table(self) -> pa.Table:
+        """Return the index as a table with a row for each word, and the settings in its metadata."""
+        docs, parts = (
+            pa.LargeListArray.from_arrays(pa.array(self.offsets, pa.int64()), pa.array(values))
+            for values in (self.docs.astype(np.int32), self.parts)
+        )
+        about = json.dumps({"documents": self.size, **asdict(self.settings)}).encode()
+        return pa.table({"word": pa.array(self.number), "docs": docs, "scores": parts}).replace_schema_metadata(
+            {_KEY: about}
+        )
+
+    @classmethod
+    def read(cls, table: pa.Table) -> BM25:
+        """Return the index that `table` has written.
+
+        Raises:
+            ValueError, KeyError, TypeError, pyarrow.ArrowException: another table, or a damaged one.
+        """
+        about = parsed((table.schema.metadata or {})[_KEY])
+        size = int(about.pop("documents"))
+        table.validate(full=True)
+        docs, parts = (table[name].combine_chunks() for name in ("docs", "scores"))
+        offsets, positions = docs.offsets.to_numpy().astype(np.int64), docs.values.to_numpy().astype(np.int64)
+        values = parts.values.to_numpy()
+        if not np.array_equal(offsets, parts.offsets.to_numpy()) or values.dtype != np.float32:
+            raise ValueError("its documents and scores do not belong together")
+        if not (np.isfinite(values).all() and ((positions >= 0) & (positions < size)).all()):
+            raise ValueError("it names documents or scores that cannot be")
+        number = {word: i for i, word in enumerate(table["word"].to_pylist())}
+        return cls(Settings(**about), number, offsets, positions, values, size)
+
+
+def best(scores: Floats, k: int) -> Ints:
+    """Return positions of the k highest scores, best first, [q, c] -> [q, k]; -1 in place of those that are not above 0."""
+    values, positions = top_of(scores, k)
+    return np.where(values > 0, positions, -1)
 
 
 class Lexical:
     """BM25 over a corpus, with settings tuned one after the other on queries of their own."""
 
-    def __init__(self, docs: Sequence[str]) -> None:
-        self.plain = [words(doc) for doc in docs]
+    def __init__(self, docs: Iterable[str]) -> None:
+        self.counts = WordCounts.of(docs)
         self.settings = Settings()
 
-    @cached_property
-    def stemmer(self) -> Any:
-        """Snowball's English stemmer."""
-        import Stemmer
+    def index(self, settings: Settings | None = None) -> BM25:
+        """Return the index for some settings, or for those that were tuned."""
+        return BM25.of(self.counts, settings or self.settings)
 
-        return Stemmer.Stemmer("english")
-
-    @cached_property
-    def stemmed(self) -> list[list[str]]:
-        """The corpus, stemmed."""
-        return [self.stemmer.stemWords(doc) for doc in self.plain]
-
-    def rank(self, queries: Sequence[str], k: int, settings: Settings | None = None) -> NDArray[np.int64]:
+    def rank(self, queries: Sequence[str], k: int, settings: Settings | None = None) -> Ints:
         """Return positions of the k best documents, best first, [q, k]; -1 for none."""
-        settings = settings or self.settings
-        tokens = [words(query) for query in queries]
-        if settings.stem:
-            tokens = [self.stemmer.stemWords(query) for query in tokens]
-        return BM25(self.stemmed if settings.stem else self.plain, settings).rank(tokens, k)
+        return self.index(settings).rank(queries, k)
 
     def tune(self, queries: Sequence[str], relevant: Relevant) -> None:
         """Take the b, then the k1, then the stemming with the highest nDCG@10 for these queries.

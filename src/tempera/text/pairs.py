@@ -23,7 +23,7 @@ Rows = NDArray[np.int64]
 Text = Literal["query", "doc"]
 REPEATED = "repeated pairs"
 TRAIN, VALIDATION, TEST = 0, 1, 2  # of the column `part`
-_LABEL = 100  # letters of a document that has no name
+_LABEL = 200  # letters of a document that has no name
 
 
 @dataclass(frozen=True)

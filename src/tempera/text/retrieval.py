@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..engine.batches import Sampler
+from ..engine.clock import Phases
 from ..ranking.resolved import Config
 from ..towers.pair import Tower
 from .catalogue import Catalogue, stored
@@ -26,27 +27,35 @@ class TextTask:
         self.showcase = TextShowcase(self.data, self.held_out)
 
     @classmethod
-    def read(cls, config: Config, cache: Path, store: Path, versions: Path | None = None) -> TextTask:
+    def read(
+        cls, config: Config, cache: Path, store: Path, versions: Path | None = None, phases: Phases | None = None
+    ) -> TextTask:
         """Read and divide the texts of a source, once, as tokens that are mapped in `cache`.
 
         Args:
             store: folder for the vectors of guides, shared by the runs beside this one.
             versions: folder for the vectors of the model in training, until its next version.
+            phases: counts the time for tokens.
         """
         pairs, candidates = config.data.read(cache)
         split = hold_out(pairs, candidates, config.evaluation)
         catalogue = Catalogue.of(pairs)
+        config = config.settled(len(split.train))
         sampler = sampler_of(config.data, catalogue, split, config.train)  # refuses before texts are read
-        tower: Tower = config.tower.build(catalogue.trained(split.train))
-        queries = stored(
-            lambda part: tower.features(part, "reading queries", "query"), catalogue.queries, cache / "tokens.0"
-        )
-        docs = stored(lambda part: tower.features(part, "reading documents", "doc"), catalogue.docs, cache / "tokens.1")
+        with (phases or Phases())("tokenise"):
+            tower: Tower = config.tower.build(catalogue.trained(split.train))
+            queries = stored(
+                lambda part: tower.features(part, "reading queries", "query"), catalogue.queries, cache / "tokens.0"
+            )
+            docs = stored(
+                lambda part: tower.features(part, "reading documents", "doc"), catalogue.docs, cache / "tokens.1"
+            )
         texts = TextData(split, catalogue, queries, docs)
         return cls(config, texts, sampler, tower, store, versions or cache / "anew")
 
     def fresh(self, config: Config, cache: Path) -> TextTask:
         """Return another run on the same texts, split and tokens, before its training."""
         texts = self.data.texts
+        config = config.settled(len(texts.split.train))
         sampler = sampler_of(config.data, texts.catalogue, texts.split, config.train)
         return TextTask(config, texts, sampler, config.tower.again(self.data.tower), self.store, cache / "anew")

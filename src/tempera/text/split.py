@@ -29,7 +29,7 @@ class Split:
     pairs: Pairs
     train: Rows
     validation: Rows  # to choose by, every pair of a query; may be empty
-    test: Rows  # to report on, at least one pair
+    test: Rows  # to report on, at least one pair unless `evaluation.queries` is 0
     corpus: Rows  # one row for every distinct document that evaluation ranks
     dropped: Mapping[str, int] = field(default_factory=dict)  # left out of training, by reason
     shared: int = 0  # training rows that share a document with a held-out row, and are kept
@@ -104,7 +104,7 @@ def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation) -> Split:
         {reason: count for reason, count in lost.items() if count},
         int(of_doc.sum()) if keeps else 0,
     )
-    _refuse_empty(split, len(np.unique(query_ids[candidates])))
+    _refuse_empty(split, len(np.unique(query_ids[candidates])), options.queries != 0)
     return split
 
 
@@ -131,9 +131,9 @@ def _asked(query_ids: Ids, candidates: _Mask, part: NDArray[np.uint8], code: int
     return rows
 
 
-def _refuse_empty(split: Split, queries: int) -> None:
+def _refuse_empty(split: Split, queries: int, tested: bool) -> None:
     """Raise DataError with the cause if a split has no rows for training or for test."""
-    if not len(split.test):
+    if tested and not len(split.test):
         raise DataError(
             f"{len(split.pairs):,} pairs hold {queries:,} distinct queries for evaluation, too few to hold out one for the "
             "test: give more data"

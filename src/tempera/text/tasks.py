@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..io.tables import TableBlock
 from ..ranking.compare import Comparison, Difference
+from ..ranking.fusion import rank_by_weight
 from ..ranking.metrics import Relevant
 from ..ranking.nearest import top
 from ..ranking.ranking import Ranking, depth_of
 from .beir import is_beir, read_beir
-from .embedder import Model, encode_all
+from .embedder import Model, Vectors, encode_all
+from .hybrid import scores_of_both
 from .lexical import Lexical
 from .pairs import content_id
 from .roles import UNTRAINED, WHOLE, Roles, refuse_roles
@@ -113,16 +115,26 @@ class RetrievalTask:
         own[self.relevant.gains(own[:, None])[:, 0] > 0] = -1
         return own
 
-    def judge(self, model: Model, metrics: tuple[str, ...]) -> Ranking:
-        """Rank the whole corpus by the cosines of a model's vectors."""
-        depth = depth_of(metrics) + self.exclude_self
+    def vectors(self, model: Model) -> tuple[Vectors, Vectors]:
+        """Return a model's vectors of the queries, [q, D], and of the corpus, [c, D]."""
         queries = encode_all(model.query, self.queries["text"], "queries")
-        return self._judged(top(queries, encode_all(model.doc, self.corpus["text"], "documents"), depth)[1], metrics)
+        return queries, encode_all(model.doc, self.corpus["text"], "documents")
 
-    def bm25(self, metrics: tuple[str, ...]) -> Ranking:
-        """Rank by BM25 with the usual settings, because there are no other queries to tune them on."""
-        lexical = Lexical(self.corpus["text"].to_pylist())
-        return self._judged(lexical.rank(self.queries["text"].to_pylist(), depth_of(metrics) + 1), metrics)
+    def by_vectors(self, vectors: tuple[Vectors, Vectors], metrics: tuple[str, ...]) -> Ranking:
+        """Rank the whole corpus by cosine."""
+        return self._judged(top(*vectors, depth_of(metrics) + self.exclude_self)[1], metrics)
+
+    def by_words(
+        self, vectors: tuple[Vectors, Vectors], weight: float, metrics: tuple[str, ...]
+    ) -> tuple[Ranking, Ranking]:
+        """Rank by BM25 alone, and by vectors and BM25 together.
+
+        BM25 has the usual settings, because there are no other queries to tune them on.
+        """
+        texts, words = self.queries["text"].to_pylist(), Lexical(self.corpus["text"].to_pylist()).index()
+        depth = depth_of(metrics) + self.exclude_self
+        (fused,) = rank_by_weight(scores_of_both(*vectors, texts, words), [weight], depth)
+        return self._judged(words.rank(texts, depth), metrics), self._judged(fused, metrics)
 
     def _judged(self, ranked: Ints, metrics: tuple[str, ...]) -> Ranking:
         if self.exclude_self:

@@ -17,6 +17,7 @@ from ..ranking.verdict import SystemScores
 from ..towers.saved import load
 from .embedder import TRAINED
 from .held_out import HeldOutQueries
+from .hybrid import WORDS
 from .pairs import Rows
 from .preview import summary
 from .training_pairs import TrainingPairs
@@ -81,7 +82,9 @@ class TextShowcase:
         """Return every distinct document with its vector, and the ids of the training queries' contents."""
         split = self.texts.split
         trained = np.unique(content_ids(split.pairs.table["query"].take(pa.array(split.train))))
-        return Searched(self.held_out.vectors(), self.texts.catalogue.table(), arrays={TRAINED: trained})
+        words = self.held_out.words_of_all()
+        tables = {} if words is None else {WORDS: words.table()}
+        return Searched(self.held_out.vectors(), self.texts.catalogue.table(), tables=tables, arrays={TRAINED: trained})
 
     def reopened(self, folder: Path) -> float:
         """Save the tower and open it as a user would; return the largest difference in any number of its vectors."""

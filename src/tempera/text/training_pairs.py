@@ -69,9 +69,8 @@ class TrainingPairs:
             None if config.mining.cross_encoder is None else CrossEncoder.of(Path(config.mining.cross_encoder), store)
         )
         self.dropped = {**texts.split.pairs.dropped, **texts.split.dropped}
-        self.latest: tuple[list[int], NDArray[np.float32]] | None = (
-            None  # the corpus embedded last, and by which weights
-        )
+        # Vectors that were computed last, by role and rows, and by which weights.
+        self.latest: tuple[list[int], dict[tuple[Role, bytes], NDArray[np.float32]]] | None = None
         self.rows = _rows(options, texts, sampler, store)
         if cross is not None and self.rows.negatives is not None:
             self.rows, count = checked(self.rows, catalogue, cross, config.mining.cross_margin)
@@ -90,13 +89,30 @@ class TrainingPairs:
         refuse_not_finite(vectors, {"query": "queries", "doc": "documents"}[role])
         return vectors
 
+    def remembered(self, rows: Rows, role: Role) -> NDArray[np.float32]:
+        """Return the same vectors, computed again only if the weights have changed."""
+        known, key = self._known, (role, rows.tobytes())
+        if key not in known:
+            known[key] = self.vectors(rows, role)
+        return known[key]
+
+    def sampled(self, positions: Rows) -> NDArray[np.float32]:
+        """Return unit vectors of some of the documents that evaluation ranks, out of those of all where they are known."""
+        whole = self._known.get(("doc", self.texts.ranked.tobytes()))
+        return self.vectors(self.texts.ranked[positions]) if whole is None else whole[positions]
+
     @property
-    def corpus(self) -> NDArray[np.float32]:
-        """Return unit vectors of the documents that evaluation ranks, computed again only if the weights have changed."""
+    def _known(self) -> dict[tuple[Role, bytes], NDArray[np.float32]]:
+        """The vectors that the weights of now have given."""
         written = [tensor._version for tensor in (*self.tower.parameters(), *self.tower.buffers())]
         if self.latest is None or self.latest[0] != written:
-            self.latest = written, self.vectors(self.texts.ranked)
+            self.latest = written, {}
         return self.latest[1]
+
+    @property
+    def corpus(self) -> NDArray[np.float32]:
+        """Unit vectors of the documents that evaluation ranks."""
+        return self.remembered(self.texts.ranked, "doc")
 
     def refresh(self, step: int, group: Group = ALONE) -> dict[str, Any]:
         """Mine negatives and compute the guide again, if either is due before the step."""
@@ -165,10 +181,10 @@ def sampler_of(
     Raises:
         ConfigError: a batch of more rows than there are to train on.
     """
-    rows = split.train
-    if options.batch_size > len(rows):
+    rows, size = split.train, options.size
+    if size > len(rows):
         raise ConfigError(
-            f"train.batch_size is {options.batch_size} and the data has {len(rows)} pairs to train on: give a batch_size of at "
+            f"train.batch_size is {size} and the data has {len(rows)} pairs to train on: give a batch_size of at "
             f"most {len(rows)}, or more data, or hold out less: of {len(split.pairs):,} pairs, {split.held_out} are held out "
             "(evaluation.validation, evaluation.queries)"
         )
@@ -176,7 +192,7 @@ def sampler_of(
         if options.batch_sampler != "shuffled":
             raise ConfigError("train.batch_sampler: no_duplicates is for one source, but data is a mixture; remove it")
         origin = catalogue.pairs.table["source"].to_numpy()[rows]
-        return source.sampler(origin, options.batch_size, options.seed)
+        return source.sampler(origin, size, options.seed)
     if options.batch_sampler == "no_duplicates":
-        return NoDuplicates(catalogue.keys(rows), options.batch_size, options.seed)
-    return Shuffled(len(rows), options.batch_size, options.seed)
+        return NoDuplicates(catalogue.keys(rows), size, options.seed)
+    return Shuffled(len(rows), size, options.seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,12 +56,29 @@ class Tower(Encoder):
         """Write a folder that opens without Tempera."""
 
 
+def batch_of(pairs: int, batches: int, smallest: int, largest: int) -> int:
+    """Return the power of two that makes about so many batches an epoch, within bounds, and at most all pairs.
+
+    >>> batch_of(9_000, 16, 32, 2048), batch_of(1_000_000, 16, 32, 2048), batch_of(20, 16, 32, 2048)
+    (512, 2048, 20)
+    """
+    size: int = 2 ** round(math.log2(max(1, pairs / batches)))
+    return min(max(size, smallest), largest, max(2, pairs))
+
+
 class TowerOptions(Protocol):
     """The options of a kind of tower."""
 
     @property
+    def races(self) -> bool:
+        """True if training costs so little that several settings are tried first."""
+
+    @property
     def learning_rate(self) -> float:
         """The peak rate that suits it where the configuration says nothing."""
+
+    def schedule(self, pairs: int) -> tuple[int, float]:
+        """Return the batch size and the number of epochs that suit so many training pairs."""
 
     def build(self, texts: Sequence[str]) -> Tower:
         """A tower to be trained on (among others) these texts."""

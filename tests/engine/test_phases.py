@@ -1,0 +1,28 @@
+"""Seconds of phases: each second belongs to the innermost phase, and earlier processes' are added."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tempera.engine import clock
+from tempera.engine.clock import Phases
+
+
+def test_each_second_is_that_of_the_innermost_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([(float(wall), wall / 2) for wall in range(0, 60, 10)])
+    monkeypatch.setattr(clock, "_now", lambda: next(now))
+    phases = Phases()
+    with phases("train"), phases("evaluate"):
+        pass
+    assert phases.seconds() == {"train": {"wall": 20.0, "cpu": 10.0}, "evaluate": {"wall": 10.0, "cpu": 5.0}}
+    phases.add({"train": {"wall": 1.0, "cpu": 2.0}, "read": {"wall": 3.0, "cpu": 4.0}})
+    assert phases.spent["train"] == (21.0, 12.0) and phases.spent["read"] == (3.0, 4.0)
+
+
+def test_waiting_costs_no_cpu() -> None:
+    phases = Phases()
+    with phases("wait"):
+        time.sleep(0.2)
+    assert phases.seconds()["wait"]["wall"] >= 0.2 > 2 * phases.seconds()["wait"]["cpu"]

@@ -1,0 +1,81 @@
+"""Cautions at the end of a run: each fires on what it is about, and none on a healthy run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tempera.build import build
+from tempera.config import load
+from tempera.ranking.compare import Difference
+from tempera.run.alarms import doubts
+
+ABOVE = {"bm25": Difference(0.1, 0.05, 0.15, 0.95)}
+
+
+def records(
+    steps: int = 200, last: float = 1.0, values: tuple[float, ...] = (0.2, 0.4, 0.5, 0.5)
+) -> list[dict[str, Any]]:
+    """A log of steps whose loss falls evenly from 4, and of looks."""
+    losses = [4 + (last - 4) * i / max(1, steps - 1) for i in range(steps)]
+    taken = [{"event": "step", "step": i + 1, "loss": loss} for i, loss in enumerate(losses)]
+    looks = [{"event": "evaluation", "step": 10 * i, "metrics": {"ndcg@10": value}} for i, value in enumerate(values)]
+    return [*taken, *looks]
+
+
+def said(log: list[dict[str, Any]], rivals: dict[str, Difference] | None = None, *options: str) -> list[str]:
+    return list(doubts(build(load(None, options)), log, ABOVE if rivals is None else rivals))
+
+
+@pytest.mark.parametrize(
+    ("log", "rivals"),
+    [
+        (records(), None),
+        (records(50), None),
+        (records(), {}),
+        (records(last=0.01), None),  # the loss is near 0, and validation has not fallen
+        (records(last=0.01, values=(0.2, 0.5, 0.497)), None),  # as little as chance moves it
+        (records(values=(0.2, 0.5, 0.4)), None),  # validation fell, and there is loss left
+        (
+            records(last=0.01, values=(0.5, 0.4, 0.3)),
+            None,
+        ),  # the untrained model is the best, which the run says itself
+        (records(values=()), None),
+    ],
+)
+def test_healthy_runs(log: list[dict[str, Any]], rivals: dict[str, Difference] | None) -> None:
+    assert said(log, rivals) == []
+
+
+def test_few_steps() -> None:
+    assert said(records(4)) == [
+        "the run took 4 optimiser steps, which is too few to learn much: raise train.num_train_epochs, or lower "
+        "train.batch_size, which is 2,048"
+    ]
+    assert said(records(1), None, "train.max_steps=1", "train.batch_size=8")[0].endswith(
+        "raise train.max_steps, or lower train.batch_size, which is 8"
+    )
+
+
+def test_overfitting() -> None:
+    (text,) = said(records(last=0.01, values=(0.2, 0.5, 0.45)))
+    assert text.startswith(
+        "the model overfitted: the loss fell to 0.01, and validation nDCG@10 from 0.500 after step 10 to 0.450; lower"
+    )
+
+
+@pytest.mark.parametrize(
+    ("difference", "beginning"),
+    [
+        (
+            Difference(-0.1, -0.15, -0.05, 0.95),
+            "the trained model is worse than BM25: nDCG@10 -0.100 (95 % interval -0.150",
+        ),
+        (Difference(0.01, -0.02, 0.04, 0.95), "the trained model is not shown to be better than BM25: nDCG@10 +0.010"),
+    ],
+)
+def test_no_better_than_words(difference: Difference, beginning: str) -> None:
+    (text,) = said(records(), {"popularity": ABOVE["bm25"], "bm25": difference})
+    assert text.startswith(beginning)
+    assert ("raise evaluation.queries" in text) == (difference.high > 0)
