@@ -1,0 +1,158 @@
+"""The recipe: what a configuration leaves open follows the data, and what it says is left alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from tempera import config
+from tempera.build import build
+from tempera.engine.batches import Shuffled
+from tempera.errors import ConfigError
+from tempera.experiments import race as racing
+from tempera.experiments.race import candidates_of, with_values
+from tempera.experiments.recipe import opened, shown, train
+from tempera.run import train as resolved_run
+from tempera.towers.pretrained import Pretrained
+from tempera.towers.static import Static
+
+from ..conftest import planted, write_pairs
+
+TEMPERATURE, RATE = "objective.temperature", "train.learning_rate"
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Enough validation queries to choose by, in a run of a second."""
+    pairs = write_pairs(tmp_path_factory.mktemp("recipe") / "pairs.jsonl", planted(400))
+    return {
+        "data": {"path": str(pairs)},
+        "tower": {"dimensions": 16, "vocabulary": 300},
+        "train": {"num_train_epochs": 4, "evaluations": 1, "save_steps": 5},
+        "evaluation": {"queries": 60, "validation": 60, "bm25": False},
+    }
+
+
+def tried(folder: Path) -> dict[str, Any]:
+    log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    (record,) = [event for event in log if event["event"] == "recipe"]
+    return dict(record)
+
+
+def test_what_is_open_is_raced_and_written_down(options: dict[str, Any], tmp_path: Path) -> None:
+    run = train(options, tmp_path / "run")
+    record, written = tried(run.folder), yaml.safe_load((run.folder / "config.yaml").read_text())
+    assert len(record["tried"]) == 6  # four settings, then the better two
+    assert {tuple(each["values"]) for each in record["tried"]} == {(TEMPERATURE, RATE)}
+    last = [each for each in record["tried"] if each["steps"] == record["tried"][-1]["steps"]]
+    assert record["chosen"] == max(last, key=lambda each: each["score"])["values"]
+    assert written["objective"]["temperature"]["value"] == record["chosen"][TEMPERATURE]
+    assert written["train"]["learning_rate"] == record["chosen"][RATE]
+    assert written["train"]["batch_size"] == 32 and run.document["seconds"]["race"]["cpu"] > 0
+    # The run's own configuration leaves nothing open, so it makes the same run without a race.
+    again = train(run.folder / "config.yaml", tmp_path / "again")
+    assert again.document["metrics"] == run.document["metrics"]
+    assert "race" not in again.document["seconds"]
+
+
+def test_an_interrupted_run_keeps_its_winner(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(options, tmp_path / "whole")
+
+    class Stopped(BaseException):
+        pass
+
+    from tempera.run import fit as fitting
+
+    take, steps = fitting.loop.take, []
+
+    def stopping(state: Any, *rest: Any) -> Any:
+        if state.step == 12 and rest[1] > 30:  # in the run itself, which is longer than what its candidates take
+            raise Stopped
+        steps.append(state.step)
+        return take(state, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fitting.loop, "take", stopping)
+        with pytest.raises(Stopped):
+            train(options, tmp_path / "run")
+    monkeypatch.setattr(racing, "race", None)  # a second race would fail
+    run = train(options, tmp_path / "run")
+    assert tried(run.folder)["chosen"] == tried(whole.folder)["chosen"]
+    assert run.document["metrics"] == whole.document["metrics"]
+
+
+def test_what_the_user_sets_is_left_alone(options: dict[str, Any], tmp_path: Path) -> None:
+    own = {**options, "objective": {"temperature": 0.07}, "train": {**options["train"], "batch_size": 48}}
+    run = train(own, tmp_path / "run")
+    written = yaml.safe_load((run.folder / "config.yaml").read_text())
+    assert written["objective"]["temperature"]["value"] == 0.07 and written["train"]["batch_size"] == 48
+    assert {tuple(each["values"]) for each in tried(run.folder)["tried"]} == {(RATE,)}
+
+
+@pytest.mark.parametrize(
+    "change", [{"recipe": "none"}, {"evaluation": {"queries": 60, "validation": 40, "bm25": False}}]
+)
+def test_nothing_is_chosen_by_too_few_queries_or_on_request(
+    options: dict[str, Any], tmp_path: Path, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(racing, "race", None)
+    run = train({**options, **change}, tmp_path / "run")
+    written = yaml.safe_load((run.folder / "config.yaml").read_text())
+    assert written["objective"]["temperature"]["value"] == 0.05 and written["train"]["learning_rate"] == 0.003
+
+
+def test_open_options() -> None:
+    assert opened(config.load(None))[1] == [TEMPERATURE, RATE]
+    assert opened(config.load(None, ["train.learning_rate=1e-3"]))[1] == [TEMPERATURE]
+    options, free = opened(config.load(None, ["objective.temperature=auto", "recipe=auto"]))
+    assert free == [TEMPERATURE, RATE] and "temperature" not in options.values["objective"]
+    assert opened(config.load(None, ["recipe=none"]))[1] == []
+    with pytest.raises(ConfigError, match=r"^recipe: is 'best'; expected auto or none$"):
+        opened(config.load(None, ["recipe=best"]))
+
+
+def test_print_config_shows_what_will_be_chosen() -> None:
+    resolved = build(config.load(None)).resolved
+    assert shown(resolved, [TEMPERATURE, RATE])["objective"]["temperature"] == "auto"
+    assert shown(resolved, [RATE])["train"]["learning_rate"] == resolved["train"]["batch_size"] == "auto"
+    pretrained = build(config.load(None, ["tower={kind: pretrained, model: m}"])).resolved
+    assert shown(pretrained, [RATE])["train"]["learning_rate"] == 2e-5
+
+
+def test_candidates_begin_with_the_default() -> None:
+    made = build(config.load(None))
+    assert candidates_of(made, [TEMPERATURE, RATE])[0] == {TEMPERATURE: 0.05, RATE: 0.003}
+    assert len(candidates_of(made, [])) == 1
+    other = with_values(made, {TEMPERATURE: 0.1, RATE: 0.01})
+    assert (other.base.temperature.value, other.train.learning_rate) == (pytest.approx(0.1), 0.01)
+    assert made.base.temperature.value == pytest.approx(0.05) and made.train.learning_rate == 0.003
+
+
+@pytest.mark.parametrize("pairs", [2, 20, 50, 200, 700, 3000, 12_000, 100_000, 10**7])
+def test_a_schedule_fits_the_number_of_pairs(pairs: int) -> None:
+    for tower in (Static(), Pretrained("m")):
+        batch, epochs = tower.schedule(pairs)
+        assert 2 <= batch <= max(2, pairs) and epochs >= 1
+    batch, epochs = Static().schedule(pairs)
+    if pairs >= 700:
+        assert epochs * pairs / batch >= 50  # steps
+
+
+def test_every_row_is_trained_on_in_every_epoch() -> None:
+    sampler = Shuffled(2257, 2048, seed=3)
+    rows = list(sampler(0, sampler.batches_per_epoch))
+    assert torch.cat(rows).sort().values.equal(torch.arange(2257))
+    assert [len(each) for each in rows] == [1128, 1129]
+    assert [each.tolist() for each in sampler(1, 2)] == [rows[1].tolist()]
+
+
+def test_run_itself_does_not_choose(options: dict[str, Any], tmp_path: Path) -> None:
+    run = resolved_run.train({**options, "train": {**options["train"], "max_steps": 2}}, tmp_path / "run")
+    assert not any(json.loads(line)["event"] == "recipe" for line in (run.folder / "log.jsonl").open())
