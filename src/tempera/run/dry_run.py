@@ -39,7 +39,8 @@ def rehearse(config: Path | None = None, overrides: Sequence[str] = ()) -> dict[
             preview = prepared.task.showcase.preview()
             fit(prepared, looks=False)
         taken = [record["seconds"] for record in log.records if record["event"] == "step"]
-    steps = made.train.steps(prepared.task.data.sampler.batches_per_epoch)
+    train = replace(prepared.config.train, max_steps=made.train.max_steps)
+    steps = train.steps(prepared.task.data.sampler.batches_per_epoch)
     pairs, seconds = prepared.task.showcase.facts().counts["train"], statistics.median(taken[1:])
     return {**preview, "pairs": pairs, "steps": steps, "expected_seconds": steps * seconds}
 
