@@ -42,7 +42,7 @@ CEILINGS = {
     "integrations": 410,
     "io": 890,
     "mining": 530,
-    "ranking": 820,
+    "ranking": 830,
     "recommend": 2180,
     "run": 1410,
     "text": 2710,
