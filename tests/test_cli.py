@@ -73,9 +73,9 @@ def test_train_prints_one_json_document(cold: Any, tiny: list[str], tmp_path: Pa
     assert read.endswith("pairs.jsonl holds pairs: query = query, doc = doc")
     assert first == "300 pairs: 260 for training, 0 validation and 40 test queries against 300 documents"
     assert (
-        others[0] == "48 steps, 6 epochs; 32 pairs a batch on 1 process; each query is compared with 31 other documents"
+        others[0] == "54 steps, 6 epochs; 28 pairs a batch on 1 process; each query is compared with 27 other documents"
     )
-    assert others[1].startswith("saved: the weights of the last step, 48, since ")
+    assert others[1].startswith("saved: the weights of the last step, 54, since ")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
@@ -180,7 +180,7 @@ def test_help_is_not_cut_and_names_every_option(tempera: Any) -> None:
         for option in set(options[section]) - {"source", "kind"}:
             assert f"  {section}.{option}=" in page
     assert (
-        "train.batch_size=2048 " in page
+        "train.batch_size=auto " in page
         and "data.source=pairs" in page
         and "pairs.csv" in page
         and "--print-config" in page
@@ -238,6 +238,19 @@ def test_a_full_disk_behind_standard_output_is_one_line(tiny_run: Path) -> None:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 2
     assert done.stderr == "tempera: cannot write to standard output: No space left on device\n"
+
+
+def test_a_wide_table_is_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.table import Table
+
+    from tempera.cli.output import _show
+
+    table = Table(*(f"recall@{i}0000000" for i in range(12)))
+    table.add_row(*(f"0.{i:02}3±0.01{i:02}" for i in range(12)))
+    _show(table)
+    out = capsys.readouterr().out
+    assert "…" not in out and all(f"0.{i:02}3±0.01{i:02}" in out for i in range(12))
+    assert len(out.splitlines()) == 5
 
 
 def test_the_commands_that_are_shown_can_be_copied(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ def records(
 
 
 def said(log: list[dict[str, Any]], rivals: dict[str, Difference] | None = None, *options: str) -> list[str]:
-    return list(doubts(build(load(None, options)), log, ABOVE if rivals is None else rivals))
+    return list(doubts(build(load(None, ["train.batch_size=64", *options])), log, ABOVE if rivals is None else rivals))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_healthy_runs(log: list[dict[str, Any]], rivals: dict[str, Difference] |
 def test_few_steps() -> None:
     assert said(records(4)) == [
         "the run took 4 optimiser steps, which is too few to learn much: raise train.num_train_epochs, or lower "
-        "train.batch_size, which is 2,048"
+        "train.batch_size, which is 64"
     ]
     assert said(records(1), None, "train.max_steps=1", "train.batch_size=8")[0].endswith(
         "raise train.max_steps, or lower train.batch_size, which is 8"

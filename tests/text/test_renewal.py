@@ -307,3 +307,21 @@ def test_a_batch_that_is_too_large_says_what_is_held_out(tmp_path: Path) -> None
         r"evaluation\.queries\)",
         str(error.value),
     )
+
+
+def test_looks_of_a_tower_that_multiplies_cost_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short runs look at all documents once, at their end; longer ones at a sample, as often as is wanted; tables look at all."""
+    monkeypatch.setattr("tempera.text.held_out._FREE", 0.0)
+    bert = {"kind": "transformer", "width": 16, "heads": 2, "layers": 1, "vocabulary": 300}
+    plans = {}
+    for steps in (2, 60, 10**6):
+        train = {"max_steps": steps, "evaluations": 4}
+        made = options(tmp_path, evaluation={"validation": 8, "corpus": "auto"}, train=train)
+        held_out = task_of({**made, "tower": bert}, tmp_path / str(steps)).held_out
+        plans[steps] = held_out.corpus, held_out.evaluations
+    assert plans[2] == (None, 0) and plans[10**6] == (None, 4)
+    size, looks = plans[60]
+    assert size is not None and 16 <= size < 75 and looks == 4
+    made = options(tmp_path, evaluation={"validation": 8}, train={"max_steps": 60, "evaluations": 4})
+    static = task_of(made, tmp_path / "static").held_out
+    assert (static.corpus, static.evaluations) == (None, 4)

@@ -29,6 +29,7 @@ class LaterEvents:
     def __init__(self, config: Config, data: TrainingEvents) -> None:
         self.options, self.seed, self.data, self.events = config.evaluation, config.train.seed, data, data.events
         self.evaluations = config.train.evaluations
+        self.corpus: int | None = None  # items are never sampled
         self.reached: dict[str, dict[str, Recommended]] = {}  # by system and protocol
         self.cold: dict[str, Means] = {}  # what each system makes of withheld items
 

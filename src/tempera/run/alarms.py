@@ -99,7 +99,7 @@ def doubts(
         longer = "train.num_train_epochs" if config.train.max_steps is None else "train.max_steps"
         yield (
             f"the run took {len(steps)} optimiser step{'s' if len(steps) != 1 else ''}, which is too few to learn much: raise "
-            f"{longer}, or lower train.batch_size, which is {config.train.batch_size:,}"
+            f"{longer}, or lower train.batch_size, which is {config.train.size:,}"
         )
     yield from _overfitted(steps, [record for record in records if record["event"] == "evaluation"])
     name = min(rivals, key=lambda name: rivals[name].mean, default=None)

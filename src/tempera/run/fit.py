@@ -269,6 +269,9 @@ class _Course:
             self.position.looks_left_out += 1
             self.prepared.log.write(event="evaluation left out", step=step)
             return
+        if step == self.steps and self.held_out.corpus is None:
+            with self.prepared.phases("embed"):
+                self.held_out.embed()
         verdict = self.held_out.judge("validation", whole=False)
         self.prepared.log.write(event="evaluation", step=step, metrics=verdict.ranking.metrics)
         if step:

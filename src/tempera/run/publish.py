@@ -55,7 +55,7 @@ def _publish(prepared: Prepared, fitted: Fitted, before: Verdict | None, after: 
     task.data.tower.save(folder / "model")
     (folder / "objective.safetensors").write_bytes(as_bytes(config.objective.state_dict()))
     write_searched(folder, task.showcase.searched())
-    sizes = {each.name: _size(each) for each in sorted(folder.iterdir()) if each.name != CACHE}
+    sizes = {each.name: _size(each) for each in sorted(folder.iterdir()) if each.name not in (CACHE, "log.jsonl")}
     (folder / "config.yaml").write_text(configuration.dump(config.resolved), encoding="utf-8")
     metrics = {
         "metrics": {name: scores.metrics for name, scores in systems.items()},

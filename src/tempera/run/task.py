@@ -47,6 +47,7 @@ class HeldOut(Protocol):
     """Judge a run by what was held out of its training."""
 
     evaluations: int  # looks between the first step and the last, at most `train.evaluations`
+    corpus: int | None  # documents that looks rank; None is all
 
     @property
     def chooses(self) -> bool:

@@ -215,12 +215,14 @@ def _affordable(config: Config, data: TrainingPairs) -> tuple[int | None, int]:
         return None, wanted
     rows = options.steps(data.sampler.batches_per_epoch) * options.gradient_accumulation_steps * options.size
     most = max(3 * _SHARE * rows, _FREE / each)  # documents of all looks
-    asked = texts.split.validation
-    queries = len(np.unique(texts.catalogue.query_of[asked])) * len(texts.queries.values) / len(texts.queries) / tokens
-    least = 2 * len(np.unique(texts.catalogue.doc_of[asked]))
+    held = texts.split.validation
+    queries = len(np.unique(texts.catalogue.query_of[held])) * len(texts.queries.values) / len(texts.queries) / tokens
+    least = 2 * len(np.unique(texts.catalogue.doc_of[held]))
     looks = min(wanted, max(0, int(most / (least + queries + 1)) - 1))  # the first one ranks vectors that are known
     size = max(least, int(most / (looks + 1) - queries))
-    return (None if size >= len(texts.ranked) else size), looks
+    if not looks or size >= len(texts.ranked):  # the last look of all documents serves the run's index, too
+        return None, looks
+    return size, looks
 
 
 def _multiplications(tower: Tower) -> int:
