@@ -77,6 +77,7 @@ SECTIONS: dict[str, tuple[Any, str, str]] = {
     "tower": (TowerOptions, "kind", "static"),
     "objective": (Objective, "preset", "mnr"),
 }
+RECIPE, AUTO = "recipe", "auto"  # whether `tempera train` chooses what is open; the others keep defaults
 # Sections without a choice.
 PLAIN: dict[str, Any] = {"train": Training, "evaluation": Evaluation, "mining": RepeatedMining, "card": Labels}
 
@@ -108,7 +109,9 @@ def build(options: Options) -> Config:
     """
     builder = _Builder(options)
     sections = {**dict.fromkeys(SECTIONS), **PLAIN}
-    builder.refuse_unknown("", options.values, list(sections))
+    builder.refuse_unknown("", options.values, [*sections, RECIPE])
+    if options.values.get(RECIPE, AUTO) not in (AUTO, "none"):
+        builder.fail(RECIPE, f"is {_shown(options.values[RECIPE])}; expected auto or none")
     made: dict[str, Any] = {}
     resolved: dict[str, Any] = {}
     for name, plain in sections.items():

@@ -9,14 +9,11 @@ from typing import Any
 
 from .. import config as configuration
 from ..artifacts.run_folder import Run
+from ..build import AUTO, RECIPE
 from ..config import Options
-from ..errors import ConfigError
 from ..run.train import default_output
 from ..run.train import train as train_resolved
 from .race import LEARNING_RATE, TEMPERATURE, settle
-
-KEY = "recipe"
-AUTO = "auto"
 
 
 def train(
@@ -58,16 +55,11 @@ def train(
 def opened(options: Options) -> tuple[Options, list[str]]:
     """Return the options without what only a recipe understands, and the names of those that a race may choose.
 
-    Raises:
-        ConfigError: a recipe of another name.
-
     >>> opened(Options({"objective": {"temperature": 0.1}}))[1]
     ['train.learning_rate']
     """
     values = dict(options.values)
-    recipe = values.pop(KEY, AUTO)
-    if recipe not in (AUTO, "none"):
-        raise ConfigError(f"recipe: is {recipe!r}; expected auto or none")
+    recipe = values.get(RECIPE, AUTO)
     free = []
     for name in (TEMPERATURE, LEARNING_RATE):
         section, _, key = name.partition(".")
