@@ -90,6 +90,14 @@ def test_one_system_alone_can_be_chosen(slope: int) -> None:
     assert chosen.weight == (1.0 if slope > 0 else 0.0)
 
 
+@pytest.mark.parametrize(("gain", "weight"), [(0.005, 0.9), (0.05, 1.0)])
+def test_one_system_alone_is_chosen_only_if_it_is_shown_to_be_better(gain: float, weight: float) -> None:
+    noise = np.random.default_rng(0).normal(0, 0.1, 100)
+    metric = {each: np.full(100, each / 2) for each in WEIGHTS}
+    metric[1.0] = metric[0.9] + gain + noise - noise.mean()
+    assert Fusion.chosen(metric).weight == weight
+
+
 def test_nothing_is_chosen_on_no_queries() -> None:
     assert Fusion() == Fusion(USUAL, 0) and USUAL in WEIGHTS
 

@@ -99,6 +99,7 @@ def _differences(systems: Systems) -> Differences:
         }
         for ours in (names[names.index("trained") :] if systems else ())
         for theirs in names[: names.index(ours)]
+        if ours != FUSED or theirs != "untrained"
     }
 
 

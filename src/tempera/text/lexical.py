@@ -1,6 +1,6 @@
 """BM25, the baseline that every retriever has to beat (Robertson and Zaragoza 2009), and its index of words.
 
-Letters in shapes: q queries, c documents, v words, t words of all documents in a row, m postings: one for each word of a document.
+Letters in shapes: q queries, c documents, v words, m postings: one for each word of a document.
 """
 
 from __future__ import annotations
@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from array import array
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -26,28 +29,26 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 _RUN = re.compile(r"[^\W_]+")
+_ASCII = "".join(chr(i) if chr(i).isalnum() else " " for i in range(128))  # what else separates words
 _CASE_CHANGE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _WORD = re.compile(r"[^\W\d_]+|\d+")
 _GRID: dict[str, tuple[Any, ...]] = {"b": (0.4, 0.75, 0.9, 1.0), "k1": (0.9, 1.5, 2.5, 4.0), "stem": (False, True)}
+_BLOCK = 5000  # documents whose words are in memory at once
 _KEY = b"tempera"
 
 
-class _Split(dict[str, list[str]]):
-    """The words of each run of letters and digits, split when it is first met: a corpus has few distinct ones."""
-
-    def __missing__(self, run: str) -> list[str]:
-        self[run] = _WORD.findall(_CASE_CHANGE.sub(" ", run).lower())
-        return self[run]
+def _runs(text: str) -> list[str]:
+    """Return the runs of letters and digits."""
+    return text.translate(_ASCII).split() if text.isascii() else _RUN.findall(text)
 
 
-def words(text: str, split: _Split | None = None) -> list[str]:
+def words(text: str) -> list[str]:
     """Return lower-case words, with identifiers split at underscores, digits and changes of case.
 
     >>> words("parseHTTPDate(raw_text2)")
     ['parse', 'http', 'date', 'raw', 'text', '2']
     """
-    split = _Split() if split is None else split
-    return [word for run in _RUN.findall(text) for word in split[run]]
+    return [word for run in _runs(text) for word in _WORD.findall(_CASE_CHANGE.sub(" ", run).lower())]
 
 
 @cache
@@ -78,26 +79,36 @@ class WordCounts:
     lengths: Ints  # [c] words of each document; an empty one counts 1
 
     @classmethod
-    def of(cls, docs: Iterable[str]) -> WordCounts:
+    def of(cls, docs: Sequence[str]) -> WordCounts:
         """Count the words of documents.
 
-        >>> counts = WordCounts.of(["a b a", "b"])
+        >>> counts = WordCounts.of(["a b_a", "b"])
         >>> counts.words, counts.offsets.tolist(), counts.docs.tolist(), counts.counts.tolist()
         (['a', 'b'], [0, 1, 3], [0, 0, 1], [2.0, 1.0, 1.0])
         """
-        split, number = _Split(), dict[str, int]()
-        ids = [[number.setdefault(word, len(number)) for word in words(doc, split)] for doc in docs]
-        lengths = np.array([len(doc) for doc in ids], np.int64)
-        word = np.fromiter((i for doc in ids for i in doc), np.int64, int(lengths.sum()))
-        return cls._gathered(list(number), word, np.repeat(np.arange(len(ids)), lengths), None, np.maximum(lengths, 1))
+        # Runs of letters and digits are counted first, and each distinct one is split once: a corpus has few of them.
+        runs = defaultdict[str, int](count().__next__)
+        parts = [_counted(docs[i : i + _BLOCK], runs, i) for i in range(0, len(docs), _BLOCK)]
+        run, doc, counts = (np.concatenate(part) for part in zip(*parts, strict=True))
+        split, number = [words(text) for text in runs], defaultdict[str, int](count().__next__)
+        sizes = np.array([len(part) for part in split], np.int64)
+        of_run = np.fromiter((number[each] for part in split for each in part), np.int64, int(sizes.sum()))
+        times = sizes[run]
+        within = np.arange(times.sum()) - np.repeat(times.cumsum() - times, times)
+        word = of_run[np.repeat((sizes.cumsum() - sizes)[run], times) + within]
+        lengths = np.bincount(doc, counts * times, len(docs)).astype(np.int64)
+        return cls._gathered(
+            list(number), word, np.repeat(doc, times), np.repeat(counts, times), np.maximum(lengths, 1)
+        )
 
     @classmethod
-    def _gathered(cls, names: list[str], word: Ints, doc: Ints, counts: Floats | None, lengths: Ints) -> WordCounts:
-        """Add up the counts of each word in each document, [t]; None counts 1."""
+    def _gathered(cls, names: list[str], word: Ints, doc: Ints, counts: Ints | Floats, lengths: Ints) -> WordCounts:
+        """Add up the counts of each word in each document."""
         keys, inverse = np.unique(word * len(lengths) + doc, return_inverse=True)
-        ends = np.bincount(keys // max(1, len(lengths)), minlength=len(names)).cumsum()
+        word, doc = np.divmod(keys, len(lengths))
+        ends = np.bincount(word, minlength=len(names)).cumsum()
         totals = np.bincount(inverse, counts, len(keys)).astype(np.float32)
-        return cls(names, np.concatenate([[0], ends]), keys % max(1, len(lengths)), totals, lengths)
+        return cls(names, np.concatenate([[0], ends]), doc, totals, lengths)
 
     @cached_property
     def stemmed(self) -> WordCounts:
@@ -107,6 +118,18 @@ class WordCounts:
         of_word = np.array([number[stem] for stem in stems], np.int64)
         word = np.repeat(of_word, np.diff(self.offsets))
         return self._gathered(list(number), word, self.docs, self.counts, self.lengths)
+
+
+def _counted(docs: Sequence[str], number: Mapping[str, int], first: int) -> tuple[Ints, Ints, Ints]:
+    """Return the number, the document and the count of each distinct run of letters and digits in each document."""
+    runs, ends = array("q"), []
+    for text in docs:
+        runs.extend(map(number.__getitem__, _runs(text)))
+        ends.append(len(runs))
+    keys = np.frombuffer(runs, np.int64) * len(docs) + np.repeat(np.arange(len(docs)), np.diff(ends, prepend=0))
+    distinct, counts = np.unique(keys, return_counts=True)
+    run, doc = np.divmod(distinct, len(docs))
+    return run, doc + first, counts
 
 
 @dataclass(frozen=True)
@@ -196,7 +219,7 @@ def best(scores: Floats, k: int) -> Ints:
 class Lexical:
     """BM25 over a corpus, with settings tuned one after the other on queries of their own."""
 
-    def __init__(self, docs: Iterable[str]) -> None:
+    def __init__(self, docs: Sequence[str]) -> None:
         self.counts = WordCounts.of(docs)
         self.settings = Settings()
 

@@ -122,7 +122,7 @@ class BeirFolder:
         query, doc = (pa.array(side[good]) for side in (beir.query, beir.doc))
         columns = {
             **{role: part["text"].take(at) for role, part, at in self._sides(beir, query, doc)},
-            "name": beir.corpus["id"].take(doc),
+            "name": pa.nulls(len(doc), pa.large_string()).fill_null(""),  # a title is the beginning of the text
             "place": pa.array([f"{self.path}:{name.as_py()}" for name in beir.corpus["id"].take(doc)]),
         }
         table = pa.table({name: column.cast(pa.large_string()) for name, column in columns.items()})
