@@ -94,8 +94,8 @@ class Checkpoints:
         """Return the first record of an event in the log of the run to resume; None if there is none."""
         if self.latest is None:
             return None
-        found = (each for each in read_json_lines(self.latest / _LOG) if each["event"] == event)
-        record = next(found, None)
+        records = (each for each in read_json_lines(self.latest / _LOG) if each["event"] == event)
+        record = next(records, None)
         return None if record is None else {name: value for name, value in record.items() if name != "event"}
 
     def due(self, step: int) -> bool:
