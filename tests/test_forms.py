@@ -14,6 +14,7 @@ from tempera.build import build
 from tempera.config import load
 from tempera.errors import DataError
 from tempera.recommend.interactions import Interactions
+from tempera.run.train import default_output
 
 Put = Callable[[str, str], Path]
 
@@ -139,3 +140,18 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "a.xlsx").write_text("x")
     with pytest.raises(DataError, match=r"cannot read .xlsx; give one of .parquet"):
         build(load(tmp_path / "a.xlsx"))
+
+
+def test_tables_of_items_and_users_beside_the_interactions(put: Put, tmp_path: Path) -> None:
+    put("log.csv", "user,item,time\n1,a,3\n1,b,4\n"), put("things.csv", "item,title\na,A\nb,B\n")
+    put("people.csv", "user,age\n1,30\n")
+    chosen = options(tmp_path)
+    assert [Path(chosen[name]).name for name in ("path", "items", "users")] == ["log.csv", "things.csv", "people.csv"]
+    put("more.csv", "user,item,time\n2,a,3\n")
+    assert "items" not in options(tmp_path) and options(tmp_path)["path"] == str(tmp_path)
+
+
+def test_a_run_lies_in_a_folder_of_the_name_of_its_data(tmp_path: Path) -> None:
+    assert default_output(tmp_path / "my.pairs" / "faq.jsonl.gz") == Path("runs/faq")
+    assert default_output(tmp_path / "..") == Path("runs", tmp_path.parent.name)
+    assert default_output(None) == default_output("/") == Path("runs/first")

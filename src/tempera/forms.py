@@ -10,7 +10,7 @@ from typing import Any
 
 from .errors import DataError
 from .io.saved_sets import splits
-from .io.tables import blocks, is_table
+from .io.tables import blocks, files_of, is_table
 from .recommend.interactions import TABLE as EVENTS
 from .text.beir import is_beir, split_names
 from .text.roles import TABLE as PAIRS
@@ -24,8 +24,9 @@ def with_source(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a `data:` section that reads a path, where `options` names no source.
 
     A folder is a BEIR set or one that `save_to_disk` has written, by the names of its files; else it has the form of most of
-    its files: tables, texts or Python sources. A table holds pairs or interactions, by the names of its columns; columns
-    without a role are not read, and neither are ids of texts unless an option names them.
+    its files: tables, texts or Python sources. A table holds pairs or interactions, by the names of its columns, and tables of
+    users and items may lie beside the one of interactions. Columns without a role are not read, and neither are ids of
+    texts unless an option names them.
 
     Args:
         path: the file or folder.
@@ -53,6 +54,8 @@ def _detected(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
         paths = {part: str(place / name) for part, name in parts.items()}
         return {**_renamed(paths, "path"), **_of_table(paths["train"], options)}
     form = _form(place)
+    if form == "table" and place.is_dir() and (tables := _interactions(place, options)):
+        return tables
     if form == "python":
         return {"source": "installed_python", "roots": [path]}
     return {"path": path, **({"source": "text_files"} if form == "texts" else _of_table(path, options))}
@@ -87,12 +90,32 @@ def _parts(path: str, names: Sequence[str], remedy: str) -> dict[str, str]:
     return parts
 
 
+def _interactions(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options for one table of interactions beside tables of features; nothing if a folder holds others."""
+    columns = {str(file): _columns(file) for file in files_of(folder)}
+    events = [file for file, names in columns.items() if EVENTS.suits(options, names)]
+    if len(columns) == 1 or len(events) != 1:
+        return {}
+    features = {f"{role}s": file for role in EVENTS.needed for file in columns if _is_about(role, columns[file])}
+    return {"path": events[0], **features, **_of_table(events[0], options)}
+
+
+def _is_about(role: str, names: Sequence[str]) -> bool:
+    """Return whether a table has ids of users or items, and not of both."""
+    return [each for each in EVENTS.needed if EVENTS.usual_columns(each, names)] == [role]
+
+
+def _columns(path: Path) -> list[str]:
+    """Return the names of the columns of a table."""
+    return next((block.table.column_names for block in blocks(path) if len(block.table)), [])
+
+
 def _renamed(parts: Mapping[str, str], train: str) -> dict[str, str]:
     return {train if part == "train" else part: name for part, name in parts.items()}
 
 
 def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    names: list[str] = next((block.table.column_names for block in blocks(Path(path)) if len(block.table)), [])
+    names = _columns(Path(path))
     if PAIRS.suits(options, names):  # texts are told apart by their content
         ids = [name for role in _IDS if not options.get(role) for name in PAIRS.usual_columns(role, names)]
         return {"source": "pairs", "metadata": [*ids, "*"]}

@@ -118,5 +118,9 @@ def test_an_order_of_rows_alone_is_noted() -> None:
         table = pa.table({"user": [1] * 3, "item": [1, 2, 3], **columns})
         return " ".join(LeaveLastOut()(Interactions.of(table).read()).notes)
 
+    twice = Interactions.of(pa.table({"user": [1] * 4 + [2] * 4, "item": [1, 1, 2, 2, 1, 1, 3, 4]})).read()
+    assert "1 of 2 users have the same item twice at their end" in LeaveLastOut()(twice).notes[-1]
+    assert "twice" not in notes()
+
     assert "the order of their rows is taken for the order in which they happened" in notes()
     assert "order of their rows" not in notes(time=[3, 2, 1]) + notes(position=[3, 2, 1])

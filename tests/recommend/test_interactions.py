@@ -373,6 +373,14 @@ def test_features_stand_beside_their_ids(put) -> None:
     assert handed.items.to_pylist() == [{"title": "b"}]
 
 
+def test_features_of_other_ids_are_refused(put) -> None:
+    items = put({"item": ["x1", "x2"], "title": ["a", "b"]}, "items.parquet")
+    message = refused(put({"user": [1, 1], "item": [1, 2]}), items=items)
+    assert message.endswith(
+        "no row for any item of the interactions: their ids are like 'x1', and those of the interactions like 1"
+    )
+
+
 def test_features_that_are_not_there_are_missed_before_the_interactions_are_read(put, tmp_path: Path) -> None:
     path = put({"user": [1], "item": [None]})
     assert refused(path, users=str(tmp_path / "users.csv")) == f"no such file: {tmp_path}/users.csv"
@@ -474,6 +482,7 @@ def test_the_first_of_repeated_rows_stays_and_a_position_tells_rows_apart(put) -
     assert rows_of(Interactions(path=put(columns)).read()) == {1: [("a", 5, 3.0)]}
     placed = columns | {"position": [0, 1, 1]}
     assert rows_of(Interactions(path=put(placed)).read()) == {1: [("a", 5, 3.0), ("a", 5, 2.0)]}
+    assert len(Interactions(path=put({name: placed[name] for name in ("user", "item", "position")})).read()) == 2
     untimed = {name: columns[name] for name in ("user", "item")}
     assert len(Interactions(path=put(untimed)).read()) == 3  # without a time, the same item again is no repetition
 

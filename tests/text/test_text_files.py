@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tempera.errors import DataError
-from tempera.text.text_files import Section, TextFiles, asked, sections
+from tempera.text.text_files import Section, TextFiles, pairs_of, sections
 
 PAGE = """Before. It all.
 
@@ -49,7 +49,7 @@ def test_a_heading_asks_for_what_stands_below_it() -> None:
     ],
 )
 def test_else_the_first_sentence_or_a_line_of_its_own(text: str, pairs: list[tuple[str, str]]) -> None:
-    assert list(asked(Section("", text, 1), 30)) == pairs
+    assert list(pairs_of(Section("", text, 1), 30)) == pairs
 
 
 def test_files_of_a_folder(tmp_path: Path) -> None:

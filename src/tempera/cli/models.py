@@ -142,7 +142,7 @@ def mine(
     places: dict[str, Any] = {"corpus": corpus, "cross_encoder": cross_encoder, "cache": cache, "overwrite": overwrite}
     report = run_mining(model, path, output, options, split=split, roles=roles, faiss=faiss, **places)
     document = {"output": str(output.absolute()), **asdict(report)}
-    train = f"train on them: tempera train data.source=pairs data.path={quote(str(output))}"
+    train = f"train on them: tempera train {quote(str(output))}"
     answer(document, as_json, lambda: say("\n".join([*report.lines(), train])))
 
 

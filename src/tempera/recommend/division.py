@@ -159,6 +159,12 @@ class LeaveLastOut:
                 "the interactions have no column of times, so that the order of their rows is taken for the order in which "
                 "they happened; if it is another, name the column with data.time=COLUMN or data.position=COLUMN"
             )
+            again = np.count_nonzero(timeline.item[last] == timeline.item[last - 1])
+            if again > len(last) / 4:
+                notes.append(
+                    f"{again:,} of {len(last):,} users have the same item twice at their end: if events are written twice, "
+                    "remove the repetitions, since they make the test easy"
+                )
         return Division(part, {"last": last - 1}, {"last": last}, {"users of fewer than 3 events": few}, tuple(notes))
 
 

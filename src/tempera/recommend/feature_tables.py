@@ -27,7 +27,7 @@ def aligned(
         dropped: ids without a row, and rows without an id among these, are added to these counts.
 
     Raises:
-        DataError: no column of ids, a row without an id, or an id with two rows.
+        DataError: no column of ids, a row without an id, an id with two rows, or no row for any of `ids`.
 
     >>> table = pa.table({"item": [3, 1], "title": ["c", "a"]})
     >>> aligned([TableBlock(table, "items")], pa.array([1, 2, 3]), "item", "item", (), Counter())["title"].to_pylist()
@@ -37,6 +37,11 @@ def aligned(
     keys = table[KEY].combine_chunks()
     keys = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
     at = pc.index_in(ids.cast(pa.large_string()), value_set=keys)
+    if len(keys) and at.null_count == len(at):
+        raise DataError(
+            f"the {role}s' features have no row for any {role} of the interactions: their ids are like {keys[0].as_py()!r}, and "
+            f"those of the interactions like {ids[0].as_py()!r}"
+        )
     _count(dropped, f"{role}s without a row of features", at.null_count)
     _count(dropped, f"rows of features of {role}s without an interaction", len(keys) - (len(at) - at.null_count))
     return table.drop_columns([KEY]).take(at)

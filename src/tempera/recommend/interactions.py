@@ -55,7 +55,8 @@ class Interactions:
         items: the same of the items.
         min_rating: rows of a lower rating are left out, and counted.
         missing_time: what to do with a row that has no time: drop counts them.
-        repeated: what to do with a row of the same user, item, time and position as one before: drop counts them.
+        repeated: what to do with a row of the same user, item, time and position as one before: drop counts them. Without
+            times and positions, rows may be alike.
         split: which events train, and which are asked.
         strict_time: histories leave out the events of the target's own time; without, they hold whatever stands before
             it, as published figures do.

@@ -133,7 +133,7 @@ def timeline_of(events: pa.Table, folder: Path | None = None, drop_repeats: bool
             parts[name] = map(_numbers, _chunks(events[name]))
     columns: dict[str, Any] = {name: _by_user(users, offsets, values, name, folder) for name, values in parts.items()}
     _order(offsets, columns)
-    if drop_repeats and "time" in columns and (repeats := _repeats(offsets, columns)).any():
+    if drop_repeats and {"time", "position"} & {*columns} and (repeats := _repeats(offsets, columns)).any():
         offsets = np.concatenate([[0], np.cumsum(~repeats)])[offsets]
         columns = {name: _compacted(values, ~repeats) for name, values in columns.items()}
     columns.pop("position", None)

@@ -62,7 +62,7 @@ class TextFiles:
                 continue
             for section in sections(text):
                 place = f"{file}:{section.line}"
-                rows += [(query, doc, query, place) for query, doc in asked(section, self.max_characters)]
+                rows += [(query, doc, query, place) for query, doc in pairs_of(section, self.max_characters)]
         if not rows:
             raise DataError(
                 f"{self.path} holds no text of two sentences, or of a heading and a sentence: give more text"
@@ -96,10 +96,10 @@ def sections(text: str) -> Iterator[Section]:
     yield Section(heading, "\n".join(lines).strip(), start)
 
 
-def asked(section: Section, most: int) -> Iterator[tuple[str, str]]:
+def pairs_of(section: Section, most: int) -> Iterator[tuple[str, str]]:
     """Yield the query of each part of a section, and its text.
 
-    >>> list(asked(Section("", "Steep it. Then wait.\\n\\nDrink it. Now.", 1), 25))
+    >>> list(pairs_of(Section("", "Steep it. Then wait.\\n\\nDrink it. Now.", 1), 25))
     [('Steep it.', 'Then wait.'), ('Drink it.', 'Now.')]
     """
     parts: list[str] = []
