@@ -43,7 +43,7 @@ CEILINGS = {
     "io": 890,
     "mining": 530,
     "ranking": 830,
-    "recommend": 2180,
+    "recommend": 2190,
     "run": 1410,
     "text": 2710,
     "towers": 755,
