@@ -185,7 +185,7 @@ def test_help_is_not_cut_and_names_every_option(tempera: Any) -> None:
         and "pairs.csv" in page
         and "--print-config" in page
     )
-    assert re.search(r"tower.dimensions=256 +[A-Za-z]", page)
+    assert re.search(r"tower.dimensions=512 +[A-Za-z]", page)
 
 
 def test_a_reader_that_has_gone_is_no_reason_to_complain() -> None:

@@ -119,9 +119,8 @@ def build(options: Options) -> Config:
         if section is not None and not isinstance(section, Mapping):
             builder.fail(name, f"is {_shown(section)}; expected a mapping of options")
         section = dict(section or {})
-        if name == "train":
-            if section.get("learning_rate", AUTO) == AUTO:
-                section["learning_rate"] = made["tower"].learning_rate
+        if name == "train" and section.get("learning_rate", AUTO) == AUTO:
+            section["learning_rate"] = made["tower"].learning_rate
         if plain is not None:
             made[name] = builder.call(plain, section, name)
             resolved[name] = describe(made[name])
