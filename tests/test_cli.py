@@ -310,7 +310,7 @@ def test_an_unknown_key_of_a_file(tempera: Any, tmp_path: Path) -> None:
         (["train", "--nonsense"], "No such option: --nonsense"),
         (["search"], "RUN"),
         (["search", "none", "words"], "no such run: none"),
-        (["search", "none"], "QUERY"),
+        (["search", "none"], "no such run: none"),
         (["search", "none", "words", "-k", "0"], "-k"),
         (["search", "none", "words", "-k", "-3"], "-k"),
         (["search", "none", "words", "-k", "many"], "-k"),

@@ -164,7 +164,7 @@ def test_every_section_and_every_kind_of_part_is_on_the_page(pages: ModuleType) 
 
 def test_defaults_and_bounds_are_those_of_the_signature(pages: ModuleType) -> None:
     page = pages.options()
-    assert "| `batch_size` | whole number above 1 | `2048` |" in page
+    assert "| `batch_size` | whole number above 1 or `auto` | `auto` |" in page
     assert "| `dropout` | number at least 0, below 1 | `0.1` |" in page
     assert "| `temperature` | number or [temperature](#temperature) | `0.05` |" in page
     assert "| `path` | text | required |" in page

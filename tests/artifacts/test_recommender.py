@@ -296,7 +296,8 @@ def test_new_items_are_recommended_by_their_features(titled: Path, tmp_path: Pat
     opened = Run(run)
     after = opened.recommend("u3", k=99, exclude_seen=False).hits
     scores = {hit.id: hit.score for hit in after}
-    assert {hit.id: hit.score for hit in before} == {k: v for k, v in scores.items() if not k.startswith("j")}
+    known = {k: v for k, v in scores.items() if not k.startswith("j")}
+    assert {hit.id: hit.score for hit in before} == pytest.approx(known, rel=1e-6)
     assert set(scores) - {hit.id for hit in before} == {"j1", "j2", "j3"}
     assert {hit.id: hit.name for hit in after}["j3"] == "j3"  # by its id: it has no title
     assert opened.recommend(history=["j1", "i03"], k=3).history == 2  # and they may stand in histories
@@ -442,7 +443,7 @@ def test_training_ends_with_tables_that_fit_and_the_next_command(tempera: Any, d
         assert text in answer.out
     assert f"\nreport: {tmp_path}/run/report.html\nrecommend: tempera recommend {tmp_path}/run --user " in answer.out
     assert "seen included" not in answer.out and "tempera search" not in answer.out
-    assert max(len(line) for line in answer.out.splitlines() if not line.startswith(("report", "recommend"))) <= 100
+    assert "…" not in answer.out  # tables are as wide as their content
     refused = tempera("search", tmp_path / "run", "words")
     assert refused.code == 2 and "tempera recommend" in refused.err and refused.err.count("\n") == 1
     exported = tempera("export", tmp_path / "run", "--to", "parquet", "--json").document

@@ -61,7 +61,7 @@ def test_the_diagnosis_is_of_the_fixed_batch(small: dict[str, Any], tmp_path: Pa
     data: Any = trainings.data.task.data
     split = data.texts.split
     rows = split.train[next(iter(data.sampler(0, 1))).numpy()]
-    assert len(rows) == 32
+    assert len(rows) == len(split.train) // data.sampler.batches_per_epoch
     texts = {role: split.pairs.texts(role, rows) for role in ("query", "doc")}
     encode = load(alone.folder / "model")
     sides = {

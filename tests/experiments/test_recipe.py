@@ -114,6 +114,8 @@ def test_open_options() -> None:
     options, free = opened(config.load(None, ["objective.temperature=auto", "recipe=auto"]))
     assert free == [TEMPERATURE, RATE] and "temperature" not in options.values["objective"]
     assert opened(config.load(None, ["recipe=none"]))[1] == []
+    options, free = opened(config.load(None, ["objective.temperature=auto", "tower.kind=transformer"]))
+    assert not free and options.values["objective"]["temperature"] == "auto"  # 1 / log(candidates), as documented
     with pytest.raises(ConfigError, match=r"^recipe: is 'best'; expected auto or none \(command line\)$"):
         build(config.load(None, ["recipe=best"]))
 

@@ -193,7 +193,7 @@ def test_one_that_is_absent_or_does_not_start_is_said(tmp_path: Path, monkeypatc
 
 
 def test_an_unknown_name_is_refused(pairs_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"train.report_to\[0\]: .*'tensorboard', 'wandb', 'mlflow' or 'trackio'"):
+    with pytest.raises(ConfigError, match=r"train.report_to\[0\]: .*'tensorboard', 'wandb', 'mlflow', 'trackio'"):
         train(options(pairs_file), tmp_path / "run", ["train.report_to=[tensorbord]"])
 
 

@@ -163,7 +163,7 @@ def test_a_beir_folder(tmp_path: Path) -> None:
     (tmp_path / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "a"}) + "\n")
     (tmp_path / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq\td0\t1\nq\td2\t2\nq\td1\t0\n")
     pairs, _ = BeirFolder(str(tmp_path)).read()
-    assert shown(pairs) == [("a", "t0 x0", []), ("a", "t2 x2", [])] and pairs.texts("name") == ["d0", "d2"]
+    assert shown(pairs) == [("a", "t0 x0", []), ("a", "t2 x2", [])] and pairs.texts("name") == ["", ""]
     assert pairs.dropped == {"documents that answer no query": 1}
 
 

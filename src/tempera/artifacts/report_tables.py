@@ -1,4 +1,4 @@
-"""Tables of a recommender's metrics, for the terminal and the report, from the content of metrics.json."""
+"""Tables of a recommender's metrics and of the settings that were tried, from the content of metrics.json."""
 
 from __future__ import annotations
 
@@ -25,18 +25,37 @@ def tables(document: Mapping[str, Any]) -> list[ReportTable]:
 
     Args:
         document: of a recommender with `protocols`, each system's protocols as `Recommended.json` gives them, and `cold` if
-            there is one; of others there is no table.
+            there is one; of others there is only the table of the settings that were tried, if there was a race.
     """
+    tried = [_tried(document["recipe"])] if "recipe" in document else []
     protocols: Mapping[str, Mapping[str, Any]] = document.get("protocols", {})
     if not protocols:
-        return []
+        return tried
     order = sorted(protocols, key=lambda system: system == _OURS)  # the last
     parts = []
     for name, ours in protocols[_OURS].items():
         systems = {system: protocols[system][name] for system in order if name in protocols[system]}
         parts += [_systems(name, ours, systems), _parts(name, ours), _lists(name, ours, systems)]
     cold = document.get("cold")
-    return parts if cold is None else [*parts, _cold(cold)]
+    return [*tried, *parts, *([] if cold is None else [_cold(cold)])]
+
+
+def _tried(recipe: Mapping[str, Any]) -> ReportTable:
+    """Return the table of a race.
+
+    >>> one = {"values": {"train.learning_rate": 0.003}, "steps": 40, "score": 0.5, "low": 0.0, "high": 0.0}
+    >>> table = _tried({"metric": "ndcg@10", "tried": [one], "chosen": one["values"]})
+    >>> table.head, dict(table.sections)
+    (('', 'ndcg@10', 'less the best'), {'40 steps': [('train.learning_rate=0.003, chosen', '0.500', '')]})
+    """
+    sections: dict[str, list[Row]] = {}
+    for each in recipe["tried"]:
+        name = ", ".join(f"{option}={value:g}" for option, value in each["values"].items())
+        name += ", chosen" if each["values"] == recipe["chosen"] else ""
+        gap = f"{each['low']:+.3f} to {each['high']:+.3f}" if each["low"] or each["high"] else ""
+        sections.setdefault(f"{each['steps']:,} steps", []).append((name, _number(each["score"]), gap))
+    title = "settings that were tried, judged on validation, with the 95 % interval of the difference from the best of their round"
+    return ReportTable(title, ("", recipe["metric"], "less the best"), sections)
 
 
 def _systems(name: str, ours: Any, systems: Mapping[str, Any]) -> ReportTable:

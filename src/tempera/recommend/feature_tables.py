@@ -33,13 +33,15 @@ def aligned(
     >>> aligned([TableBlock(table, "items")], pa.array([1, 2, 3]), "item", "item", (), Counter())["title"].to_pylist()
     ['a', None, 'c']
     """
-    table = by_id(read, role, column, usual)
+    blocks = list(read)
+    table = by_id(blocks, role, column, usual)
     keys = table[KEY].combine_chunks()
     keys = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
     at = pc.index_in(ids.cast(pa.large_string()), value_set=keys)
     if len(keys) and at.null_count == len(at):
         raise DataError(
-            f"the {role}s' features have no row for any {role} of the interactions: their ids are like {keys[0].as_py()!r}, and "
+            f"the {role}s' features ({blocks[0].file}) have no row for any {role} of the interactions: "
+            f"their ids are like {keys[0].as_py()!r}, and "
             f"those of the interactions like {ids[0].as_py()!r}"
         )
     _count(dropped, f"{role}s without a row of features", at.null_count)

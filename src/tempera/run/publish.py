@@ -64,6 +64,7 @@ def _publish(prepared: Prepared, fitted: Fitted, before: Verdict | None, after: 
         **task.held_out.about(),
         **alarms.summary(),
         "evaluations_left_out": fitted.looks_left_out,
+        **_recipe(prepared.log.records),
         **({"best": fitted.best} if fitted.best else {}),
         "data": task.showcase.facts().counts,
         "seconds": prepared.phases.seconds(),
@@ -76,6 +77,12 @@ def _publish(prepared: Prepared, fitted: Fitted, before: Verdict | None, after: 
     (folder / "model" / "README.md").write_text(render_card(_card(prepared, metrics, systems)), encoding="utf-8")
     write_json(folder / "metrics.json", {**metrics, "seconds": prepared.phases.seconds()})
     shutil.rmtree(folder / CACHE, ignore_errors=True)  # what is mapped stays readable
+
+
+def _recipe(log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the record of the race that chose options, if there was one."""
+    records = [record for record in log if record["event"] == "recipe"]
+    return {"recipe": {name: value for name, value in records[0].items() if name != "event"}} if records else {}
 
 
 def _doubted(prepared: Prepared, fitted: Fitted, systems: Systems, differences: Differences) -> Alarms:

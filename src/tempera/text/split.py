@@ -49,13 +49,11 @@ class Split:
         return self.queries(self.validation) >= LEAST_TO_CHOOSE
 
     def lines(self) -> list[str]:
-        """Return the first lines of a run: how the pairs are divided, and what that has cost."""
+        """Return the first lines of a run: how the pairs are divided; what that has cost is in `dropped`."""
         first = (
             f"{len(self.pairs):,} pairs: {len(self.train):,} for training, {self.held_out} against "
             f"{len(self.corpus):,} documents"
         )
-        if lost := self.dropped.get(SHARES_QUERY, 0) + self.dropped.get(SHARES_DOCUMENT, 0):
-            first += f"; {lost:,} pairs were left out of training because they share a query or a document with them"
         if self.shared:
             first += f"; {self.shared:,} of the training pairs share a document with them (evaluation.shared_documents)"
         few = self.queries(self.validation)

@@ -78,10 +78,10 @@ def is_text_file(path: Path) -> bool:
 
 
 def sections(text: str) -> Iterator[Section]:
-    """Yield what stands below each heading of Markdown, and what stands before the first.
+    r"""Yield what stands below each heading of Markdown, and what stands before the first.
 
-    >>> [tuple(section) for section in sections("# Tea\\n\\n## Green\\n\\nSteep it.\\n")]
-    [('Tea', '', 1), ('Tea: Green', 'Steep it.', 3)]
+    >>> [tuple(section) for section in sections("# Tea\n\n## Green\n\nSteep it.\n")]
+    [('', '', 1), ('Tea', '', 1), ('Tea: Green', 'Steep it.', 3)]
     """
     page, heading, start, lines, fenced = "", "", 1, list[str](), False
     for number, line in enumerate(text.split("\n"), 1):
