@@ -162,7 +162,7 @@ def test_launched_processes_train_as_one(launcher: list[str], alone: Launched, t
     ((code, out, err),) = several.ended()
     assert code == 0, err
     assert json.loads(out)["metrics"] == several.metrics()  # one document, not one a process
-    assert err.count(SPOKEN) == 1 and "33 pairs a batch on 2 processes" in err
+    assert err.count(SPOKEN) == 1 and "32 pairs a batch on 2 processes" in err  # 260 rows in 8 batches of 32 and 33
     same(several, alone)
 
 
