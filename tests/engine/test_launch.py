@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,9 +89,11 @@ class Launched:
         return json.loads((self.folder / "run" / "metrics.json").read_text())["metrics"]
 
 
-def launch(folder: Path, tiny: list[str], *launchers: list[str], **environment: str) -> Launched:
+def launch(
+    folder: Path, tiny: list[str], *launchers: list[str], more: Sequence[str] = (), **environment: str
+) -> Launched:
     """The tiny run by one launcher, or by several at once; 33 rows do not divide by two. {rank} is which of them."""
-    job = ["train", *tiny, "train.batch_size=33", "train.max_steps=12", "--output", "run", "--json"]
+    job = ["train", *tiny, "train.batch_size=33", "train.max_steps=12", *more, "--output", "run", "--json"]
     started, pipe = [], subprocess.PIPE
     for rank, launcher in enumerate(launchers):
         env = {**os.environ, **ENVIRONMENT, **{name: value.format(rank=rank) for name, value in environment.items()}}
@@ -164,6 +166,21 @@ def test_launched_processes_train_as_one(launcher: list[str], alone: Launched, t
     assert json.loads(out)["metrics"] == several.metrics()  # one document, not one a process
     assert err.count(SPOKEN) == 1 and "32 pairs a batch on 2 processes" in err  # 260 rows in 8 batches of 32 and 33
     same(several, alone)
+
+
+@pytest.mark.long
+def test_two_processes_choose_as_one_does(tiny: list[str], tmp_path: Path) -> None:
+    """One process races for all; the others wait for its choice."""
+    more = ["evaluation.queries=60", "evaluation.validation=60", "train.max_steps=20"]
+    recipes = []
+    for name, launcher in (("one", ["-m", "tempera"]), ("two", TORCHRUN)):
+        run = launch(tmp_path / name, tiny, python(*launcher), more=more)
+        ((code, _, err),) = run.ended()
+        assert code == 0, err
+        log = [json.loads(line) for line in (run.folder / "run" / "log.jsonl").read_text().splitlines()]
+        recipes += [record for record in log if record["event"] == "recipe"]
+    one, two = recipes
+    assert one == two and len(one["tried"]) > 4
 
 
 @pytest.mark.long
