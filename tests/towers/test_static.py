@@ -147,6 +147,23 @@ def test_seeds_make_towers(tower: StaticTower) -> None:
     assert wide.std().item() == pytest.approx(1 / 20, rel=0.05)  # unit vectors in expectation
 
 
+def test_vectors_begin_with_inverse_document_frequencies() -> None:
+    """Each token's random vector is scaled by log((n + 1) / (texts that hold it + 0.5)), with mean 1 over the vocabulary."""
+    made = {}
+    for init in ("idf", "normal"):
+        torch.manual_seed(0)
+        made[init] = Static(dimensions=6, vocabulary=60, max_length=LENGTH, init=init).build(CORPUS)  # type: ignore[arg-type]
+    tokenizer = made["idf"].tokenizer
+    held = [set(tokenizer.encode(text).ids) for text in CORPUS]
+    counts = np.array([sum(token in ids for ids in held) for token in range(tokenizer.get_vocab_size())])
+    scale = np.maximum(np.log((len(CORPUS) + 1) / (counts + 0.5)), 0.05)
+    want = made["normal"].embedding.weight * torch.from_numpy(scale / scale.mean()).float()[:, None]
+    torch.testing.assert_close(made["idf"].embedding.weight, want)
+    torch.manual_seed(0)
+    again = Static(dimensions=6, vocabulary=60, max_length=LENGTH).again(made["idf"])
+    assert torch.equal(again.embedding.weight, made["idf"].embedding.weight)
+
+
 def test_the_tokenizer_reads_an_even_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     from tempera.towers import static, tokenizer
 
