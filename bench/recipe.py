@@ -53,7 +53,7 @@ SETS: dict[str, tuple[str, str, str, int]] = {
     "nl2bash": ("code/nl2bash/pairs.parquet", "anchor", "positive", 12_000),
     "medquad": ("medquad/pairs.parquet", "anchor", "positive", 10_000),
     "captions": ("captions/pairs_train.parquet", "anchor", "positive", 8_000),
-    "parasci": ("parasci/train.parquet", "sentence1", "sentence2", 8_000),
+    "parasci": ("parasci/train.parquet", "anchor", "positive", 8_000),
     "nli": ("nli/pairs.parquet", "premise", "hypothesis", 8_000),
     "duplicates": ("duplicates/qqp_pairs.parquet", "anchor", "positive", 5_000),
     "scifact titles": ("ir/scifact/corpus.jsonl.gz", "title", "text", 6_000),

@@ -158,3 +158,13 @@ def test_every_row_is_trained_on_in_every_epoch() -> None:
 def test_run_itself_does_not_choose(options: dict[str, Any], tmp_path: Path) -> None:
     run = resolved_run.train({**options, "train": {**options["train"], "max_steps": 2}}, tmp_path / "run")
     assert not any(json.loads(line)["event"] == "recipe" for line in (run.folder / "log.jsonl").open())
+
+
+def test_many_pairs_take_the_higher_rate_without_a_race(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(racing, "race", None)
+    monkeypatch.setattr(racing, "MOST_PAIRS", 200)
+    run = train(options, tmp_path / "run")
+    written = yaml.safe_load((run.folder / "config.yaml").read_text())
+    assert written["objective"]["temperature"]["value"] == 0.05 and written["train"]["learning_rate"] == 0.01
