@@ -47,7 +47,7 @@ def tried(folder: Path) -> dict[str, Any]:
 def test_what_is_open_is_raced_and_written_down(options: dict[str, Any], tmp_path: Path) -> None:
     run = train(options, tmp_path / "run")
     record, written = tried(run.folder), yaml.safe_load((run.folder / "config.yaml").read_text())
-    assert len(record["tried"]) == 6  # four settings, then the better two
+    assert len(record["tried"]) == 8  # six settings, then the best two
     assert {tuple(each["values"]) for each in record["tried"]} == {(TEMPERATURE, RATE)}
     last = [each for each in record["tried"] if each["steps"] == record["tried"][-1]["steps"]]
     assert record["chosen"] == max(last, key=lambda each: each["score"])["values"]

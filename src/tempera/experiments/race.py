@@ -31,10 +31,12 @@ from ..run.prepare import Prepared
 
 TEMPERATURE, LEARNING_RATE = "objective.temperature", "train.learning_rate"
 TEMPERATURES = (0.05, 0.1)
-FACTORS = (1.0, 10 / 3)  # of the tower's own learning rate
-ROUNDS = (4, 2)  # a candidate trains for this part of the run's steps: all of them, then the better half
-MOST_PAIRS = 20_000  # above, a race costs minutes; on 119,094 pairs of code the higher rate has nDCG@10 0.503, the lower 0.495
-LEAST_STEPS = 16  # of a run, for a quarter of it to tell anything
+FACTORS = (1.0, 10 / 3, 1 / 3)  # of the tower's own learning rate
+ROUNDS = (6, 3)  # a candidate trains for this part of the run's steps: all of them, then the best third
+MOST_PAIRS = (
+    20_000  # above, a race costs minutes; on 119,094 pairs of code the higher rate has nDCG@10 0.503, the lower 0.495
+)
+LEAST_STEPS = 16  # of a run, for a sixth of it to tell anything
 Values = dict[str, float]
 
 
@@ -69,7 +71,9 @@ def settle(prepared: Prepared, free: Sequence[str], store: Path, known: Mapping[
     steps = config.train.steps(prepared.task.data.sampler.batches_per_epoch)
     candidates = candidates_of(config, free)
     if config.tower.races and LEARNING_RATE in free and prepared.task.showcase.facts().counts["train"] > MOST_PAIRS:
-        return replace(prepared, config=with_values(config, {LEARNING_RATE: candidates[-1][LEARNING_RATE]}))
+        return replace(
+            prepared, config=with_values(config, {LEARNING_RATE: max(each[LEARNING_RATE] for each in candidates)})
+        )
     if not _worthwhile(prepared, steps) or len(candidates) < 2:
         return prepared
     record = dict(known or {})
@@ -108,7 +112,7 @@ def with_values(config: Config, values: Mapping[str, float]) -> Config:
 
 
 def race(prepared: Prepared, candidates: Sequence[Values], steps: int, store: Path) -> list[Tried]:
-    """Train all candidates for a quarter of the steps, and those that may be the best, at most half, for half of them."""
+    """Train all candidates for a sixth of the steps, and those that may be the best, at most a third, for a third of them."""
     runners, rounds = list(candidates), list[Tried]()
     bar = progress_bar("choosing temperature and learning rate", len(ROUNDS) * len(candidates), "candidate")
     with bar:
@@ -122,7 +126,7 @@ def race(prepared: Prepared, candidates: Sequence[Values], steps: int, store: Pa
                 _tried(values, max(1, steps // part), each, best) for values, each in zip(runners, scores, strict=True)
             ]
             rounds += outcomes
-            leaders = sorted(outcomes, key=lambda each: -each.score)[: max(1, len(runners) // 2)]
+            leaders = sorted(outcomes, key=lambda each: -each.score)[: max(1, len(runners) // 3)]
             runners = [each.values for each in leaders if each.high >= 0]
             if len(runners) == 1:
                 break
