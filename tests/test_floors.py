@@ -40,7 +40,7 @@ CEILINGS = {
     "engine": 1545,
     "experiments": 1940,
     "integrations": 410,
-    "io": 890,
+    "io": 895,
     "mining": 530,
     "ranking": 830,
     "recommend": 2195,

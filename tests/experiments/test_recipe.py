@@ -13,7 +13,7 @@ import yaml
 from tempera import config
 from tempera.build import build
 from tempera.engine.batches import Shuffled
-from tempera.errors import ConfigError
+from tempera.errors import ConfigError, DataError
 from tempera.experiments import race as racing
 from tempera.experiments.race import candidates_of, with_values
 from tempera.experiments.recipe import opened, shown, train
@@ -83,6 +83,12 @@ def test_an_interrupted_run_keeps_its_winner(
         with pytest.raises(Stopped):
             train(options, tmp_path / "run")
     monkeypatch.setattr(racing, "race", None)  # a second race would fail
+    (log,) = (tmp_path / "run.checkpoints").glob("step-*/log.jsonl")
+    whole_log = log.read_text()
+    log.write_text(whole_log[: len(whole_log) // 2])
+    with pytest.raises(DataError, match="is a damaged checkpoint"):
+        train(options, tmp_path / "run")
+    log.write_text(whole_log)
     run = train(options, tmp_path / "run")
     assert tried(run.folder)["chosen"] == tried(whole.folder)["chosen"]
     assert run.document["metrics"] == whole.document["metrics"]

@@ -26,6 +26,7 @@ from tempera.engine.faults import NotFinite
 from tempera.errors import OutputError, TemperaError
 from tempera.io.arrays import reserved
 from tempera.io.documents import write_json
+from tempera.ranking.compare import bootstrap
 from tempera.ranking.spread import effective_rank, spread
 from tempera.run import train as training
 from tempera.run.alarms import Alarms
@@ -233,13 +234,6 @@ def test_a_run_in_good_health_has_no_alarm(job: Options, tmp_path: Path) -> None
     assert metrics["spread"]["trained"]["effective_rank"] > 3
 
 
-class Scores:
-    """Scores of 50 queries."""
-
-    def __init__(self, values: Any) -> None:
-        self.per_query = {"ndcg@10": values}
-
-
 @pytest.mark.parametrize(("change", "rings"), [(-0.1, True), (0.0, False), (0.1, False)])
 def test_regression_rings_only_when_it_is_no_chance(change: float, rings: bool) -> None:
     told: list[str] = []
@@ -250,7 +244,7 @@ def test_regression_rings_only_when_it_is_no_chance(change: float, rings: bool) 
 
     before = np.random.default_rng(0).uniform(size=50)
     after = before + np.random.default_rng(1).normal(scale=0.05, size=50) + change
-    Listening(None).regression(1, Scores(before), Scores(after))  # type: ignore[arg-type]
+    Listening(None).regression(1, "ndcg@10", bootstrap(after, before))  # type: ignore[arg-type]
     assert bool(told) == rings
 
 

@@ -109,7 +109,7 @@ class Run(RunFolder):
             raise DataError("a threshold is for similarities, and a hybrid search has none: leave one of the two out")
         words: BM25 = self._once(self._words, place)
         vectors = place.scores(vector, model.fingerprint)
-        scores = fused(vectors[None], words.scores([text]), weight_of(self.folder))
+        scores = fused(vectors[None], words.scores([text]), self._once(weight_of, self.folder))
         ranked, positions = top_of(scores, k)
         return place.hits(ranked[0], positions[0])
 

@@ -12,7 +12,6 @@ _WIDEST = 1000  # letters of a line of a table
 
 def print_run(document: dict[str, Any]) -> None:
     """Print the metrics of a run, and what to do next."""
-
     if "protocols" in document:
         _print_tables(document)
         _print_end(document, "recommend: tempera recommend {output} --user ID")

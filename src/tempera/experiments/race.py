@@ -14,12 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
 from ..build import describe
 from ..core.temperature import Temperature
-from ..engine.clock import Phases
-from ..engine.devices import Devices
 from ..engine.distributed import Group
 from ..io.console import logger, progress_bar, silenced
 from ..io.documents import JsonLines
@@ -27,15 +23,14 @@ from ..ranking.compare import Floats, bootstrap
 from ..ranking.resolved import Config
 from ..ranking.verdict import main_metric
 from ..run.fit import fit
-from ..run.prepare import Prepared
+from ..run.prepare import Prepared, prepare
 
 TEMPERATURE, LEARNING_RATE = "objective.temperature", "train.learning_rate"
 TEMPERATURES = (0.05, 0.1)
 FACTORS = (1.0, 10 / 3, 1 / 3)  # of the tower's own learning rate
 ROUNDS = (6, 3)  # a candidate trains for this part of the run's steps: all of them, then the best third
-MOST_PAIRS = (
-    20_000  # above, a race costs minutes; on 119,094 pairs of code the higher rate has nDCG@10 0.503, the lower 0.495
-)
+# Above so many pairs a race costs minutes; on 119,094 pairs of code the higher rate had nDCG@10 0.503, the lower 0.495.
+MOST_PAIRS = 20_000
 LEAST_STEPS = 16  # of a run, for a sixth of it to tell anything
 Values = dict[str, float]
 
@@ -62,6 +57,8 @@ class Tried:
 def settle(prepared: Prepared, free: Sequence[str], store: Path, known: Mapping[str, Any] | None = None) -> Prepared:
     """Choose the options of `free` by a race and return the run with them, before its training; all processes call.
 
+    More than `MOST_PAIRS` training pairs take the highest rate without a race.
+
     Args:
         free: which of objective.temperature and train.learning_rate the configuration leaves open.
         store: folder for what the candidates write; it is empty again afterwards.
@@ -70,12 +67,15 @@ def settle(prepared: Prepared, free: Sequence[str], store: Path, known: Mapping[
     config, group = prepared.config, prepared.devices.group
     steps = config.train.steps(prepared.task.data.sampler.batches_per_epoch)
     candidates = candidates_of(config, free)
-    if config.tower.races and LEARNING_RATE in free and prepared.task.showcase.facts().counts["train"] > MOST_PAIRS:
-        return replace(
-            prepared, config=with_values(config, {LEARNING_RATE: max(each[LEARNING_RATE] for each in candidates)})
-        )
-    if not _worthwhile(prepared, steps) or len(candidates) < 2:
+    if not config.tower.races or len(candidates) < 2:
         return prepared
+    if prepared.task.showcase.facts().counts["train"] > MOST_PAIRS:
+        rates = [each[LEARNING_RATE] for each in candidates if LEARNING_RATE in each]
+        return replace(prepared, config=with_values(config, {LEARNING_RATE: max(rates)} if rates else {}))
+    if steps < LEAST_STEPS or not prepared.task.held_out.chooses or config.train.fsdp:
+        return (
+            prepared  # too short or too few queries to tell candidates apart, or a tower that one process cannot hold
+        )
     record = dict(known or {})
     if not record and group.main:
         with prepared.phases("race"):
@@ -113,49 +113,37 @@ def with_values(config: Config, values: Mapping[str, float]) -> Config:
 
 def race(prepared: Prepared, candidates: Sequence[Values], steps: int, store: Path) -> list[Tried]:
     """Train all candidates for a sixth of the steps, and those that may be the best, at most a third, for a third of them."""
-    runners, rounds = list(candidates), list[Tried]()
-    bar = progress_bar("choosing temperature and learning rate", len(ROUNDS) * len(candidates), "candidate")
-    with bar:
-        for part in ROUNDS:
-            scores = []
-            for values in runners:
-                scores.append(_score(prepared, values, max(1, steps // part), store))
-                bar.update()
-            best = scores[int(np.argmax([each.mean() for each in scores]))]
-            outcomes = [
-                _tried(values, max(1, steps // part), each, best) for values, each in zip(runners, scores, strict=True)
-            ]
-            rounds += outcomes
-            leaders = sorted(outcomes, key=lambda each: -each.score)[: max(1, len(runners) // 3)]
-            runners = [each.values for each in leaders if each.high >= 0]
-            if len(runners) == 1:
-                break
-    return rounds
+    finalists = max(1, len(candidates) // 3)
+    with progress_bar("choosing options", len(candidates) + (finalists if finalists > 1 else 0), "candidate") as bar:
+        tried = _round(prepared, candidates, max(1, steps // ROUNDS[0]), store, bar)
+        leaders = sorted(tried, key=lambda each: -each.score)[:finalists]
+        runners = [each.values for each in leaders if each.high >= 0]
+        if len(runners) > 1:
+            tried += _round(prepared, runners, max(1, steps // ROUNDS[1]), store, bar)
+    return tried
 
 
-def _tried(values: Values, steps: int, scores: Floats, best: Floats) -> Tried:
-    gap = bootstrap(scores, best, draws=2000)
-    return Tried(values, steps, float(scores.mean()), gap.low, gap.high)
+def _round(prepared: Prepared, runners: Sequence[Values], steps: int, store: Path, bar: Any) -> list[Tried]:
+    """Train candidates for so many steps and compare each with the best of them."""
+    scores = []
+    for values in runners:
+        scores.append(_score(prepared, values, steps, store))
+        bar.update()
+    best = max(scores, key=lambda each: float(each.mean()))
+    gaps = [bootstrap(each, best, draws=2000) for each in scores]
+    return [
+        Tried(values, steps, float(each.mean()), gap.low, gap.high)
+        for values, each, gap in zip(runners, scores, gaps, strict=True)
+    ]
 
 
 def _score(prepared: Prepared, values: Values, steps: int, store: Path) -> Floats:
     """Return the main metric of each validation query, [q], after a short run of its own with these values."""
     config = with_values(prepared.config, values)
-    config = replace(config, train=replace(config.train, max_steps=steps, report_to=()))
-    device = Group(device=prepared.devices.group.device)
+    config = replace(config, train=replace(config.train, max_steps=steps))
+    alone = replace(prepared.devices, group=Group(device=prepared.devices.group.device))
     with TemporaryDirectory(dir=store) as place, silenced(), JsonLines(Path(place) / "log.jsonl") as log:
-        task = prepared.task.fresh(config, Path(place))
-        run = Prepared(config, task, Devices(device, prepared.devices.mixed_precision), Path(place), log, Phases())
+        run = prepare(config, alone, Path(place), log, shared=prepared.task)
         fit(run, looks=False)
-        ranking = task.held_out.judge("validation").ranking
+        ranking = run.task.held_out.judge("validation").ranking
         return ranking.per_query[main_metric(ranking.metrics)]
-
-
-def _worthwhile(prepared: Prepared, steps: int) -> bool:
-    """Return True if a race can tell candidates apart, and costs little beside what it is for."""
-    cheap = (
-        prepared.config.tower.races
-        and prepared.task.showcase.facts().counts["train"] <= MOST_PAIRS
-        and steps >= LEAST_STEPS
-    )
-    return cheap and prepared.task.held_out.chooses and not prepared.config.train.fsdp

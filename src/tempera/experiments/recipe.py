@@ -60,9 +60,9 @@ def opened(options: Options) -> tuple[Options, list[str]]:
     ['train.learning_rate']
     """
     values, free = dict(options.values), list[str]()
-    for name in (
-        (TEMPERATURE, LEARNING_RATE) if values.get(RECIPE, AUTO) == AUTO and _races(values.get("tower")) else ()
-    ):
+    if values.get(RECIPE, AUTO) != AUTO or not _races(values.get("tower")):
+        return options, free
+    for name in (TEMPERATURE, LEARNING_RATE):
         section, _, key = name.partition(".")
         own = values.get(section) or {}
         if isinstance(own, Mapping) and own.get(key, AUTO) == AUTO:

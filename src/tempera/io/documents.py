@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,16 @@ def read_json_lines(path: Path) -> list[Any]:
     """Return what each line of a file of JSON lines holds; raises the errors of `read_json`."""
     refuse_irregular(path)
     return [parsed(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def first_event(log: Iterable[Mapping[str, Any]], event: str) -> dict[str, Any] | None:
+    """Return the first record of an event in a log, without its name; None if there is none.
+
+    >>> first_event([{"event": "step", "step": 1}, {"event": "recipe", "metric": "ndcg@10"}], "recipe")
+    {'metric': 'ndcg@10'}
+    """
+    record = next((each for each in log if each["event"] == event), None)
+    return None if record is None else {name: value for name, value in record.items() if name != "event"}
 
 
 def write_json(path: Path, value: Any) -> None:

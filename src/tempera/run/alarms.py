@@ -17,9 +17,9 @@ from ..engine.loop import Progress
 from ..errors import TemperaError
 from ..io.console import logger
 from ..io.documents import JsonLines
-from ..ranking.compare import Difference, bootstrap
+from ..ranking.compare import Difference
 from ..ranking.spread import Spread
-from ..ranking.verdict import SystemScores, main_metric
+from ..ranking.verdict import main_metric
 from .resume import Checkpoints
 from .task import Data
 
@@ -51,10 +51,8 @@ class Alarms:
         if spread.collapsed:
             self.ring(step, f"after step {step:,} the embeddings have collapsed: {spread.collapsed}")
 
-    def regression(self, step: int, before: SystemScores, after: SystemScores) -> None:
-        """Ring if the trained model is worse than the untrained one in the main metric, by more than chance."""
-        metric = main_metric(after.per_query)
-        difference = bootstrap(after.per_query[metric], before.per_query[metric])
+    def regression(self, step: int, metric: str, difference: Difference) -> None:
+        """Ring if the trained model less the untrained one is below 0 in a metric, by more than chance."""
         if difference.high < 0:
             self.ring(
                 step,

@@ -16,7 +16,7 @@ from ..artifacts.card import Card, render_card
 from ..artifacts.index import write_searched
 from ..artifacts.report import RunReport, render
 from ..artifacts.report_tables import tables
-from ..io.documents import write_json
+from ..io.documents import first_event, write_json
 from ..ranking.compare import Difference, bootstrap
 from ..ranking.fusion import Fusion
 from ..ranking.spread import Spread
@@ -64,7 +64,7 @@ def _publish(prepared: Prepared, fitted: Fitted, before: Verdict | None, after: 
         **task.held_out.about(),
         **alarms.summary(),
         "evaluations_left_out": fitted.looks_left_out,
-        **_recipe(prepared.log.records),
+        **({"recipe": recipe} if (recipe := first_event(prepared.log.records, "recipe")) else {}),
         **({"best": fitted.best} if fitted.best else {}),
         "data": task.showcase.facts().counts,
         "seconds": prepared.phases.seconds(),
@@ -72,24 +72,18 @@ def _publish(prepared: Prepared, fitted: Fitted, before: Verdict | None, after: 
         "peak_memory_bytes": peak_memory_bytes(),
         "bytes": sizes,
     }
-    report = _report(prepared, metrics, systems, spreads)
+    report = _report(prepared, metrics, systems, spreads, differences)
     (folder / "report.html").write_text(render(report), encoding="utf-8")
     (folder / "model" / "README.md").write_text(render_card(_card(prepared, metrics, systems)), encoding="utf-8")
     write_json(folder / "metrics.json", {**metrics, "seconds": prepared.phases.seconds()})
     shutil.rmtree(folder / CACHE, ignore_errors=True)  # what is mapped stays readable
 
 
-def _recipe(log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the record of the race that chose options, if there was one."""
-    records = [record for record in log if record["event"] == "recipe"]
-    return {"recipe": {name: value for name, value in records[0].items() if name != "event"}} if records else {}
-
-
 def _doubted(prepared: Prepared, fitted: Fitted, systems: Systems, differences: Differences) -> Alarms:
     """Log the alarms and cautions of a run that has ended, and return them."""
     alarms, main = Alarms(prepared.log), main_metric(prepared.config.evaluation.metrics)
     if systems:
-        alarms.regression(fitted.step, systems["untrained"], systems["trained"])
+        alarms.regression(fitted.step, main, differences["trained - untrained"][main])
     rivals = {name: differences[f"trained - {name}"][main] for name in systems if name not in OURS}
     for text in doubts(prepared.config, prepared.log.records, rivals, FUSED in systems):
         alarms.caution(fitted.step, text)
@@ -131,13 +125,14 @@ def _card(prepared: Prepared, metrics: Mapping[str, Any], systems: Systems) -> C
 
 
 def _report(
-    prepared: Prepared, metrics: Mapping[str, Any], systems: Systems, spreads: Mapping[str, Spread]
+    prepared: Prepared,
+    metrics: Mapping[str, Any],
+    systems: Systems,
+    spreads: Mapping[str, Spread],
+    differences: Differences,
 ) -> RunReport:
     """Return what report.html shows."""
     subject, rival, names = prepared.task.showcase.subject, best_baseline(systems), prepared.config.evaluation.metrics
-    difference = None
-    if rival is not None and MAIN in (trained := systems["trained"].per_query):
-        difference = bootstrap(trained[MAIN], systems[rival].per_query[MAIN])
     records = prepared.log.records
     return RunReport(
         facts={
@@ -149,7 +144,7 @@ def _report(
             **({FUSED: str(Fusion(**metrics["hybrid"]))} if FUSED in systems else {}),
         },
         systems={name: _only(names, values) for name, values in metrics["metrics"].items()},
-        difference=difference,
+        difference=None if rival is None else differences[f"trained - {rival}"].get(MAIN),
         log=[{**r, "metrics": _only(names, r["metrics"])} if "metrics" in r else r for r in records],
         spreads=spreads,
         examples=prepared.task.showcase.examples(systems) if systems else [],

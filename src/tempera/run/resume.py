@@ -27,7 +27,7 @@ from torch import Tensor
 from ..engine.checkpoint import State
 from ..errors import DataError, OutputError
 from ..io.console import logger
-from ..io.documents import parsed, read_json, read_json_lines
+from ..io.documents import first_event, parsed, read_json, read_json_lines
 from ..io.untrusted import refuse_unsafe
 
 EVERY = 600.0  # seconds from one checkpoint to the next, where no number of steps is given
@@ -91,12 +91,17 @@ class Checkpoints:
             )
 
     def record(self, event: str) -> dict[str, Any] | None:
-        """Return the first record of an event in the log of the run to resume; None if there is none."""
-        if self.latest is None:
+        """Return the first record of an event in the log of the run to resume; None if there is none.
+
+        Raises:
+            DataError: the log is damaged.
+        """
+        if (folder := self.latest) is None:
             return None
-        records = (each for each in read_json_lines(self.latest / _LOG) if each["event"] == event)
-        record = next(records, None)
-        return None if record is None else {name: value for name, value in record.items() if name != "event"}
+        try:
+            return first_event(read_json_lines(folder / _LOG), event)
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise _damaged(folder, error) from None
 
     def due(self, step: int) -> bool:
         """Return True if a checkpoint is due after `step` steps."""

@@ -53,7 +53,9 @@ def train(
         TemperaError: wrong options, no data, or an output that cannot be written.
     """
     resolved = _resolved(config, overrides, data)
-    output = default_output(resolved.resolved["data"].get("path")) if output is None else Path(output)
+    if output is None:
+        output = default_output(config if isinstance(config, str | Path) else resolved.resolved["data"].get("path"))
+    output = Path(output)
     devices = start(resolved.train.mixed_precision, timeout=resolved.train.ddp_timeout)
     resolved.train.check(devices)
     folders = staged(output, overwrite) if devices.group.main else TemporaryDirectory()

@@ -66,6 +66,15 @@ def batch_of(pairs: int, batches: int, smallest: int, largest: int) -> int:
     return min(max(size, smallest), largest, max(2, pairs))
 
 
+def epochs_of(pairs: int, rows: int, fewest: int, most: int) -> float:
+    """Return the epochs after which about so many rows have been trained on, within bounds.
+
+    >>> epochs_of(200, 80_000, 4, 10), epochs_of(16_000, 80_000, 4, 10), epochs_of(10**6, 80_000, 4, 10)
+    (10.0, 5.0, 4.0)
+    """
+    return float(min(max(round(rows / pairs), fewest), most))
+
+
 class TowerOptions(Protocol):
     """The options of a kind of tower."""
 

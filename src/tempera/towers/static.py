@@ -19,7 +19,7 @@ from ..core.batch import Role
 from ..core.ragged import Ragged
 from ..core.table import Table
 from ..io.documents import write_json
-from .pair import Tower, batch_of
+from .pair import Tower, batch_of, epochs_of
 from .tokenizer import sample, tokenize, train_tokenizer
 
 _COUNTED = 20_000  # texts in which tokens are counted
@@ -53,7 +53,7 @@ class Static:
 
     def schedule(self, pairs: int) -> tuple[int, float]:
         """Return a batch of a sixteenth of the pairs, up to 2,048, and 10 epochs of few pairs to 4 of many."""
-        return batch_of(pairs, 16, 32, 2048), float(min(max(round(80_000 / pairs), 4), 10))
+        return batch_of(pairs, 16, 32, 2048), epochs_of(pairs, 80_000, 4, 10)
 
     def build(self, texts: Sequence[str]) -> StaticTower:
         """An untrained tower whose tokenizer has read (an even sample of) the texts."""
@@ -76,7 +76,7 @@ def inverse_frequency(tokenizer: Tokenizer, texts: Sequence[str]) -> Tensor:
     >>> bool(scale[tokenizer.token_to_id("rare")] > 2 * scale[tokenizer.token_to_id("common")])
     True
     """
-    chosen = texts[:: max(1, math.ceil(len(texts) / _COUNTED))]
+    chosen = sample(texts, _COUNTED)
     tokens, size = tokenize(tokenizer, chosen), tokenizer.get_vocab_size()
     rows = torch.repeat_interleave(tokens.lengths)
     holders = torch.bincount(torch.unique(rows * size + tokens.values) % size, minlength=size)

@@ -21,9 +21,9 @@ _BLOCK = 2000
 _SAMPLED = 60_000
 
 
-def sample(texts: Sequence[str]) -> Sequence[str]:
-    """An even sample of texts, enough to train a tokenizer on."""
-    return texts[:: max(1, math.ceil(len(texts) / _SAMPLED))]
+def sample(texts: Sequence[str], most: int | None = None) -> Sequence[str]:
+    """An even sample of texts; as many as are enough to train a tokenizer on, unless a number is given."""
+    return texts[:: max(1, math.ceil(len(texts) / (most or _SAMPLED)))]
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int, max_length: int) -> Tokenizer:

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, processors
 from ..errors import ConfigError
 from ..io.require import require
 from .modules import TextTower, tower_of
-from .pair import Tower, batch_of
+from .pair import Tower, batch_of, epochs_of
 from .pretrained import compile_model
 from .saved import quietly
 from .sides import Sides, divided
@@ -63,7 +63,7 @@ class Transformer:
 
     def schedule(self, pairs: int) -> tuple[int, float]:
         """Return a batch of a sixteenth of the pairs, up to 512, and 10 epochs of few pairs to 4 of many."""
-        return batch_of(pairs, 16, 32, 512), float(min(max(round(80_000 / pairs), 4), 10))
+        return batch_of(pairs, 16, 32, 512), epochs_of(pairs, 80_000, 4, 10)
 
     def build(self, texts: Sequence[str]) -> Tower:
         """An untrained tower whose tokenizer has read (an even sample of) the texts."""
