@@ -37,6 +37,8 @@ class Training:
         batch_sampler: "shuffled", or "no_duplicates" for batches without rows that share a text; masks handle them otherwise.
         num_train_epochs: number of passes over the training pairs; "auto" follows the tower and their number.
         max_steps: number of optimiser steps to stop after; None follows num_train_epochs.
+        max_pairs: largest number of training pairs of texts, drawn by `evaluation.seed` after the split, so that a larger number
+            holds all pairs of a smaller one; None trains on all.
         learning_rate: peak learning rate of AdamW. The default depends on the tower: 0.03 static, 5e-4 for a transformer from
             scratch, 2e-5 pretrained, 2e-4 with LoRA.
         temperature_learning_rate: peak learning rate of a learnable temperature's logarithm.
@@ -82,6 +84,7 @@ class Training:
     batch_sampler: Literal["shuffled", "no_duplicates"] = "shuffled"
     num_train_epochs: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
     max_steps: Annotated[int, Field(gt=0)] | None = None
+    max_pairs: Annotated[int, Field(gt=1)] | None = None
     learning_rate: Annotated[float, Field(gt=0)] = 0.03
     temperature_learning_rate: Annotated[float, Field(gt=0)] = 0.01
     table_optimizer: ForTables = "adamw"

@@ -62,9 +62,9 @@ class Trainings:
         last step where validation chooses nothing.
 
         Args:
-            job: options, reference, record as in `PlannedRun`; folder of the run; cache for its data; vectors of guides; metric;
-                data, the hash that they need to have, or empty; watched, to evaluate on the way in any case; publish, to leave a
-                run folder if its value is above bar; threads of this process.
+            job: options, reference, record as in `PlannedRun`; folder of the run; cache for its data; vectors of guides; metric,
+                and part of what is held out to measure it on; data, the hash that they need to have, or empty; watched, to
+                evaluate on the way in any case; publish, to leave a run folder if its value is above bar; threads of this process.
             report: is called at every evaluation on the way.
         """
         record, began = Record(**job["record"]), time.perf_counter()
@@ -110,7 +110,7 @@ class Trainings:
             prepared = prepare(config, devices, folder, log, Path(job["vectors"]), shared=self.data.task)
             before = judge(prepared) if job["publish"] else None
             fitted = fit(prepared, looks=job["watched"] or (held_out.chooses and choice))
-            verdict = prepared.task.held_out.judge("validation")
+            verdict = prepared.task.held_out.judge(job["part"])
             value = verdict.ranking.metrics[metric]
             if before is not None and (job["bar"] is None or value > job["bar"]):
                 publish(prepared, fitted, before, judge(prepared))
