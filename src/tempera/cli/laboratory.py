@@ -121,9 +121,9 @@ def learn(
     overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Train on growing parts of the training pairs, and estimate what more pairs would bring.
+    """Estimate what more training data would bring.
 
-    Prints a table and the expected gain, and draws a picture.
+    Prints a table and the expected gain of more training pairs, and draws a picture.
 
     Args:
         sizes: numbers of training pairs, e.g. 500,1000,2000 (default: all, a half, a quarter, ...).

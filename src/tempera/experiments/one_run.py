@@ -26,6 +26,7 @@ from ..run.judge import judge
 from ..run.prepare import CACHE, Prepared, prepare
 from ..run.publish import publish
 from ..run.task import RunTask
+from ..run.time_limit import limited
 from ..towers.pair import Encoder
 from .record import Record
 
@@ -107,7 +108,7 @@ class Trainings:
         chooses = held_out.chooses or config.evaluation.validation == 0
         listener = _watch(metric, lambda value: report(value) and chooses)
         with JsonLines(folder / "log.jsonl", listener) as log:
-            prepared = prepare(config, devices, folder, log, Path(job["vectors"]), shared=self.data.task)
+            prepared = limited(prepare(config, devices, folder, log, Path(job["vectors"]), shared=self.data.task))
             before = judge(prepared) if job["publish"] else None
             fitted = fit(prepared, looks=job["watched"] or (held_out.chooses and choice))
             verdict = prepared.task.held_out.judge(job["part"])
