@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Spinning threads slow a shared machine down by up to 20x.
 export OMP_WAIT_POLICY ?= PASSIVE
+# Without its bytecode, every process that a test starts would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 

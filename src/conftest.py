@@ -22,7 +22,14 @@ evaluation: {queries: 20, validation: 0}
 
 
 def shorten(patch: pytest.MonkeyPatch) -> None:
-    """Draw no pictures, and train the runs of sweeps and tunings in this process: both take longer than the runs."""
+    """Draw no pictures, train the runs of sweeps and tunings in this process, and fork the processes of proofs.
+
+    Pictures, and processes that load everything anew, take longer than the runs.
+    """
+    from functools import partial
+
+    from torch.multiprocessing import spawn
+
     from tempera.artifacts import pictures
     from tempera.experiments import learn, runner, sweep, tune
     from tempera.experiments.one_run import Trainings
@@ -35,6 +42,7 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
     for module in (learn, sweep, tune):
         patch.setattr(module, "picture", lambda _: {})
     patch.setattr(runner, "Worker", Inline)
+    patch.setattr(spawn, "spawn", partial(spawn.start_processes, start_method="fork"))
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What several test files share: planted data, one tiny run, and the command line, warm and cold."""
+"""What several test files share: planted data, one tiny run, and the command line, inside the tests and cold."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 # Spinning threads slow a shared machine down by up to 20x; this has to be set before torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -105,9 +106,20 @@ def with_pictures(drawing: Drawing) -> Iterator[None]:
         yield
 
 
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Return a path that one worker of pytest-xdist makes, and the others find."""
+    base = factory.getbasetemp()
+    path = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"shared-{name}" / name
+    path.parent.mkdir(exist_ok=True)
+    with FileLock(f"{path.parent}.lock"):
+        if not path.exists():
+            make(path)
+    return path
+
+
 @pytest.fixture(scope="session")
 def pairs_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_pairs(tmp_path_factory.mktemp("data") / "pairs.jsonl", planted(300))
+    return made_once(tmp_path_factory, "pairs.jsonl", lambda path: write_pairs(path, planted(300)))
 
 
 @pytest.fixture
@@ -138,71 +150,50 @@ def tiny_run(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory, drawing
     options = small_options(pairs_file)
     options["evaluation"]["bm25"] = True
     with drawing(True):
-        return train(options, tmp_path_factory.mktemp("runs") / "tiny").folder
+        return made_once(tmp_path_factory, "tiny", lambda path: train(options, path))
 
 
-# A command line that has torch loaded: it answers a list of arguments a line. Loading takes most of a short command's time.
-_WARM = """
-import contextlib, io, json, sys, traceback
-import tempera.run.train
-from tempera.artifacts import pictures
-from tempera.cli import main
+@pytest.fixture(scope="module")
+def inline() -> Iterator[None]:
+    """Runs of experiments start no process, which takes longer than they do, and leave reports without pictures."""
+    from tempera.experiments import runner
+    from tempera.experiments.one_run import Trainings
+    from tempera.experiments.record import Record
+    from tempera.run import publish
 
-pictures._svg = lambda *_: "<svg></svg>"  # drawing takes longer than a tiny run
-for line in sys.stdin:
-    sys.argv = ["tempera", *json.loads(line)]
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code
-        except BaseException:
-            traceback.print_exc()
-            code = 1
-    print(json.dumps([code, out.getvalue(), err.getvalue()]), flush=True)
-"""
+    class Inline(runner.Worker):
+        """Trains in the process of the test; what it is given and what it answers still passes through JSON."""
 
+        def __init__(self) -> None:
+            super().__init__()
+            self.trainings = Trainings()
 
-@pytest.fixture(scope="session")
-def tempera(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    """The command line in a process that answers one command after another."""
-    folder = tmp_path_factory.mktemp("warm")
-    with (folder / "stderr").open("w") as noise:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _WARM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=noise, cwd=folder
-        )
-        assert process.stdin is not None and process.stdout is not None
-        stdin, stdout = process.stdin, process.stdout
+        def run(self, job: dict[str, Any], report: Any) -> Record:
+            return Record(**json.loads(self.trainings(json.loads(json.dumps(job)), report).json()))
 
-        def command(*arguments: object) -> Answer:
-            stdin.write(json.dumps([str(argument) for argument in arguments]).encode() + b"\n")
-            stdin.flush()
-            line = stdout.readline()
-            assert line, (folder / "stderr").read_text()
-            return Answer(*json.loads(line))
-
-        yield command
-        stdin.close()
-        process.wait(timeout=30)
-    assert (folder / "stderr").read_text() == ""  # nothing went past sys.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "Worker", Inline)
+        patch.setattr(publish, "render", lambda report: "")
+        yield
 
 
 @pytest.fixture
-def inside(monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
-    """The command line in the process of the test, where what is patched stays patched."""
-    from tempera.cli import main
+def tempera(monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+    """The command line in the process of the test, which has torch loaded and where what is patched stays patched."""
+    from tempera import cli
     from tempera.io.console import logger
 
     def command(*arguments: object) -> Answer:
         out, err = io.StringIO(), io.StringIO()
         monkeypatch.setattr(sys, "argv", ["tempera", *map(str, arguments)])
         with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as end:
-            main()
+            cli.main()
         return Answer(int(end.value.code or 0), out.getvalue(), err.getvalue())
 
     heard = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     monkeypatch.setattr(logger, "handlers", list(logger.handlers))
+    monkeypatch.setenv("TQDM_DISABLE", "")
+    monkeypatch.delenv("TQDM_DISABLE")  # what --quiet sets is gone after the test
     level = logger.level
     yield command
     logger.setLevel(level)

@@ -372,13 +372,13 @@ def built_or_refused(values: dict[str, Any]) -> None:
     assert build(of(config.resolved)).resolved == config.resolved
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(SECTIONS)
 def test_any_options_are_built_or_refused(values: dict[str, Any]) -> None:
     built_or_refused(values)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from([(section, key) for section, given in made().resolved.items() for key in given]), VALUES)
 def test_any_value_of_an_option_is_built_or_refused(option: tuple[str, str], value: Any) -> None:
     built_or_refused({option[0]: {option[1]: value}})

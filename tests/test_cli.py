@@ -1,11 +1,14 @@
 """The command line: what it prints where, how it ends, and that it never shows a traceback.
 
-`tempera` answers in a process that has torch loaded, `cold` is `python -m tempera` itself; see conftest.py.
+`tempera` answers in the process of the test, `cold` is `python -m tempera` itself; see conftest.py.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import multiprocessing
+import os
 import re
 import shlex
 import shutil
@@ -58,8 +61,11 @@ QUICK = ["train.max_steps=1", "train.evaluations=0", "evaluation.bm25=false"]
 # ---- answers
 
 
-def test_train_prints_one_json_document(cold: Any, tiny: list[str], tmp_path: Path) -> None:
-    answer = cold("train", *tiny, *QUICK[1:], "evaluation.bm25=true", "--output", "run", "--json", cwd=tmp_path)
+def test_train_prints_one_json_document(
+    tempera: Any, tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = tempera("train", *tiny, *QUICK[1:], "evaluation.bm25=true", "--output", "run", "--json")
     assert answer.code == 0
     document = answer.document
     assert answer.out.count("\n") == 1
@@ -98,11 +104,14 @@ def test_search_prints_one_json_document(tempera: Any, tiny_run: Path) -> None:
         assert set(hit) == {"rank", "score", "id", "name", "place", "preview"}
 
 
-def test_search_reads_a_query_a_line_from_a_pipe(cold: Any, tiny_run: Path) -> None:
+def test_search_reads_a_query_a_line_from_a_pipe(
+    cold: Any, tempera: Any, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answer = cold("search", tiny_run, "-k", "2", input="kaban\n\nmicel \udcff\n", errors="surrogateescape")
     assert (answer.code, answer.err) == (0, "") and len(answer.out.splitlines()) == 4
-    assert answer.out.splitlines()[:2] == cold("search", tiny_run, "kaban", "-k", "2").out.splitlines()
-    as_json = cold("search", tiny_run, "-k", "1", "--json", "--hybrid", input="kaban\nmicel")
+    assert answer.out.splitlines()[:2] == tempera("search", tiny_run, "kaban", "-k", "2").out.splitlines()
+    monkeypatch.setattr(sys, "stdin", io.StringIO("kaban\nmicel"))
+    as_json = tempera("search", tiny_run, "-k", "1", "--json", "--hybrid")
     assert [json.loads(line)["query"] for line in as_json.out.splitlines()] == ["kaban", "micel"]
 
 
@@ -214,19 +223,16 @@ def test_a_verbose_refusal_shows_where(tempera: Any) -> None:
     assert "Traceback" in answer.err and answer.err.endswith("tempera: no such run: none\n")
 
 
-def test_an_error_of_ours_is_one_line_too(tempera: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_an_error_of_ours_is_one_line_too(tempera: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from tempera import cli
 
     def broken(*_: object, **__: object) -> None:
         raise IndexError("index 7 is out of bounds")
 
     monkeypatch.setattr(cli, "app", broken)
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    assert end.value.code == 1
-    assert (
-        capsys.readouterr().err == "tempera: unexpected IndexError: index 7 is out of bounds (--verbose shows where)\n"
-    )
+    answer = tempera()
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == "tempera: unexpected IndexError: index 7 is out of bounds (--verbose shows where)\n"
 
 
 # ---- refusals
@@ -266,8 +272,9 @@ def test_the_commands_that_are_shown_can_be_copied(capsys: pytest.CaptureFixture
     )
 
 
-def test_an_unknown_key_of_the_command_line(cold: Any, tmp_path: Path) -> None:
-    answer = cold("train", "objective.temprature=1", "--json", cwd=tmp_path)
+def test_an_unknown_key_of_the_command_line(tempera: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = tempera("train", "objective.temprature=1", "--json")
     refused(answer, "objective.temprature: no such option", " Did you mean temperature?", "(command line)")
     assert answer.document["error"].startswith("objective.temprature: ")
     assert answer.err.count("\n") == answer.out.count("\n") == 1
@@ -424,33 +431,19 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
 def test_a_stopped_training_leaves_a_checkpoint_and_nothing_else(
     tiny: list[str], number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
-    folder = tmp_path
-    command = [sys.executable, "-m", "tempera", "train", *tiny, "train.max_steps=10000000", "--output", folder / "run"]
-    process = subprocess.Popen(
-        [*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=default_signals
-    )
+    """In a process that is forked, and so has torch loaded."""
+    folder, streams = tmp_path / "here", [tmp_path / "out", tmp_path / "err"]
+    folder.mkdir()
+    command = ["train", *tiny, "train.max_steps=10000000", "--output", str(folder / "run"), "--json"]
+    process = multiprocessing.get_context("fork").Process(target=main_in, args=(command, streams))
+    process.start()
     try:
-        stop(process, folder, number, code)
+        stop(process, folder, number)
     finally:
         process.kill()
-        process.communicate()
-
-
-def stop(process: subprocess.Popen[str], folder: Path, number: signal.Signals, code: int) -> None:
-    """Stop an endless training in its midst."""
-    log = folder / "run.partial" / "log.jsonl"
-
-    def steps() -> int:
-        assert process.poll() is None, process.communicate()
-        return log.read_text().count('"step", "step"') if log.exists() else 0
-
-    wait_for(lambda: steps() > 3)
-    process.send_signal(signal.SIGHUP)  # ignored when it started, and still
-    seen = steps()
-    wait_for(lambda: steps() > seen + 3)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=30)
-    assert process.returncode == code
+        process.join()
+    assert process.exitcode == code
+    out, err = (path.read_text() for path in streams)
     assert out == ""
     assert [line for line in err.splitlines() if not known(line)] == [
         f"{number.name}: stopping after this step; repeat the signal to stop now",
@@ -458,6 +451,34 @@ def stop(process: subprocess.Popen[str], folder: Path, number: signal.Signals, c
         f"tempera: stopped by {number.name}",
     ]
     assert [path.name for path in folder.iterdir()] == ["run.checkpoints"]
+
+
+def main_in(command: list[str], streams: list[Path]) -> None:
+    """Answer a command, with standard output and standard error in files."""
+    from tempera import cli
+
+    default_signals()
+    for number, path in enumerate(streams, 1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
+    sys.argv = ["tempera", *command]
+    cli.main()
+
+
+def stop(process: Any, folder: Path, number: signal.Signals) -> None:
+    """Stop an endless training in its midst."""
+    log = folder / "run.partial" / "log.jsonl"
+
+    def steps() -> int:
+        assert process.is_alive()
+        return log.read_text().count('"step", "step"') if log.exists() else 0
+
+    wait_for(lambda: steps() > 3)
+    os.kill(process.pid, signal.SIGHUP)  # ignored when it started, and still
+    seen = steps()
+    wait_for(lambda: steps() > seen + 3)
+    os.kill(process.pid, number)
+    process.join(30)
 
 
 def test_a_signal_while_a_class_is_made_ends_the_command() -> None:

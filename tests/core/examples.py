@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -22,6 +23,7 @@ from tempera.core.similarity import cosine, dot
 from tempera.core.temperature import Temperature
 
 T, WEIGHT, STRENGTH, MARGIN = 0.3, 0.8, 3.0, 0.7
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 6))]  # of samples of all combinations
 POOLS = tuple(pool.name for pool in pools.POOLS)
 GUIDES = {"absolute": Guided(0.1), "relative": Guided(0.2, "relative"), "self": Guided(0.15, "relative", by="self")}
 

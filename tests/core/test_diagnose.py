@@ -59,7 +59,7 @@ def expected(definition: Definition) -> list[dict[str, float]]:
 @pytest.mark.parametrize("tile", [None, 60])
 def test_each_number_of_each_row(tile: int | None) -> None:
     spans = itertools.cycle((None, range(2, 6)))
-    for parts, data, span in zip(examples.sampled(400, 100 if tile is None else 50), itertools.cycle(WHOLE), spans):
+    for parts, data, span in zip(examples.sampled(400, 50 if tile is None else 25), itertools.cycle(WHOLE), spans):
         objective = examples.objective_of(replace(parts, tile=tile))
         found = diagnose(objective, examples.batch_of(data, span=span))
         want = expected(Definition(objective, data, objective.temperature.scale()))

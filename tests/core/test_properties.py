@@ -25,7 +25,7 @@ from tempera.core.ragged import Ragged
 from tempera.core.similarity import cosine, dot
 from tempera.core.temperature import Temperature
 
-fixed = settings(max_examples=35, deadline=None, derandomize=True)
+fixed = settings(max_examples=20, deadline=None, derandomize=True)
 
 APART = ("negatives", "sampled", "memory")  # candidates that are no rows of the batch
 seeds = st.integers(0, 10**6)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -135,6 +136,7 @@ def of_one_row(objective: Objective, rows: int, draws: int = 600) -> tuple[Tenso
     return mean[:, 0], noise[:, 0], (grads / seen - goal).norm(dim=1) / goal.norm(dim=1)
 
 
+@pytest.mark.long  # the gradient's mean is tested in the next one
 def test_refined_counts_the_whole_corpus_whatever_the_positive() -> None:
     """Unbiased in the sum over the corpus; classic counts the positive 1 / q times, which is many where it is rare."""
     here = world()
@@ -157,5 +159,5 @@ def test_mixed_sampling_needs_the_expected_count_of_both_sources() -> None:
         off, noise = error(objective, 32, both, 32, uniform, draws=250)
         assert noise < 0.03 and off < 3 * noise
     for one in (expected_logq(32, world().popularity), expected_logq(0, world().popularity, 32, uniform)):
-        off, noise = error(REFINED, 32, one, 32, uniform, draws=250)
-        assert noise < 0.03 and off > 4 * noise
+        off, noise = error(REFINED, 32, one, 32, uniform, draws=80)
+        assert noise < 0.05 and off > 4 * noise

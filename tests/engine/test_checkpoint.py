@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,37 +52,47 @@ def weights(state: State) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in state.modules.state_dict().items()}
 
 
-@pytest.mark.parametrize(
-    ("dial", "stop"),
-    [(None, 1), (None, 5), (Temperature(0.3, final=0.1), 3)],
-    ids=["learned-1", "learned-5", "scheduled-3"],
-)
-def test_resumed_is_uninterrupted(tmp_path: Path, stop: int, dial: Temperature | None) -> None:
-    through = begun(temperature=dial)
-    losses = taken(through, STEPS)
-    first = begun(temperature=dial)
+DIALS = {"learned": None, "scheduled": Temperature(0.3, final=0.1)}
+
+
+@cache
+def uninterrupted(dial: str = "learned") -> tuple[list[float], dict[str, Tensor]]:
+    """Losses and weights of all steps at once."""
+    through = begun(temperature=DIALS[dial])
+    return taken(through, STEPS), weights(through)
+
+
+@pytest.fixture(scope="module")
+def halfway(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint after three steps."""
+    first, folder = begun(), tmp_path_factory.mktemp("halfway") / "checkpoint"
+    taken(first, 3)
+    first.save(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("dial", "stop"), [("learned", 1), ("learned", 5), ("scheduled", 3)])
+def test_resumed_is_uninterrupted(tmp_path: Path, stop: int, dial: str) -> None:
+    losses, through = uninterrupted(dial)
+    first = begun(temperature=DIALS[dial])
     before = taken(first, stop)
     first.save(tmp_path / "checkpoint")
     torch.manual_seed(99)
-    second = begun(temperature=dial)
+    second = begun(temperature=DIALS[dial])
     second.load(tmp_path / "checkpoint")
     assert second.step == stop
     assert before + taken(second, STEPS) == losses
-    assert weights(second).keys() == weights(through).keys() and len(weights(through)) > 10
-    assert all(torch.equal(weights(second)[name], value) for name, value in weights(through).items())
-    assert "objective.memory.rows" in weights(through)
+    assert weights(second).keys() == through.keys() and len(through) > 10
+    assert all(torch.equal(weights(second)[name], value) for name, value in through.items())
+    assert "objective.memory.rows" in through
 
 
 @pytest.mark.parametrize("lost", ["optimizer", "memory", "temperature", "step"])
-def test_everything_in_it_is_needed(tmp_path: Path, lost: str) -> None:
+def test_everything_in_it_is_needed(halfway: Path, lost: str) -> None:
     """Otherwise the test before this one would pass without it."""
-    through = begun()
-    taken(through, STEPS)
-    first, second = begun(), begun()
-    taken(first, 3)
-    first.save(tmp_path / "checkpoint")
+    second = begun()
     fresh = {name: value.clone() for name, value in second.modules.state_dict().items()}
-    second.load(tmp_path / "checkpoint")
+    second.load(halfway)
     if lost == "optimizer":
         second.optimizer.state.clear()
     elif lost == "step":
@@ -92,7 +103,7 @@ def test_everything_in_it_is_needed(tmp_path: Path, lost: str) -> None:
             kept |= {name: value for name, value in fresh.items() if "temperature" in name}
         second.modules.load_state_dict(kept)
     taken(second, STEPS)
-    assert any(not torch.equal(weights(second)[name], value) for name, value in weights(through).items())
+    assert any(not torch.equal(weights(second)[name], value) for name, value in uninterrupted()[1].items())
 
 
 def test_a_checkpoint_is_replaced_whole(tmp_path: Path) -> None:

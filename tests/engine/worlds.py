@@ -64,11 +64,8 @@ LAYOUTS = {2: Layout((6, 3), (5, 0), (1, 3)), 4: Layout((4, 0, 3, 2), (2, 1, 0, 
 def world(size: int, work: Callable[..., Any], *given: Any, seconds: float = 60) -> list[Any]:
     """What `work(group, *given)` returns on each of `size` processes."""
     with tempfile.TemporaryDirectory() as folder:
-        # Forked from a process that has loaded this module and computed nothing: loading takes longer than the work.
-        mp.set_forkserver_preload(["torch._dynamo", "torch.distributed.fsdp", work.__module__])
-        running = mp.start_processes(
-            _process, (size, folder, work, given), nprocs=size, join=False, start_method="forkserver"
-        )
+        # Forked, with all that is loaded here: loading takes longer than the work.
+        running = mp.start_processes(_process, (size, folder, work, given), nprocs=size, join=False, start_method="fork")
         assert running is not None
         end = time.monotonic() + seconds
         while not running.join(timeout=1):

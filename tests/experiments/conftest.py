@@ -1,9 +1,9 @@
-"""A recommender of a second, a text retriever of less, and workers that need no process."""
+"""A recommender of a second, and a text retriever of less."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from tempera.experiments import runner, sweep, tune
-from tempera.experiments.one_run import Trainings
-from tempera.experiments.record import Record
-from tempera.run import publish
+from tempera.experiments import sweep, tune
 
 
 @pytest.fixture
@@ -40,26 +37,6 @@ def small(pairs_file: Path) -> dict[str, Any]:
         "train": {"batch_size": 32, "num_train_epochs": 4, "seed": 5},
         "evaluation": {"queries": 40, "validation": 60, "bm25": False},
     }
-
-
-class Inline(runner.Worker):
-    """Trains in the process of the test; what it is given and what it answers still passes through JSON."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.trainings = Trainings()
-
-    def run(self, job: dict[str, Any], report: Any) -> Record:
-        return Record(**json.loads(self.trainings(json.loads(json.dumps(job)), report).json()))
-
-
-@pytest.fixture(scope="module")
-def inline() -> Iterator[None]:
-    """Runs start no process, and leave reports without pictures."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "Worker", Inline)
-        patch.setattr(publish, "render", lambda report: "")
-        yield
 
 
 @pytest.fixture

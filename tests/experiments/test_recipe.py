@@ -38,14 +38,20 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }
 
 
+@pytest.fixture(scope="module")
+def raced(options: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The run of these options; look, do not touch."""
+    return train(options, tmp_path_factory.mktemp("raced") / "run")
+
+
 def tried(folder: Path) -> dict[str, Any]:
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     (record,) = [event for event in log if event["event"] == "recipe"]
     return dict(record)
 
 
-def test_what_is_open_is_raced_and_written_down(options: dict[str, Any], tmp_path: Path) -> None:
-    run = train(options, tmp_path / "run")
+def test_what_is_open_is_raced_and_written_down(raced: Any, tmp_path: Path) -> None:
+    run = raced
     record, written = tried(run.folder), yaml.safe_load((run.folder / "config.yaml").read_text())
     assert len(record["tried"]) == 8  # six settings, then the best two
     assert {tuple(each["values"]) for each in record["tried"]} == {(TEMPERATURE, RATE)}
@@ -61,10 +67,8 @@ def test_what_is_open_is_raced_and_written_down(options: dict[str, Any], tmp_pat
 
 
 def test_an_interrupted_run_keeps_its_winner(
-    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    raced: Any, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = train(options, tmp_path / "whole")
-
     class Stopped(BaseException):
         pass
 
@@ -90,8 +94,8 @@ def test_an_interrupted_run_keeps_its_winner(
         train(options, tmp_path / "run")
     log.write_text(whole_log)
     run = train(options, tmp_path / "run")
-    assert tried(run.folder)["chosen"] == tried(whole.folder)["chosen"]
-    assert run.document["metrics"] == whole.document["metrics"]
+    assert tried(run.folder)["chosen"] == tried(raced.folder)["chosen"]
+    assert run.document["metrics"] == raced.document["metrics"]
 
 
 def test_what_the_user_sets_is_left_alone(options: dict[str, Any], tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import signal
-import subprocess
 import sys
 import textwrap
 import time
@@ -116,21 +117,17 @@ def test_evaluations_are_reported_and_answered(worker: Worker, tmp_path: Path) -
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_nothing_outlives_the_program(number: int, script: Path, tmp_path: Path) -> None:
-    program = f"""
-        from tempera.experiments.runner import Runner, Worker
-        from tempera.experiments.record import Record
-        from tempera.experiments.template import PlannedRun
-        from pathlib import Path
-        Worker.command = ({sys.executable!r}, {str(script)!r})
-        runner = Runner(Path({str(tmp_path)!r}), 1, "m")
-        run = PlannedRun(Record({{}}), {{"what": "time.sleep(600)"}}, {{}}, "")
+    def program() -> None:
+        Worker.command = (sys.executable, str(script))
+        runner, run = Runner(tmp_path, 1, "m"), PlannedRun(Record({}), {"what": "time.sleep(600)"}, {}, "")
         runner.all(lambda worker: runner.make(worker, run, "run"))
-    """
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stderr=subprocess.DEVNULL)
+
+    process = multiprocessing.get_context("fork").Process(target=program)
+    process.start()
     pids = tmp_path / "trials" / "run" / "pid"
     until(lambda: pids.is_file() and pids.read_text().count(" ") == 1)
-    process.send_signal(number)
-    process.wait()
+    os.kill(process.pid or 0, number)
+    process.join()
     for pid in map(int, pids.read_text().split()):
         until(lambda pid=pid: not psutil.pid_exists(pid))  # type: ignore[misc]
 

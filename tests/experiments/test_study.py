@@ -61,19 +61,27 @@ def test_as_many_trials_as_were_asked_for(tmp_path: Path) -> None:
     assert worked(tpe(tmp_path / "a", budget=3)) == []
 
 
+@pytest.fixture
+def learns_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sampler learns from two trials, instead of ten."""
+    monkeypatch.setattr(study, "STARTUP", 2)
+
+
+@pytest.mark.usefixtures("learns_early")
 def test_the_seed_decides_what_is_tried(tmp_path: Path) -> None:
-    tried = [worked(tpe(tmp_path / str(i), budget=12, seed=seed)) for i, seed in enumerate((1, 1, 2))]
+    tried = [worked(tpe(tmp_path / str(i), budget=5, seed=seed)) for i, seed in enumerate((1, 1, 2))]
     assert tried[0] == tried[1] != tried[2]
-    assert len({values["objective.temperature"] for values in tried[0]}) == 12
+    assert len({values["objective.temperature"] for values in tried[0]}) == 5
 
 
-@pytest.mark.parametrize("at", [2, 11])
+@pytest.mark.usefixtures("learns_early")
+@pytest.mark.parametrize("at", [1, 4])
 def test_a_study_resumes_as_if_it_had_never_stopped(at: int, tmp_path: Path) -> None:
-    whole = worked(tpe(tmp_path / "whole", budget=13))
-    first = worked(tpe(tmp_path / "killed", budget=13), kill=at)
-    again = tpe(tmp_path / "killed", budget=13)
+    whole = worked(tpe(tmp_path / "whole", budget=6))
+    first = worked(tpe(tmp_path / "killed", budget=6), kill=at)
+    again = tpe(tmp_path / "killed", budget=6)
     assert first + worked(again) == whole
-    assert len(again.records) == 13 and len(again.study.trials) == 14
+    assert len(again.records) == 6 and len(again.study.trials) == 7
 
 
 def test_a_trial_that_was_never_begun_is_asked_for_again(tmp_path: Path) -> None:

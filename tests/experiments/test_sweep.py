@@ -407,11 +407,11 @@ def test_an_output_of_something_else_is_left_alone(small: dict[str, Any], tmp_pa
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_command_answers(inside: Any, small: dict[str, Any], tmp_path: Path) -> None:
+def test_the_command_answers(tempera: Any, small: dict[str, Any], tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(configuration.dump(small))
     same = ("sweep", config, "train.max_steps=1", "--seeds", 1, "--output", tmp_path / "out")
-    shown = inside(*same, "--over", "objective.temperature=0.1:0.4:log:2")
+    shown = tempera(*same, "--over", "objective.temperature=0.1:0.4:log:2")
     assert (
         shown.code == 0
         and "best objective.temperature: " in shown.out
@@ -424,5 +424,5 @@ def test_the_command_answers(inside: Any, small: dict[str, Any], tmp_path: Path)
         ((*same, "--over", "objective.temperature=1,2", "--learned", "a"), "--learned is 'a'"),
         ((*same, "--over", "objective.temperature=1,2", "--scheduled", "0.2"), "--scheduled has '0.2'"),
     ):
-        answer = inside(*wrong)
+        answer = tempera(*wrong)
         assert answer.code == 2 and says in answer.err and "Traceback" not in answer.err

@@ -89,7 +89,7 @@ def test_the_best_run_stays_and_no_other(finished: Tuning, tmp_path: Path, valid
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("keep", [0, 2])
 def test_as_many_runs_stay_as_are_asked_for(keep: int, small: dict[str, Any], tmp_path: Path) -> None:
-    result = tune(small, SPACE, 4, tmp_path / "out", ["train.max_steps=2", "train.evaluations=0"], keep=keep)
+    result = tune(small, SPACE, 3, tmp_path / "out", QUICK, keep=keep)
     order = sorted(result.trials, key=lambda trial: (-(trial.value or 0), trial.number))
     folders = {int(folder.name) for folder in (tmp_path / "out" / "trials").glob("*/")}
     assert folders == {trial.number for trial in order[:keep]}
@@ -137,8 +137,8 @@ def test_recommenders_are_judged_by_their_validation(recommender: dict[str, Any]
 
 @pytest.mark.usefixtures("undrawn")
 def test_several_at_once(small: dict[str, Any], tmp_path: Path) -> None:
-    result = tune(small, SPACE, 6, tmp_path / "out", SHORT, jobs=2)
-    assert len(result.trials) == 6 and len({json.dumps(dict(trial.params)) for trial in result.trials}) == 6
+    result = tune(small, SPACE, 4, tmp_path / "out", QUICK, jobs=2)
+    assert len(result.trials) == 4 and len({json.dumps(dict(trial.params)) for trial in result.trials}) == 4
 
 
 # ---- its result
@@ -177,7 +177,7 @@ def test_the_picture_shows_the_trials(finished: Tuning) -> None:
 
 def test_importance_is_shared_among_what_was_chosen(small: dict[str, Any], tmp_path: Path) -> None:
     space = {"train.learning_rate": "1e-5:0.1:log", "card.language": ["a", "b"]}  # which changes nothing
-    result = tune(small, space, 12, tmp_path / "out", ["train.max_steps=4"], prune=False, keep=0)
+    result = tune(small, space, 8, tmp_path / "out", ["train.max_steps=4", "train.evaluations=0"], prune=False, keep=0)
     assert sum(result.importance.values()) == pytest.approx(1)
     assert result.importance["train.learning_rate"] > result.importance["card.language"]
     assert "share in what makes a trial" in (tmp_path / "out" / "tune.svg").read_text()
@@ -227,21 +227,21 @@ def test_fewer_than_fifty_queries_choose_nothing(tempera: Any, small: dict[str, 
 @pytest.mark.usefixtures("undrawn")
 def test_failures_are_told_and_counted(small: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     space = {"train.learning_rate": [0.03, 1e38]}
-    result = tune(small, space, 6, tmp_path / "out", SHORT)
+    result = tune(small, space, 4, tmp_path / "out", ["train.max_steps=3"])
     failed = [trial for trial in result.trials if trial.state == "failed"]
-    assert failed and len(result.trials) == 6
+    assert failed and len(result.trials) == 4
     assert all("lower train.learning_rate" in (trial.error or "") for trial in failed)
     assert caplog.text.count(" failed: the ") == len(failed)
     assert f"{len(failed)} failed: the " in str(result)
     with pytest.raises(TemperaError, match=r"none of 2 trials has succeeded; the first error is: the \w+"):
-        tune(small, {"train.learning_rate": [1e38, 2e38]}, 2, tmp_path / "none", SHORT)
+        tune(small, {"train.learning_rate": [1e38, 2e38]}, 2, tmp_path / "none", ["train.max_steps=3"])
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_settings_that_only_together_are_refused_fail(small: dict[str, Any], tmp_path: Path) -> None:
     given = {**small, "objective": {"temperature": {"value": 0.1, "learnable": True, "floor": 0.05, "ceiling": 1.0}}}
     space = {"objective.temperature.value": [0.1, 0.9], "objective.temperature.ceiling": [1.0, 0.5]}
-    result = tune(given, space, 8, tmp_path / "out", ["train.max_steps=1", "train.evaluations=0"])
+    result = tune(given, space, 5, tmp_path / "out", QUICK)
     for trial in result.trials:
         refused = (trial.params["objective.temperature.value"], trial.params["objective.temperature.ceiling"]) == (
             0.9,
@@ -257,12 +257,12 @@ def test_trials_on_other_data_are_refused(small: dict[str, Any], pairs_file: Pat
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text("".join(lines))
     mine = {**small, "data": {"source": "pairs", "path": str(pairs)}}
-    tune(mine, SPACE, 2, tmp_path / "out", ["train.max_steps=1"])
+    tune(mine, SPACE, 2, tmp_path / "out", QUICK)
     pairs.write_text("".join(lines[:-1]))
     with pytest.raises(OutputError, match="2 runs were made on other data"):
-        tune(mine, SPACE, 3, tmp_path / "out", ["train.max_steps=1"])
+        tune(mine, SPACE, 3, tmp_path / "out", QUICK)
     pairs.write_text("".join(lines))
-    assert len(tune(mine, SPACE, 3, tmp_path / "out", ["train.max_steps=1"]).trials) == 3
+    assert len(tune(mine, SPACE, 3, tmp_path / "out", QUICK).trials) == 3
 
 
 # ---- refusals
@@ -322,33 +322,33 @@ def test_an_output_of_something_else_is_left_alone(
         with pytest.raises(OutputError, match="holds files that are not a tuning"):
             tune(small, SPACE, 1, tmp_path / "full", overwrite=overwrite)
     out = tmp_path / "out"
-    tune(small, SPACE, 1, out, ["train.max_steps=1"])
+    tune(small, SPACE, 1, out, QUICK)
     with pytest.raises(OutputError, match="another configuration"):
         tune(small, SPACE, 1, out, ["train.max_steps=2"])
     with pytest.raises(OutputError, match="another configuration"):
-        tune(small, {"objective.temperature": [0.1, 0.2]}, 1, out, ["train.max_steps=1"])
+        tune(small, {"objective.temperature": [0.1, 0.2]}, 1, out, QUICK)
     monkeypatch.setattr(claim, "_PATIENCE", 0.0)
     before = sorted(out.rglob("*"))
     with alone(out / "lock", "busy"):
         for overwrite in (False, True):
             with pytest.raises(OutputError, match="is in use by another process; every tuning"):
-                tune(small, SPACE, 1, out, ["train.max_steps=1"], overwrite=overwrite)
+                tune(small, SPACE, 1, out, QUICK, overwrite=overwrite)
     assert sorted(out.rglob("*")) == before
     assert len(tune(small, SPACE, 2, out, ["train.max_steps=2"], overwrite=True).trials) == 2
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_command_answers(inside: Any, small: dict[str, Any], tmp_path: Path) -> None:
+def test_the_command_answers(tempera: Any, small: dict[str, Any], tmp_path: Path) -> None:
     config, space = tmp_path / "config.yaml", tmp_path / "space.yaml"
     config.write_text(configuration.dump(small))
     space.write_text("objective.temperature: 0.1:0.4:log\n")
     same = ("tune", config, "train.max_steps=1", "--trials", 2, "--output", tmp_path / "out")
-    shown = inside(*same, "--space", space, "--json")
+    shown = tempera(*same, "--space", space, "--json")
     assert shown.code == 0 and len(shown.document["trials"]) == 2
-    again = inside(*same, "--space", space)
+    again = tempera(*same, "--space", space)
     assert again.code == 0 and f"train with the best options: tempera train {tmp_path}/out/best.yaml" in again.out
     for wrong, says in ((same, "--space is required"), ((*same, "--space", "no.yaml"), "no such configuration file")):
-        answer = inside(*wrong)
+        answer = tempera(*wrong)
         assert answer.code == 2 and says in answer.err and "Traceback" not in answer.err
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import inputs
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -36,7 +37,7 @@ NAMES = (
     *("config", "space", "roles", "jsonl", "csv", "parquet", "documents", "beir", "interactions"),
     *("index", "vectors", "run", "recommender", "model", "calibration", "checkpoint"),
 )
-COUNTS = {"recommender": 10, "run": 60, "model": 60}
+COUNTS = {"recommender": 5, "run": 25, "model": 25}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Reader], 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_result_or_one_line(every: Any, name: str, tmp_path: Path) -> None:
     place = Place(tmp_path)
-    for i in range(COUNTS.get(name, 250)):
+    for i in range(COUNTS.get(name, 100)):
         try:
             accepts(every[0][name], Random(f"test/{name}/{i}"), place)
         except Exception as error:
@@ -64,7 +65,7 @@ def test_every_reader_is_tried(every: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["config", "jsonl", "csv", "interactions", "calibration"])
-@settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(chance=st.randoms(use_true_random=False))
 def test_hypothesis_finds_no_fault(
     every: Any, name: str, tmp_path_factory: pytest.TempPathFactory, chance: Any
@@ -72,7 +73,9 @@ def test_hypothesis_finds_no_fault(
     accepts(every[0][name], chance, Place(tmp_path_factory.mktemp("place")))
 
 
-def test_the_oracle_fails_what_is_wrong(tmp_path: Path) -> None:
+def test_the_oracle_fails_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "SECONDS", 0.2)
+
     def reader(read: Any, named: bool = True) -> Reader:
         return Reader("x", lambda chance: ({}, None), read, named)
 
@@ -94,7 +97,7 @@ def test_the_oracle_fails_what_is_wrong(tmp_path: Path) -> None:
     place = Place(tmp_path)
     with pytest.raises(Fault, match="pickle"):
         accepts(reader(unpickles), Random(0), place)
-    with pytest.raises(Fault, match="more than 2 s"):
+    with pytest.raises(Fault, match="more than 0.2 s"):
         accepts(reader(endless), Random(0), place)
     with pytest.raises(Fault, match="names no file"):
         accepts(reader(says("wrong")), Random(0), place)

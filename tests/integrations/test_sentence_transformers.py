@@ -115,7 +115,7 @@ def model() -> Any:
     return tiny()
 
 
-@pytest.mark.parametrize("columns", [2, 4])
+@pytest.mark.parametrize("columns", [pytest.param(2, marks=pytest.mark.long), 4])
 @pytest.mark.parametrize("name", CASES)
 def test_losses_and_gradients_are_the_peers(model: Any, name: str, columns: int) -> None:
     ours, theirs = CASES[name]
@@ -141,7 +141,7 @@ def test_prompts_are_read_as_the_peer_reads_them(model: Any, include_prompt: boo
 
 @pytest.mark.parametrize("vocabulary", [120, 40])
 @pytest.mark.parametrize("kind", ["absolute", "relative"])
-@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("cached", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_guide_leaves_out_what_the_peers_guide_leaves_out(
     model: Any, vocabulary: int, kind: Any, cached: bool
 ) -> None:
@@ -362,7 +362,7 @@ def test_the_trainer_reaches_what_it_reaches_with_the_peers_loss(tmp_path: Path,
 
 def test_checkpoints_hold_the_objective_and_resume_to_the_bit(tmp_path: Path) -> None:
     data, found = texts(36, 3), []
-    options = {"save_strategy": "steps", "save_steps": 3, "max_steps": 8, "gradient_accumulation_steps": 2}
+    options = {"save_strategy": "steps", "save_steps": 3, "max_steps": 5, "gradient_accumulation_steps": 2}
     for resume in (None, str(tmp_path / "run" / "checkpoint-3")):
         model, loss = learning()
         folder = tmp_path / ("run" if resume is None else "resumed")

@@ -360,8 +360,8 @@ def test_memory_that_ends(job: Options, tmp_path: Path) -> None:
         pytest.skip("memory is counted where Linux shows it")
     train(job, tmp_path / "warm")  # what is loaded late is loaded
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    large = command(job, tmp_path / "out" / "run", "tower.dimensions=2000000")
-    code, line = in_a_process(limited(resource.RLIMIT_AS, used + (1 << 30), large), tmp_path / "messages")
+    large = command(job, tmp_path / "out" / "run", "tower.dimensions=500000")
+    code, line = in_a_process(limited(resource.RLIMIT_AS, used + (1 << 28), large), tmp_path / "messages")
     assert code == 2 and line.startswith("tempera: out of memory: lower train.cache_memory"), line
     assert list((tmp_path / "out").iterdir()) == []
 

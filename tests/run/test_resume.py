@@ -10,6 +10,8 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +101,19 @@ def options_of(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> di
     return kinds(pairs_file, tmp_path_factory.mktemp("kinds"))
 
 
+@pytest.fixture(scope="module")
+def whole_of(
+    options_of: dict[str, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], dict[str, Any]]:
+    """Return what a run of a kind leaves that is never stopped."""
+
+    @cache
+    def whole(kind: str) -> dict[str, Any]:
+        return left(train(options_of[kind], tmp_path_factory.mktemp("whole") / "run").folder)
+
+    return whole
+
+
 class Stopped(BaseException):
     """What a kill is to the code: nothing of it runs on."""
 
@@ -119,10 +134,9 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_goes_on_is_the_run_that_was_never_stopped(
-    kind: str, options_of: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, options_of: dict[str, dict[str, Any]], whole_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = options_of[kind]
-    whole = left(train(options, tmp_path / "whole").folder)
     for steps in (7, 9):  # the second start goes on from a checkpoint and is broken off too
         with monkeypatch.context() as patch:
             stop_after(patch, steps)
@@ -130,8 +144,8 @@ def test_a_run_that_goes_on_is_the_run_that_was_never_stopped(
                 train(options, tmp_path / "run")
         assert not (tmp_path / "run").exists()
     assert checkpoints.Checkpoints(tmp_path / "run.checkpoints", {}).latest is not None
-    assert left(train(options, tmp_path / "run").folder) == whole
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "vectors") == ["run", "whole"]
+    assert left(train(options, tmp_path / "run").folder) == whole_of(kind)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "vectors"] == ["run"]
 
 
 def test_data_that_have_changed_and_other_options_are_refused(
@@ -161,18 +175,17 @@ def test_data_that_have_changed_and_other_options_are_refused(
 
 
 def test_a_run_goes_on_with_less_memory(
-    options_of: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options_of: dict[str, dict[str, Any]], whole_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut and replayed as the memory wants it from there on: equal up to rounding."""
-    whole = train(options_of["transformer"], tmp_path / "whole")
     with monkeypatch.context() as patch:
         stop_after(patch, 7)
         with pytest.raises(Stopped):
             train(options_of["transformer"], tmp_path / "run")
     less = ["train.cache=always", "train.micro_batch_tokens=40", "train.cache_memory=1000000"]
-    found = train(options_of["transformer"], tmp_path / "run", less)
-    logs = [(run.folder / "log.jsonl").read_text().splitlines() for run in (found, whole)]
-    losses = [[r["loss"] for r in map(json.loads, log) if r["event"] == "step"] for log in logs]
+    found = left(train(options_of["transformer"], tmp_path / "run", less).folder)
+    logs = [found["log"], whole_of("transformer")["log"]]
+    losses = [[record["loss"] for record in log if record["event"] == "step"] for log in logs]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4) and losses[0][:5] == losses[1][:5]
 
 
@@ -191,9 +204,8 @@ def test_only_the_latest_checkpoints_stay(
 
 
 def test_a_full_disk_leaves_the_last_good_checkpoint(
-    options_of: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options_of: dict[str, dict[str, Any]], whole_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = left(train(options_of["static"], tmp_path / "whole").folder)
     with monkeypatch.context() as patch:
         write = Path.write_bytes
 
@@ -208,7 +220,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(
         with pytest.raises(OutputError, match=message):
             train(options_of["static"], tmp_path / "run")
     assert [path.name for path in (tmp_path / "run.checkpoints").iterdir()] == ["step-000000010"]
-    assert left(train(options_of["static"], tmp_path / "run").folder) == whole
+    assert left(train(options_of["static"], tmp_path / "run").folder) == whole_of("static")
 
 
 def attempt(options: dict[str, Any], output: Path, after: float, number: int) -> int:
@@ -292,6 +304,7 @@ def test_a_signal_saves_and_ends_with_the_handler_that_was_there(
     kind: str,
     steps: int,
     options_of: dict[str, dict[str, Any]],
+    whole_of: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -313,9 +326,8 @@ def test_a_signal_saves_and_ends_with_the_handler_that_was_there(
     assert [path.name for path in (tmp_path / "run.checkpoints").glob("step-*")] == [f"step-{steps:09}"]
     assert "run the same command again to resume" in caplog.text
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    whole = left(train(options_of[kind], tmp_path / "whole").folder)
-    found = left(train(options_of[kind], tmp_path / "run").folder)
-    whole["files"].pop("config.yaml"), found["files"].pop("config.yaml")
+    found, whole = left(train(options_of[kind], tmp_path / "run").folder), dict(whole_of(kind))
+    whole["files"] = {**whole["files"], "config.yaml": found["files"]["config.yaml"]}
     assert found == whole
 
 

@@ -15,11 +15,13 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..io.documents import parsed
-from .one_run import Report, Trainings
 from .record import Record
+
+if TYPE_CHECKING:
+    from .one_run import Report
 
 MESSAGES = "messages.txt"
 
@@ -64,4 +66,6 @@ def _listen(orders: SimpleQueue[Any]) -> None:
 
 
 if __name__ == "__main__":
+    from .one_run import Trainings
+
     serve(Trainings())
