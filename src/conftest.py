@@ -27,8 +27,7 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
     Pictures, and processes that load everything anew, take longer than the runs.
     """
     from functools import partial
-
-    from torch.multiprocessing import spawn
+    from importlib import import_module
 
     from tempera.artifacts import pictures
     from tempera.experiments import learn, runner, sweep, tune
@@ -42,7 +41,8 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
     for module in (learn, sweep, tune):
         patch.setattr(module, "picture", lambda _: {})
     patch.setattr(runner, "Worker", Inline)
-    patch.setattr(spawn, "spawn", partial(spawn.start_processes, start_method="fork"))
+    spawning = import_module("torch.multiprocessing.spawn")  # the package has a function of this name
+    patch.setattr(spawning, "spawn", partial(spawning.start_processes, start_method="fork"))
 
 
 @pytest.fixture(scope="session")

@@ -93,9 +93,7 @@ def test_vectors_of_a_transformer_are_those_of_the_saved_model(tmp_path: Path) -
     agrees(model, tmp_path / "out", prompted=True)
 
 
-def test_a_network_of_another_model_is_not_kept(
-    network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_of_another_model_is_not_kept(network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "other"
     static(other)
     weights = load_file(other / "model.safetensors")

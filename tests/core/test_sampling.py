@@ -159,5 +159,5 @@ def test_mixed_sampling_needs_the_expected_count_of_both_sources() -> None:
         off, noise = error(objective, 32, both, 32, uniform, draws=250)
         assert noise < 0.03 and off < 3 * noise
     for one in (expected_logq(32, world().popularity), expected_logq(0, world().popularity, 32, uniform)):
-        off, noise = error(REFINED, 32, one, 32, uniform, draws=80)
+        off, noise = error(REFINED, 32, one, 32, uniform, draws=160)
         assert noise < 0.05 and off > 4 * noise

@@ -65,7 +65,9 @@ def world(size: int, work: Callable[..., Any], *given: Any, seconds: float = 60)
     """What `work(group, *given)` returns on each of `size` processes."""
     with tempfile.TemporaryDirectory() as folder:
         # Forked, with all that is loaded here: loading takes longer than the work.
-        running = mp.start_processes(_process, (size, folder, work, given), nprocs=size, join=False, start_method="fork")
+        running = mp.start_processes(
+            _process, (size, folder, work, given), nprocs=size, join=False, start_method="fork"
+        )
         assert running is not None
         end = time.monotonic() + seconds
         while not running.join(timeout=1):

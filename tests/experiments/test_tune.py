@@ -177,7 +177,7 @@ def test_the_picture_shows_the_trials(finished: Tuning) -> None:
 
 def test_importance_is_shared_among_what_was_chosen(small: dict[str, Any], tmp_path: Path) -> None:
     space = {"train.learning_rate": "1e-5:0.1:log", "card.language": ["a", "b"]}  # which changes nothing
-    result = tune(small, space, 8, tmp_path / "out", ["train.max_steps=4", "train.evaluations=0"], prune=False, keep=0)
+    result = tune(small, space, 10, tmp_path / "out", ["train.max_steps=4", "train.evaluations=0"], prune=False, keep=0)
     assert sum(result.importance.values()) == pytest.approx(1)
     assert result.importance["train.learning_rate"] > result.importance["card.language"]
     assert "share in what makes a trial" in (tmp_path / "out" / "tune.svg").read_text()

@@ -97,7 +97,7 @@ def test_the_oracle_fails_what_is_wrong(tmp_path: Path, monkeypatch: pytest.Monk
     place = Place(tmp_path)
     with pytest.raises(Fault, match="pickle"):
         accepts(reader(unpickles), Random(0), place)
-    with pytest.raises(Fault, match="more than 0.2 s"):
+    with pytest.raises(Fault, match=r"more than 0\.2 s"):
         accepts(reader(endless), Random(0), place)
     with pytest.raises(Fault, match="names no file"):
         accepts(reader(says("wrong")), Random(0), place)

@@ -32,18 +32,13 @@ def small(vocabulary: int = 400, max_length: int = 64) -> Tokenizer:
 
 
 def test_the_same_tokenizer_in_every_process() -> None:
-    running = []
-    for seed, threads in (("1", "1"), ("2", "4")):
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": threads}
-        running.append(
-            subprocess.Popen([sys.executable, "-c", _TRAIN], stdout=subprocess.PIPE, text=True, env=environment)
-        )
-    answers = [process.communicate(timeout=60)[0].removesuffix("\n") for process in running]
-    assert [process.returncode for process in running] == [0, 0]
+    environment = {**os.environ, "PYTHONHASHSEED": "2", "RAYON_NUM_THREADS": "4"}
+    command = [sys.executable, "-c", _TRAIN]
+    other = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, timeout=60, check=True).stdout
     here: dict[str, Tokenizer] = {}
     exec(_TRAIN, here)
     assert here["tokenizer"].get_vocab_size() == 200
-    assert answers == [here["tokenizer"].to_str(pretty=True)] * 2
+    assert other == here["tokenizer"].to_str(pretty=True) + "\n"
 
 
 @pytest.mark.parametrize(

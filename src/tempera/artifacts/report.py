@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ..ranking.compare import Difference
 from ..ranking.showcase import Example, Subject
@@ -40,15 +42,11 @@ class RunReport:
 
 def render(report: RunReport) -> str:
     """Return one self-contained HTML document; all content is escaped, pictures are SVG inside it."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    folder = FileSystemLoader(Path(__file__).parent)
-    page = Environment(autoescape=True, loader=folder, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-    page.filters |= {"label": label, "number": number}
     spreads = {name: s for name, s in report.spreads.items() if len(s.pairs) and len(s.random)}
     metrics = list(dict.fromkeys(name for scores in report.systems.values() for name in scores))
-    return page.get_template("report.html.j2").render(
+    page: str = _template().render(
         report=report,
         headline=headline(report),
         main=main_metric(metrics) if metrics else "",
@@ -61,6 +59,18 @@ def render(report: RunReport) -> str:
             name: Markup(svg) for name, svg in pictures(report.systems, spreads, report.log, report.rival).items()
         },
     )
+    return page
+
+
+@cache
+def _template() -> Any:
+    """Return the page's template, compiled once in a process."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    folder = FileSystemLoader(Path(__file__).parent)
+    page = Environment(autoescape=True, loader=folder, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    page.filters |= {"label": label, "number": number}
+    return page.get_template("report.html.j2")
 
 
 def headline(report: RunReport) -> str:
