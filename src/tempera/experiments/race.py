@@ -127,7 +127,10 @@ def race(prepared: Prepared, values: Mapping[str, Sequence[float]], steps: int, 
 
 
 def winner(tried: Sequence[Tried]) -> Values:
-    """Return the best setting of the last round; a default that another is not shown to beat does not win by that."""
+    """Return the best setting of the last round.
+
+    A lead that may be chance counts, too: to keep the default unless it is shown to be worse loses on the test (docs/towers.md).
+    """
     return max(tried, key=lambda each: (each.steps, each.score)).values
 
 
