@@ -66,7 +66,9 @@ def effective_rank(vectors: Floats) -> float:
     [3.0, 1.0, 0.0]
     """
     x = vectors.astype(np.float64)
-    gram = x.T @ x if len(x) > x.shape[1] else x @ x.T  # whose eigenvalues are the squares, at a fifth of the cost
+    gram = (
+        x.T @ x if len(x) > x.shape[1] else x @ x.T
+    )  # whose eigenvalues are the squares, at about a third of the cost
     sigma = np.sqrt(np.linalg.eigvalsh(gram).clip(0))
     p = sigma[sigma > 0] / max(sigma.sum(), np.finfo(np.float64).tiny)
     return float(np.exp(-(p * np.log(p)).sum())) if len(p) else 0.0
