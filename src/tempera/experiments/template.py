@@ -19,10 +19,9 @@ from .race import LEARNING_RATE, TEMPERATURE
 from .recipe import opened
 from .record import Record
 
-_QUERIES, _READ = (
-    ("data", "evaluation"),
-    ("data", "evaluation", "tower"),
-)  # sections that queries, and data, follow from
+_QUERIES = ("data", "evaluation")  # sections that queries follow from
+_READ = (*_QUERIES, "tower")  # sections that data follow from,
+_READ_OPTION = "train.max_pairs"  # and an option
 
 
 @dataclass(frozen=True)
@@ -90,9 +89,12 @@ class Template:
         self, config: Config, values: Mapping[str, Any], record: Record, batch: int | Literal["auto"]
     ) -> PlannedRun:
         """Return a run of `config`, which has these values; the fixed batch has `batch` rows."""
-        read = {field: value for field, value in values.items() if field.split(".")[0] in _READ}
+        read = {
+            field: value for field, value in values.items() if field.split(".")[0] in _READ or field == _READ_OPTION
+        }
         reference = self.config({**read, "train.batch_size": batch}).resolved
-        reading = xxhash.xxh3_64_hexdigest(_dumped(config, _READ).encode())
+        limit = "" if config.train.max_pairs is None else f"{_READ_OPTION}: {config.train.max_pairs}"
+        reading = xxhash.xxh3_64_hexdigest((_dumped(config, _READ) + limit).encode())
         return PlannedRun(replace(record, reading=reading), config.resolved, reference, _dumped(config, _QUERIES))
 
     def smallest_batch(self, settings: Iterable[Mapping[str, Any]]) -> int | Literal["auto"]:

@@ -34,7 +34,7 @@ def rehearse(config: Options | Path | None = None, overrides: Sequence[str] = ()
     devices = start(made.train.mixed_precision)
     made.train.check(devices)
     with TemporaryDirectory() as folder:
-        short = replace(made.train, max_steps=MEASURED)
+        short = replace(made.train, max_steps=MEASURED, max_time=None)
         with JsonLines(Path(folder) / "log.jsonl") as log:
             prepared = prepare(replace(made, train=short), devices, Path(folder), log)
             preview = prepared.task.showcase.preview()
@@ -43,6 +43,8 @@ def rehearse(config: Options | Path | None = None, overrides: Sequence[str] = ()
     train = replace(prepared.config.train, max_steps=made.train.max_steps)
     steps = train.steps(prepared.task.data.sampler.batches_per_epoch)
     pairs, seconds = prepared.task.showcase.facts().counts["train"], statistics.median(taken[1:])
+    if made.train.max_time is not None:
+        steps = min(steps, max(1, int(made.train.max_time / seconds)))
     return {**preview, "pairs": pairs, "steps": steps, "expected_seconds": steps * seconds}
 
 
