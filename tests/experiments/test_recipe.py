@@ -131,7 +131,7 @@ def test_print_config_shows_what_will_be_chosen() -> None:
     assert shown(resolved, [TEMPERATURE, RATE])["objective"]["temperature"] == "auto"
     assert shown(resolved, [RATE])["train"]["learning_rate"] == resolved["train"]["batch_size"] == "auto"
     pretrained = build(config.load(None, ["tower={kind: pretrained, model: m}"])).resolved
-    assert shown(pretrained, [RATE])["train"]["learning_rate"] == 2e-5
+    assert shown(pretrained, [RATE])["train"]["learning_rate"] == 1e-4
 
 
 def test_candidates_begin_with_the_default() -> None:
