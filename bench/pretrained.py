@@ -113,17 +113,17 @@ def encoding(model: SentenceTransformer) -> Any:
 
 def main() -> None:
     """Measure the sets."""
-    given = arguments(__doc__ or "", seconds=60.0, sets=len(TESTED), pairs=2_000)
+    options = arguments(__doc__ or "", seconds=60.0, sets=len(TESTED), pairs=2_000)
     torch.set_num_threads(1)
     disable_progress_bars()
     figures = {}
-    for name in list(TESTED)[: int(given.sets)]:
+    for name in list(TESTED)[: int(options.sets)]:
         if not (DATA / SETS[name][0]).is_file():
             print(f"{name}: {DATA / SETS[name][0]} is missing; set TEMPERA_DATA")
             continue
-        figures[name] = measured(name, int(given.pairs), given.seconds)
+        figures[name] = measured(name, int(options.pairs), options.seconds)
         print(name, json.dumps(figures[name]), file=sys.stderr, flush=True)
-    report(figures, given.seconds)
+    report(figures, options.seconds)
 
 
 def report(figures: dict[str, Any], seconds: float) -> None:
