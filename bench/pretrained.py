@@ -34,7 +34,8 @@ from sentence_transformers import (
 
 import tempera
 from _harness import Aim, arguments, finish, table
-from recipe import DATA, METRIC, MODEL_DIR, SETS, Judge, pairs_of, shown
+from _sets import DATA, SETS, pairs_of
+from recipe import METRIC, MODEL_DIR, Judge, shown
 from tempera.ranking.compare import Floats
 from tempera.towers.pretrained import Pretrained
 from text import PROBE, Recorded, Work, steps_in

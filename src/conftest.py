@@ -24,7 +24,7 @@ evaluation: {queries: 20, validation: 0}
 def shorten(patch: pytest.MonkeyPatch) -> None:
     """Draw no pictures, and train the runs of sweeps and tunings in this process: both take longer than the runs."""
     from tempera.artifacts import pictures
-    from tempera.experiments import runner, sweep, tune
+    from tempera.experiments import learn, runner, sweep, tune
     from tempera.experiments.one_run import Trainings
 
     class Inline(runner.Worker):
@@ -32,7 +32,7 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
             return Trainings()(job, report)
 
     patch.setattr(pictures, "_svg", lambda *_: "<svg></svg>")
-    for module in (sweep, tune):
+    for module in (learn, sweep, tune):
         patch.setattr(module, "picture", lambda _: {})
     patch.setattr(runner, "Worker", Inline)
 

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from .core.similarity import dot as dot
     from .core.temperature import Temperature as Temperature
     from .errors import TemperaError as TemperaError
+    from .experiments.learn import learn as learn
+    from .experiments.learning_curve import LearningCurve as LearningCurve
     from .experiments.recipe import train as train
     from .experiments.result import Sweep as Sweep
     from .experiments.sweep import sweep as sweep
@@ -67,6 +69,8 @@ _NAMES = {  # by the module that defines them; `pools` is a module itself, whose
     "core.similarity": "cosine dot",
     "core.temperature": "Temperature",
     "errors": "TemperaError",
+    "experiments.learn": "learn",
+    "experiments.learning_curve": "LearningCurve",
     "experiments.recipe": "train",
     "experiments.result": "Sweep",
     "experiments.sweep": "sweep",

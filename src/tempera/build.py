@@ -281,6 +281,8 @@ def _expected(error: Mapping[str, Any]) -> str:
         return _LIMITS[kind].format(**limits)
     if kind == "literal_error":
         return f"one of {limits['expected'].replace(' or ', ', ')}"
+    if kind == "value_error":
+        return str(error["ctx"]["error"])
     text: str = error["msg"]
     return _KINDS.get(kind.partition("_")[0], text[0].lower() + text[1:])
 

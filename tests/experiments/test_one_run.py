@@ -37,6 +37,7 @@ def job(given: dict[str, Any], folder: Path, *overrides: str, **changed: Any) ->
         "cache": str(folder / "cache"),
         "vectors": str(folder / "vectors"),
         "metric": metrics[0],
+        "part": "validation",
         "data": "",
         "watched": False,
         "publish": False,

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tempera.core.ragged import Ragged
 from tempera.errors import DataError, MissingLibrary
 from tempera.towers.saved import load
 from tempera.towers.static import Static, StaticTower
+from tempera.towers.subwords import Subwords
 
 CORPUS = ["parse the date of a mail", "parseHTTPDate of a raw_text2", "the mail, the date", "Größe 漢字 of a mail"] * 3
 # An empty text, one without words, unknown letters, one far longer than is read, and one with them all.
@@ -160,8 +162,37 @@ def test_vectors_begin_with_inverse_document_frequencies() -> None:
     want = made["normal"].embedding.weight * torch.from_numpy(scale / scale.mean()).float()[:, None]
     torch.testing.assert_close(made["idf"].embedding.weight, want)
     torch.manual_seed(0)
-    again = Static(dimensions=6, vocabulary=60, max_length=LENGTH).again(made["idf"])
+    again = Static(dimensions=6, vocabulary=60, max_length=LENGTH, init="idf").again(made["idf"])
     assert torch.equal(again.embedding.weight, made["idf"].embedding.weight)
+
+
+def test_vectors_begin_near_those_with_the_same_character_ngrams() -> None:
+    """Cosines of first vectors are 0.7 of those of the tokens' n-grams, weighted by their rarity; lengths are the frequencies'."""
+    tokens = ["parse", "parser", "parsing", "date", "dates", "x"]
+    torch.manual_seed(0)
+    vectors = Subwords.of(tokens).vectors(20_000)  # so wide that what is random in cosines is small
+    grams = [
+        {f"<{token}>"[i : i + size] for size in (3, 4, 5, 6) for i in range(len(token) + 3 - size)} for token in tokens
+    ]
+    holders = Counter(gram for each in grams for gram in each)
+    names = sorted(gram for gram, many in holders.items() if many > 1)
+    by_hand = np.array([[np.log(7 / (holders[gram] + 0.5)) * (gram in each) for gram in names] for each in grams])
+    by_hand /= np.maximum(np.linalg.norm(by_hand, axis=1, keepdims=True), 1e-9)
+    want = 0.7 * by_hand @ by_hand.T
+    np.fill_diagonal(want, 1)
+    np.testing.assert_allclose((vectors @ vectors.T).numpy(), want, atol=0.03)
+    torch.manual_seed(0)
+    tower = Static(dimensions=6, vocabulary=60, max_length=LENGTH).build(CORPUS)
+    assert tower.scale is not None
+    torch.testing.assert_close(tower.embedding.weight.norm(dim=1), tower.scale)
+    torch.manual_seed(0)
+    again = Static(dimensions=6, vocabulary=60, max_length=LENGTH).again(tower)
+    assert torch.equal(again.embedding.weight, tower.embedding.weight)
+
+
+def test_tokens_without_common_ngrams_begin_at_random() -> None:
+    vectors = Subwords.of(["a", "b"]).vectors(5)
+    torch.testing.assert_close(vectors.norm(dim=1), torch.ones(2))
 
 
 def test_the_tokenizer_reads_an_even_sample(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Commands that choose options by many runs, or a threshold: sweep, tune, calibrate."""
+"""Commands that compare many runs, or choose a threshold: sweep, tune, learn, calibrate."""
 
 from __future__ import annotations
 
@@ -108,6 +108,41 @@ def tune(
     if result.best is not None:
         end += "\ntrain with the best options: tempera train " + quote(f"{result.folder}/best.yaml")
     answer(result.json(), as_json, lambda: say(f"{result}\n{end}"))
+
+
+def learn(
+    arguments: Arguments = None,
+    sizes: str = "",
+    more: Count = 1000,
+    seeds: Count = 3,
+    output: Output = Path("runs/learn"),
+    metric: str | None = None,
+    jobs: Jobs = 1,
+    overwrite: bool = False,
+    as_json: Json = False,
+) -> None:
+    """Estimate what more training data would bring.
+
+    Prints a table and the expected gain of more training pairs, and draws a picture.
+
+    Args:
+        sizes: numbers of training pairs, e.g. 500,1000,2000 (default: all, a half, a quarter, ...).
+        more: number of pairs whose gain is estimated.
+        seeds: number of seeds at each size.
+        output: output folder; an interrupted learning curve in it is resumed.
+        metric: the score (default: ndcg@10, else the first one measured).
+        jobs: number of runs at once, each in a process of its own; they share the cores.
+        overwrite: discard the learning curve in --output.
+    """
+    from ..experiments.learn import learn as run_learning
+
+    file, overrides = split(arguments or [])
+    try:
+        counts = [int(part) for part in sizes.split(",") if part.strip()]
+    except ValueError:
+        raise TemperaError(f"--sizes is {sizes!r}; give numbers of pairs such as 500,1000,2000") from None
+    result = run_learning(file, counts, more, seeds, output, overrides, metric, overwrite, jobs)
+    answer(result.json(), as_json, lambda: say(f"{result}\npicture: {result.folder}/learn.svg"))
 
 
 def calibrate(

@@ -55,7 +55,10 @@ def size_of(value: Any) -> Any:
         return value
     number = value.strip().upper().removesuffix("B").removesuffix("I")
     unit = number[-1:] if number[-1:] in _UNITS else ""
-    return float(number.removesuffix(unit)) * _UNITS.get(unit, 1)
+    try:
+        return float(number.removesuffix(unit)) * _UNITS.get(unit, 1)
+    except ValueError:
+        raise ValueError("bytes, or a text such as 2GiB") from None
 
 
 Size = Annotated[float, BeforeValidator(size_of), Field(gt=0)]

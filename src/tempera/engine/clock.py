@@ -7,8 +7,31 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Annotated, Any
 
 import torch
+from pydantic import BeforeValidator, Field
+
+_UNITS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600}  # in seconds
+
+
+def seconds_of(value: Any) -> Any:
+    """Return seconds, also from a text with a unit.
+
+    >>> seconds_of("60s"), seconds_of("1.5 min"), seconds_of("1h"), seconds_of(90)
+    (60.0, 90.0, 3600.0, 90)
+    """
+    if not isinstance(value, str):
+        return value
+    number = value.strip().lower().rstrip("abcdefghijklmnopqrstuvwxyz")
+    unit = value.strip().lower().removeprefix(number)
+    try:
+        return float(number) * _UNITS[unit or "s"]
+    except (ValueError, KeyError):
+        raise ValueError("seconds, or a text such as 60s, 5min or 1h") from None
+
+
+Seconds = Annotated[float, BeforeValidator(seconds_of), Field(gt=0)]
 
 
 class Clock:

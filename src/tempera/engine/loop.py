@@ -18,6 +18,7 @@ from ..core.batch import Batch
 from ..errors import ConfigError
 from .cache import Cache, Mode, Size, reseed
 from .checkpoint import State
+from .clock import Seconds
 from .devices import Devices, Precision
 from .faults import Fault, NotFinite, trace
 from .optim import ForTables, Schedule, adam, clip, schedule_factor, total_norm
@@ -37,6 +38,11 @@ class Training:
         batch_sampler: "shuffled", or "no_duplicates" for batches without rows that share a text; masks handle them otherwise.
         num_train_epochs: number of passes over the training pairs; "auto" follows the tower and their number.
         max_steps: number of optimiser steps to stop after; None follows num_train_epochs.
+        max_time: largest time of the optimiser steps: seconds, or a text such as 60s, 5min or 1h. It becomes a number of steps
+            before the first one, from the rate of a few steps that are taken for it and forgotten, which the learning rate then
+            follows. Reading, the race, evaluation and saving are not counted. None is no limit.
+        max_pairs: largest number of training pairs of texts, drawn by `evaluation.seed` after the split, so that a larger number
+            holds all pairs of a smaller one; None trains on all.
         learning_rate: peak learning rate of AdamW. The default depends on the tower: 0.03 static, 5e-4 for a transformer from
             scratch, 1e-4 pretrained, 2e-4 with LoRA.
         temperature_learning_rate: peak learning rate of a learnable temperature's logarithm.
@@ -82,6 +88,8 @@ class Training:
     batch_sampler: Literal["shuffled", "no_duplicates"] = "shuffled"
     num_train_epochs: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
     max_steps: Annotated[int, Field(gt=0)] | None = None
+    max_time: Seconds | None = None
+    max_pairs: Annotated[int, Field(gt=1)] | None = None
     learning_rate: Annotated[float, Field(gt=0)] = 0.03
     temperature_learning_rate: Annotated[float, Field(gt=0)] = 0.01
     table_optimizer: ForTables = "adamw"
@@ -109,6 +117,10 @@ class Training:
     save_steps: Annotated[int, Field(gt=0)] | None = None
     save_total_limit: Annotated[int, Field(gt=0)] = 1
     skip_non_finite: Annotated[int, Field(ge=0)] = 0
+
+    def __post_init__(self) -> None:
+        if self.max_time is not None and self.max_steps is not None:
+            raise ConfigError("max_time and max_steps are both limits of the training; give only one of them")
 
     @property
     def guide_period(self) -> int | None:

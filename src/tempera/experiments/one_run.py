@@ -26,6 +26,7 @@ from ..run.judge import judge
 from ..run.prepare import CACHE, Prepared, prepare
 from ..run.publish import publish
 from ..run.task import RunTask
+from ..run.time_limit import limited
 from ..towers.pair import Encoder
 from .record import Record
 
@@ -62,9 +63,9 @@ class Trainings:
         last step where validation chooses nothing.
 
         Args:
-            job: options, reference, record as in `PlannedRun`; folder of the run; cache for its data; vectors of guides; metric;
-                data, the hash that they need to have, or empty; watched, to evaluate on the way in any case; publish, to leave a
-                run folder if its value is above bar; threads of this process.
+            job: options, reference, record as in `PlannedRun`; folder of the run; cache for its data; vectors of guides; metric,
+                and part of what is held out to measure it on; data, the hash that they need to have, or empty; watched, to
+                evaluate on the way in any case; publish, to leave a run folder if its value is above bar; threads of this process.
             report: is called at every evaluation on the way.
         """
         record, began = Record(**job["record"]), time.perf_counter()
@@ -107,10 +108,10 @@ class Trainings:
         chooses = held_out.chooses or config.evaluation.validation == 0
         listener = _watch(metric, lambda value: report(value) and chooses)
         with JsonLines(folder / "log.jsonl", listener) as log:
-            prepared = prepare(config, devices, folder, log, Path(job["vectors"]), shared=self.data.task)
+            prepared = limited(prepare(config, devices, folder, log, Path(job["vectors"]), shared=self.data.task))
             before = judge(prepared) if job["publish"] else None
             fitted = fit(prepared, looks=job["watched"] or (held_out.chooses and choice))
-            verdict = prepared.task.held_out.judge("validation")
+            verdict = prepared.task.held_out.judge(job["part"])
             value = verdict.ranking.metrics[metric]
             if before is not None and (job["bar"] is None or value > job["bar"]):
                 publish(prepared, fitted, before, judge(prepared))

@@ -32,7 +32,7 @@ class Record:
         value: the metric by which runs are compared; of a pruned run, at its last evaluation.
         chooses: False if validation asks fewer than 50 queries or events, which choose nothing.
         on_the_way: that metric at each evaluation on the way; None for one that the budget left out.
-        metrics: all metrics, on the queries that runs are chosen by.
+        metrics: all metrics, on the queries that runs are compared by.
         per_query: the compared metric of each query.
         temperature: at the end.
         diagnosis: what the objective sees of the fixed batch, see `tempera.diagnose`.

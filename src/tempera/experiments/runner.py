@@ -18,6 +18,7 @@ from typing import Any
 
 from ..errors import ConfigError, OutputError
 from ..io.documents import parsed
+from ..ranking.ranking import Part
 from .one_run import Report
 from .record import Record
 from .template import PlannedRun
@@ -104,15 +105,16 @@ class Runner:
         folder: of the sweep or tuning; `trials` in it has a folder for each run under way, and those that stay.
         jobs: runs at once, each by a worker process that reads the data once.
         metric: by which runs are compared.
+        part: of what is held out, on which they are.
 
     Raises:
         ConfigError: `jobs` is below 1.
     """
 
-    def __init__(self, folder: Path, jobs: int, metric: str) -> None:
+    def __init__(self, folder: Path, jobs: int, metric: str, part: Part = "validation") -> None:
         if jobs < 1:
             raise ConfigError(f"--jobs is {jobs}; give at least 1")
-        self.folder, self.metric = folder, metric
+        self.folder, self.metric, self.part = folder, metric, part
         self.threads = None if jobs == 1 else max(1, cores() // jobs)
         self.workers = [Worker() for _ in range(jobs)]
         self.data: dict[str, list[str]] = defaultdict(list)  # hashes of earlier runs' data, by how these were read
@@ -175,6 +177,7 @@ class Runner:
             "cache": str(self.folder / _CACHE / f"data-{self.workers.index(worker)}"),
             "vectors": str(self.folder / "vectors"),
             "metric": self.metric,
+            "part": self.part,
             "data": known[0] if known else "",
             "watched": report is not None,
             "publish": publish,

@@ -71,17 +71,27 @@ def sweep(
     folder = Path(output)
     runner = Runner(folder, jobs, plan.template.metric)
     with claimed(folder, _ABOUT, plan.about, "sweep", overwrite):
-        result = plan.result(_run(plan, runner), folder)
-        if not any(point.done for point in result.everything):
-            error = result.records[0].error
-            raise TemperaError(f"all {len(plan.runs)} runs have failed; the first error is: {error}")
+        result = finished(plan, runner, "sweep")
         write_file(folder / "points.csv", csv_of(result.table))
         for suffix, content in picture(result).items():
             write_file(folder / f"sweep.{suffix}", content)
         return result
 
 
-def _run(plan: SweepPlan, runner: Runner) -> dict[str, Record]:
+def finished(plan: SweepPlan, runner: Runner, what: str) -> Sweep:
+    """Make all runs that are not done, and return the sweep of all.
+
+    Raises:
+        TemperaError: every run failed.
+    """
+    result = plan.result(_run(plan, runner, what), runner.folder)
+    if not any(point.done for point in result.everything):
+        error = result.records[0].error
+        raise TemperaError(f"all {len(plan.runs)} runs have failed; the first error is: {error}")
+    return result
+
+
+def _run(plan: SweepPlan, runner: Runner, what: str) -> dict[str, Record]:
     """Make all runs that are not done, and return the records of all, by key."""
     folder = runner.folder
     records = {record.key: record for record in read_records(folder / _POINTS)}
@@ -89,28 +99,30 @@ def _run(plan: SweepPlan, runner: Runner) -> dict[str, Record]:
     done, metric, lock = len(plan.runs) - len(todo), plan.template.metric, Lock()
     points = len(plan.runs) // len(plan.seeds)
     logger.info(
-        f"sweep: {len(plan.runs):,} runs, {points:,} points with {len(plan.seeds)} seeds each; {done:,} are done"
+        f"{what}: {len(plan.runs):,} runs, {points:,} points with {len(plan.seeds)} seeds each; {done:,} are done"
     )
     if others := len(records.keys() - {run.record.key for run in plan.runs}):
-        logger.info(f"{folder / _POINTS} keeps {others} runs of other points, which this sweep leaves out")
+        logger.info(f"{folder / _POINTS} keeps {others} runs of other points, which this {what} leaves out")
     for record in records.values():
         runner.know(record)
     numbered = enumerate(todo)
 
-    with progress_bar("sweep", len(plan.runs), "run", done) as bar:
+    with progress_bar(what, len(plan.runs), "run", done) as bar:
 
         def loop(worker: Worker) -> None:
+            nonlocal done
             for place, run in numbered:
                 record = runner.make(worker, run, f"{place:04}")
                 with lock:
                     records[record.key] = record
                     write_records(folder / _POINTS, records.values())
+                    done += 1
                     bar.update()
                     if record.value is not None:
                         said = f"{label(metric)} {number(record.value)}"
                         bar.set_postfix_str(f"{record.name}: {said}")
                         logger.info(
-                            f"run {bar.n} of {len(plan.runs)}: {record.name}: {said}, {record.seconds or 0:.0f} s"
+                            f"run {done} of {len(plan.runs)}: {record.name}: {said}, {record.seconds or 0:.0f} s"
                         )
                     else:
                         logger.warning(f"failed: {record.name}: {record.error}")

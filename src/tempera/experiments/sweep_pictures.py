@@ -58,11 +58,11 @@ def _ticks(axes: Axes, first: Any, place: dict[str, float]) -> None:
         axes.set_xticks(values, [str(value) for value in first.values])
     elif min(values) > 0 and max(values) / min(values) >= _WIDE:
         axes.set_xscale("log")
-        _log(axes.xaxis)
+        log_marks(axes.xaxis)
     axes.set_xlabel(first.field)
 
 
-def _log(axis: Any) -> None:
+def log_marks(axis: Any) -> None:
     """Put marks at 1, 2, 5, 10, ..., or at powers of 10, written as they are."""
     from matplotlib.ticker import LogLocator, NullLocator
 
@@ -127,7 +127,7 @@ def _quantities(log: bool, left: tuple[str, str], right: tuple[str, str] | None 
         axes.set_title(left[1])
         if log:
             axes.set_yscale("log")
-            _log(axes.yaxis)
+            log_marks(axes.yaxis)
         if right is not None:
             beside = axes.twinx()
             beside.grid(False)

@@ -13,13 +13,15 @@ from .. import config as configuration
 from ..build import Config, build
 from ..engine.devices import launched
 from ..errors import ConfigError
+from ..io.console import logger
 from ..text.sources import Given
+from .race import LEARNING_RATE, TEMPERATURE
+from .recipe import opened
 from .record import Record
 
-_QUERIES, _READ = (
-    ("data", "evaluation"),
-    ("data", "evaluation", "tower"),
-)  # sections that queries, and data, follow from
+_QUERIES = ("data", "evaluation")  # sections that queries follow from
+_READ = (*_QUERIES, "tower")  # sections that data follow from,
+_READ_OPTION = "train.max_pairs"  # and an option
 
 
 @dataclass(frozen=True)
@@ -52,15 +54,19 @@ class Template:
     def of(
         cls, config: Mapping[str, Any] | str | Path | None, overrides: Sequence[str], metric: str | None
     ) -> Template:
-        """Check the options that all runs have in common.
+        """Check the options that all runs have in common; those that `tempera train` would race for keep their defaults.
 
         Raises:
             ConfigError: wrong options, a metric that is not measured, data without a file, or a launcher.
         """
         if launched():
             raise ConfigError("sweeps and tunings start their processes themselves; start them without a launcher")
-        options = configuration.of(config, overrides)
+        options, free = opened(configuration.of(config, overrides))
         base = build(options)
+        if free:
+            values = {TEMPERATURE: base.base.temperature.value, LEARNING_RATE: base.train.learning_rate}
+            kept = ", ".join(f"{name}={values[name]:g}" for name in free)
+            logger.info(f"no race: what a run leaves open has its default ({kept})")
         if isinstance(base.data, Given):
             raise ConfigError("data.source: worker processes read the data themselves; give a file as data.path")
         names = base.evaluation.metrics
@@ -83,9 +89,12 @@ class Template:
         self, config: Config, values: Mapping[str, Any], record: Record, batch: int | Literal["auto"]
     ) -> PlannedRun:
         """Return a run of `config`, which has these values; the fixed batch has `batch` rows."""
-        read = {field: value for field, value in values.items() if field.split(".")[0] in _READ}
+        read = {
+            field: value for field, value in values.items() if field.split(".")[0] in _READ or field == _READ_OPTION
+        }
         reference = self.config({**read, "train.batch_size": batch}).resolved
-        reading = xxhash.xxh3_64_hexdigest(_dumped(config, _READ).encode())
+        limit = "" if config.train.max_pairs is None else f"{_READ_OPTION}: {config.train.max_pairs}"
+        reading = xxhash.xxh3_64_hexdigest((_dumped(config, _READ) + limit).encode())
         return PlannedRun(replace(record, reading=reading), config.resolved, reference, _dumped(config, _QUERIES))
 
     def smallest_batch(self, settings: Iterable[Mapping[str, Any]]) -> int | Literal["auto"]:

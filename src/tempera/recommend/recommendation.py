@@ -36,6 +36,8 @@ class InteractionTask:
         """Read and divide the interactions of a source, once; arrays are mapped in `cache`."""
         if not isinstance(config.tower, Features):
             raise ConfigError("tower.kind: interactions need kind: features")
+        if config.train.max_pairs is not None:
+            raise ConfigError("train.max_pairs is for pairs of texts, and data has interactions: remove it")
         timeline: Timeline = config.data.read(cache)
         if config.evaluation.baselines:  # before hours of training
             refuse_many(len(timeline.item_ids), "evaluation.baselines")

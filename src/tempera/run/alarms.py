@@ -94,7 +94,8 @@ def doubts(
     """
     steps = [record for record in records if record["event"] == "step"]
     if len(steps) < FEW_STEPS:
-        longer = "train.num_train_epochs" if config.train.max_steps is None else "train.max_steps"
+        stated = "max_time" if config.resolved["train"]["max_time"] else "max_steps"
+        longer = f"train.{'num_train_epochs' if config.train.max_steps is None else stated}"
         yield (
             f"the run took {len(steps)} optimiser step{'s' if len(steps) != 1 else ''}, which is too few to learn much: raise "
             f"{longer}, or lower train.batch_size, which is {config.train.size:,}"

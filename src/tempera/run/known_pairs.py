@@ -104,7 +104,7 @@ def held_out(folder: Path) -> Pairs:
     if isinstance(config.data, Given):
         raise DataError(f"{folder} was trained on an object of Python, which is gone; give pairs that it has not seen")
     pairs, candidates = config.data.read(None)
-    split = hold_out(pairs, candidates, config.evaluation)
+    split = hold_out(pairs, candidates, config.evaluation, config.train.max_pairs)
     queries = pairs.ids("query")
     then = Run(folder).document["data"]
     now = {"pairs": len(pairs), "train": len(split.train), "corpus": len(split.corpus)}

@@ -63,6 +63,7 @@ def _publish(prepared: Prepared, fitted: Fitted, before: Verdict | None, after: 
         "spread": {name: spread.summary() for name, spread in spreads.items()},
         **task.held_out.about(),
         **alarms.summary(),
+        "steps": fitted.taken,
         "evaluations_left_out": fitted.looks_left_out,
         **({"recipe": recipe} if (recipe := first_event(prepared.log.records, "recipe")) else {}),
         **({"best": fitted.best} if fitted.best else {}),

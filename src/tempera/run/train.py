@@ -23,6 +23,7 @@ from .judge import judge
 from .prepare import Prepared, prepare
 from .publish import publish
 from .resume import Checkpoints
+from .time_limit import TIME_LIMIT, limited
 from .trackers import tracked
 
 Settle = Callable[..., Prepared]
@@ -103,8 +104,9 @@ def _run(
     checkpoints: Checkpoints,
     settle: Settle | None,
 ) -> None:
-    """Prepare, settle, fit, judge, publish. One process judges and writes for all."""
+    """Prepare, limit, settle, fit, judge, publish. One process judges and writes for all."""
     prepared = prepare(config, devices, folder, log, vectors, checkpoints.folder / f"anew-{devices.group.rank}")
+    prepared = limited(prepared, checkpoints.record(TIME_LIMIT))
     if settle is not None:
         prepared = settle(prepared, store=folder, known=checkpoints.record("recipe"))
     if not devices.group.main:

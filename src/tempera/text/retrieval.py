@@ -38,7 +38,7 @@ class TextTask:
             phases: counts the time for tokens.
         """
         pairs, candidates = config.data.read(cache)
-        split = hold_out(pairs, candidates, config.evaluation)
+        split = hold_out(pairs, candidates, config.evaluation, config.train.max_pairs)
         catalogue = Catalogue.of(pairs)
         config = config.settled(len(split.train))
         sampler = sampler_of(config.data, catalogue, split, config.train)  # refuses before texts are read

@@ -15,6 +15,7 @@ from .pairs import TEST, TRAIN, VALIDATION, Ids, Pairs, Rows
 SHARES_QUERY = "pairs that share a query with validation or test"
 SHARES_DOCUMENT = "pairs that share a document with validation or test"
 NOT_ASKED = "pairs for validation or test beyond the number of queries"
+NOT_TRAINED = "training pairs beyond train.max_pairs"
 _Mask = NDArray[np.bool_]
 
 
@@ -63,7 +64,7 @@ class Split:
         return [first, f"{few} validation queries are too few to choose by ({least}): defaults are kept"]
 
 
-def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation) -> Split:
+def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation, most: int | None = None) -> Split:
     """Divide pairs by query.
 
     Rows that a source has named for validation or test (`Pairs.part`) are those parts. Else the queries are drawn, by
@@ -74,6 +75,7 @@ def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation) -> Split:
         pairs: rows of all parts.
         candidates: rows whose query may be asked and whose document may be ranked, [n].
         options: `queries`, `validation`, `seed` and `shared_documents`.
+        most: number of training pairs to keep, drawn by `options.seed`: more of them hold all pairs of fewer; None keeps all.
 
     Raises:
         DataError: no row is left to train on or to ask.
@@ -87,20 +89,24 @@ def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation) -> Split:
     of_doc = ~of_query & (part == TRAIN) & np.isin(doc_ids, doc_ids[held])
     keeps = options.shared_documents == "keep"
     train = ~of_query & (part == TRAIN) & (keeps | ~of_doc)
+    left = np.flatnonzero(train)
+    if most is not None:
+        left = np.sort(np.random.default_rng(options.seed).permutation(left)[:most])
     ranked = np.flatnonzero(candidates)
     lost = {
         SHARES_QUERY: int((of_query & ~held).sum()),
         SHARES_DOCUMENT: 0 if keeps else int(of_doc.sum()),
         NOT_ASKED: int(((part != TRAIN) & ~of_query).sum()),
+        NOT_TRAINED: int(train.sum()) - len(left),
     }
     split = Split(
         pairs,
-        np.flatnonzero(train),
+        left,
         np.flatnonzero(validation),
         np.flatnonzero(test),
         ranked[np.sort(np.unique(doc_ids[ranked], return_index=True)[1])],
         {reason: count for reason, count in lost.items() if count},
-        int(of_doc.sum()) if keeps else 0,
+        int(of_doc[left].sum()) if keeps else 0,
     )
     _refuse_empty(split, len(np.unique(query_ids[candidates])), options.queries != 0)
     return split

@@ -20,7 +20,8 @@ from ..core.ragged import Ragged
 from ..core.table import Table
 from ..io.documents import write_json
 from .pair import Tower, batch_of, epochs_of
-from .tokenizer import sample, tokenize, train_tokenizer
+from .subwords import Subwords
+from .tokenizer import sample, tokenize, train_tokenizer, vocabulary_of
 
 _COUNTED = 20_000  # texts in which tokens are counted
 _LEAST = 0.05  # inverse document frequency of a token that every text holds
@@ -35,8 +36,9 @@ class Static:
         vocabulary: pieces of the tokenizer.
         max_length: longer texts are cut to this many tokens.
         init: random vectors to begin with. "idf" scales a token's by its inverse document frequency in the training texts (Spärck
-            Jones 1972), so that the untrained tower finds texts that share rare words, and training begins there; "normal" has
-            all of one scale, and needs a learning rate ten times as high.
+            Jones 1972), so that the untrained tower finds texts that share rare words, and training begins there; "ngrams" has
+            tokens that share character n-grams begin near each other, too (Bojanowski et al. 2017), as "cell" and "cells" do;
+            "normal" draws all of one scale, and needs a learning rate ten times as high.
     """
 
     races: ClassVar[bool] = True
@@ -44,12 +46,12 @@ class Static:
     dimensions: Annotated[int, Field(gt=0)] = 512
     vocabulary: Annotated[int, Field(gt=0)] = 32_000
     max_length: Annotated[int, Field(gt=0)] = 256
-    init: Literal["idf", "normal"] = "idf"
+    init: Literal["ngrams", "idf", "normal"] = "ngrams"
 
     @property
     def learning_rate(self) -> float:
-        """Return the rate that keeps what idf begins with, or that moves vectors without meaning by much."""
-        return 0.003 if self.init == "idf" else 0.03
+        """Return the rate that keeps what idf and n-grams begin with, or that moves vectors without meaning by much."""
+        return 0.03 if self.init == "normal" else 0.003
 
     def schedule(self, pairs: int) -> tuple[int, float]:
         """Return a batch of a sixteenth of the pairs, up to 2,048, and 10 epochs of few pairs to 4 of many."""
@@ -58,14 +60,14 @@ class Static:
     def build(self, texts: Sequence[str]) -> StaticTower:
         """An untrained tower whose tokenizer has read (an even sample of) the texts."""
         tokenizer = train_tokenizer(sample(texts), self.vocabulary, self.max_length)
-        return StaticTower(
-            tokenizer, self.dimensions, inverse_frequency(tokenizer, texts) if self.init == "idf" else None
-        )
+        scale = None if self.init == "normal" else inverse_frequency(tokenizer, texts)
+        subwords = Subwords.of(vocabulary_of(tokenizer)) if self.init == "ngrams" else None
+        return StaticTower(tokenizer, self.dimensions, scale, subwords)
 
     def again(self, tower: Tower) -> StaticTower:
         """An untrained tower with the tokenizer of another one."""
         assert isinstance(tower, StaticTower)
-        return StaticTower(tower.tokenizer, self.dimensions, tower.scale)
+        return StaticTower(tower.tokenizer, self.dimensions, tower.scale, tower.subwords)
 
 
 def inverse_frequency(tokenizer: Tokenizer, texts: Sequence[str]) -> Tensor:
@@ -89,13 +91,19 @@ class StaticTower(Tower):
 
     padded = False
 
-    def __init__(self, tokenizer: Tokenizer, dimensions: int, scale: Tensor | None = None) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, dimensions: int, scale: Tensor | None = None, subwords: Subwords | None = None
+    ) -> None:
         super().__init__()
-        self.tokenizer, self.scale = tokenizer, scale  # of each token's random vector, [vocabulary]
+        self.tokenizer, self.subwords = tokenizer, subwords
+        self.scale = scale  # of each token's random vector, [vocabulary]
         self.embedding = Table(tokenizer.get_vocab_size(), dimensions)
-        nn.init.normal_(self.embedding.weight, std=1 / math.sqrt(dimensions))
-        if scale is not None:
-            with torch.no_grad():
+        with torch.no_grad():
+            if subwords is None:
+                nn.init.normal_(self.embedding.weight, std=1 / math.sqrt(dimensions))
+            else:
+                self.embedding.weight.copy_(subwords.vectors(dimensions))
+            if scale is not None:
                 self.embedding.weight.mul_(scale[:, None])
 
     def forward(self, features: Ragged) -> Tensor:

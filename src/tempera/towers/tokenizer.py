@@ -52,6 +52,12 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, max_length: int) -> T
     return tokenizer
 
 
+def vocabulary_of(tokenizer: Tokenizer) -> list[str]:
+    """Return the tokens in the order of their numbers."""
+    numbers: dict[str, int] = tokenizer.get_vocab()
+    return sorted(numbers, key=numbers.__getitem__)
+
+
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str], progress: str | None = None) -> Ragged:
     """Token ids of texts, without special tokens; a progress bar named `progress` if given."""
     values, lengths = [], []

@@ -1,0 +1,64 @@
+"""The number of steps that fit a time: measured once, by short runs before the first step, so that all that follows is exact."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ..io.console import logger, silenced
+from ..io.documents import JsonLines
+from .fit import fit
+from .prepare import Prepared, prepare
+
+TIME_LIMIT = "time limit"  # event of the log
+_COUNTS = (4, 32)  # steps of the short runs; the second follows if its steps take little of the time
+_SHARE = 0.05
+
+
+def limited(prepared: Prepared, known: Mapping[str, Any] | None = None) -> Prepared:
+    """Return the run with at most as many steps as `train.max_time` allows; all processes call, and the slowest decides.
+
+    Args:
+        known: what an interrupted run has recorded of its limit, which then stands.
+    """
+    options, group = prepared.config.train, prepared.devices.group
+    if options.max_time is None:
+        return prepared
+    record = dict(known or {})
+    if not record:
+        step, spent = rate(prepared, options.max_time)
+        allowed = max(1, int((options.max_time - spent) / step))
+        record = {"steps": -group.all_reduce_max(-allowed), "seconds": options.max_time, "step_seconds": step}
+    wanted, allowed = options.steps(prepared.task.data.sampler.batches_per_epoch), int(record["steps"])
+    if group.main:
+        prepared.log.write(event=TIME_LIMIT, **record)
+        verdict = "more than it needs" if allowed >= wanted else f"of {wanted:,} without the limit"
+        logger.info(f"train.max_time of {options.max_time:g} s allows {allowed:,} steps, {verdict}")
+    train = replace(options, max_time=None, max_steps=allowed if allowed < wanted else None)
+    return replace(prepared, config=replace(prepared.config, train=train))
+
+
+def rate(prepared: Prepared, limit: float) -> tuple[float, float]:
+    """Return the mean seconds of a step, and the seconds of all steps that were taken to measure it."""
+    spent = step = 0.0
+    for count in _COUNTS:
+        seconds = step_seconds(prepared, count)
+        spent, step = spent + sum(seconds), mean(seconds[1:])  # the first makes what the others use again
+        if prepared.devices.group.all_reduce_max(int(step * _COUNTS[-1] > _SHARE * limit)):
+            break
+    return step, spent
+
+
+def step_seconds(prepared: Prepared, count: int) -> list[float]:
+    """Return the seconds of each step of a short run beside this one, of which nothing stays."""
+    train = replace(prepared.config.train, max_steps=count, max_time=None)
+    config = replace(prepared.config, train=train, objective=copy.deepcopy(prepared.config.objective))
+    with TemporaryDirectory(dir=prepared.folder) as place, silenced(), JsonLines(Path(place) / "log.jsonl") as log:
+        run = prepare(config, prepared.devices, Path(place), log, shared=prepared.task)
+        fit(run, looks=False)
+        return [record["seconds"] for record in log.records if record["event"] == "step"]

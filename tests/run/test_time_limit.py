@@ -1,0 +1,81 @@
+"""A limit of time becomes a number of steps once, before the first step; all else is then as with that number."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tempera.build import build
+from tempera.config import Options
+from tempera.errors import ConfigError
+from tempera.run import time_limit
+from tempera.run.train import train
+
+from .test_resume import Stopped, left, stop_after, text_options
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Steps of a second, the first of three: the counts of steps that are measured."""
+    counts, inner = list[int](), time_limit.step_seconds
+
+    def seconds(prepared: Any, count: int) -> list[float]:
+        assert len(inner(prepared, count)) == count  # they are taken, and leave no trace
+        counts.append(count)
+        return [3.0, *[1.0] * (count - 1)]
+
+    monkeypatch.setattr(time_limit, "step_seconds", seconds)
+    return counts
+
+
+def logged(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def test_a_limited_run_is_the_run_of_that_many_steps_and_resumes_exactly(
+    pairs_file: Path, tmp_path: Path, slow: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = text_options(pairs_file, max_time="18s")
+    whole = train(options, tmp_path / "whole")
+    assert slow == [4]  # 32 steps of a second are more than 5 % of 18
+    assert whole.document["steps"] == 12  # 18 seconds less the 6 of measuring
+    (event,) = (record for record in logged(whole.folder) if record["event"] == "time limit")
+    assert event == {"event": "time limit", "steps": 12, "seconds": 18.0, "step_seconds": 1.0}
+    resolved = yaml.safe_load((whole.folder / "config.yaml").read_text())["train"]
+    assert resolved["max_time"] == 18 and resolved["max_steps"] is None
+    same = train(text_options(pairs_file, max_steps=12), tmp_path / "same")
+    steps = [[r["loss"] for r in logged(run.folder) if r["event"] == "step"] for run in (whole, same)]
+    assert steps[0] == steps[1] and len(steps[0]) == 12
+    rates = [[r["learning_rate"] for r in logged(run.folder) if r["event"] == "step"] for run in (whole, same)]
+    assert rates[0] == rates[1]
+
+    with monkeypatch.context() as patch:
+        stop_after(patch, 4 + 7)
+        with pytest.raises(Stopped):
+            train(options, tmp_path / "run")
+    monkeypatch.setattr(time_limit, "step_seconds", lambda *_: pytest.fail("measured again"))
+    assert left(train(options, tmp_path / "run").folder) == left(whole.folder)
+
+
+def test_a_run_that_needs_fewer_steps_takes_fewer(pairs_file: Path, tmp_path: Path, slow: list[int]) -> None:
+    run = train(text_options(pairs_file, max_time="1h", num_train_epochs=1), tmp_path / "run")
+    assert slow == [4, 32]
+    assert 0 < run.document["steps"] < 12
+
+
+def test_two_limits_and_times_without_a_unit_that_is_known_are_refused() -> None:
+    for text, seconds in (("5min", 300), ("90", 90), (0.5, 0.5), ("1 h", 3600)):
+        assert build(Options({"train": {"max_time": text}})).train.max_time == seconds
+    with pytest.raises(
+        ConfigError, match="train: max_time and max_steps are both limits of the training; give only one"
+    ):
+        build(Options({"train": {"max_time": "60s", "max_steps": 5}}))
+    for wrong in ("5 parsecs", "soon", "s"):
+        with pytest.raises(ConfigError, match=f"max_time: is '{wrong}'; expected seconds, or a text such as 60s, 5min"):
+            build(Options({"train": {"max_time": wrong}}))
+    with pytest.raises(ConfigError, match="expected more than 0"):
+        build(Options({"train": {"max_time": 0}}))
