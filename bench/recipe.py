@@ -41,6 +41,7 @@ from tempera import config
 from tempera.build import build
 from tempera.ranking.compare import Floats, bootstrap
 from tempera.ranking.ranking import Ranking
+from tempera.ranking.sample import sample_corpus
 from tempera.text.held_out import Questions
 from tempera.text.retrieval import TextTask
 
@@ -50,12 +51,17 @@ METRIC = "ndcg@10"
 class Judge:
     """The test queries and documents of a set, and the training pairs, as `tempera train` divides them."""
 
-    def __init__(self, path: Path, folder: Path) -> None:
-        made = build(config.of({"data": {"path": str(path)}}))
+    def __init__(self, path: Path, folder: Path, queries: int | None = None, documents: int | None = None) -> None:
+        made = build(config.of({"data": {"path": str(path)}, "evaluation": {"queries": queries}}))
         task = TextTask.read(made, folder / "cache", folder / "vectors")
         texts = task.data.texts
-        self.split, self.docs = texts.split, texts.split.pairs.texts("doc", texts.split.corpus)
-        self.questions = Questions.of(texts.split, texts.catalogue.query_of, texts.catalogue.doc_of, texts.split.test)
+        self.split, corpus = texts.split, texts.split.corpus
+        questions = Questions.of(texts.split, texts.catalogue.query_of, texts.catalogue.doc_of, texts.split.test)
+        self.queries, self.relevant = questions.queries, questions.relevant
+        if documents is not None and documents < len(corpus):  # every relevant one, and others at random
+            sample = sample_corpus(self.relevant, len(corpus), documents)
+            corpus, self.relevant = corpus[sample.docs], sample.relevant
+        self.docs = texts.split.pairs.texts("doc", corpus)
 
     def columns(self) -> dict[str, list[str]]:
         """Return the texts of the training pairs."""
@@ -64,9 +70,7 @@ class Judge:
 
     def scores(self, encode: Any) -> Floats:
         """Return the metric of each test query under a model's unit vectors."""
-        ranking = Ranking.by_vectors(
-            encode(self.questions.queries), encode(self.docs), self.questions.relevant, [METRIC]
-        )
+        ranking = Ranking.by_vectors(encode(self.queries), encode(self.docs), self.relevant, [METRIC])
         return ranking.per_query[METRIC]
 
 

@@ -143,7 +143,7 @@ def test_print_config_shows_what_will_be_chosen() -> None:
     assert shown(resolved, [TEMPERATURE, RATE])["objective"]["temperature"] == "auto"
     assert shown(resolved, [RATE])["train"]["learning_rate"] == resolved["train"]["batch_size"] == "auto"
     pretrained = build(config.load(None, ["tower={kind: pretrained, model: m}"])).resolved
-    assert shown(pretrained, [RATE])["train"]["learning_rate"] == 2e-5
+    assert shown(pretrained, [RATE])["train"]["learning_rate"] == 1e-4
 
 
 def test_a_race_begins_with_the_default() -> None:
@@ -163,6 +163,11 @@ def test_a_schedule_fits_the_number_of_pairs(pairs: int) -> None:
     batch, epochs = Static().schedule(pairs)
     if pairs >= 700:
         assert epochs * pairs / batch >= 50  # steps
+
+
+def test_a_pretrained_tower_takes_many_steps_of_few_pairs() -> None:
+    pretrained = Pretrained("m")
+    assert [pretrained.schedule(n) for n in (50, 4_000, 6_000, 9_600)] == [(16, 3), (16, 3), (32, 3), (64, 3)]
 
 
 def test_every_row_is_trained_on_in_every_epoch() -> None:
