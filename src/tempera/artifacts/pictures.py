@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..io.documents import first_event
 from ..ranking.spread import Spread
 from ..ranking.verdict import FUSED
 
@@ -56,7 +57,7 @@ def pictures(
     systems: Mapping[str, Scores], spreads: Mapping[str, Spread], log: Records, rival: str | None = None
 ) -> dict[str, str]:
     """Return each picture that has data, as SVG; `rival` is the system that curves are compared with."""
-    steps = [r for r in log if r["event"] == "step"]
+    steps, race = [r for r in log if r["event"] == "step"], first_event(log, "recipe")
     evaluations = [r for r in log if r["event"] == "evaluation" and r["metrics"]]
     drawings: dict[str, Callable[[Figure], None]] = {"systems": partial(_bars, systems=systems)} if systems else {}
     if spreads:
@@ -65,6 +66,8 @@ def pictures(
         drawings["training"] = partial(_training, steps=steps)
     if evaluations:
         drawings["evaluations"] = partial(_curves, records=evaluations, rival=systems.get(rival or "", {}))
+    if race:
+        drawings["tried"] = partial(_rounds, recipe=race)
     bars = len(systems) * max(map(len, systems.values()), default=0)
     heights = {"systems": max(SIZE[1], 1 + _BAR * bars)}  # so that no number stands upon another
     return {name: _svg(name, draw, heights.get(name, SIZE[1])) for name, draw in drawings.items()}
@@ -188,6 +191,37 @@ def _bars(figure: Figure, systems: Mapping[str, Scores]) -> None:
     axes.grid(False, axis="y")
     axes.margins(x=0.12)
     figure.legend(loc="outside upper left", ncols=len(systems) if len(systems) < 4 else 2)
+
+
+def setting(values: Mapping[str, float]) -> str:
+    """Return the values of some options, without the names of their sections.
+
+    >>> setting({"objective.temperature": 0.05, "train.learning_rate": 0.003})
+    'temperature=0.05, learning_rate=0.003'
+    """
+    return ", ".join(f"{name.rpartition('.')[2]}={value:g}" for name, value in values.items())
+
+
+def _rounds(figure: Figure, recipe: Mapping[str, Any]) -> None:
+    """Draw the scores of a race, a panel for each round; intervals are of the difference from the best, at the dashed line."""
+    rounds: dict[int, Records] = {}
+    for each in recipe["tried"]:
+        rounds[each["steps"]] = [*rounds.get(each["steps"], ()), each]
+    ratios = [len(tried) + 1 for tried in rounds.values()]  # a line for each, and one for the title
+    panels = figure.subplots(len(rounds), sharex=True, squeeze=False, height_ratios=ratios)[:, 0]
+    for axes, (steps, tried) in zip(panels, rounds.items(), strict=True):
+        best = max(each["score"] for each in tried)
+        axes.axvline(best, color=GREY, linestyle=(0, (4, 3)), linewidth=0.9)
+        for y, each in enumerate(tried):
+            color = BLUE if each["values"] == recipe["chosen"] else _QUIET
+            axes.plot([best + each["low"], best + each["high"]], [y, y], color=color, linewidth=1.6)
+            axes.plot(each["score"], y, color=color, marker="o", markersize=5)
+        axes.set_title(f"after {steps:,} steps")
+        axes.set_yticks(range(len(tried)), [setting(each["values"]).replace(", ", "\n") for each in tried])
+        axes.set_ylim(len(tried) - 0.5, -0.5)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(False, axis="y")
+    panels[-1].set_xlabel(label(recipe["metric"]))
 
 
 def _histograms(figure: Figure, spreads: Mapping[str, Spread]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ class RunReport:
     config: str  # YAML
     subject: Subject
     rival: str | None = "bm25"  # the system that is compared with most, where it is one of the systems
-    tables: Sequence[ReportTable] = ()
+    tables: Mapping[str, Sequence[ReportTable]] = field(default_factory=dict)  # by the name of their section
     alarms: Sequence[str] = ()
     cautions: Sequence[str] = ()
 

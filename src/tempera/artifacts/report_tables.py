@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .pictures import setting
+
 Row = tuple[str, ...]
 SEEN = {"excluded": "seen items left out", "included": "seen items ranked too"}
 _OURS = "trained"
@@ -20,24 +22,31 @@ class ReportTable:
     sections: Mapping[str, Sequence[Row]]
 
 
-def tables(document: Mapping[str, Any]) -> list[ReportTable]:
-    """Return tables of all systems by protocol, of the trained one by tier and history length, of lists and of new items.
+def tables(document: Mapping[str, Any]) -> dict[str, list[ReportTable]]:
+    """Return "tried", the settings of a race, and "protocols": all systems, tiers and history lengths, lists and new items.
 
     Args:
-        document: of a recommender with `protocols`, each system's protocols as `Recommended.json` gives them, and `cold` if
-            there is one; of others there is only the table of the settings that were tried, if there was a race.
+        document: with `recipe` if there was a race; of a recommender with `protocols`, each system's protocols as
+            `Recommended.json` gives them, and `cold` if there is one.
     """
-    tried = [_tried(document["recipe"])] if "recipe" in document else []
+    sections = {
+        "tried": [_tried(document["recipe"])] if "recipe" in document else [],
+        "protocols": _protocols(document),
+    }
+    return {name: section for name, section in sections.items() if section}
+
+
+def _protocols(document: Mapping[str, Any]) -> list[ReportTable]:
     protocols: Mapping[str, Mapping[str, Any]] = document.get("protocols", {})
     if not protocols:
-        return tried
+        return []
     order = sorted(protocols, key=lambda system: system == _OURS)  # the last
     parts = []
     for name, ours in protocols[_OURS].items():
         systems = {system: protocols[system][name] for system in order if name in protocols[system]}
         parts += [_systems(name, ours, systems), _parts(name, ours), _lists(name, ours, systems)]
     cold = document.get("cold")
-    return [*tried, *parts, *([] if cold is None else [_cold(cold)])]
+    return [*parts, *([] if cold is None else [_cold(cold)])]
 
 
 def _tried(recipe: Mapping[str, Any]) -> ReportTable:
@@ -46,15 +55,14 @@ def _tried(recipe: Mapping[str, Any]) -> ReportTable:
     >>> one = {"values": {"train.learning_rate": 0.003}, "steps": 40, "score": 0.5, "low": 0.0, "high": 0.0}
     >>> table = _tried({"metric": "ndcg@10", "tried": [one], "chosen": one["values"]})
     >>> table.head, dict(table.sections)
-    (('', 'ndcg@10', 'less the best'), {'40 steps': [('train.learning_rate=0.003, chosen', '0.500', '')]})
+    (('', 'ndcg@10', 'less the best'), {'40 steps': [('learning_rate=0.003, chosen', '0.500', '')]})
     """
     sections: dict[str, list[Row]] = {}
     for each in recipe["tried"]:
-        name = ", ".join(f"{option}={value:g}" for option, value in each["values"].items())
-        name += ", chosen" if each["values"] == recipe["chosen"] else ""
+        name = setting(each["values"]) + (", chosen" if each["values"] == recipe["chosen"] else "")
         gap = f"{each['low']:+.3f} to {each['high']:+.3f}" if each["low"] or each["high"] else ""
         sections.setdefault(f"{each['steps']:,} steps", []).append((name, _number(each["score"]), gap))
-    title = "settings that were tried, judged on validation, with the 95 % interval of the difference from the best of their round"
+    title = "on validation, with the 95 % interval of the difference from the best of the round"
     return ReportTable(title, ("", recipe["metric"], "less the best"), sections)
 
 

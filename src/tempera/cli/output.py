@@ -43,12 +43,14 @@ def _print_metrics(document: dict[str, Any], systems: dict[str, dict[str, float]
 
 
 def _print_tables(document: dict[str, Any]) -> None:
-    """Print the tables of a recommender."""
+    """Print the settings that were tried, and the tables of a recommender."""
+    from itertools import chain
+
     from rich.table import Table
 
     from ..artifacts.report_tables import tables
 
-    for part in tables(document):
+    for part in chain.from_iterable(tables(document).values()):
         table = Table(title=part.title, title_justify="left")
         for name in part.head:
             table.add_column(name, justify="right" if name else "left", no_wrap=True)

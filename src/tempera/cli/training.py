@@ -32,24 +32,24 @@ def train(
         dry_run: read the data, show what would be trained, and exit.
     """
     from .. import config as configuration
+    from ..experiments.recipe import opened, shown
+    from ..experiments.recipe import train as train_by_recipe
 
     file, overrides = split(arguments or [])
+    options, free = opened(configuration.load(file, overrides))
     if print_config:
         from ..build import build
-        from ..experiments.recipe import opened, shown
 
-        options, free = opened(configuration.load(file, overrides))
         resolved = shown(build(options).resolved, free)
         answer(resolved, as_json, lambda: sys.stdout.write(configuration.dump(resolved)))
         return
     if dry_run:
         from ..run.dry_run import lines, rehearse
 
-        expected = rehearse(file, overrides)
+        expected = {**rehearse(options), "open": free}
         answer(expected, as_json, lambda: say("\n".join(lines(expected))))
         return
     from ..engine.devices import start, stop
-    from ..experiments.recipe import train as train_by_recipe
 
     run = train_by_recipe(file, output, overrides, overwrite)
     if start().group.main:
@@ -63,9 +63,11 @@ def verify(arguments: Arguments = None, as_json: Json = False) -> None:
 
     Losses, gradients, caching, several processes and resuming are compared with their definitions. Exit code 1 if one fails.
     """
+    from .. import config as configuration
+    from ..experiments.recipe import opened
     from ..run.verify import verify as run_verification
 
-    proofs = run_verification(*split(arguments or []))
+    proofs = run_verification(opened(configuration.load(*split(arguments or [])))[0])
     width = max(len(proof.name) for proof in proofs)
     lines = [
         f"{'ok' if proof.passed else 'FAIL':<5}{proof.name:<{width}}  {proof.difference:>14}  {proof.bound}"

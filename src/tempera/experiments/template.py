@@ -13,7 +13,10 @@ from .. import config as configuration
 from ..build import Config, build
 from ..engine.devices import launched
 from ..errors import ConfigError
+from ..io.console import logger
 from ..text.sources import Given
+from .race import LEARNING_RATE, TEMPERATURE
+from .recipe import opened
 from .record import Record
 
 _QUERIES = ("data", "evaluation")  # sections that queries follow from
@@ -51,15 +54,19 @@ class Template:
     def of(
         cls, config: Mapping[str, Any] | str | Path | None, overrides: Sequence[str], metric: str | None
     ) -> Template:
-        """Check the options that all runs have in common.
+        """Check the options that all runs have in common; those that `tempera train` would race for keep their defaults.
 
         Raises:
             ConfigError: wrong options, a metric that is not measured, data without a file, or a launcher.
         """
         if launched():
             raise ConfigError("sweeps and tunings start their processes themselves; start them without a launcher")
-        options = configuration.of(config, overrides)
+        options, free = opened(configuration.of(config, overrides))
         base = build(options)
+        if free:
+            values = {TEMPERATURE: base.base.temperature.value, LEARNING_RATE: base.train.learning_rate}
+            kept = ", ".join(f"{name}={values[name]:g}" for name in free)
+            logger.info(f"no race: what a run leaves open has its default ({kept})")
         if isinstance(base.data, Given):
             raise ConfigError("data.source: worker processes read the data themselves; give a file as data.path")
         names = base.evaluation.metrics

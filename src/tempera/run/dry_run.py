@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import config as configuration
 from ..build import build
+from ..config import Options
 from ..engine.devices import start
 from ..io.documents import JsonLines
 from .fit import fit
@@ -19,7 +20,7 @@ from .prepare import prepare
 MEASURED = 4  # steps that are taken to tell the time; the first of them is not counted
 
 
-def rehearse(config: Path | None = None, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def rehearse(config: Options | Path | None = None, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Read and tokenise all data, take a few steps, and leave nothing.
 
     Returns:
@@ -29,7 +30,7 @@ def rehearse(config: Path | None = None, overrides: Sequence[str] = ()) -> dict[
     Raises:
         TemperaError: whatever would stop the run.
     """
-    made = build(configuration.load(config, overrides))
+    made = build(configuration.of(config, overrides))
     devices = start(made.train.mixed_precision)
     made.train.check(devices)
     with TemporaryDirectory() as folder:
@@ -48,7 +49,7 @@ def rehearse(config: Path | None = None, overrides: Sequence[str] = ()) -> dict[
 
 
 def lines(facts: dict[str, Any]) -> list[str]:
-    """Return a dry run as lines of text."""
+    """Return a dry run as lines of text; `open` names the options that a race may choose."""
     unit, shown = facts["unit"], list[str]()
     for row in facts["rows"]:
         shown.append(row["place"])
@@ -65,4 +66,6 @@ def lines(facts: dict[str, Any]) -> list[str]:
     shown.append(
         f"{facts['pairs']:,} pairs, {facts['steps']:,} steps, about {facts['expected_seconds']:,.0f} s of training"
     )
+    if facts.get("open"):
+        shown.append(f"left open, for a race to choose first where the data allow one: {', '.join(facts['open'])}")
     return shown

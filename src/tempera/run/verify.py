@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from .. import config as configuration
 from ..build import build
+from ..config import Options
 from ..core.batch import Batch, divide
 from ..core.definition import defined_losses
 from ..core.ragged import Ragged
@@ -57,7 +58,9 @@ class Proof:
     passed: bool
 
 
-def verify(config: Mapping[str, Any] | str | Path | None = None, overrides: Sequence[str] = ()) -> list[Proof]:
+def verify(
+    config: Options | Mapping[str, Any] | str | Path | None = None, overrides: Sequence[str] = ()
+) -> list[Proof]:
     """Try the configuration on a small batch of its own data.
 
     Raises:

@@ -57,12 +57,15 @@ class Pretrained:
 
     @property
     def learning_rate(self) -> float:
-        """Sentence-BERT's 2e-5 (Reimers and Gurevych 2019); adapters want ten times as much."""
-        return 2e-5 if self.lora is None else 2e-4
+        """Return 1e-4, which few steps need where there is something to learn; adapters want twice as much.
+
+        Where there is nothing to learn, validation keeps the untrained weights (`train.keep_best`).
+        """
+        return 1e-4 if self.lora is None else 2e-4
 
     def schedule(self, pairs: int) -> tuple[int, float]:
         """Return a batch of 16 to 64 pairs, since steps teach a pretrained model more than negatives do, and 3 epochs to 1."""
-        return batch_of(pairs, 16, 16, 64), epochs_of(pairs, 30_000, 1, 3)
+        return batch_of(pairs, 200, 16, 64), epochs_of(pairs, 30_000, 1, 3)
 
     def build(self, texts: Sequence[str]) -> Tower:
         """The model as it was saved; no text teaches it anything yet.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -50,15 +51,23 @@ class Subwords:
     def vectors(self, dimensions: int) -> Tensor:
         """Draw a unit vector for each token, [v, D]: sqrt(0.3) of one of its own and sqrt(0.7) of the sum of its n-grams'."""
         own = F.normalize(torch.randn(len(self.grams), dimensions))
-        if not len(self.weights):
-            return own
-        columns = [self._sums(min(_COLUMNS, dimensions - first)) for first in range(0, dimensions, _COLUMNS)]
-        return F.normalize(math.sqrt(1 - SHARE) * own + math.sqrt(SHARE) * F.normalize(torch.cat(columns, 1)))
+        return F.normalize(math.sqrt(1 - SHARE) * own + math.sqrt(SHARE) * self._sums(dimensions))
 
-    def _sums(self, columns: int) -> Tensor:
-        """Return the weighted sums of random vectors of the n-grams, [v, columns]."""
-        table = torch.randn(len(self.weights), columns) * self.weights[:, None]
-        return F.embedding_bag(self.grams.values, table, self.grams.offsets[:-1], mode="sum")
+    @cached_property
+    def _sums(self) -> Callable[[int], Tensor]:
+        """Return the sums of a width, which are drawn once, since a run makes several towers."""
+        return lru_cache(maxsize=1)(self._draw)
+
+    def _draw(self, dimensions: int) -> Tensor:
+        """Return unit vectors of the weighted sums of the n-grams' vectors, which are the same under every seed, [v, D]."""
+        if not len(self.weights):
+            return torch.zeros(len(self.grams), dimensions)
+        draw, parts = torch.Generator().manual_seed(0), []
+        for first in range(0, dimensions, _COLUMNS):
+            table = torch.randn(len(self.weights), min(_COLUMNS, dimensions - first), generator=draw)
+            table *= self.weights[:, None]
+            parts.append(F.embedding_bag(self.grams.values, table, self.grams.offsets[:-1], mode="sum"))
+        return F.normalize(torch.cat(parts, 1))
 
 
 def ngrams(token: str) -> dict[str, None]:

@@ -1,0 +1,46 @@
+"""The data sets of the benchmarks on static towers: pairs of texts, from the folder that TEMPERA_DATA names."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as parquet
+
+DATA = Path(os.environ.get("TEMPERA_DATA", "data"))
+# Pairs of each set: a table with its columns and the most rows, or titles and texts of a corpus.
+SETS: dict[str, tuple[str, str, str, int]] = {
+    "nl2bash": ("code/nl2bash/pairs.parquet", "anchor", "positive", 12_000),
+    "medquad": ("medquad/pairs.parquet", "anchor", "positive", 10_000),
+    "captions": ("captions/pairs_train.parquet", "anchor", "positive", 8_000),
+    "parasci": ("parasci/train.parquet", "anchor", "positive", 8_000),
+    "nli": ("nli/pairs.parquet", "premise", "hypothesis", 8_000),
+    "duplicates": ("duplicates/qqp_pairs.parquet", "anchor", "positive", 5_000),
+    "scifact titles": ("ir/scifact/corpus.jsonl.gz", "title", "text", 6_000),
+    "cacm titles": ("ir/cacm/corpus.jsonl.gz", "title", "text", 6_000),
+}
+
+
+def pairs_of(path: str, query: str, doc: str, most: int) -> pa.Table:
+    """Return pairs of a query and a document, both with text, a sample of many."""
+    if path.endswith(".gz"):
+        with gzip.open(DATA / path, "rt", encoding="utf-8") as file:
+            rows = pa.Table.from_pylist([json.loads(line) for line in file])
+    else:
+        rows = parquet.read_table(DATA / path)
+    named = pa.table({"query": rows[query].cast(pa.large_string()), "document": rows[doc].cast(pa.large_string())})
+    kept = named.filter(
+        pc.fill_null(
+            pc.and_(
+                pc.not_equal(named["query"], named["document"]),
+                pc.not_equal(pc.utf8_trim_whitespace(named["document"]), ""),
+            ),
+            fill_value=False,
+        )
+    )
+    return kept.take(pa.array(np.random.default_rng(0).permutation(len(kept))[:most]))

