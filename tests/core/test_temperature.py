@@ -227,9 +227,7 @@ def test_a_schedule_from_auto_goes_on_after_a_checkpoint() -> None:
 
 @pytest.mark.parametrize("dial", [0.07, Temperature(0.07, learnable=True), Temperature("auto")])
 def test_a_batch_may_have_its_own(dial: float | Temperature) -> None:
-    for parts, data in zip(
-        examples.sampled(90, 12), itertools.cycle([examples.made(4), examples.made(5, shared=True)])
-    ):
+    for parts, data in zip(examples.sampled(90, 6), itertools.cycle([examples.made(4), examples.made(5, shared=True)])):
         objective, ordinary = examples.objective_of(parts, dial), examples.objective_of(parts)
         want = examples.defined(data, parts)
         batch, other = (examples.batch_of(data, grad=True) for _ in range(2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +263,8 @@ def all_work(group: Group, layout: Layout) -> Found:
 @cache
 def found(size: int) -> list[Found]:
     """What every process of a world has found of everything, by rank."""
+    for library in ("torch._dynamo", "torch.distributed.fsdp"):  # loaded once, before the processes are forked
+        import_module(library)
     return worlds.world(size, all_work, worlds.LAYOUTS[size], seconds=120)
 
 
