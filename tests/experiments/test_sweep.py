@@ -25,7 +25,7 @@ from tempera.errors import ConfigError, OutputError, TemperaError
 from tempera.experiments import one_run
 from tempera.experiments.grid import axes_of
 from tempera.experiments.points import SweepPlan
-from tempera.experiments.record import read_records
+from tempera.experiments.record import Record, read_records
 from tempera.experiments.result import Sweep
 from tempera.experiments.runner import Worker
 from tempera.experiments.sweep import sweep
@@ -66,6 +66,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, int]]:
 
 
 # ---- the runs
+
+
+def test_a_run_is_told_from_others_by_its_setting_its_start_its_end_and_its_seed() -> None:
+    given = [{}, {"params": {"a": 2}}, {"start": 0.2}, {"start": 0.2, "final": 0.02}, {"seed": 1}]
+    records = [Record(**{"params": {"a": 1}, **each}) for each in given]
+    assert len({record.key for record in records}) == 5 and len({record.point for record in records}) == 4
 
 
 def test_every_point_has_its_seeds(finished: Sweep) -> None:
