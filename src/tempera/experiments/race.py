@@ -62,7 +62,8 @@ class Tried:
 def settle(prepared: Prepared, free: Sequence[str], store: Path, known: Mapping[str, Any] | None = None) -> Prepared:
     """Choose the options of `free` by a race and return the run with them, before its training; all processes call.
 
-    More than `MOST_PAIRS` training pairs take the highest rate without a race.
+    Without a race, more than `MOST_PAIRS` training pairs take the highest rate, and too few to choose by the lowest: on
+    two samples each of six sets, 50 pairs then bring 0.021 nDCG@10 (0.008 at the tower's own rate), and 200 pairs 0.010 (-0.010).
 
     Args:
         free: which of objective.temperature and train.learning_rate the configuration leaves open.
@@ -74,11 +75,12 @@ def settle(prepared: Prepared, free: Sequence[str], store: Path, known: Mapping[
     values = values_of(config, free)
     if not config.tower.races or not values:
         return prepared
-    if prepared.task.showcase.facts().counts["train"] > MOST_PAIRS:
-        highest = {name: max(each) for name, each in values.items() if name == LEARNING_RATE}
-        return replace(prepared, config=with_values(config, highest))
-    if steps < LEAST_STEPS or not prepared.task.held_out.chooses or config.train.fsdp:
-        return prepared  # too short or too few queries to tell settings apart, or a tower that one process cannot hold
+    many, chooses = prepared.task.showcase.facts().counts["train"] > MOST_PAIRS, prepared.task.held_out.chooses
+    if many or not chooses:
+        end = {name: (max if many else min)(each) for name, each in values.items() if name == LEARNING_RATE}
+        return replace(prepared, config=with_values(config, end))
+    if steps < LEAST_STEPS or config.train.fsdp:
+        return prepared  # too short to tell settings apart, or a tower that one process cannot hold
     record = dict(known or {})
     if not record and group.main:
         with prepared.phases("race"):

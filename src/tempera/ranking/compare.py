@@ -66,11 +66,20 @@ def bootstrap(
     (0.667, True)
     """
     deltas = a if b is None else a - b
-    generator = np.random.default_rng(seed)
-    means = [
-        deltas[generator.integers(0, len(deltas), (size, len(deltas)))].mean(1) for size in _blocks(draws, len(deltas))
-    ]
-    return interval(float(deltas.mean()), np.concatenate(means), confidence)
+    return bootstrap_columns(deltas[:, None], None, confidence, draws, seed)[0]
+
+
+def bootstrap_metrics(
+    a: Mapping[str, Floats], b: Mapping[str, Floats] | None = None, draws: int = 10_000
+) -> dict[str, Difference]:
+    """Return what `bootstrap` returns for each metric; all are means over the same resamples of the queries.
+
+    >>> scores = {"ndcg@10": np.array([1.0, 0.5, 0.75]), "mrr@10": np.array([1.0, 0.0, 0.5])}
+    >>> bootstrap_metrics(scores)["mrr@10"] == bootstrap(scores["mrr@10"])
+    True
+    """
+    columns = np.stack([values if b is None else values - b[name] for name, values in a.items()], 1)
+    return dict(zip(a, bootstrap_columns(columns, draws=draws), strict=True))
 
 
 def bootstrap_columns(
@@ -135,10 +144,8 @@ def sign_flip(a: Floats, b: Floats, draws: int = 10_000, seed: int = 0) -> float
 
 def compare(a: Mapping[str, Floats], b: Mapping[str, Floats], draws: int = 10_000) -> dict[str, Comparison]:
     """Compare two systems' scores of the same queries, metric by metric."""
-    return {
-        name: Comparison(bootstrap(x, b[name], draws=draws), sign_flip(x, b[name], draws), len(x))
-        for name, x in a.items()
-    }
+    differences = bootstrap_metrics(a, b, draws)
+    return {name: Comparison(differences[name], sign_flip(x, b[name], draws), len(x)) for name, x in a.items()}
 
 
 def _blocks(draws: int, width: int) -> list[int]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ..errors import ConfigError
-from .compare import Comparison, Difference, bootstrap, compare
+from .compare import Comparison, Difference, bootstrap_metrics, compare
 from .metrics import DEFAULT_METRICS, Relevant, evaluate
 from .nearest import top
 
@@ -95,7 +95,7 @@ class Ranking:
 
     def intervals(self) -> dict[str, Difference]:
         """Return the means with their intervals."""
-        return {name: bootstrap(values) for name, values in self.per_query.items()}
+        return bootstrap_metrics(self.per_query)
 
     def against(self, other: Ranking) -> dict[str, Comparison]:
         """Compare this system with another one on the same queries."""

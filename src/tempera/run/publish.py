@@ -17,7 +17,7 @@ from ..artifacts.index import write_searched
 from ..artifacts.report import RunReport, render
 from ..artifacts.report_tables import tables
 from ..io.documents import first_event, write_json
-from ..ranking.compare import Difference, bootstrap
+from ..ranking.compare import Difference, bootstrap_metrics
 from ..ranking.fusion import Fusion
 from ..ranking.spread import Spread
 from ..ranking.verdict import FUSED, MAIN, OURS, SystemScores, Verdict, best_baseline, main_metric
@@ -95,10 +95,7 @@ def _differences(systems: Systems) -> Differences:
     """Return the metrics of each trained system less those of every system before it in the table, with intervals."""
     names = list(systems)
     return {
-        f"{ours} - {theirs}": {
-            metric: bootstrap(values, systems[theirs].per_query[metric])
-            for metric, values in systems[ours].per_query.items()
-        }
+        f"{ours} - {theirs}": bootstrap_metrics(systems[ours].per_query, systems[theirs].per_query)
         for ours in (names[names.index("trained") :] if systems else ())
         for theirs in names[: names.index(ours)]
         if ours != FUSED or theirs != "untrained"

@@ -57,11 +57,8 @@ class Pretrained:
 
     @property
     def learning_rate(self) -> float:
-        """Return 1e-4, which few steps need where there is something to learn; adapters want twice as much.
-
-        Where there is nothing to learn, validation keeps the untrained weights (`train.keep_best`).
-        """
-        return 1e-4 if self.lora is None else 2e-4
+        """Return 5e-5, near the best where there is something to learn and with less harm where there is nothing."""
+        return 5e-5 if self.lora is None else 2e-4
 
     def schedule(self, pairs: int) -> tuple[int, float]:
         """Return a batch of 16 to 64 pairs, since steps teach a pretrained model more than negatives do, and 3 epochs to 1."""
