@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -37,6 +36,7 @@ class Subwords:
 
     grams: Ragged
     weights: Tensor
+    _drawn: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, tokens: Sequence[str]) -> Subwords:
@@ -53,10 +53,12 @@ class Subwords:
         own = F.normalize(torch.randn(len(self.grams), dimensions))
         return F.normalize(math.sqrt(1 - SHARE) * own + math.sqrt(SHARE) * self._sums(dimensions))
 
-    @cached_property
-    def _sums(self) -> Callable[[int], Tensor]:
-        """Return the sums of a width, which are drawn once, since a run makes several towers."""
-        return lru_cache(maxsize=1)(self._draw)
+    def _sums(self, dimensions: int) -> Tensor:
+        """Return what `_draw` returns, drawn once for the towers of a run."""
+        if dimensions not in self._drawn:
+            self._drawn.clear()
+            self._drawn[dimensions] = self._draw(dimensions)
+        return self._drawn[dimensions]
 
     def _draw(self, dimensions: int) -> Tensor:
         """Return unit vectors of the weighted sums of the n-grams' vectors, which are the same under every seed, [v, D]."""
