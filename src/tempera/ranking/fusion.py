@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 Scores = NDArray[np.floating]
 
 WEIGHTS = tuple(i / 10 for i in range(11))  # candidates of the first system's weight
-USUAL = 0.4  # where nothing can be chosen: even with a poor first system it was not below the second (bench/hybrid.py)
+USUAL = 0.3  # where nothing can be chosen: even with a poor first system it was not below the second (bench/hybrid.py)
 _RANKS = 60  # of reciprocal rank fusion
 
 
