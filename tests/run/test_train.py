@@ -70,7 +70,7 @@ def test_the_configuration_of_a_run_is_whole_and_makes_it_again(
 def test_metrics_json(tiny_run: Path) -> None:
     document = json.loads((tiny_run / "metrics.json").read_text())
     assert list(document["metrics"]) == ["untrained", "bm25", "trained", "trained + BM25"]
-    assert document["hybrid"] == {"weight": 0.4, "queries": 0}  # without validation the usual one
+    assert document["hybrid"] == {"weight": 0.3, "queries": 0}  # without validation the usual one
     assert document["bytes"]["words.parquet"] == (tiny_run / "words.parquet").stat().st_size
     for metrics in document["metrics"].values():
         assert list(metrics) == ["ndcg@10", "mrr@10", "recall@1", "recall@10", "recall@100"]
@@ -360,7 +360,7 @@ def test_a_hybrid_search_ranks_by_weighted_standard_scores_of_words_and_vectors(
     run, query = Run(tiny_run), "kaban micel tofar"
     words = Lexical(run.index.documents["preview"].to_pylist()).index(Settings(**run.document["bm25"])).scores([query])
     vectors = np.asarray(run.index.vectors @ run.encode([query])[0])[None]
-    scores = 0.4 * standardised(vectors)[0] + 0.6 * standardised(words)[0]
+    scores = 0.3 * standardised(vectors)[0] + 0.7 * standardised(words)[0]
     order = np.argsort(-scores, kind="stable")
     ids = run.index.documents["id"].to_pylist()
     hits = run.search(query, k=1000, hybrid=True)
