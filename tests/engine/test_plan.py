@@ -183,17 +183,17 @@ def tensors_alive() -> int:
     return sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects())
 
 
-def test_planning_eight_times_leaves_nothing_behind(one_long_text: tuple[Any, Batch[Ragged]]) -> None:
+def test_planning_twenty_times_leaves_nothing_behind(one_long_text: tuple[Any, Batch[Ragged]]) -> None:
     tower, batch = one_long_text
     Cache().plan(tower, batch)  # libraries allocate once
     process = psutil.Process()
     objects, resident = tensors_alive(), process.memory_info().rss
     with Living(tower) as living:
-        for _ in range(8):
+        for _ in range(20):
             Cache().plan(tower, batch)
             assert living.bytes <= 1024  # views of the batch itself
     assert tensors_alive() == objects
-    assert process.memory_info().rss - resident < 8 << 20
+    assert process.memory_info().rss - resident < 16 << 20
 
 
 def test_planning_takes_less_memory_than_it_announces(one_long_text: tuple[Any, Batch[Ragged]]) -> None:
