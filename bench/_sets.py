@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
+from tempera.ranking.compare import Floats, bootstrap
+
 DATA = Path(os.environ.get("TEMPERA_DATA", "data"))
 # Pairs of each set: a table with its columns and the most rows, or titles and texts of a corpus.
 SETS: dict[str, tuple[str, str, str, int]] = {
@@ -44,3 +46,9 @@ def pairs_of(path: str, query: str, doc: str, most: int) -> pa.Table:
         )
     )
     return kept.take(pa.array(np.random.default_rng(0).permutation(len(kept))[:most]))
+
+
+def shown(a: Floats, b: Floats) -> dict[str, float]:
+    """Return the mean difference with its interval, paired by query."""
+    difference = bootstrap(a, b)
+    return {"mean": difference.mean, "low": difference.low, "high": difference.high}

@@ -34,9 +34,8 @@ from sentence_transformers import (
 
 import tempera
 from _harness import Aim, arguments, finish, table
-from _sets import DATA, SETS, pairs_of
-from recipe import METRIC, MODEL_DIR, Judge, shown
-from tempera.ranking.compare import Floats
+from _sets import DATA, SETS, pairs_of, shown
+from recipe import METRIC, MODEL_DIR, Judge, encoding
 from tempera.towers.pretrained import Pretrained
 from text import PROBE, Recorded, Work, steps_in
 from text import tempera as steps_of_tempera
@@ -100,16 +99,6 @@ def measured(name: str, pairs: int, seconds: float, seed: int = 0) -> dict[str, 
         **{f"tempera - {other}": shown(scores["tempera"], scores[other]) for other in ("theirs", "untrained")},
         "theirs - untrained": shown(scores["theirs"], scores["untrained"]),
     }  # fmt: skip
-
-
-def encoding(model: SentenceTransformer) -> Any:
-    """Return a function from texts to a model's unit vectors."""
-
-    def encode(texts: list[str]) -> Floats:
-        vectors: Floats = model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
-        return vectors
-
-    return encode
 
 
 def main() -> None:

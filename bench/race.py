@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow.parquet as parquet
 
 from _harness import Aim, arguments, finish, table
-from _sets import DATA, SETS, pairs_of
+from _sets import DATA, SETS, pairs_of, shown
 from tempera import config
 from tempera.build import build
 from tempera.engine.devices import start
@@ -28,7 +28,7 @@ from tempera.experiments.race import LEARNING_RATE, TEMPERATURE, race, score, tr
 from tempera.experiments.recipe import opened
 from tempera.io.console import silenced
 from tempera.io.documents import JsonLines
-from tempera.ranking.compare import Floats, bootstrap
+from tempera.ranking.compare import Floats
 from tempera.run.fit import fit
 from tempera.run.prepare import Prepared, prepare
 
@@ -40,16 +40,10 @@ SHOWN = (("temperature", "validation"), ("setting", "test"), ("default", "test")
 Setting = tuple[float, float]  # temperature and learning rate
 
 
-def full(prepared: Prepared, setting: Setting, steps: int, store: Path) -> tuple[Floats, Floats]:
+def full(prepared: Prepared, setting: Setting, steps: int) -> tuple[Floats, Floats]:
     """Return the scores on validation and test of a setting that is trained in full."""
-    task = trained(prepared, dict(zip((TEMPERATURE, LEARNING_RATE), setting, strict=True)), steps, store)
+    task = trained(prepared, dict(zip((TEMPERATURE, LEARNING_RATE), setting, strict=True)), steps)
     return score(task), score(task, "test")
-
-
-def difference(a: Floats, b: Floats) -> dict[str, float]:
-    """Return the mean difference with its interval, paired by query."""
-    gap = bootstrap(a, b)
-    return {"mean": gap.mean, "low": gap.low, "high": gap.high}
 
 
 def best_of(swept: dict[Setting, tuple[Floats, Floats]]) -> Setting:
@@ -66,9 +60,9 @@ def case(name: str, init: str, pairs: int, folder: Path) -> dict[str, Any]:
         steps = prepared.config.train.steps(prepared.task.data.sampler.batches_per_epoch)
         rate = prepared.config.train.learning_rate
         rates = [float(f"{rate * factor:.2g}") for factor in FACTORS]
-        swept = {each: full(prepared, each, steps, folder) for each in itertools.product(TEMPERATURES, rates)}
+        swept = {each: full(prepared, each, steps) for each in itertools.product(TEMPERATURES, rates)}
         began = time.process_time()
-        chosen = winner(race(prepared, values_of(prepared.config, free), steps, folder))
+        chosen = winner(race(prepared, values_of(prepared.config, free), steps))
         raced = time.process_time()
         fit(prepared)
         seconds = {"race": raced - began, "run": time.process_time() - raced}
@@ -83,7 +77,7 @@ def case(name: str, init: str, pairs: int, folder: Path) -> dict[str, Any]:
     return {
         "steps": steps, "queries": len(swept[best][0]), "best": best, "chosen": ours, "score": float(swept[ours][1].mean()),
         **{
-            name: {part: difference(*pair) for part, *pair in zip(parts, swept[each], swept[best], strict=True)}
+            name: {part: shown(*pair) for part, *pair in zip(parts, swept[each], swept[best], strict=True)}
             for name, each in beside.items()
         },
         "seconds": seconds,

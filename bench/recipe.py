@@ -36,10 +36,10 @@ from tokenizers import Tokenizer
 
 import tempera
 from _harness import Aim, arguments, finish, table
-from _sets import DATA, SETS, pairs_of
+from _sets import DATA, SETS, pairs_of, shown
 from tempera import config
 from tempera.build import build
-from tempera.ranking.compare import Floats, bootstrap
+from tempera.ranking.compare import Floats
 from tempera.ranking.ranking import Ranking
 from tempera.ranking.sample import sample_corpus
 from tempera.text.held_out import Questions
@@ -93,17 +93,17 @@ def theirs(judge: Judge, folder: Path, seed: int) -> tuple[Floats, float]:
     ).train()
     seconds = time.process_time() - began
 
+    return judge.scores(encoding(model)), seconds
+
+
+def encoding(model: SentenceTransformer) -> Any:
+    """Return a function from texts to a model's unit vectors."""
+
     def encode(texts: list[str]) -> Floats:
         vectors: Floats = model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
         return vectors
 
-    return judge.scores(encode), seconds
-
-
-def shown(a: Floats, b: Floats) -> dict[str, float]:
-    """Return the mean difference with its interval, paired by query."""
-    difference = bootstrap(a, b)
-    return {"mean": difference.mean, "low": difference.low, "high": difference.high}
+    return encode
 
 
 def main() -> None:

@@ -36,16 +36,17 @@ def train(
     from ..experiments.recipe import train as train_by_recipe
 
     file, overrides = split(arguments or [])
-    options, free = opened(configuration.load(file, overrides))
     if print_config:
         from ..build import build
 
+        options, free = opened(configuration.load(file, overrides))
         resolved = shown(build(options).resolved, free)
         answer(resolved, as_json, lambda: sys.stdout.write(configuration.dump(resolved)))
         return
     if dry_run:
         from ..run.dry_run import lines, rehearse
 
+        options, free = opened(configuration.load(file, overrides))
         expected = {**rehearse(options), "open": free}
         answer(expected, as_json, lambda: say("\n".join(lines(expected))))
         return

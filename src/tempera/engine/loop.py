@@ -43,7 +43,7 @@ class Training:
             follows. Reading, the race, evaluation and saving are not counted. None is no limit.
         max_pairs: largest number of training pairs of texts, drawn by `evaluation.seed` after the split, so that a larger number
             holds all pairs of a smaller one; None trains on all.
-        learning_rate: peak learning rate of AdamW. The default depends on the tower: 0.03 static, 5e-4 for a transformer from
+        learning_rate: peak learning rate of AdamW. The default depends on the tower: 0.003 static, 5e-4 for a transformer from
             scratch, 5e-5 pretrained, 2e-4 with LoRA.
         temperature_learning_rate: peak learning rate of a learnable temperature's logarithm.
         table_optimizer: optimiser of the embedding tables of ids, categories and words. "adamw" updates all rows in every step and

@@ -10,30 +10,25 @@ import copy
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..build import describe
 from ..core.temperature import Temperature
 from ..engine.distributed import Group
-from ..io.console import logger, progress_bar, silenced
-from ..io.documents import JsonLines
+from ..io.console import logger, progress_bar
 from ..ranking.compare import Floats, bootstrap
 from ..ranking.ranking import Part
 from ..ranking.resolved import Config
 from ..ranking.verdict import main_metric
-from ..run.fit import fit
-from ..run.prepare import Prepared, prepare
+from ..run.prepare import Prepared
 from ..run.task import RunTask
+from ..run.time_limit import short_run
 
 TEMPERATURE, LEARNING_RATE = "objective.temperature", "train.learning_rate"
 TEMPERATURES = (0.05, 0.1)
 FACTORS = (1.0, 10 / 3, 1 / 3)  # of the tower's own learning rate
-ROUNDS = {
-    LEARNING_RATE: 6,
-    TEMPERATURE: 3,
-}  # a setting trains for this part of the run's steps, one option after the other
+# One option after the other; each setting trains for this part of the run's steps.
+ROUNDS = {LEARNING_RATE: 6, TEMPERATURE: 3}
 # Above so many pairs a race costs minutes; on 119,094 pairs of code the higher rate had nDCG@10 0.503, the lower 0.495.
 MOST_PAIRS = 20_000
 LEAST_STEPS = 16  # of a run, for a sixth of it to tell anything
@@ -59,7 +54,7 @@ class Tried:
     high: float
 
 
-def settle(prepared: Prepared, free: Sequence[str], store: Path, known: Mapping[str, Any] | None = None) -> Prepared:
+def settle(prepared: Prepared, free: Sequence[str], known: Mapping[str, Any] | None = None) -> Prepared:
     """Choose the options of `free` by a race and return the run with them, before its training; all processes call.
 
     Without a race, more than `MOST_PAIRS` training pairs take the highest rate, and too few to choose by the lowest: on
@@ -67,7 +62,6 @@ def settle(prepared: Prepared, free: Sequence[str], store: Path, known: Mapping[
 
     Args:
         free: which of objective.temperature and train.learning_rate the configuration leaves open.
-        store: folder for what the short runs write; it is empty again afterwards.
         known: the record of the race that an interrupted run has left; it is not run again.
     """
     config, group = prepared.config, prepared.devices.group
@@ -84,7 +78,7 @@ def settle(prepared: Prepared, free: Sequence[str], store: Path, known: Mapping[
     record = dict(known or {})
     if not record and group.main:
         with prepared.phases("race"):
-            tried = race(prepared, values, steps, store)
+            tried = race(prepared, values, steps)
         record = {"metric": main_metric(config.evaluation.metrics), "tried": [asdict(each) for each in tried]}
         record["chosen"] = winner(tried)
     if group.main:
@@ -116,14 +110,14 @@ def with_values(config: Config, values: Mapping[str, float]) -> Config:
     return replace(made, train=train, resolved=resolved)
 
 
-def race(prepared: Prepared, values: Mapping[str, Sequence[float]], steps: int, store: Path) -> list[Tried]:
+def race(prepared: Prepared, values: Mapping[str, Sequence[float]], steps: int) -> list[Tried]:
     """Train all learning rates for a sixth of the steps, then all temperatures at the best of them for a third."""
     tried, chosen = list[Tried](), {name: each[0] for name, each in values.items()}
     with progress_bar("choosing options", sum(map(len, values.values())), "setting") as bar:
         for name, part in ROUNDS.items():
             if name in values:
                 settings = [{**chosen, name: value} for value in values[name]]
-                tried += _round(prepared, settings, max(1, steps // part), store, bar)
+                tried += _round(prepared, settings, max(1, steps // part), bar)
                 chosen = winner(tried)
     return tried
 
@@ -136,11 +130,11 @@ def winner(tried: Sequence[Tried]) -> Values:
     return max(tried, key=lambda each: (each.steps, each.score)).values
 
 
-def _round(prepared: Prepared, settings: Sequence[Values], steps: int, store: Path, bar: Any) -> list[Tried]:
+def _round(prepared: Prepared, settings: Sequence[Values], steps: int, bar: Any) -> list[Tried]:
     """Train settings for so many steps and compare each with the best of them."""
     scores = []
     for values in settings:
-        scores.append(score(trained(prepared, values, steps, store)))
+        scores.append(score(trained(prepared, values, steps)))
         bar.update()
     best = max(scores, key=lambda each: float(each.mean()))
     gaps = [bootstrap(each, best, draws=2000) for each in scores]
@@ -150,15 +144,12 @@ def _round(prepared: Prepared, settings: Sequence[Values], steps: int, store: Pa
     ]
 
 
-def trained(prepared: Prepared, values: Values, steps: int, store: Path) -> RunTask:
+def trained(prepared: Prepared, values: Values, steps: int) -> RunTask:
     """Return the task of a prepared run after so many steps of training, of its own, with these values; one process calls."""
     config = with_values(prepared.config, values)
     config = replace(config, train=replace(config.train, max_steps=steps))
     alone = replace(prepared.devices, group=Group(device=prepared.devices.group.device))
-    with TemporaryDirectory(dir=store) as place, silenced(), JsonLines(Path(place) / "log.jsonl") as log:
-        run = prepare(config, alone, Path(place), log, shared=prepared.task)
-        fit(run, looks=False)
-    return run.task
+    return short_run(prepared, config, alone)[0]
 
 
 def score(task: RunTask, part: Part = "validation") -> Floats:

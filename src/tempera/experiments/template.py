@@ -93,8 +93,7 @@ class Template:
             field: value for field, value in values.items() if field.split(".")[0] in _READ or field == _READ_OPTION
         }
         reference = self.config({**read, "train.batch_size": batch}).resolved
-        limit = "" if config.train.max_pairs is None else f"{_READ_OPTION}: {config.train.max_pairs}"
-        reading = xxhash.xxh3_64_hexdigest((_dumped(config, _READ) + limit).encode())
+        reading = xxhash.xxh3_64_hexdigest(f"{_dumped(config, _READ)}{config.train.max_pairs}".encode())
         return PlannedRun(replace(record, reading=reading), config.resolved, reference, _dumped(config, _QUERIES))
 
     def smallest_batch(self, settings: Iterable[Mapping[str, Any]]) -> int | Literal["auto"]:

@@ -10,10 +10,13 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ..build import Config
+from ..engine.devices import Devices
 from ..io.console import logger, silenced
 from ..io.documents import JsonLines
 from .fit import fit
 from .prepare import Prepared, prepare
+from .task import RunTask
 
 TIME_LIMIT = "time limit"  # event of the log
 _COUNTS = (4, 32)  # steps of the short runs; the second follows if its steps take little of the time
@@ -58,7 +61,18 @@ def step_seconds(prepared: Prepared, count: int) -> list[float]:
     """Return the seconds of each step of a short run beside this one, of which nothing stays."""
     train = replace(prepared.config.train, max_steps=count, max_time=None)
     config = replace(prepared.config, train=train, objective=copy.deepcopy(prepared.config.objective))
+    _, records = short_run(prepared, config, prepared.devices)
+    return [record["seconds"] for record in records if record["event"] == "step"]
+
+
+def short_run(prepared: Prepared, config: Config, devices: Devices) -> tuple[RunTask, list[dict[str, Any]]]:
+    """Train anew on the data of a prepared run, without looks; return the task and the records of the log.
+
+    Args:
+        config: with an objective of its own, which training changes.
+        devices: that train.
+    """
     with TemporaryDirectory(dir=prepared.folder) as place, silenced(), JsonLines(Path(place) / "log.jsonl") as log:
-        run = prepare(config, prepared.devices, Path(place), log, shared=prepared.task)
+        run = prepare(config, devices, Path(place), log, shared=prepared.task)
         fit(run, looks=False)
-        return [record["seconds"] for record in log.records if record["event"] == "step"]
+    return run.task, log.records

@@ -47,8 +47,8 @@ def train(
         overrides: dotted.key=value, as on the command line.
         overwrite: replace a run that `output` holds, once the new one is complete; forget one that was interrupted.
         data: rows to train on, in place of a source.
-        settle: chooses options of a run whose data have been read; it is given the folder for what it writes, and what an earlier
-            process of the same run has recorded of its choice.
+        settle: chooses options of a run whose data have been read; it is given what an earlier process of the same run has
+            recorded of its choice.
 
     Raises:
         TemperaError: wrong options, no data, or an output that cannot be written.
@@ -108,7 +108,7 @@ def _run(
     prepared = prepare(config, devices, folder, log, vectors, checkpoints.folder / f"anew-{devices.group.rank}")
     prepared = limited(prepared, checkpoints.record(TIME_LIMIT))
     if settle is not None:
-        prepared = settle(prepared, store=folder, known=checkpoints.record("recipe"))
+        prepared = settle(prepared, known=checkpoints.record("recipe"))
     if not devices.group.main:
         fit(prepared, checkpoints)
         return
