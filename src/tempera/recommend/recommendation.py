@@ -11,6 +11,7 @@ import pyarrow as pa
 from ..errors import ConfigError, DataError
 from ..ranking.resolved import Config
 from .baselines import refuse_many
+from .cooccurrence import Cooccurrence
 from .division import Division
 from .encoders import Elapsed, Entities
 from .entity_tables import called
@@ -54,7 +55,8 @@ class InteractionTask:
         of_users = np.add.reduceat(division.train, timeline.offsets[:-1], dtype=np.int64)
         of_items = counted(timeline.item, division.train, len(timeline.item_ids))
         users = Entities(_features(timeline.user_ids, timeline.users), of_users)
-        items = Entities(_features(timeline.item_ids, timeline.items), of_items)
+        first = Cooccurrence(timeline, division.train)
+        items = Entities(_features(timeline.item_ids, timeline.items), of_items, first)
         called(items.table)  # which is refused before hours of training, if at all
         return cls(config, EventData(timeline, division, users, items, withheld))
 
