@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from ..errors import ConfigError, DataError
 from ..ranking.resolved import Config
-from .baselines import refuse_many
 from .division import Division
 from .encoders import Elapsed, Entities
 from .entity_tables import called
@@ -39,8 +38,6 @@ class InteractionTask:
         if config.train.max_pairs is not None:
             raise ConfigError("train.max_pairs is for pairs of texts, and data has interactions: remove it")
         timeline: Timeline = config.data.read(cache)
-        if config.evaluation.baselines:  # before hours of training
-            refuse_many(len(timeline.item_ids), "evaluation.baselines")
         if timeline.time is None and Elapsed() in config.tower.query:
             raise ConfigError(
                 "tower.query: elapsed needs times, but the interactions have only an order: name a column of times with "
