@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,11 @@ from tempera.artifacts.recommender import Recommender
 from tempera.artifacts.run_folder import Run
 from tempera.build import build
 from tempera.core.frame import Events, Frame
-from tempera.errors import ConfigError, DataError
+from tempera.errors import DataError
 from tempera.recommend import baselines
+from tempera.recommend.baselines import Transitions
+from tempera.recommend.counts import COUNTS
+from tempera.recommend.full_catalogue import Histories
 from tempera.recommend.recommendation import InteractionTask
 from tempera.run.train import train
 
@@ -201,14 +205,19 @@ def test_who_has_no_history_has_no_time_since_it(data: Path, tmp_path: Path) -> 
     assert not np.allclose(found[0], recommender.tower.encode(frame, "query").numpy()[0], atol=1e-4)
 
 
-def test_baselines_that_cannot_be_made_are_refused_before_training(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_baseline_of_too_many_items_is_left_out_with_a_line(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(baselines, "_LIMIT", 29)
-    with pytest.raises(
-        ConfigError, match=r"evaluation.baselines needs a table of items .* 30 items exceed the limit of 29"
-    ):
-        InteractionTask.read(build(configuration.of(options(data), ["evaluation.baselines=true"])), tmp_path)
+    monkeypatch.setattr(baselines, "DENSE", 29)
+    given = build(configuration.of(options(data), ["evaluation.baselines=true"]))
+    task = InteractionTask.read(given, tmp_path)
+    with caplog.at_level("INFO"):
+        systems = task.held_out.baselines()
+    assert [*systems] == ["popularity", "item-kNN", "transitions", "trained + counting"]
+    assert "EASE is left out: 30 items are more than its 29" in caplog.text
+
+
+def test_titles_that_are_lists_are_refused_before_training(data: Path, tmp_path: Path) -> None:
     named = tmp_path / "named"
     table = parquet.read_table(written(named) / "items.parquet")
     lists = pa.array([[text] for text in table["title"].to_pylist()])
@@ -415,16 +424,59 @@ def test_the_page_and_the_card_speak_of_a_recommender(run: Path, titled: Path) -
         assert text not in words, text
 
 
-def test_the_best_baseline_is_the_rival(data: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def counted(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Beside baselines; look, do not touch."""
     given = options(data)
     given["evaluation"] = {"metrics": ["hit@3", "ndcg@10"], "baselines": True}
     given["train"] |= {"max_steps": 4}
-    found = train(given, tmp_path / "run")
+    return train(given, tmp_path_factory.mktemp("runs") / "counted").folder
+
+
+def test_the_best_baseline_is_the_rival(counted: Path) -> None:
+    found = Run(counted)
     systems = {name: values["ndcg@10"] for name, values in found.metrics.items()}
     best = max(("popularity", "item-kNN", "EASE", "transitions"), key=lambda name: systems[name])
     page = (found.folder / "report.html").read_text(encoding="utf-8")
     assert f"over {best}" in page and f"higher than with {best} in" in page and "BM25" not in page
     assert "hit@3, seen included" not in page and "hit@3, seen included" in found.metrics["trained"]
+
+
+def test_what_won_is_said(counted: Path) -> None:
+    document = Run(counted).document
+    systems = {name: each["ndcg@10"] for name, each in document["metrics"].items() if name != "untrained"}
+    first, second = sorted(systems, key=lambda name: -systems[name])[:2]
+    said = document["winner"]
+    assert said.startswith((f"{first} is the best on the test: ndcg@10", f"{first} is not shown to be the best on the"))
+    assert f"over {second}" in said and said in (counted / "report.html").read_text(encoding="utf-8")
+    assert "until then, recommend with --hybrid" in " ".join(document["cautions"])
+    assert document["baselines"]["transitions"] == asdict(Transitions())  # too few validation events to choose by
+    assert document["hybrid"] == {"weight": 0.3, "queries": 0} and document["counting"]["served"] is False
+
+
+def test_counts_and_vectors_recommend_together(counted: Path, tmp_path: Path) -> None:
+    opened = Run(counted).recommender
+    history = [f"i{item:02}" for item in (4, 7, 10)]
+    counting, codes = opened.counts, opened.codes(history)
+    assert counting is not None
+    vectors = opened.vectors([None], [codes]) @ np.asarray(opened.index.vectors).T
+    scores = counting.fused(vectors, Histories.of(codes, np.array([0, 3])))[0]
+    best = [code for code in np.argsort(-scores, kind="stable").tolist() if code not in codes][:5]
+    together = opened.recommend(history=history, k=5, hybrid=True).hits
+    assert [hit.id for hit in together] == opened.item_ids.take(pa.array(best)).to_pylist()
+    np.testing.assert_allclose([hit.score for hit in together], scores[best], atol=1e-5)
+    assert len(opened.recommend(history=history, k=99, hybrid=True, exclude_seen=False).hits) == ITEMS
+    alone = opened.recommend(history=history, k=5, hybrid=False).hits
+    assert opened.recommend(history=history, k=5).hits == alone != together  # as nothing has shown which is better
+    shutil.copytree(counted, tmp_path / "run")
+    parquet.write_table(replace(counting, served=True).table(), tmp_path / "run" / COUNTS)
+    better = Run(tmp_path / "run")
+    assert (
+        better.recommend(history=history, k=5).hits == together != better.recommend(history=history, hybrid=False).hits
+    )
+    (tmp_path / "run" / COUNTS).unlink()
+    with pytest.raises(DataError, match=r"has no counts: train with evaluation.baselines=true for a hybrid"):
+        Run(tmp_path / "run").recommend(history=history, hybrid=True)
 
 
 def test_training_ends_with_tables_that_fit_and_the_next_command(tempera: Any, data: Path, tmp_path: Path) -> None:

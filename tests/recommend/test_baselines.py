@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tempera.errors import ConfigError, DataError
+from tempera.errors import DataError
 from tempera.recommend import baselines
 from tempera.recommend.baselines import BASELINES, Ease, ItemKNN, Observed, Popular, Transitions, by_history
 from tempera.recommend.full_catalogue import Histories, rank
@@ -50,8 +50,8 @@ def test_popularity(seed: int | None) -> None:
 
 @pytest.mark.parametrize("seed", [None, 0, 1, 2])
 @pytest.mark.parametrize("neighbours", [1, 2, 3, 50])
-@pytest.mark.parametrize("last", [None, 1, 2, 10])
-def test_item_knn(seed: int | None, neighbours: int, last: int | None) -> None:
+@pytest.mark.parametrize(("last", "decay"), [(None, 0.5), (1, 1.0), (2, 0.8), (10, 1.0)])
+def test_item_knn(seed: int | None, neighbours: int, last: int | None, decay: float) -> None:
     given, kept = events(seed)
     x = counted(kept)
 
@@ -61,9 +61,10 @@ def test_item_knn(seed: int | None, neighbours: int, last: int | None) -> None:
 
     near = [sorted(range(ITEMS), key=lambda i, j=j: (-cosine(i, j), i))[:neighbours] for j in range(ITEMS)]  # type: ignore[misc]
     expected = [
-        [sum(cosine(i, j) for i in row[-(last or 99) :] if i in near[j]) for j in range(ITEMS)] for row in ASKED
+        [sum(decay**g * cosine(i, j) for g, i in enumerate(row[::-1][:last]) if i in near[j]) for j in range(ITEMS)]
+        for row in ASKED
     ]
-    close(ItemKNN(neighbours, last).fit(given).scores(histories(ASKED)), expected)
+    close(ItemKNN(neighbours, last, decay).fit(given).scores(histories(ASKED)), expected)
 
 
 @pytest.mark.parametrize("seed", [None, 0, 1])
@@ -80,30 +81,46 @@ def test_ease_is_a_ridge_regression_of_each_item_on_the_others(
         a = x[:, others]
         weights[others, j] = np.linalg.solve(a.T @ a + regularisation * np.eye(ITEMS - 1), a.T @ x[:, j])
     expected = [[sum(weights[i, j] for i in row[-(last or 99) :]) for j in range(ITEMS)] for row in ASKED]
-    close(Ease(regularisation, last).fit(given).scores(histories(ASKED)), expected)
+    close(Ease(regularisation, last, 1.0).fit(given).scores(histories(ASKED)), expected)
 
 
 @pytest.mark.parametrize("seed", [None, 0, 1, 2])
 @pytest.mark.parametrize("window", [1, 2, 30])
-@pytest.mark.parametrize(("decay", "discount"), [(1.0, 0.0), (0.8, 0.3), (0.5, 1.0)])
-def test_transitions(seed: int | None, window: int, decay: float, discount: float) -> None:
+@pytest.mark.parametrize(
+    ("slope", "share", "discount", "last", "decay", "successors"),
+    [(0.0, 0.0, 0.0, None, 1.0, 99), (0.5, 0.5, 0.2, 10, 0.7, 99), (1.0, 1.0, 1.0, 2, 0.5, 2)],
+)
+def test_transitions(
+    seed: int | None,
+    window: int,
+    slope: float,
+    share: float,
+    discount: float,
+    last: int | None,
+    decay: float,
+    successors: int,
+) -> None:
     given, kept = events(seed)
-    table = [[0.0] * ITEMS for _ in range(ITEMS)]
-    for row in kept:
-        for b in range(len(row)):
-            for gap in range(1, min(window, b) + 1):
-                table[row[b - gap]][row[b]] += decay ** (gap - 1)
+    table = np.zeros((ITEMS, ITEMS), np.float32)  # sums in float32 have the ties of the sums that are tested
+    for gap in range(1, window + 1):
+        for row in kept:
+            for first, second in zip(row, row[gap:]):
+                table[first, second] += np.float32(gap) ** np.float32(-slope)
+    for first in range(ITEMS):
+        table[first, sorted(range(ITEMS), key=lambda j, i=first: (-table[i, j], j))[successors:]] = 0  # type: ignore[misc]
     count = [max(1, sum(row.count(j) for row in kept)) for j in range(ITEMS)]
 
     def score(row: list[int], j: int) -> float:
         found = 0.0
-        for gap in range(1, min(window, len(row)) + 1):
-            of = table[row[-gap]]
-            found += decay ** (gap - 1) * of[j] / sum(of) if sum(of) else 0.0
+        for gap, i in enumerate(row[::-1][:last], 1):
+            found += decay ** (gap - 1) * table[i, j] / count[i] ** share
         return found / count[j] ** discount
 
     expected = [[score(row, j) for j in range(ITEMS)] for row in ASKED]
-    close(Transitions(window, decay, discount).fit(given).scores(histories(ASKED)), expected)
+    close(
+        Transitions(window, slope, share, discount, last, decay, successors).fit(given).scores(histories(ASKED)),
+        expected,
+    )
 
 
 @pytest.mark.parametrize("name", BASELINES)
@@ -128,16 +145,19 @@ def _flat(rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray, int, np.ndarra
 def test_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
     given, _ = events()
     nothing = Observed(given.item, given.offsets, ITEMS, np.zeros(len(given.item), bool))
+    for name in ("item-kNN", "EASE", "transitions"):
+        with pytest.raises(DataError, match=f"^{name} has no training events to learn from$"):
+            BASELINES[name].fit(nothing)
+
+
+def test_tables_are_counted_some_items_at_a_time_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, _ = events()
+    whole = {name: baseline.fit(given).scores(histories(ASKED)) for name, baseline in BASELINES.items()}
+    monkeypatch.setattr(baselines, "_CELLS", 1)  # so that every item is counted alone
     for name, baseline in BASELINES.items():
-        if name == "popularity":
-            continue
-        with pytest.raises(
-            DataError, match=r"^(item-kNN|EASE|transition counts) has no training events to learn from$"
-        ):
-            baseline.fit(nothing)
-    monkeypatch.setattr(baselines, "_LIMIT", 6)
-    for baseline in (ItemKNN(), Ease(), Transitions()):
-        with pytest.raises(
-            ConfigError, match="needs a table of items by items, but 7 items exceed the limit of 6: leave it out"
-        ):
-            baseline.fit(given)
+        again = baseline.fit(Observed(given.item, given.offsets, ITEMS, given.train)).scores(histories(ASKED))
+        np.testing.assert_allclose(again, whole[name], rtol=1e-6)
+    fitted = Transitions().fit(given)
+    table = given.latest
+    assert len(table) == 1 and Transitions(decay=0.9).fit(given).decay == 0.9 != fitted.decay
+    assert (given.latest == table and Transitions(window=3).fit(given) and given.latest.keys() != table.keys()) or table

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..io.documents import first_event
 from ..ranking.spread import Spread
-from ..ranking.verdict import FUSED
+from ..ranking.verdict import COUNTED, FUSED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 _NAMES = {"bm25": "BM25", "ndcg": "nDCG", "mrr": "MRR", "map": "MAP"}
 BLUE, GREY, _QUIET, _RULE = "#1d5fd1", "#a3adba", "#5b6778", "#cbd5e1"
 # A system keeps its colour in every picture. What is written in a colour has a contrast of at least 4.5 to white.
-_SYSTEMS = {"untrained": GREY, "bm25": "#b45309", "trained": BLUE, FUSED: "#0f766e"}
+_SYSTEMS = {"untrained": GREY, "bm25": "#b45309", "trained": BLUE, FUSED: "#0f766e", COUNTED: "#0f766e"}
 LINES = (BLUE, "#be3455", "#0f766e", "#7e3fb0", "#8a6100", "#475569")
 SIZE = 4.3, 3.6  # inches
 _BAR = 0.16  # inches of a bar with a number

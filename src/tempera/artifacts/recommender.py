@@ -24,10 +24,13 @@ from .. import config as configuration
 from ..build import Config, build
 from ..core.frame import Events, Frame
 from ..errors import DataError, did_you_mean, one_line
+from ..ranking.nearest import top_of
+from ..recommend.counts import Counting, open_counts
 from ..recommend.encoders import Entities
 from ..recommend.entity_tables import entities, opened, titles_of
 from ..recommend.exportable_users import UserModule
 from ..recommend.features import Features, FeatureTowers
+from ..recommend.full_catalogue import Histories
 from ..recommend.timeline import HISTORIES, ITEMS, USERS
 from .index import Found, Index, write_parquet
 from .layout import RunFolder
@@ -100,6 +103,7 @@ class Recommender(RunFolder):
         exclude_seen: bool = True,
         index: Path | None = None,
         elapsed: float = 0.0,
+        hybrid: bool | None = None,
     ) -> Recommendations:
         """Return the k best items for a user, for a history, or for a user with another history than the run knows.
 
@@ -109,9 +113,13 @@ class Recommender(RunFolder):
             exclude_seen: leave out what the history holds.
             index: an exported index to search instead of the run's own.
             elapsed: time since the user's latest event, in the unit of the data, for towers that ask for it.
+            hybrid: rank by counts and vectors together, with the weight that the run has chosen; scores are then weighted
+                standard deviations above the mean of all items. None does so where validation has shown it to be better than
+                the vectors alone, and no `index` is named.
 
         Raises:
-            DataError: neither user nor history, an item that is not in the run, an index of another model.
+            DataError: neither user nor history, an item that is not in the run, an index of another model, a hybrid of a run
+                without counts or with an approximate index.
         """
         if user is None and history is None:
             raise DataError("give a user, a history, or both")
@@ -122,10 +130,30 @@ class Recommender(RunFolder):
         notes = () if user is None or code is not None else (_unknown(user, history),)
         place = self.index if index is None else Index(index)
         seen = set(self.item_ids.take(taken).to_pylist()) if exclude_seen else set()
-        ranked = place.search(self.vectors([code], [taken], elapsed)[0], k + len(seen), self.fingerprint)
+        counting = self._counting(hybrid, index)
+        vector, most = self.vectors([code], [taken], elapsed)[0], k + len(seen)
+        if counting is None:
+            ranked = place.search(vector, most, self.fingerprint)
+        else:
+            history_of = Histories.of(taken, np.array([0, len(taken)]))
+            scores = counting.fused(place.scores(vector, self.fingerprint)[None], history_of)
+            best, positions = top_of(scores, most)
+            ranked = place.hits(best[0], positions[0])
         left = [hit for hit in ranked if hit.id not in seen][:k]
         hits = [Found(rank, hit.score, hit.id, hit.name, hit.place, hit.preview) for rank, hit in enumerate(left, 1)]
         return Recommendations(hits, len(taken), notes)
+
+    @cached_property
+    def counts(self) -> Counting | None:
+        """The run's table of counts, which recommends together with the vectors; None without one."""
+        return open_counts(self.folder, len(self.items.table))
+
+    def _counting(self, hybrid: bool | None, index: Path | None) -> Counting | None:
+        """Return the counts to recommend with; None for the vectors alone."""
+        if hybrid and self.counts is None:
+            raise DataError(f"{self.folder} has no counts: train with evaluation.baselines=true for a hybrid")
+        served = index is None and self.counts is not None and self.counts.served
+        return self.counts if hybrid or (hybrid is None and served) else None
 
     def past(self, user: int | None) -> Codes:
         """Return the codes of all items that a user has taken, the latest last; none for an unknown user."""

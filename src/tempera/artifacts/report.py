@@ -33,6 +33,7 @@ class RunReport:
     tables: Mapping[str, Sequence[ReportTable]] = field(default_factory=dict)  # by the name of their section
     alarms: Sequence[str] = ()
     cautions: Sequence[str] = ()
+    winner: str = ""  # a sentence on which system is best
 
     @property
     def against(self) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..ranking.verdict import OURS
 from .pictures import setting
 
 Row = tuple[str, ...]
@@ -40,7 +41,7 @@ def _protocols(document: Mapping[str, Any]) -> list[ReportTable]:
     protocols: Mapping[str, Mapping[str, Any]] = document.get("protocols", {})
     if not protocols:
         return []
-    order = sorted(protocols, key=lambda system: system == _OURS)  # the last
+    order = sorted(protocols, key=lambda system: OURS.index(system) if system in OURS else 0)  # ours are the last
     parts = []
     for name, ours in protocols[_OURS].items():
         systems = {system: protocols[system][name] for system in order if name in protocols[system]}

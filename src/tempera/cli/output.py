@@ -14,7 +14,11 @@ def print_run(document: dict[str, Any]) -> None:
     """Print the metrics of a run, and what to do next."""
     if "protocols" in document:
         _print_tables(document)
+        if "winner" in document:
+            say(document["winner"])
         _print_end(document, "recommend: tempera recommend {output} --user ID")
+        if "counting" in document:
+            _print_counting(document)
         return
     systems: dict[str, dict[str, float]] = document["metrics"]
     if systems:
@@ -27,6 +31,18 @@ def print_run(document: dict[str, Any]) -> None:
         print(
             f"words and vectors together: add --hybrid ({Fusion(**document['hybrid'])}; index of words {size:.1f} MB)"
         )
+
+
+def _print_counting(document: dict[str, Any]) -> None:
+    """Print what a recommender serves where it can serve counts and vectors together."""
+    from ..ranking.fusion import Fusion
+
+    counting, size = document["counting"], document["bytes"]["counts.parquet"] / 1e6
+    served, other = ("both together", "--vectors") if counting["served"] else ("the vectors", "--hybrid")
+    print(
+        f"vectors and {counting['system']}: {Fusion(**document['hybrid'])}; table of counts {size:.1f} MB; "
+        f"{served} recommend, {other} for the other"
+    )
 
 
 def _print_metrics(document: dict[str, Any], systems: dict[str, dict[str, float]]) -> None:

@@ -19,6 +19,7 @@ def recommend(
     include_seen: bool = False,
     index: Path | None = None,
     elapsed: Annotated[float, typer.Option(min=0)] = 0.0,
+    hybrid: Annotated[bool | None, typer.Option("--hybrid/--vectors")] = None,
     as_json: Json = False,
 ) -> None:
     """Recommend items to a user, or by a history of items.
@@ -31,13 +32,16 @@ def recommend(
         include_seen: recommend items of the history, too.
         index: exported index to search instead of the run's own.
         elapsed: time since the user's last event (only for models with an `elapsed` feature).
+        hybrid: rank by counts and vectors together, or by the vectors alone [default: as validation has shown].
     """
     from ..artifacts.run_folder import Run
 
     items = None if history is None else [name.strip() for name in history.split(",") if name.strip()]
     if items == [] and user is None:
         raise TemperaError(f"--history {history!r} names no item; give ids such as --history A,B, or --user ID")
-    result = Run(run).recommend(user, items, k=k, exclude_seen=not include_seen, index=index, elapsed=elapsed)
+    result = Run(run).recommend(
+        user, items, k=k, exclude_seen=not include_seen, index=index, elapsed=elapsed, hybrid=hybrid
+    )
     hits = [{"rank": hit.rank, "score": hit.score, "id": hit.id, "name": hit.name} for hit in result.hits]
     document = {"user": user, "history": result.history, "notes": list(result.notes), "hits": hits}
     answer(document, as_json, lambda: say(str(result)))

@@ -13,8 +13,9 @@ from .compare import Difference
 from .spread import Spread
 
 MAIN = "ndcg@10"
-FUSED = "trained + BM25"
-OURS = ("untrained", "trained", FUSED)  # systems; the others are baselines
+FUSED, COUNTED = "trained + BM25", "trained + counting"
+TOGETHER = {FUSED: "search", COUNTED: "recommend"}  # the trained system and a baseline, fused, and what asks them
+OURS = ("untrained", "trained", *TOGETHER)  # systems; the others are baselines
 
 
 def main_metric(metrics: Collection[str]) -> str:

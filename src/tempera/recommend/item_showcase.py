@@ -14,6 +14,7 @@ import torch
 from ..core.frame import Frame
 from ..ranking.showcase import DataFacts, Example, Hit, Searched, Subject
 from ..ranking.verdict import SystemScores, best_baseline
+from .counts import COUNTS
 from .entity_tables import documents_of, opened, titles_of, with_counts
 from .later_events import LaterEvents
 from .timeline import HISTORIES, ITEMS, USERS
@@ -80,6 +81,8 @@ class ItemShowcase:
             ITEMS: with_counts(items),
             HISTORIES: pa.table({"id": timeline.user_ids, "items": histories}),
         }
+        if (counting := self.held_out.counting) is not None:
+            tables[COUNTS] = counting.table()
         return Searched(self.data.item_vectors, documents_of(items), self.data.tower.normalised, tables)
 
     def reopened(self, folder: Path) -> float:

@@ -9,22 +9,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..io.console import logger
+from ..ranking.compare import bootstrap_columns
+from ..ranking.fusion import WEIGHTS
 from ..ranking.ranking import LEAST_TO_CHOOSE, MOST, Part
 from ..ranking.resolved import Config
 from ..ranking.spread import spread
-from ..ranking.verdict import OURS, SystemScores, Verdict
-from .baselines import BASELINES, Observed, by_history
+from ..ranking.verdict import COUNTED, OURS, SystemScores, Verdict, main_metric
+from .baselines import BASELINES, COUNTING, Baseline, Observed, by_history, grid, tuned
 from .cold import ColdItems, Means
-from .full_catalogue import Scores, inner
+from .counts import Counting
+from .full_catalogue import Scores, inner, metrics_of, rank
 from .judgement import Recommended
 from .popularity import Popularity
 from .timeline import Events
 from .training_events import TrainingEvents
 from .withheld import Withheld
 
+_TUNING = 1000  # validation events that settings of baselines, and the weight beside the vectors, are chosen on
+_SCORES = 100_000_000  # of them at once, where there are many items
+
 
 class LaterEvents:
-    """Evaluate the current towers of a run, and the baselines, on later events."""
+    """Evaluate the current towers of a run, the baselines, and both together, on later events."""
 
     def __init__(self, config: Config, data: TrainingEvents) -> None:
         self.options, self.seed, self.data, self.events = config.evaluation, config.train.seed, data, data.events
@@ -32,6 +39,8 @@ class LaterEvents:
         self.corpus: int | None = None  # items are never sampled
         self.reached: dict[str, dict[str, Recommended]] = {}  # by system and protocol
         self.cold: dict[str, Means] = {}  # what each system makes of withheld items
+        self.settings: dict[str, Any] = {}  # of each baseline
+        self.counting: Counting | None = None  # the baseline beside the vectors, once it is chosen
 
     @property
     def chooses(self) -> bool:
@@ -103,28 +112,91 @@ class LaterEvents:
         return events[np.sort(chosen)]
 
     def baselines(self) -> dict[str, SystemScores]:
-        """Rank by popularity, item-kNN, EASE and transition counts, if evaluation.baselines asks for them."""
+        """Rank by popularity, item-kNN, EASE, transition counts, and counts and vectors, if evaluation.baselines asks for them."""
         if not (self.options.baselines and self.options.queries != 0):
             return {}
-        timeline, division = self.events.timeline, self.events.division
-        observed = Observed(timeline.item, timeline.offsets, len(timeline.item_ids), division.train)
-        for system, baseline in BASELINES.items():
+        timeline, test = self.events.timeline, self.events.division.test
+        observed = Observed(timeline.item, timeline.offsets, len(timeline.item_ids), self.events.division.train)
+        highest = -1.0
+        for system, usual in BASELINES.items():
+            if observed.items > usual.most:
+                logger.info(f"{system} is left out: {observed.items:,} items are more than its {usual.most:,.0f}")
+                continue
+            baseline, score = self._tuned(system, usual, observed)
             fitted = baseline.fit(observed)  # one at a time: each may hold a table of items by items
             self.reached[system] = {
                 name: self._reached(by_history(fitted, self.events.histories(events)), events)
-                for name, events in division.test.items()
+                for name, events in test.items()
             }
-        return {system: self.reached[system][self.events.protocol] for system in BASELINES}
+            self.settings[system] = asdict(baseline)
+            if system in COUNTING and score > highest:
+                self.counting, highest = Counting(system, fitted), score
+        if self.counting is not None:
+            self.counting = self._weighed(self.counting)
+            self.reached[COUNTED] = {
+                name: self._reached(self._fused(self.counting, events), events) for name, events in test.items()
+            }
+        return {system: self.reached[system][self.events.protocol] for system in self.reached if system not in OURS[:2]}
+
+    def _tuned(self, system: str, baseline: Baseline, observed: Observed) -> tuple[Baseline, float]:
+        """Return a baseline with the settings that are best on validation, and its metric there; 0 if nothing can be chosen."""
+        if not self.chooses:
+            return baseline, 0.0
+        events = self._choosing(observed.items)
+        seen = self.events.histories(events)
+
+        def score(each: Baseline) -> float:
+            return float(self._metric(by_history(each.fit(observed), seen), events).mean())
+
+        baseline = tuned(baseline, grid(system, observed), score)
+        return baseline, score(baseline)
+
+    def _weighed(self, counting: Counting) -> Counting:
+        """Return counts with the weight of the vectors beside them that is best on validation, or with the usual one."""
+        if not self.chooses:
+            return counting
+        events = self._choosing(len(self.events.timeline.item_ids))
+        return counting.chosen({w: self._metric(self._fused(counting, events, w), events) for w in WEIGHTS})
+
+    def _fused(self, counting: Counting, events: Events, weight: float | None = None) -> Scores:
+        vectors = inner(self.data.user_vectors(events), self.data.item_vectors)
+        return counting.by_history(vectors, self.events.histories(events), weight)
+
+    def _choosing(self, items: int) -> Events:
+        """Return the validation events that settings are chosen on."""
+        most = min(_TUNING, max(LEAST_TO_CHOOSE, _SCORES // items))
+        return self._some(next(iter(self.validation.values())), most)
+
+    def _metric(self, scores: Scores, events: Events) -> NDArray[np.float64]:
+        """Return the main metric of each event, [q]."""
+        metric, target = main_metric(self.options.metrics), self.events.targets(events)
+        ranks = rank(scores, len(self.events.timeline.item_ids), target, self.events.histories(events))
+        return metrics_of(ranks.excluded, [metric])[metric]
 
     def about(self) -> dict[str, Any]:
         """Return every protocol of every system, by tier and history length, and the metrics on withheld items."""
         return {
             **self._about_cold(),
+            **({"baselines": self.settings, "winner": self._winner()} if self.settings else {}),
+            **({} if self.counting is None else self.counting.about()),
             "protocols": {
                 system: {name: reached.json() for name, reached in protocols.items()}
                 for system, protocols in self.reached.items()
             },
         }
+
+    def _winner(self) -> str:
+        """Return which system is best on the test, and by how much, in a sentence."""
+        metric, protocol = main_metric(self.options.metrics), self.events.protocol
+        systems = {name: each[protocol] for name, each in self.reached.items() if name != OURS[0]}
+        best, second, *_ = sorted(systems, key=lambda name: -systems[name].metrics[metric])
+        ahead = systems[best].per_query[metric] - systems[second].per_query[metric]
+        (d,) = bootstrap_columns(ahead[:, None], systems[best].users)
+        others = ", ".join(f"{name} {each.metrics[metric]:.3f}" for name, each in systems.items() if name != best)
+        return (
+            f"{best} is {'the best' if d.low > 0 else 'not shown to be the best'} on the test: {metric} "
+            f"{systems[best].metrics[metric]:.3f}, {d.mean:+.3f} [{d.low:+.3f}, {d.high:+.3f}] over {second}; {others}"
+        )
 
     def _about_cold(self) -> dict[str, Any]:
         if (withheld := self.events.withheld) is None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from ..errors import ConfigError, DataError
 from ..ranking.ranking import Part
 from ..ranking.resolved import Config
-from .baselines import refuse_many
 from .division import Division
 from .encoders import Elapsed
 from .entity_tables import called
@@ -40,8 +39,6 @@ class InteractionTask:
                 f"train.refit is {config.train.refit}, but evaluation.cold_items withholds items for good: keep only one of them"
             )
         timeline: Timeline = config.data.read(cache)
-        if config.evaluation.baselines:  # before hours of training
-            refuse_many(len(timeline.item_ids), "evaluation.baselines")
         if timeline.time is None and Elapsed() in config.tower.query:
             raise ConfigError(
                 "tower.query: elapsed needs times, but the interactions have only an order: name a column of times with "

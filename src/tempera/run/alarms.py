@@ -83,14 +83,14 @@ class Alarms:
 
 
 def doubts(
-    config: Config, records: Sequence[Mapping[str, Any]], rivals: Mapping[str, Difference], hybrid: bool = False
+    config: Config, records: Sequence[Mapping[str, Any]], rivals: Mapping[str, Difference], together: str = ""
 ) -> Iterator[str]:
     """Yield cautions about a run that has ended, each with advice: too few steps, overfitting, no better than a baseline.
 
     Args:
         records: the log.
         rivals: the trained system less each baseline, in the main metric.
-        hybrid: words and vectors can be searched together.
+        together: advice to ask the model and a baseline together, if they can be.
     """
     steps = [record for record in records if record["event"] == "step"]
     if len(steps) < FEW_STEPS:
@@ -109,7 +109,7 @@ def doubts(
             f"{label(main_metric(config.evaluation.metrics))} {d.mean:+.3f} ({100 * d.confidence:g} % interval {d.low:+.3f} to "
             f"{d.high:+.3f}); train on more data, for more epochs, or from a pretrained model"
             + ("" if below else ", and raise evaluation.queries to tell smaller differences")
-            + ("; until then, search with --hybrid" if hybrid else "")
+            + (f"; until then, {together}" if together else "")
         )
 
 

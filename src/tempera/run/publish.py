@@ -20,7 +20,7 @@ from ..io.documents import first_event, write_json
 from ..ranking.compare import Difference, bootstrap_metrics
 from ..ranking.fusion import Fusion
 from ..ranking.spread import Spread
-from ..ranking.verdict import FUSED, MAIN, OURS, SystemScores, Verdict, best_baseline, main_metric
+from ..ranking.verdict import MAIN, OURS, TOGETHER, SystemScores, Verdict, best_baseline, main_metric
 from .alarms import Alarms, doubts
 from .fit import Fitted
 from .prepare import CACHE, Prepared
@@ -53,8 +53,8 @@ def _publish(
         if before is not None and after is not None:
             systems = {"untrained": before.ranking, **task.held_out.baselines(), "trained": after.ranking}
             spreads = {"untrained": before.spread, "trained": after.spread}
-        if FUSED in systems:
-            systems[FUSED] = systems.pop(FUSED)  # the last of a table
+        for name in systems.keys() & TOGETHER:
+            systems[name] = systems.pop(name)  # the last of a table
         differences = _differences(systems)
         alarms = _doubted(prepared, fitted, systems, differences)
     served.task.data.tower.save(folder / "model")
@@ -91,7 +91,8 @@ def _doubted(prepared: Prepared, fitted: Fitted, systems: Systems, differences: 
     if systems:
         alarms.regression(fitted.step, main, differences["trained - untrained"][main])
     rivals = {name: differences[f"trained - {name}"][main] for name in systems if name not in OURS}
-    for text in doubts(prepared.config, prepared.log.records, rivals, FUSED in systems):
+    together = next((f"{command} with --hybrid" for name, command in TOGETHER.items() if name in systems), "")
+    for text in doubts(prepared.config, prepared.log.records, rivals, together):
         alarms.caution(fitted.step, text)
     return alarms
 
@@ -103,7 +104,7 @@ def _differences(systems: Systems) -> Differences:
         f"{ours} - {theirs}": bootstrap_metrics(systems[ours].per_query, systems[theirs].per_query)
         for ours in (names[names.index("trained") :] if systems else ())
         for theirs in names[: names.index(ours)]
-        if ours != FUSED or theirs != "untrained"
+        if ours not in TOGETHER or theirs != "untrained"
     }
 
 
@@ -144,7 +145,7 @@ def _report(
             "seconds": f"{sum(each['wall'] for each in metrics['seconds'].values()):.0f}",
             "peak memory": f"{metrics['peak_memory_bytes'] / 2**20:,.0f} MiB",
             **({"BM25 settings": str(metrics["bm25"])} if rival == "bm25" else {}),
-            **({FUSED: str(Fusion(**metrics["hybrid"]))} if FUSED in systems else {}),
+            **{name: str(Fusion(**metrics["hybrid"])) for name in systems if name in TOGETHER},
         },
         systems={name: _only(names, values) for name, values in metrics["metrics"].items()},
         difference=None if rival is None else differences[f"trained - {rival}"].get(MAIN),
@@ -156,6 +157,7 @@ def _report(
         rival=rival,
         tables=tables(metrics),
         alarms=metrics["alarms"],
+        winner=metrics.get("winner", ""),
         cautions=metrics["cautions"],
     )
 
