@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ class LaterEvents:
         self.corpus: int | None = None  # items are never sampled
         self.reached: dict[str, dict[str, Recommended]] = {}  # by system and protocol
         self.cold: dict[str, Means] = {}  # what each system makes of withheld items
-        self.settings: dict[str, Any] = {}  # of each baseline
+        self.chosen: dict[str, Any] = {}  # baselines with the settings that validation has chosen
         self.counting: Counting | None = None  # the baseline beside the vectors, once it is chosen
 
     @property
@@ -61,8 +61,12 @@ class LaterEvents:
         """Do nothing: vectors of items cost little."""
 
     def follow(self, other: LaterEvents) -> None:
-        """Take over what another run on the same events has reached."""
-        self.reached, self.cold = dict(other.reached), dict(other.cold)
+        """Take over what another run on the same events has reached, and what validation has chosen for it."""
+        other.choose()
+        self.reached, self.cold, self.chosen = dict(other.reached), dict(other.cold), other.chosen
+        if other.counting is not None:
+            fitted = self.chosen[other.counting.system].fit(self._observed)
+            self.counting = replace(other.counting, fitted=fitted)
 
     def settle(self) -> None:
         """Do nothing: items are never sampled."""
@@ -111,28 +115,37 @@ class LaterEvents:
         chosen = np.random.default_rng(self.options.seed).choice(len(events), most, replace=False)
         return events[np.sort(chosen)]
 
-    def baselines(self) -> dict[str, SystemScores]:
-        """Rank by popularity, item-kNN, EASE, transition counts, and counts and vectors, if evaluation.baselines asks for them."""
-        if not (self.options.baselines and self.options.queries != 0):
-            return {}
-        timeline, test = self.events.timeline, self.events.division.test
-        observed = Observed(timeline.item, timeline.offsets, len(timeline.item_ids), self.events.division.train)
-        highest = -1.0
+    def choose(self) -> None:
+        """Choose, on validation, settings of the baselines, and the one beside the vectors, as they are now, with its weight."""
+        if self.chosen or not (self.options.baselines and self.options.queries != 0):
+            return
+        observed, best, highest = self._observed, "", -1.0
         for system, usual in BASELINES.items():
             if observed.items > usual.most:
                 logger.info(f"{system} is left out: {observed.items:,} items are more than its {usual.most:,.0f}")
                 continue
-            baseline, score = self._tuned(system, usual, observed)
+            self.chosen[system], score = self._tuned(system, usual, observed)
+            if system in COUNTING and score > highest:
+                best, highest = system, score
+        if best:
+            self.counting = self._weighed(Counting(best, self.chosen[best].fit(observed)))
+
+    @property
+    def _observed(self) -> Observed:
+        timeline = self.events.timeline
+        return Observed(timeline.item, timeline.offsets, len(timeline.item_ids), self.events.division.train)
+
+    def baselines(self) -> dict[str, SystemScores]:
+        """Rank by popularity, item-kNN, EASE, transition counts, and counts and vectors, if evaluation.baselines asks for them."""
+        self.choose()
+        observed, test = self._observed, self.events.division.test
+        for system, baseline in self.chosen.items():
             fitted = baseline.fit(observed)  # one at a time: each may hold a table of items by items
             self.reached[system] = {
                 name: self._reached(by_history(fitted, self.events.histories(events)), events)
                 for name, events in test.items()
             }
-            self.settings[system] = asdict(baseline)
-            if system in COUNTING and score > highest:
-                self.counting, highest = Counting(system, fitted), score
         if self.counting is not None:
-            self.counting = self._weighed(self.counting)
             self.reached[COUNTED] = {
                 name: self._reached(self._fused(self.counting, events), events) for name, events in test.items()
             }
@@ -177,7 +190,8 @@ class LaterEvents:
         """Return every protocol of every system, by tier and history length, and the metrics on withheld items."""
         return {
             **self._about_cold(),
-            **({"baselines": self.settings, "winner": self._winner()} if self.settings else {}),
+            **({"baselines": {name: asdict(each) for name, each in self.chosen.items()}} if self.chosen else {}),
+            **({"winner": self._winner()} if self.chosen else {}),
             **({} if self.counting is None else self.counting.about()),
             "protocols": {
                 system: {name: reached.json() for name, reached in protocols.items()}
