@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from ..ranking.ranking import LEAST_TO_CHOOSE, MOST, Part
 from ..ranking.resolved import Config
 from ..ranking.spread import spread
 from ..ranking.verdict import COUNTED, OURS, SystemScores, Verdict, main_metric
-from .baselines import BASELINES, COUNTING, Baseline, Observed, by_history, grid, tuned
+from .baselines import BASELINES, COUNTING, Baseline, ItemToItem, Observed, by_history, grid, tuned
 from .cold import ColdItems, Means
 from .counts import Counting
 from .full_catalogue import Scores, inner, metrics_of, rank
@@ -124,8 +124,8 @@ class LaterEvents:
                 name: self._reached(by_history(fitted, self.events.histories(events)), events)
                 for name, events in test.items()
             }
-            self.settings[system] = asdict(baseline)
-            if system in COUNTING and score > highest:
+            self.settings[system] = asdict(cast(Any, baseline))
+            if isinstance(fitted, ItemToItem) and system in COUNTING and score > highest:
                 self.counting, highest = Counting(system, fitted), score
         if self.counting is not None:
             self.counting = self._weighed(self.counting)
