@@ -5,6 +5,7 @@ Letters in shapes: u users, e events, c items of the catalogue, r queries of a b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Protocol
@@ -152,7 +153,7 @@ class Ease:
     @property
     def most(self) -> float:
         """The largest number of items of which a dense table fits half of the free memory."""
-        return min(DENSE, (psutil.virtual_memory().available / 8) ** 0.5)
+        return min(DENSE, math.sqrt(psutil.virtual_memory().available / 8))
 
     def fit(self, events: Observed) -> ItemToItem:
         """Invert a table of items by items: seconds for 3,000 items, and eight times as long for twice as many."""
@@ -160,7 +161,7 @@ class Ease:
             events.once("EASE", [self.regularisation], lambda: self._weights(events)), self.last, self.decay
         )
 
-    def _weights(self, events: Observed) -> Floats:
+    def _weights(self, events: Observed) -> Table:
         table = np.empty((events.items, events.items), np.float32, order="F")
         for rows, gram in _products(_had(events, np.float32)):
             table[:, rows] = gram.toarray().T  # which is symmetric
@@ -279,11 +280,11 @@ _GRID: Mapping[str, Mapping[str, Sequence[float | None]]] = {
     "item-kNN": {"neighbours": (20, 100, 400), "last": (3, 10, None), "decay": (0.8, 1.0)},
     "EASE": {"last": (3, 10, None), "decay": (0.8, 1.0)},
     "transitions": {
+        "window": (5, 10, 20, 40),
+        "slope": (0.0, 0.25, 0.5, 1.0),
+        "decay": (0.6, 0.7, 0.8, 0.9),
         "share": (0.0, 0.25, 0.5, 0.75),
         "discount": (0.0, 0.1, 0.2, 0.4),
-        "decay": (0.6, 0.7, 0.8, 0.9),
-        "window": (5, 10, 20, 40),
-        "slope": (0.0, 0.5, 1.0),
     },
 }
 
