@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tempera.core.frame import Events
-from tempera.recommend.history import Attention, Causal, Gru, History, Max, Mean, Past, Pooling
+from tempera.recommend.history import Ages, Attention, Causal, Gru, History, Max, Mean, Past, Pooling
 
 ITEMS, D = 11, 6
 POOLS: dict[str, tuple[Pooling, ...]] = {
@@ -19,10 +19,11 @@ POOLS: dict[str, tuple[Pooling, ...]] = {
     "decaying": (Mean(3, 0.8),),
     "windows": (Mean(1), Mean(3, 0.8), Mean(10, 0.9), Mean(50)),
     "max": (Max(4),),
+    "ages": (Ages(4, 0.7),),
     "attention": (Attention(4),),
     "gru": (Gru(4),),
     "transformer": (Causal(5, layers=2, heads=2, dropout=0.0),),
-    "all": (Max(3), Mean(2, 0.5), Attention(3), Gru(3), Causal(3, 1, 3, 0.0), Mean(4)),
+    "all": (Max(3), Mean(2, 0.5), Ages(3), Attention(3), Gru(3), Causal(3, 1, 3, 0.0), Mean(4)),
 }
 # Starts and stops of rows over a timeline of 30 events: shared starts, starts of their own, empty and single ones.
 PACKINGS = {
@@ -76,6 +77,11 @@ def mean(pool: Mean, _: nn.Module, history: list[Tensor]) -> Tensor:
 
 def largest(pool: Max, _: nn.Module, history: list[Tensor]) -> Tensor:
     return torch.stack([torch.stack([x[d] for x in history[-pool.last :]]).amax() for d in range(D)])
+
+
+def ages(pool: Ages, module: nn.Module, history: list[Tensor]) -> Tensor:
+    weights = [module.age[age].exp() for age in range(min(pool.last, len(history)))]
+    return sum((w * x for w, x in zip(weights, history[::-1])), torch.zeros(D).double()) / sum(weights)
 
 
 def attention(pool: Attention, module: nn.Module, history: list[Tensor]) -> Tensor:
@@ -137,6 +143,7 @@ def transformer(_: Causal, module: nn.Module, history: list[Tensor]) -> Tensor:
 DEFINED: dict[type, Callable[..., Tensor]] = {
     Mean: mean,
     Max: largest,
+    Ages: ages,
     Attention: attention,
     Gru: gru,
     Causal: transformer,
@@ -238,3 +245,21 @@ def test_dropout_draws_in_training_only() -> None:
     assert torch.equal(made(events("mixed")), made(events("mixed")))
     made.train()
     assert not torch.equal(made(events("mixed")), made(events("mixed")))
+
+
+def test_the_weights_of_ages_begin_as_a_decaying_mean() -> None:
+    torch.manual_seed(0)
+    table, packed = Table(), events("mixed")
+    ages, mean = (Past(History([pool]), table, D) for pool in (Ages(6, 0.7), Mean(6, 0.7)))
+    assert torch.allclose(ages(packed), mean(packed), atol=1e-6)
+
+
+def test_numbers_of_a_history_are_dropped_in_training_only() -> None:
+    torch.manual_seed(0)
+    made = Past(History([Mean(1)], dropout=0.4), Table(), D)
+    vectors = made.eval()(events("far apart"))[[0, 2, 4, 5, 6]]
+    dropped = torch.stack([made.train()(events("far apart"))[[0, 2, 4, 5, 6]] for _ in range(400)])
+    assert torch.equal(
+        (dropped == 0) | torch.isclose(dropped, vectors / 0.6), torch.ones_like(dropped, dtype=torch.bool)
+    )
+    assert 0.37 < float((dropped == 0).float().mean()) < 0.43

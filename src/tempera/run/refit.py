@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import torch
+
 from ..engine import loop
 from ..io.console import logger, silenced
 from ..io.documents import JsonLines
@@ -45,6 +47,7 @@ class Refit:
             return run
         config = replace(run.config, objective=copy.deepcopy(self.objective))
         with run.phases("refit"), TemporaryDirectory(dir=run.folder) as place:
+            torch.manual_seed(self.train.seed)  # of the first weights, as `prepare` does
             task = run.task.extended(config, part)
             pairs = task.showcase.facts().counts["train"]
             steps = max(1, round(best * pairs / self.pairs))
