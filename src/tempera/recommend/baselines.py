@@ -172,6 +172,7 @@ class Ease:
         table, _ = lapack.spotri(table, lower=1, overwrite_c=1)  # fills the lower triangle alone
         for column in range(events.items):
             table[column, column + 1 :] = table[column + 1 :, column]
+        table = table.T  # the same numbers, row by row, as products need them
         table /= -table.diagonal()
         np.fill_diagonal(table, 0)
         return table

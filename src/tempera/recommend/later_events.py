@@ -26,8 +26,9 @@ from .timeline import Events
 from .training_events import TrainingEvents
 from .withheld import Withheld
 
-_TUNING = 1000  # validation events that settings of baselines, and the weight beside the vectors, are chosen on
-_SCORES = 100_000_000  # of them at once, where there are many items
+_SCORES = (
+    30_000_000  # of validation events and items, to choose settings of baselines and the weight beside the vectors by
+)
 
 
 class LaterEvents:
@@ -177,8 +178,7 @@ class LaterEvents:
 
     def _choosing(self, items: int) -> Events:
         """Return the validation events that settings are chosen on."""
-        most = min(_TUNING, max(LEAST_TO_CHOOSE, _SCORES // items))
-        return self._some(next(iter(self.validation.values())), most)
+        return self._some(next(iter(self.validation.values())), max(LEAST_TO_CHOOSE, _SCORES // items))
 
     def _metric(self, scores: Scores, events: Events) -> NDArray[np.float64]:
         """Return the main metric of each event, [q]."""
