@@ -39,6 +39,11 @@ class InteractionTask:
         if config.train.max_pairs is not None:
             raise ConfigError("train.max_pairs is for pairs of texts, and data has interactions: remove it")
         timeline: Timeline = config.data.read(cache)
+        if len(timeline.item_ids) < 2:
+            raise DataError(
+                f"all {len(timeline):,} interactions are with the item {timeline.item_ids[0].as_py()!r}, and a recommender "
+                "needs several to choose from: give more data"
+            )
         if config.evaluation.baselines:  # before hours of training
             refuse_many(len(timeline.item_ids), "evaluation.baselines")
         if timeline.time is None and Elapsed() in config.tower.query:
