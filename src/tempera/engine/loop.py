@@ -76,6 +76,9 @@ class Training:
             files are in OUTPUT.trackers. Sweeps and tunings send nothing; they write tables of their own.
         keep_best: save the weights of the best validation; the untrained model is a candidate. If this is false, or the
             validation set has too few queries to choose by, the weights of the last step are saved.
+        refit: after the evaluation of a recommender, train again on all interactions but those of withheld items, as long as the
+            saved weights had, scaled with the data. The saved model has then learned from the test, too; figures are those of
+            the model before.
         patience: number of evaluations without improvement after which training stops early; None takes every step.
         save_steps: number of steps between checkpoints; None writes one every ten minutes. They stay in OUTPUT.checkpoints,
             beside the run, until it has ended.
@@ -113,6 +116,7 @@ class Training:
     evaluations: Annotated[int, Field(ge=0)] = 4
     report_to: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ()
     keep_best: bool = True
+    refit: bool = False
     patience: Annotated[int, Field(gt=0)] | None = None
     save_steps: Annotated[int, Field(gt=0)] | None = None
     save_total_limit: Annotated[int, Field(gt=0)] = 1

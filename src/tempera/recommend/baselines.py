@@ -194,6 +194,8 @@ BASELINES: dict[str, Baseline] = {
     "EASE": Ease(),
     "transitions": Transitions(),
 }
+# Where histories have no order.
+UNORDERED: dict[str, Baseline] = {"popularity": Popular(), "item-kNN": ItemKNN(last=None), "EASE": Ease(last=None)}
 
 
 def refuse_many(items: int, what: str) -> None:

@@ -13,9 +13,9 @@ from ..ranking.ranking import LEAST_TO_CHOOSE, MOST, Part
 from ..ranking.resolved import Config
 from ..ranking.spread import spread
 from ..ranking.verdict import OURS, SystemScores, Verdict
-from .baselines import BASELINES, Observed, by_history
+from .baselines import BASELINES, UNORDERED, Observed, by_history
 from .cold import ColdItems, Means
-from .full_catalogue import Scores, inner
+from .full_catalogue import Histories, Scores, inner
 from .judgement import Recommended
 from .popularity import Popularity
 from .timeline import Events
@@ -46,7 +46,7 @@ class LaterEvents:
     @property
     def looks(self) -> bool:
         """True if there are events to judge by during training."""
-        return bool(self.validation) or self.options.queries != 0
+        return bool(self.validation) or (self.options.queries != 0 and bool(self.events.division.test))
 
     def embed(self) -> None:
         """Do nothing: vectors of items cost little."""
@@ -75,15 +75,17 @@ class LaterEvents:
         reached = self._reached(inner(users, items), events)
         unit = [
             rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-            for rows in (users, items[reached.target])
+            for rows in (users, items[self.events.targets(events)])
         ]
         return Verdict(reached, spread(*unit)), reached
 
     def _reached(self, scores: Scores, events: Events) -> Recommended:
         """Evaluate scores of all items for events."""
-        target, seen = self.events.targets(events), self.events.histories(events)
-        users, popularity = self.events.timeline.user_of(events), Popularity(self.data.visits.counts)
-        return Recommended.of(scores, target, seen, popularity, self.options.metrics, users)
+        timeline, seen = self.events.timeline, self.events.histories(events)
+        of, target = Histories(timeline.item, events, timeline.answers(events)).pairs()
+        users, popularity = timeline.user_of(events), Popularity(self.data.visits.counts)
+        several = None if timeline.part is None else of
+        return Recommended.of(scores, target, seen, popularity, self.options.metrics, users, query=several)
 
     def _judge_cold(self, system: str, withheld: Withheld, items: NDArray[np.float32]) -> None:
         events, own = withheld.targets, self.events
@@ -100,17 +102,18 @@ class LaterEvents:
 
     def baselines(self) -> dict[str, SystemScores]:
         """Rank by popularity, item-kNN, EASE and transition counts, if evaluation.baselines asks for them."""
-        if not (self.options.baselines and self.options.queries != 0):
+        if not (self.options.baselines and self.looks and self.options.queries != 0):
             return {}
         timeline, division = self.events.timeline, self.events.division
         observed = Observed(timeline.item, timeline.offsets, len(timeline.item_ids), division.train)
-        for system, baseline in BASELINES.items():
+        known = BASELINES if timeline.ordered else UNORDERED
+        for system, baseline in known.items():
             fitted = baseline.fit(observed)  # one at a time: each may hold a table of items by items
             self.reached[system] = {
                 name: self._reached(by_history(fitted, self.events.histories(events)), events)
                 for name, events in division.test.items()
             }
-        return {system: self.reached[system][self.events.protocol] for system in BASELINES}
+        return {system: self.reached[system][self.events.protocol] for system in known}
 
     def about(self) -> dict[str, Any]:
         """Return every protocol of every system, by tier and history length, and the metrics on withheld items."""

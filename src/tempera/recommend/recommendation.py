@@ -52,20 +52,42 @@ class InteractionTask:
                 "data.time=COLUMN, or leave elapsed out"
             )
         division: Division = timeline.source.split(timeline)
+        timeline = division.timeline or timeline
         withheld: Withheld | None = None
         if share := config.evaluation.cold_items:
             timeline, division, withheld = withhold(timeline, division, share, config.evaluation.seed)
         division = _asking(division)
-        of_users = np.add.reduceat(division.train, timeline.offsets[:-1], dtype=np.int64)
-        of_items = counted(timeline.item, division.train, len(timeline.item_ids))
-        users = Entities(_features(timeline.user_ids, timeline.users), of_users)
-        items = Entities(_features(timeline.item_ids, timeline.items), of_items)
-        called(items.table)  # which is refused before hours of training, if at all
-        return cls(config, EventData(timeline, division, users, items, withheld))
+        events = _entities(timeline, division, withheld)
+        called(events.items.table)  # which is refused before hours of training, if at all
+        return cls(config, events)
 
     def fresh(self, config: Config, cache: Path) -> InteractionTask:
         """Return another run on the same timeline and division, before its training."""
         return InteractionTask(config, self.data.events)
+
+    def whole(self, config: Config) -> InteractionTask:
+        """Return a run that trains on all events but those of withheld items, before its training; nothing is held out."""
+        own = self.data.events
+        cold = np.zeros(len(own.timeline.item_ids), bool)
+        cold[[] if own.withheld is None else own.withheld.items] = True
+        timeline = own.timeline.kept(~cold[own.timeline.item])
+        part = np.zeros(len(timeline), np.uint8)
+        timeline = timeline if timeline.part is None else timeline.arranged(part)
+        return InteractionTask(config, _entities(timeline, Division(part, {}, {}), own.withheld))
+
+    @property
+    def train(self) -> int:
+        """Number of events that are trained on."""
+        return int(self.data.events.division.train.sum())
+
+
+def _entities(timeline: Timeline, division: Division, withheld: Withheld | None) -> EventData:
+    """Return divided events, with the features and training counts of users and items."""
+    of_users = np.add.reduceat(division.train, timeline.offsets[:-1], dtype=np.int64)
+    of_items = counted(timeline.item, division.train, len(timeline.item_ids))
+    users = Entities(_features(timeline.user_ids, timeline.users), of_users)
+    items = Entities(_features(timeline.item_ids, timeline.items), of_items)
+    return EventData(timeline, division, users, items, withheld)
 
 
 def _features(ids: pa.Array, table: pa.Table | None) -> pa.Table:
@@ -77,7 +99,7 @@ def _features(ids: pa.Array, table: pa.Table | None) -> pa.Table:
 def _asking(division: Division) -> Division:
     """Leave out protocols without test events, with a note."""
     silent = [name for name, events in division.test.items() if not len(events)]
-    if len(silent) == len(division.test):
+    if division.test and len(silent) == len(division.test):
         raise DataError("the split has no test events: give data.split a larger test_share, or more data")
     notes = [f"the protocol {name} has no test events" for name in silent]
     validation, test = (

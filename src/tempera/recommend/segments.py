@@ -78,7 +78,7 @@ class Segments:
             epoch, position = divmod(first, self.batches_per_epoch)
             steps = min(many, last - first, self.batches_per_epoch - position)
             cuts = self.cuts(np.arange(position, position + steps + 1))
-            yield from torch.from_numpy(self.rows(epoch, cuts[0], cuts[-1])).split(np.diff(cuts).tolist())
+            yield from torch.split(torch.from_numpy(self.rows(epoch, cuts[0], cuts[-1])), np.diff(cuts).tolist())
             first += steps
 
     def cuts(self, positions: Events) -> Events:

@@ -12,6 +12,7 @@ from ..core.advice import cautions
 from ..core.similarity import cosine
 from ..engine.clock import Phases
 from ..engine.devices import Devices
+from ..errors import ConfigError
 from ..io.console import logger
 from ..io.documents import JsonLines
 from ..recommend.interactions import Handed, Interactions
@@ -68,10 +69,17 @@ def prepare(
             task = shared.fresh(config, cache)
         elif isinstance(config.data, Interactions | Handed):
             task = InteractionTask.read(config, cache)
+        elif config.train.refit:
+            raise ConfigError("train.refit is for interactions of users with items, and data has texts: leave it out")
         else:
             task = TextTask.read(config, cache, store, anew, phases)
         facts = task.showcase.facts()
     config = config.settled(facts.counts["train"])
+    if isinstance(task, InteractionTask):
+        ((kind, tower),) = describe(task.data.options).items()
+        config = replace(
+            config, tower=task.data.options, resolved={**config.resolved, "tower": {"kind": kind, **tower}}
+        )
     if facts.source is not None:
         ((name, options),) = describe(facts.source).items()
         config = replace(config, resolved={**config.resolved, "data": {"source": name, **options}})

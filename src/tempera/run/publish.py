@@ -29,18 +29,23 @@ Systems = Mapping[str, SystemScores]
 Differences = Mapping[str, Mapping[str, Difference]]
 
 
-def publish(prepared: Prepared, fitted: Fitted, before: Verdict | None, after: Verdict | None) -> None:
+def publish(
+    prepared: Prepared, fitted: Fitted, before: Verdict | None, after: Verdict | None, served: Prepared | None = None
+) -> None:
     """Compare with other systems, and write everything but the log, which lies in the folder already.
 
     Args:
         before: the untrained tower; None where nothing is held out to judge by.
-        after: the trained one, with the weights that are saved.
+        after: the trained one.
+        served: the run whose tower is saved, if it is another, which has trained again on all data.
     """
     with prepared.phases("publish"):
-        _publish(prepared, fitted, before, after)
+        _publish(prepared, fitted, before, after, served or prepared)
 
 
-def _publish(prepared: Prepared, fitted: Fitted, before: Verdict | None, after: Verdict | None) -> None:
+def _publish(
+    prepared: Prepared, fitted: Fitted, before: Verdict | None, after: Verdict | None, served: Prepared
+) -> None:
     config, task, folder = prepared.config, prepared.task, prepared.folder
     systems: dict[str, SystemScores] = {}
     spreads: dict[str, Spread] = {}
@@ -52,9 +57,10 @@ def _publish(prepared: Prepared, fitted: Fitted, before: Verdict | None, after: 
             systems[FUSED] = systems.pop(FUSED)  # the last of a table
         differences = _differences(systems)
         alarms = _doubted(prepared, fitted, systems, differences)
-    task.data.tower.save(folder / "model")
-    (folder / "objective.safetensors").write_bytes(as_bytes(config.objective.state_dict()))
-    write_searched(folder, task.showcase.searched())
+    again = served.task.showcase.facts().counts["train"]
+    served.task.data.tower.save(folder / "model")
+    (folder / "objective.safetensors").write_bytes(as_bytes(served.config.objective.state_dict()))
+    write_searched(folder, served.task.showcase.searched())
     sizes = {each.name: _size(each) for each in sorted(folder.iterdir()) if each.name not in (CACHE, "log.jsonl")}
     (folder / "config.yaml").write_text(configuration.dump(config.resolved), encoding="utf-8")
     metrics = {
@@ -67,6 +73,7 @@ def _publish(prepared: Prepared, fitted: Fitted, before: Verdict | None, after: 
         "evaluations_left_out": fitted.looks_left_out,
         **({"recipe": recipe} if (recipe := first_event(prepared.log.records, "recipe")) else {}),
         **({"best": fitted.best} if fitted.best else {}),
+        **({"refit": {"train": again, "steps": served.config.train.max_steps}} if served is not prepared else {}),
         "data": task.showcase.facts().counts,
         "seconds": prepared.phases.seconds(),
         "replaying": round(fitted.replaying, 4),
@@ -114,12 +121,20 @@ def _card(prepared: Prepared, metrics: Mapping[str, Any], systems: Systems) -> C
     dropped = {f"left out: {reason}": f"{count:,}" for reason, count in data.get("dropped", {}).items()}
     return Card(
         **vars(prepared.config.card),
-        data={**source, **counts, **dropped},
+        data={**source, **counts, **dropped, **_again(metrics.get("refit", {}))},
         recipe=configuration.dump(resolved),
         metrics={name: scores.intervals() for name, scores in systems.items()},
         subject=prepared.task.showcase.subject,
         base_model=resolved["tower"].get("model"),
     )
+
+
+def _again(refit: Mapping[str, int]) -> dict[str, str]:
+    """Return what a card says of a model that has trained again on all data."""
+    if not refit:
+        return {}
+    text = "after the evaluation, on {train:,} of them, {steps:,} steps; the metrics are those of the model before that"
+    return {"trained again": text.format(**refit)}
 
 
 def _report(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from .fit import fit
 from .judge import judge
 from .prepare import Prepared, prepare
 from .publish import publish
+from .refit import refit
 from .resume import Checkpoints
 from .time_limit import TIME_LIMIT, limited
 from .trackers import tracked
@@ -104,20 +106,25 @@ def _run(
     checkpoints: Checkpoints,
     settle: Settle | None,
 ) -> None:
-    """Prepare, limit, settle, fit, judge, publish. One process judges and writes for all."""
+    """Prepare, limit, settle, fit, judge, fit again if asked, publish. One process judges and writes for all."""
     prepared = prepare(config, devices, folder, log, vectors, checkpoints.folder / f"anew-{devices.group.rank}")
     prepared = limited(prepared, checkpoints.record(TIME_LIMIT))
     if settle is not None:
         prepared = settle(prepared, known=checkpoints.record("recipe"))
-    if not devices.group.main:
-        fit(prepared, checkpoints)
-        return
-    before = judge(prepared)
+    fresh = copy.deepcopy(prepared.config.objective)
+    before = judge(prepared) if devices.group.main else None
     fitted = fit(prepared, checkpoints)
+    if not devices.group.main:
+        if prepared.config.train.refit:
+            refit(prepared, fitted, fresh)
+        return
     try:
         with prepared.phases("embed"):
             prepared.task.held_out.embed()
-        publish(prepared, fitted, before, judge(prepared))
+        after = judge(prepared)
+        publish(
+            prepared, fitted, before, after, refit(prepared, fitted, fresh) if prepared.config.train.refit else prepared
+        )
     except (SystemExit, KeyboardInterrupt):
         if devices.group.size == 1:
             fitted.keep()
