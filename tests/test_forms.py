@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tempera.build import build
+from tempera.build import build, describe
 from tempera.config import load
 from tempera.errors import DataError
 from tempera.recommend.interactions import Interactions
@@ -64,7 +64,7 @@ def test_ids_are_read_only_if_they_are_named(put: Put) -> None:
 def test_interactions(put: Put, time: str, split: str) -> None:
     config = build(load(put("events.csv", f"user_id,movieId,{time},device\n1,2,3,x\n")))
     assert isinstance(config.data, Interactions) and config.resolved["tower"]["kind"] == "features"
-    assert split in config.resolved["data"]["split"]
+    assert split in describe(config.data.read().source)["interactions"]["split"]
     assert (
         config.data.read().about.endswith(f"user = user_id, item = movieId, time = {time}; not read: device")
         or split[0] == "l"

@@ -31,7 +31,7 @@ from .forms import with_source
 from .ranking.ranking import Evaluation
 from .ranking.resolved import Config as Config
 from .ranking.showcase import Labels
-from .recommend.division import Divide, GlobalTime, LeaveLastOut
+from .recommend.division import AtRandom, Divide, Fitting, GlobalTime, LeaveLastOut, NamedFiles, Undivided
 from .recommend.encoders import FEATURES, Elapsed, Feature, OfUser
 from .recommend.features import Features
 from .recommend.history import POOLINGS, History, Pooling
@@ -65,7 +65,14 @@ PARTS: dict[Any, dict[str, Any]] = {
         "interactions": Interactions,
     },
     TowerOptions: {"static": Static, "pretrained": Pretrained, "transformer": Transformer, "features": Features},
-    Divide: {"global_time": GlobalTime, "leave_last_out": LeaveLastOut},
+    Divide: {
+        "auto": Fitting,
+        "global_time": GlobalTime,
+        "leave_last_out": LeaveLastOut,
+        "files": NamedFiles,
+        "random": AtRandom,
+        "none": Undivided,
+    },
     Feature: dict(FEATURES),
     OfUser: {**FEATURES, "elapsed": Elapsed},
     Pooling: dict(POOLINGS),

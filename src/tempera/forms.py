@@ -120,8 +120,7 @@ def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
         ids = [name for role in _IDS if not options.get(role) for name in PAIRS.usual_columns(role, names)]
         return {"source": "pairs", "metadata": [*ids, "*"]}
     if EVENTS.suits(options, names):
-        split = {} if EVENTS.has("time", options, names) else {"split": "leave_last_out"}
-        return {"source": "interactions", "metadata": ["*"], **split}
+        return {"source": "interactions", "metadata": ["*"]}
     raise DataError(
         f"{path} has the columns {', '.join(names)}, and none of them has a usual name: name those of pairs with "
         "data.query=COLUMN data.doc=COLUMN, or those of interactions with data.user=COLUMN data.item=COLUMN"

@@ -25,7 +25,7 @@ ITEMS, USERS = 20, 30
 POOLS = [{"max": {"last": 3}}, {"mean": {"last": 2}}, {"attention": {"last": 5}}, {"mean": {"last": 6, "decay": 0.7}}]
 
 
-def trained(folder: Path, pools: list[Any], query: list[Any], similarity: str = "cosine") -> Run:
+def trained(folder: Path, pools: list[Any], query: list[Any], similarity: str = "cosine", **options: Any) -> Run:
     draw = np.random.default_rng(2)
     rows = [(f"u{u}", f"i{i:02}", t) for u in range(USERS) for t, i in enumerate(draw.integers(0, ITEMS, 8).tolist())]
     table = pa.table({name: list(column) for name, column in zip(("user", "item", "time"), zip(*rows))})
@@ -36,7 +36,7 @@ def trained(folder: Path, pools: list[Any], query: list[Any], similarity: str = 
     data = {"source": "interactions", "path": str(folder / "events.parquet"), "users": str(folder / "users.parquet")}
     tower = {"kind": "features", "dimensions": 8, "query_layers": [12], "doc": ["id"], "history": {"pools": pools}}
     given = {
-        "data": {**data, "split": "leave_last_out"},
+        "data": {**data, "split": "leave_last_out", **options},
         "tower": {**tower, "query": query},
         "objective": {"similarity": similarity, "temperature": 0.2},
         "train": {"batch_size": 30, "max_steps": 20, "evaluations": 0, "learning_rate": 0.02},
@@ -86,8 +86,11 @@ def test_users_and_items_of_the_export_score_as_the_run_does(run: Run, out: Path
     np.testing.assert_allclose([hit.score for hit in found], (vectors @ user)[best], atol=1e-4)
 
 
-def test_without_features_of_users_there_is_one_input(tmp_path: Path) -> None:
-    run = trained(tmp_path, [{"mean": {"last": 3}}], [])
+@pytest.mark.parametrize(
+    ("pool", "data"), [({"mean": {"last": 3}}, {}), ({"bag": {"power": 0.7}}, {"split": "random", "ordered": False})]
+)
+def test_without_features_of_users_there_is_one_input(pool: Any, data: Any, tmp_path: Path) -> None:
+    run = trained(tmp_path, [pool], [], **data)
     run.export("onnx", tmp_path / "out")
     exported = OnnxUsers(tmp_path / "out")
     assert [given.name for given in exported.session.get_inputs()] == ["history"]
@@ -104,7 +107,7 @@ def test_without_features_of_users_there_is_one_input(tmp_path: Path) -> None:
         (
             [{"transformer": {"last": 4}}],
             [],
-            "with the pool causal cannot be exported: pools may be mean, max, attention",
+            "with the pool causal cannot be exported: pools may be mean, max, attention, bag",
         ),
         ([{"mean": {"last": 2}}], ["elapsed"], "with the time since the latest event cannot be exported"),
     ],

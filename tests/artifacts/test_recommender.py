@@ -279,6 +279,10 @@ def test_items_that_are_withheld_are_asked_for(data: Path, tmp_path: Path) -> No
     assert set(cold["systems"]) == {"untrained", "trained", "random", "popularity as if known"}
     means = {system: found["hit@3"]["mean"] for system, found in cold["systems"].items()}
     assert means["trained"] > 2 * means["random"]
+    kept = parquet.read_table(tmp_path / "run" / "histories.parquet").to_pydict()
+    assert [len(items) for items in kept["items"]] == [
+        8
+    ] * USERS  # all that users have taken, so that none of it is shown
     items = parquet.read_table(tmp_path / "run" / "model" / "items.parquet").to_pydict()
     unseen = [name for name, count in zip(items["id"], items["count"]) if not count]
     assert len(unseen) >= 12
@@ -356,6 +360,25 @@ def test_tables_of_new_items_that_do_not_fit(titled: Path, tmp_path: Path, colum
         Run(run).add_items(tmp_path / "new.parquet")
     assert (run / "index" / "vectors.npy").read_bytes() == (titled / "index" / "vectors.npy").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new.parquet", "run"]
+
+
+def test_texts_that_are_integers_of_the_run_are_no_new_items(data: Path, tmp_path: Path) -> None:
+    """007 is 7 where the run has integers."""
+    events = interactions()
+    codes = pa.array([int(name[1:]) for name in events["item"].to_pylist()])
+    parquet.write_table(events.set_column(1, "item", codes), tmp_path / "events.parquet")
+    items = {"item": range(ITEMS), "title": [title(item) for item in range(ITEMS)]}
+    parquet.write_table(pa.table({name: list(values) for name, values in items.items()}), tmp_path / "items.parquet")
+    given = options(tmp_path, doc=["id", {"category": {"column": "title"}}])
+    given["train"] = {**given["train"], "max_steps": 2}
+    train(given, tmp_path / "run")
+    new = {"item": ["007", "31", "0031"], "title": ["a", "b", "c"]}
+    parquet.write_table(pa.table(new), tmp_path / "new.parquet")
+    with pytest.raises(DataError, match="has two rows for the item 31: keep one"):
+        Run(tmp_path / "run").add_items(tmp_path / "new.parquet")
+    parquet.write_table(pa.table(new).slice(0, 2), tmp_path / "new.parquet")
+    Run(tmp_path / "run").add_items(tmp_path / "new.parquet")
+    assert parquet.read_table(tmp_path / "run" / "model" / "items.parquet")["id"].to_pylist() == [*range(ITEMS), 31]
 
 
 def test_a_run_of_ids_takes_no_new_items(run: Path, tmp_path: Path) -> None:

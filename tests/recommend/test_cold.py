@@ -44,7 +44,7 @@ def test_training_does_without_the_items_and_all_else_stays(split: GlobalTime | 
     whole = timeline()
     before = split(whole)
     fewer, after, cold = withhold(whole, before, 0.25, seed=3)
-    assert len(cold.items) == 3
+    assert len(cold.items) == 3 and cold.whole is whole
     left = [
         (event, part)
         for event, part in zip(events(whole), before.part.tolist())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -70,6 +71,15 @@ def test_nothing_of_the_future_trains_with_global_time(seed: int) -> None:
     for targets in (*division.validation.values(), *division.test.values()):
         begin, stop = timeline.histories(targets)
         assert (stop > begin).all() and not division.train[targets].any()
+
+
+def test_with_strict_time_nobody_is_asked_without_a_history() -> None:
+    timeline = Timeline.of([1, 1, 1, 2, 2], ["x", "y", "z", "x", "y"], time=[8, 8, 9, 1, 2])
+    for strict, asked in ((False, [1, 2]), (True, [2])):
+        division = GlobalTime(0.6, 0)(replace(timeline, strict_time=strict))
+        assert division.test["rolling"].tolist() == asked
+        begin, stop = replace(timeline, strict_time=strict).histories(division.test["rolling"])
+        assert (begin < stop).all()
 
 
 def training_stands_first(timeline: Timeline, division: Division) -> bool:

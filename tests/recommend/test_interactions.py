@@ -136,7 +136,10 @@ def test_frames_that_leave_rows_out_bring_their_numbers_along(put) -> None:
     ("frame", "message"),
     [
         (pd.DataFrame({"user": [], "item": []}), "data holds no rows"),
-        (pd.DataFrame({"user": [1, "a"], "item": ["x", "y"]}), "no table can be made of it: .*column user"),
+        (
+            pd.DataFrame({"user": [1, "a"], "item": ["x", "y"]}),
+            "data, row 2: column 'user' is 'a', after values like 1",
+        ),
         (pd.DataFrame([[1, 2, 3]], columns=["user", "item", "user"]), "no table can be made of it: Duplicate column"),
     ],
 )
@@ -485,6 +488,60 @@ def test_the_first_of_repeated_rows_stays_and_a_position_tells_rows_apart(put) -
     assert len(Interactions(path=put({name: placed[name] for name in ("user", "item", "position")})).read()) == 2
     untimed = {name: columns[name] for name in ("user", "item")}
     assert len(Interactions(path=put(untimed)).read()) == 3  # without a time, the same item again is no repetition
+
+
+def test_repeated_rows_without_times_are_counted_and_said_and_left_out_where_the_log_is_a_copy(put) -> None:
+    """Listening repeats are real; a log that holds every row twice is not."""
+    draw = random.Random(0)
+    rows = [(draw.randrange(5), draw.randrange(40)) for _ in range(120)]
+    once = len({*rows})
+
+    def read(rows: list[tuple[int, int]], **options: Any) -> Timeline:
+        return Interactions(path=put(dict(zip(("user", "item"), map(list, zip(*rows))))), **options).read()
+
+    kept, left = read(rows), read(rows, repeated="drop")
+    assert len(kept) == 120 and len(left) == once < 120
+    assert f"; {120 - once} rows repeat a user and an item, and are kept" in kept.about
+    assert left.dropped == {"repeated interactions": 120 - once}
+    distinct = sorted({*rows})
+    for copied in (distinct * 2, [row for row in distinct for _ in range(3)]):
+        timeline = read(copied)
+        assert len(timeline) == once and "every row has a copy" in timeline.about
+        assert len(read(copied, repeated="keep")) == len(copied)
+    assert read(distinct).about.endswith("item = item")
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        (
+            {"rating": [1, 5]},
+            {"weight": "rating", "min_rating": 2},
+            "column 'rating' is given as weight, and data.min_rating",
+        ),
+        (
+            {"stars": [1, 5]},
+            {"metadata": ("stars",), "min_rating": 2},
+            "'stars' is given as metadata, and data.min_rating",
+        ),
+        (
+            {},
+            {"metadata": ("user",)},
+            "'user' is given as metadata, and no other.*take it out of data.meta",
+        ),
+    ],
+)
+def test_a_column_that_has_another_role_is_the_cause(columns: Any, options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Interactions.of(pa.table({"user": [1, 2], "item": [1, 2], **columns}), **options).read()
+
+
+def test_a_text_among_numbers_of_a_frame_is_named_with_its_row() -> None:
+    frame = pd.DataFrame({"user": [1, 2, 3], "item": [1, 2, 3], "rating": [5, 4, "good"]})
+    with pytest.raises(
+        DataError, match=r"data, row 3: column 'rating' is 'good', after values like 5; expected values of one"
+    ):
+        Interactions.of(frame, min_rating=2).read()
 
 
 def test_categories_of_times_and_weights_are_read() -> None:

@@ -96,8 +96,8 @@ def test_auto_trains_again_where_much_is_held_out(options: dict[str, Any], tmp_p
 
 
 def test_texts_and_withheld_items_are_refused(options: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"train.refit is all, but evaluation.cold_items"):
-        trained({**options, "evaluation": {"cold_items": 0.2}}, "all", tmp_path)
+    with pytest.raises(ConfigError, match=r"what evaluation.cold_items withholds: give refit=all"):
+        trained({**options, "evaluation": {"cold_items": 0.2}}, "validation", tmp_path)
     (tmp_path / "pairs.csv").write_text("query,document\n" + "".join(f"a{i},b{i}\n" for i in range(30)))
     with pytest.raises(ConfigError, match=r"train.refit is all, which is for interactions"):
         train({"data": {"path": str(tmp_path / "pairs.csv")}, "train": {"refit": "all"}}, tmp_path / "texts")

@@ -80,7 +80,11 @@ def _new(path: Path, recommender: Recommender, items: pa.Table, dropped: Counter
     missing = next((name for name in needed if name not in table.column_names), None)
     if missing is not None:
         raise DataError(f"{path} has no column {missing!r}, which the towers read; it has {_names(table)}")
-    known = pc.is_in(table[KEY], value_set=recommender.item_ids.combine_chunks())
+    ids = _cast(table, items.schema.field("id"), path).cast(pa.large_string())  # "07" is 7 where the run has integers
+    if len(pc.unique(ids)) < len(ids):
+        name = next(name for name in ids.to_pylist() if pc.sum(pc.equal(ids, name)).as_py() > 1)
+        raise DataError(f"{path} has two rows for the item {name}: keep one")
+    known = pc.is_in(ids, value_set=recommender.item_ids.combine_chunks())
     if already := pc.sum(known).as_py():
         dropped["already in the run"] = already
     table = table.filter(pc.invert(known))

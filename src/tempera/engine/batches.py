@@ -197,9 +197,9 @@ class Shuffled:
 def refuse_size(rows: int, batch_size: int) -> None:
     """Refuse a batch that is larger than the data, or too small to hold a negative."""
     if batch_size > rows:
-        raise ConfigError(
-            f"train.batch_size is {batch_size} and the data has {rows} pairs to train on: "
-            f"give a batch_size of at most {rows}, or more data"
-        )
+        remedy = "in-batch negatives need at least 2: give more data"
+        if rows > 1:
+            remedy = f"give a batch_size of at most {rows}, or more data"
+        raise ConfigError(f"train.batch_size is {batch_size} and the data has {rows} pairs to train on: {remedy}")
     if batch_size < 2:
         raise ConfigError(f"train.batch_size is {batch_size}, but in-batch negatives need at least 2 rows")

@@ -67,11 +67,12 @@ class RoleTable:
         refuse_repeated(names, where)
         chosen = {role: _tuple(getattr(options, role)) for role in self.usual}
         role_of = {name: role for role, columns in chosen.items() for name in columns or ()}
+        taken = {**dict.fromkeys(options.metadata, "metadata"), **role_of}
         free = [name for name in names if name not in role_of and name not in options.metadata]
         columns = {role: self._columns(role, chosen[role], free, names, where) for role in self.usual}
         for role in self.needed:
             if not columns[role]:
-                self._refuse_absent(role, role_of, names, where)
+                self._refuse_absent(role, taken, names, where)
         self._refuse_unknown(columns, options.metadata, names, where)
         return {role: of_role for role, of_role in columns.items() if of_role}
 
@@ -122,7 +123,12 @@ class RoleTable:
         if other is not None:
             raise ConfigError(
                 f"{where}: column {other!r} is given as {role_of[other]}, and no other is usual for the {role}; {has}: "
-                f"give data.{role_of[other]} another column, or name one with data.{role}=COLUMN"
+                + (
+                    "take it out of data.metadata"
+                    if role_of[other] == "metadata"
+                    else f"give data.{role_of[other]} another column"
+                )
+                + f", or name one with data.{role}=COLUMN"
             )
         raise DataError(
             f"{where} has no column that is usual for a {role} ({', '.join(usual)}); {has}: "

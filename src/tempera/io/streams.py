@@ -41,6 +41,8 @@ def _tables(data: Any) -> Iterator[pa.Table]:
     try:
         reader = pa.RecordBatchReader.from_stream(data)
     except (pa.ArrowException, ValueError, OverflowError) as error:
+        if mixed := _mixed(data):
+            raise DataError(f"data, {mixed}; expected values of one type in a column") from None
         reason = "; ".join(str(part).splitlines()[0] for part in error.args)
         raise DataError(f"data is {type(data).__name__}, and no table can be made of it: {reason}") from None
     except TypeError:
@@ -49,3 +51,14 @@ def _tables(data: Any) -> Iterator[pa.Table]:
             "hand over a datasets.Dataset, a frame of pandas or polars, or a table of pyarrow"
         ) from None
     yield from (pa.Table.from_batches([batch]) for batch in reader)
+
+
+def _mixed(frame: Any) -> str:
+    """Return the first value of a frame of pandas that is of another type than those before it, with its row; else nothing."""
+    columns = ((name, frame[name]) for name in getattr(frame, "columns", ()) if str(frame.dtypes[name]) == "object")
+    for name, column in columns:
+        kinds = [type(value) for value in column]
+        at = next((row for row, kind in enumerate(kinds) if kind not in (kinds[0], type(None))), None)
+        if at is not None:
+            return f"row {at + 1}: column {name!r} is {column.iloc[at]!r}, after values like {column.iloc[0]!r}"
+    return ""

@@ -288,12 +288,19 @@ _GRID: Mapping[str, Mapping[str, Sequence[float | None]]] = {
         "discount": (0.0, 0.1, 0.2, 0.4),
     },
 }
+# Where histories have no order.
+UNORDERED: dict[str, Baseline] = {"popularity": Popular(), "item-kNN": ItemKNN(last=None), "EASE": Ease(last=None)}
 
 
-def grid(system: str, events: Observed) -> Mapping[str, Sequence[float | None]]:
-    """Return the settings of a baseline to choose among; of many events those alone that need no other table."""
+def grid(system: str, events: Observed, ordered: bool = True) -> Mapping[str, Sequence[float | None]]:
+    """Return the settings of a baseline to choose among; of many events those alone that need no other table.
+
+    Args:
+        ordered: False leaves out those by which the latest events of a history count more.
+    """
     again = events.train.sum() <= _AGAIN
-    return {name: values for name, values in _GRID.get(system, {}).items() if again or name not in _TABLE}
+    kept = [name for name in _GRID.get(system, {}) if (again or name not in _TABLE) and (ordered or name not in _ORDER)]
+    return {name: _GRID[system][name] for name in kept}
 
 
 def tuned(baseline: Any, grid: Mapping[str, Sequence[float | None]], score: Callable[[Any], float]) -> Any:
@@ -307,6 +314,7 @@ def tuned(baseline: Any, grid: Mapping[str, Sequence[float | None]], score: Call
     return baseline
 
 
+_ORDER = ("last", "decay")
 _TABLE = ("neighbours", "window", "slope")  # settings that need another table
 
 

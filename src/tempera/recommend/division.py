@@ -1,4 +1,4 @@
-"""Divisions of a timeline into training and evaluation events: by time, or by the last events of each user.
+"""Divisions of a timeline into training and evaluation events: by time, by last events, by files, or by chance.
 
 Letters in shapes: e events, u users, t targets.
 """
@@ -34,6 +34,7 @@ class Division:
     test: Mapping[str, Events]
     counts: Mapping[str, int] = field(default_factory=dict)  # what is not asked, by reason
     notes: tuple[str, ...] = ()  # what a reader of the results should know
+    timeline: Timeline | None = None  # with the events in another order, where the split moves them
 
     @property
     def train(self) -> Mask:
@@ -90,16 +91,12 @@ class GlobalTime:
     rolling: Annotated[int, Field(ge=1)] = 20
 
     def __post_init__(self) -> None:
-        if self.test_share + self.validation_share >= 1:
-            raise ConfigError(
-                f"test_share {self.test_share:g} and validation_share {self.validation_share:g} leave nothing to train "
-                "on: give shares of less than 1 together"
-            )
+        _refuse_shares(self.test_share, self.validation_share)
 
     def __call__(self, timeline: Timeline) -> Division:
         """Divide at two times."""
         time = timeline.time
-        if time is None:
+        if time is None or not timeline.ordered:
             raise ConfigError(
                 "global_time needs times, but the interactions have only an order: name a column of times with "
                 "data.time=COLUMN, or set data.split=leave_last_out"
@@ -121,16 +118,16 @@ class GlobalTime:
         first, second = (_boundary(part, timeline.offsets, least) for least in (VALIDATION, TEST))
         return Division(
             part,
-            self.targets(timeline.offsets, first, second) if self.validation_share else {},
-            self.targets(timeline.offsets, second, timeline.offsets[1:]),
+            self.targets(timeline, first, second) if self.validation_share else {},
+            self.targets(timeline, second, timeline.offsets[1:]),
             {"users without an event to train on": int((first == timeline.offsets[:-1]).sum())},
         )
 
-    def targets(self, offsets: Events, start: Events, stop: Events) -> dict[str, Events]:
+    def targets(self, timeline: Timeline, start: Events, stop: Events) -> dict[str, Events]:
         """Return both protocols' targets between two positions of each user, [u]."""
-        begin = offsets[:-1]
+        begin = timeline.offsets[:-1]
         eligible = (start - begin >= self.least) & (start < stop)
-        start = np.maximum(start, begin + 1)  # an event that has no history is not asked
+        start = np.maximum(start, begin + _first(timeline))  # an event that has no history is not asked
         lengths = np.clip(stop - start, 0, self.rolling)
         return {"next": start[eligible], "rolling": _spread(start, lengths)}
 
@@ -149,6 +146,8 @@ class LeaveLastOut:
 
     def __call__(self, timeline: Timeline) -> Division:
         """Divide each user's events."""
+        if not timeline.ordered:
+            raise ConfigError("leave_last_out needs an order, and data.ordered is false: set data.split=random")
         last = timeline.offsets[1:][timeline.lengths >= 3] - 1
         if not len(last):
             raise DataError("leave_last_out needs users with at least 3 events, but there are none: give more data")
@@ -172,6 +171,113 @@ class LeaveLastOut:
                     "remove the repetitions, since they make the test easy"
                 )
         return Division(part, {"last": last - 1}, {"last": last}, {"users of fewer than 3 events": few}, tuple(notes))
+
+
+@dataclass(frozen=True)
+class NamedFiles:
+    """Train on the interactions of data.path, and evaluate on those of data.validation and data.test.
+
+    The protocol `user` asks for each user once: all of the user's test items are to be found, those of the earlier files
+    left out. Users without an interaction in an earlier file are not asked.
+    """
+
+    def __call__(self, timeline: Timeline) -> Division:
+        """Divide by the file of each event."""
+        if timeline.part is None:
+            raise ConfigError("data.split is files: name the file of test interactions with data.test=FILE")
+        return _by_part(timeline)
+
+
+@dataclass(frozen=True)
+class AtRandom:
+    """Draw the validation and the test events by chance, one by one; every user keeps at least one to train on.
+
+    The protocol is that of `NamedFiles`: all test items of a user are to be found at once.
+
+    Args:
+        test_share: chance that an event is in the test part.
+        validation_share: chance that it is in the validation part.
+        seed: of the draw.
+
+    >>> timeline = Timeline.of([1, 1, 1, 1, 2], list("abcda"))
+    >>> division = AtRandom(test_share=0.5, validation_share=0)(timeline)
+    >>> division.part.tolist(), division.test["user"].tolist()
+    ([0, 0, 2, 2, 0], [2])
+    """
+
+    test_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    validation_share: Share = 0.1
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    def __post_init__(self) -> None:
+        _refuse_shares(self.test_share, self.validation_share)
+
+    def __call__(self, timeline: Timeline) -> Division:
+        """Divide by chance."""
+        draw = np.random.default_rng(self.seed).random(len(timeline))
+        part = (draw < self.test_share + self.validation_share).astype(np.uint8) + (draw < self.test_share)
+        most = np.maximum.reduceat(draw, timeline.offsets[:-1])
+        part[draw == np.repeat(most, timeline.lengths)] = TRAIN
+        return _by_part(timeline.arranged(part.astype(np.uint8)))
+
+
+@dataclass(frozen=True)
+class Undivided:
+    """Train on all events; nothing is evaluated."""
+
+    def __call__(self, timeline: Timeline) -> Division:
+        """Return all events as training events."""
+        part = np.zeros(len(timeline), np.uint8)
+        note = "data.split is none: all interactions are trained on, and nothing is evaluated"
+        return Division(part, {}, {}, notes=(note,), timeline=None if timeline.ordered else timeline.arranged(part))
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """Choose by the data: files where data.test names one, random where there is no order, else by time or by order."""
+
+    def __call__(self, timeline: Timeline) -> Division:
+        """Divide as the choice does."""
+        return self.choice(timeline)(timeline)
+
+    def choice(self, timeline: Timeline) -> Divide:
+        """Return the division that suits a timeline."""
+        if timeline.part is not None:
+            return NamedFiles()
+        if not timeline.ordered:
+            return AtRandom()
+        return LeaveLastOut() if timeline.time is None else GlobalTime()
+
+
+def _by_part(timeline: Timeline) -> Division:
+    """Return the division of a timeline with parts, whose queries are users."""
+    part = timeline.part
+    assert part is not None
+    user = timeline.user_of(np.arange(len(part)))
+    fresh = np.diff(user * 3 + part, prepend=-1) > 0
+    begin, stop = timeline.histories(np.arange(len(part)))
+    validation, test = (np.flatnonzero(fresh & (part == each) & (begin < stop)) for each in (VALIDATION, TEST))
+    untrained = len(timeline.user_ids) - len(np.unique(user[part == TRAIN]))
+    counts = {"users without an event to train on": untrained}
+    return Division(part, {"user": validation} if len(validation) else {}, {"user": test}, counts, timeline=timeline)
+
+
+def _refuse_shares(test: float, validation: float) -> None:
+    if test + validation >= 1:
+        raise ConfigError(
+            f"test_share {test:g} and validation_share {validation:g} leave nothing to train on: give shares of less than 1 "
+            "together"
+        )
+
+
+def _first(timeline: Timeline) -> Events | int:
+    """Return the number of events of each user that have no history, [u]."""
+    if not timeline.strict_time or timeline.time is None:
+        return 1
+    begin = timeline.offsets[:-1]
+    same = timeline.time == np.repeat(timeline.time[begin], timeline.lengths)
+    first: Events = np.add.reduceat(same, begin, dtype=np.int64)
+    return first
 
 
 def _boundary(part: NDArray[np.uint8], offsets: Events, least: int) -> Events:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from ..errors import ConfigError
 from .features import FeatureTowers
-from .history import Attending, Attention, Max, Mean, Pooling
+from .history import Attending, Attention, BagOfOthers, Max, Mean, Pooling
 
-POOLINGS = "mean, max, attention"
+POOLINGS = "mean, max, attention, bag"
 
 
 class UserModule(nn.Module):
@@ -34,7 +34,9 @@ class UserModule(nn.Module):
     def __init__(self, tower: FeatureTowers, pools: Sequence[Pooling], items: int, users: int) -> None:
         super().__init__()
         past = tower.query.past
-        other = [type(pool).__name__.lower() for pool in pools if not isinstance(pool, Mean | Max | Attention)]
+        other = [
+            type(pool).__name__.lower() for pool in pools if not isinstance(pool, Mean | Max | Attention | BagOfOthers)
+        ]
         if past is None or other or tower.query.waiting is not None:
             what = (
                 f"the pool {other[0]}" if other else "no history" if past is None else "the time since the latest event"
@@ -62,6 +64,8 @@ class UserModule(nn.Module):
             seen = filled & (age < pool.last)  # [n, w]
             if isinstance(pool, Mean):
                 parts.append(_mean(x, seen * torch.pow(pool.decay, age.to(x.dtype))))
+            elif isinstance(pool, BagOfOthers):
+                parts.append(_mean(x, filled.to(x.dtype), pool.power))
             elif isinstance(pool, Max):
                 lowest = torch.finfo(x.dtype).min
                 largest = x.masked_fill(~seen[:, :, None], lowest).amax(1)
@@ -78,7 +82,7 @@ class UserModule(nn.Module):
         return F.normalize(vectors, dim=-1) if self.normalised else vectors
 
 
-def _mean(x: Tensor, weights: Tensor) -> Tensor:
-    """Return weighted means over w, [n, w, D] -> [n, D]; 0 where all weights are 0."""
+def _mean(x: Tensor, weights: Tensor, power: float = 1.0) -> Tensor:
+    """Return weighted sums over w, over a power of the weights' sum, [n, w, D] -> [n, D]; 0 where all weights are 0."""
     mass = weights.sum(1, keepdim=True)
-    return torch.matmul(weights[:, None], x)[:, 0] / torch.where(mass > 0, mass, 1.0)
+    return torch.matmul(weights[:, None], x)[:, 0] / torch.where(mass > 0, mass, 1.0) ** power

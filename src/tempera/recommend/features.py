@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
@@ -18,7 +18,7 @@ from ..core.frame import Frame
 from ..errors import ConfigError
 from ..towers.pair import Embeds, Encoder, TowerOptions
 from .encoders import Count, Elapsed, Entities, Feature, Id, OfUser, Share, Tables, Text, Waiting
-from .history import Causal, History, Past
+from .history import BagOfOthers, Causal, History, Past
 
 _BLOCK = 4096  # rows that are encoded at once
 
@@ -69,6 +69,20 @@ class Features:
     def readers(self) -> list[TowerOptions]:
         """The text towers among the features."""
         return [feature.tower for feature in (*self.doc, *self.query) if isinstance(feature, Text)]
+
+    def suited(self, ordered: bool) -> Features:
+        """Return options that fit histories with an order, or without.
+
+        Raises:
+            ConfigError: pools that do not.
+        """
+        if self.history is None or all(isinstance(pool, BagOfOthers) != ordered for pool in self.history.pools):
+            return self
+        if not ordered and self.history == History():  # the default
+            return replace(self, history=History((BagOfOthers(),)), query_layers=())
+        raise ConfigError(
+            "tower.history: the pool bag is for interactions without an order (data.ordered=false), the others for those with one"
+        )
 
     @property
     def learning_rate(self) -> float:
@@ -169,7 +183,7 @@ class UserTower(nn.Module):
         self.network = layers([inputs, *options.query_layers, width], options.dropout)
 
     def forward(self, frame: Frame) -> Tensor:
-        parts = [] if self.past is None else [self.past(frame.columns["history"])]
+        parts = [] if self.past is None else [self.past(frame.columns["history"], frame.columns.get("own"))]
         if len(self.features.encoders):
             parts.append(self.features(frame.columns["user"]))
         if self.waiting is not None:

@@ -48,7 +48,7 @@ class Histories:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def __getitem__(self, rows: slice) -> Histories:
+    def __getitem__(self, rows: slice | Ints) -> Histories:
         return replace(self, starts=self.starts[rows], stops=self.stops[rows])
 
     @property
@@ -70,14 +70,14 @@ class Histories:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Hold the rank of the item that came next, from 1, and the items above it.
+    """Hold the rank of every item to find, from 1, and the best items of each query.
 
     `excluded` leaves out the other items of the query's history, `included` ranks them with the rest; an item that comes
     again is never left out for being its own history. Equal scores are ranked by code.
     """
 
-    excluded: Ints  # [q]
-    included: Ints  # [q]
+    excluded: Ints  # [t] of every target; [q] where each query has one
+    included: Ints  # [t]
     top: Ints  # [q, K] the best items, those of the history left out; -1 where there are no more
     items: int
 
@@ -103,8 +103,8 @@ def inner(queries: Floats, items: Floats) -> Scores:
     return scores
 
 
-def rank(scores: Scores, items: int, target: Ints, seen: Histories, k: int = 0) -> Ranks:
-    """Rank each query's target among all items, with its history left out and left in, in one pass over the scores.
+def rank(scores: Scores, items: int, target: Ints, seen: Histories, k: int = 0, of: Ints | None = None) -> Ranks:
+    """Rank each query's targets among all items, with its history left out and left in, in one pass over the scores.
 
     Rank = 1 + items with a higher score + items with an equal score and a smaller code, of the float32 scores as they
     come. Memory holds a block of scores, whatever the numbers of queries and items.
@@ -112,66 +112,89 @@ def rank(scores: Scores, items: int, target: Ints, seen: Histories, k: int = 0) 
     Args:
         scores: of a block of queries, such as `inner(queries, items)` or a baseline's.
         items: c, how many the catalogue holds.
-        target: the code of the item that came next, [q].
+        target: the code of the item that came next, [q], or of all items to find, [t].
         seen: each query's history, q rows.
         k: length of the lists in `Ranks.top`; 0 for none.
+        of: [t] the query of each target, rising; None where each has one.
 
     Raises:
         DataError: a code outside the catalogue, another number of histories than of targets, scores that are no numbers.
 
     >>> scores = np.array([[0.9, 0.5, 0.7]], np.float32)
-    >>> found = rank(lambda rows: scores[rows].copy(), 3, np.array([1]), Histories.of(np.array([0]), np.array([0, 1])), 2)
-    >>> found.excluded.tolist(), found.included.tolist(), found.top.tolist()
+    >>> ranks = rank(lambda rows: scores[rows].copy(), 3, np.array([1]), Histories.of(np.array([0]), np.array([0, 1])), 2)
+    >>> ranks.excluded.tolist(), ranks.included.tolist(), ranks.top.tolist()
     ([2], [3], [[2, 1]])
     """
-    _check(items, target, seen)
+    of = np.arange(len(target)) if of is None else of
+    _check(items, target, seen, of)
     included, excluded = np.empty(len(target), np.int64), np.empty(len(target), np.int64)
-    top = np.full((len(target), min(k, items)), -1)
-    for rows in _blocks(len(target), items):
-        block, mine = _numbers(scores(rows), rows), target[rows]
-        each = np.arange(len(mine))
-        own = block[each, mine]
-        of, codes = seen[rows].pairs()
-        above = _seen_above(block[of, codes], own[of], codes < mine[of], of * items + codes) // items
-        included[rows] = _count(block, mine)
-        excluded[rows] = included[rows] - np.bincount(above, minlength=len(mine))
+    queries = len(seen) if len(target) else 0
+    top = np.full((queries, min(k, items)), -1)
+    for rows in _blocks(queries, items):
+        block = _numbers(scores(rows), rows)
+        these = slice(*np.searchsorted(of, [rows.start, rows.stop]))
+        mine, row = target[these], of[these] - rows.start
+        own = block[row, mine]
+        at, codes = seen[of[these]].pairs()
+        above = _seen_above(block[row[at], codes], own[at], codes < mine[at], at * items + codes) // items
+        included[these] = _count(block, row, mine)
+        excluded[these] = included[these] - np.bincount(above, minlength=len(mine))
         if k:
-            block[of, codes] = -np.inf
-            block[each, mine] = own
+            block[row[at], codes] = -np.inf
+            block[row, mine] = own
             top[rows] = _list(block, k)
     return Ranks(excluded, included, top, items)
 
 
-def metrics_of(ranks: Ints, metrics: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-    """Return each metric for each query with one right item, at this rank, [q].
+def metrics_of(ranks: Ints, metrics: Sequence[str], of: Ints | None = None) -> dict[str, NDArray[np.float64]]:
+    """Return each metric for each query whose right items have these ranks, [q].
 
-    With one item hit@k = recall@k = 1 where rank <= k, precision@k = 1/k, mrr@k = map@k = 1/rank and
-    ndcg@k = 1/log2(rank + 1), each 0 below k: what `evaluation.ranking.evaluate` says of the lists themselves. Any k is
+    They are what `ranking.metrics.evaluate` says of the lists themselves. With one item hit@k = recall@k = 1 where
+    rank <= k, precision@k = 1/k, mrr@k = map@k = 1/rank and ndcg@k = 1/log2(rank + 1), each 0 below k. Any k is
     exact, and mrr at the size of the catalogue is the mean reciprocal rank of the literature.
+
+    Args:
+        ranks: of the right items, [q], or of those of all queries, [t].
+        of: [t] the query of each right item, each query having one at least; None where each has one.
 
     >>> {name: value.tolist() for name, value in metrics_of(np.array([1, 3, 4]), ["hit@3", "mrr@3"]).items()}
     {'hit@3': [1.0, 1.0, 0.0], 'mrr@3': [1.0, 0.3333333333333333, 0.0]}
+    >>> metrics_of(np.array([4, 1, 9]), ["recall@5"], np.array([0, 0, 0]))["recall@5"].tolist()
+    [0.6666666666666666]
     """
-    values = {}
+    query = np.arange(len(ranks)) if of is None else of
+    order = np.lexsort((ranks, query))
+    place, query = ranks[order].astype(np.float64), query[order]
+    counts = np.bincount(query)
+    nth = np.arange(len(place)) - (counts.cumsum() - counts)[query] + 1  # right items of the query up to this one
+    values: dict[str, NDArray[np.float64]] = {}
     for name in metrics:
         kind, k = parsed(name)
-        values[name] = np.where(ranks <= k, _WORTH[kind](ranks.astype(np.float64), k), 0.0)
+        worth = np.where(place <= k, _WORTH[kind](place, nth, counts[query], k), 0.0)
+        values[name] = np.bincount(query, worth).astype(np.float64)
     return values
 
 
-_Worth = Callable[[NDArray[np.float64], int], NDArray[np.float64]]
-_WORTH: dict[str, _Worth] = {
-    "hit": lambda rank, k: np.ones_like(rank),
-    "recall": lambda rank, k: np.ones_like(rank),
-    "precision": lambda rank, k: np.full_like(rank, 1 / k),
-    "mrr": lambda rank, k: 1 / rank,
-    "map": lambda rank, k: 1 / rank,
-    "ndcg": lambda rank, k: 1 / np.log2(rank + 1),
+_Worth = Callable[[NDArray[np.float64], Ints, Ints, int], NDArray[np.float64]]
+_WORTH: dict[str, _Worth] = {  # of one right item: its rank, its place among the query's right items, their number
+    "hit": lambda rank, nth, right, k: 1.0 * (nth == 1),
+    "recall": lambda rank, nth, right, k: 1 / right,
+    "precision": lambda rank, nth, right, k: np.full_like(rank, 1 / k),
+    "mrr": lambda rank, nth, right, k: (nth == 1) / rank,
+    "map": lambda rank, nth, right, k: nth / rank / right,
+    "ndcg": lambda rank, nth, right, k: 1 / np.log2(rank + 1) / _ideal(right, k),
 }
 
 
-def _check(items: int, target: Ints, seen: Histories) -> None:
-    if len(target) and len(target) != len(seen):
+def _ideal(right: Ints, k: int) -> NDArray[np.float64]:
+    """Return the discounted gain of a list that begins with all right items, up to k."""
+    places = np.minimum(right, k)
+    gains: NDArray[np.float64] = np.cumsum(1 / np.log2(np.arange(places.max(initial=0)) + 2))[places - 1]
+    return gains
+
+
+def _check(items: int, target: Ints, seen: Histories, of: Ints) -> None:
+    if len(target) and (len(target) != len(of) or len(seen) != of[-1] + 1):
         raise DataError(f"{len(target):,} targets, but {len(seen):,} histories; expected one history for each target")
     for what, codes in (("target", target), ("history item", seen.items)):
         wrong = (codes < 0) | (codes >= items)
@@ -193,10 +216,11 @@ def _numbers(block: Floats, rows: slice) -> Floats:
     return block
 
 
-def _count(block: Floats, target: Ints) -> Ints:
-    """Return ranks of the targets among all items, [r]."""
+def _count(block: Floats, rows: Ints, target: Ints) -> Ints:
+    """Return ranks of the targets of some rows among all items, [t]."""
     ranks = np.empty(len(target), np.int64)
-    for i, (row, at) in enumerate(zip(block, target.tolist())):
+    for i, (place, at) in enumerate(zip(rows.tolist(), target.tolist())):
+        row = block[place]
         ranks[i] = 1 + np.count_nonzero(row[:at] >= row[at]) + np.count_nonzero(row[at + 1 :] > row[at])
     return ranks
 

@@ -11,13 +11,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from ..core.frame import Events
+from ..core.ragged import spread
 from ..errors import ConfigError
 
 Count = Annotated[int, Field(gt=0)]
@@ -172,6 +174,37 @@ class Ageing(nn.Module):
         return sequences.rows(torch.matmul(weights, x)) / mass[:, None]
 
 
+class Others(nn.Module):
+    """The sum of all other items of a user over a power of their number: each row's own item is taken from its user's sum."""
+
+    def __init__(self, bag: BagOfOthers) -> None:
+        super().__init__()
+        self.power, self.dropout = bag.power, bag.dropout
+
+    def forward(self, vectors: Tensor, which: Tensor, events: Events, own: Tensor | None) -> Tensor:
+        """Map the vectors of distinct items, [d, D], and the one of each event, [e], to [n, D].
+
+        Args:
+            own: place of each row's own item in its history, [n]; -1, or None for all, where it is not there.
+        """
+        spans, of = torch.unique(torch.stack([events.start, events.stop], 1), dim=0, return_inverse=True)  # [s, 2]
+        lengths = spans[:, 1] - spans[:, 0]
+        first = lengths.cumsum(0) - lengths
+        which = which[spread(spans[:, 0], lengths)]
+        weight = torch.ones_like(which, dtype=vectors.dtype)
+        if self.training and self.dropout:
+            weight = F.dropout(weight, self.dropout)
+        sums = F.embedding_bag(which, vectors, first, mode="sum", per_sample_weights=weight)[of]
+        count = lengths[of]
+        if own is not None and len(which):
+            at = (first[of] + own).clamp(0, len(which) - 1)
+            inside = own >= 0
+            sums = sums - vectors[which[at]] * (weight[at] * inside)[:, None]
+            count = count - inside.long()
+        scale: Tensor = count.clamp_min(1).to(sums.dtype) ** self.power
+        return sums.masked_fill((count == 0)[:, None], 0) / scale[:, None]
+
+
 class Recurrent(nn.Module):
     """The state of a gated recurrent unit after the latest event (Cho et al. 2014)."""
 
@@ -280,6 +313,20 @@ class Ages(Latest):
 
 
 @dataclass(frozen=True)
+class BagOfOthers:
+    """All other items of a user, without an order: their sum over a power of their number; an event's own item is left out.
+
+    Args:
+        power: 1 is a mean, 0 a sum.
+        dropout: share of the items that a user's sum loses in training.
+    """
+
+    power: Annotated[float, Field(ge=0, le=1)] = 0.5
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    last: ClassVar[int] = 1 << 40  # events that it looks back on: all
+
+
+@dataclass(frozen=True)
 class Gru(Latest):
     """A gated recurrent unit; `last` events before the first target of a run and those between them are read."""
 
@@ -299,12 +346,13 @@ class Causal(Latest):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.2
 
 
-Pooling = Mean | Max | Ages | Attention | Gru | Causal
+Pooling = Mean | Max | Ages | Attention | BagOfOthers | Gru | Causal
 POOLINGS: dict[str, type] = {
     "mean": Mean,
     "max": Max,
     "ages": Ages,
     "attention": Attention,
+    "bag": BagOfOthers,
     "gru": Gru,
     "transformer": Causal,
 }
@@ -352,12 +400,14 @@ class Past(nn.Module):
         self.pools = nn.ModuleList([Means(means)] if means else [])
         self.pools.extend(_module(pool, width) for pool in history.pools if not isinstance(pool, Mean))
 
-    def forward(self, events: Events) -> Tensor:
+    def forward(self, events: Events, own: Tensor | None = None) -> Tensor:
         if not len(events):
             return self.items(events.items[:0]).new_zeros(0, self.width)
-        sequences = Sequences(events)
         distinct, which = torch.unique(events.items, return_inverse=True)
         vectors = self.items(distinct)
+        if isinstance(self.pools[0], Others):
+            return torch.cat([pool(self.drop(vectors), which, events, own) for pool in self.pools], 1)
+        sequences = Sequences(events)
         vectors = torch.cat([vectors, vectors.new_zeros(1, vectors.shape[1])])  # the last stands for no event
         which = torch.cat([which, which.new_full((1,), len(distinct))])
         looked_up = vectors.index_select(0, which[sequences.places].flatten())
@@ -373,6 +423,8 @@ def _module(pool: Pooling, width: int) -> nn.Module:
         return Ageing(pool.last, pool.decay)
     if isinstance(pool, Attention):
         return Attending(width, pool.last)
+    if isinstance(pool, BagOfOthers):
+        return Others(pool)
     if isinstance(pool, Gru):
         return Recurrent(width)
     assert isinstance(pool, Causal)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 
 from ..errors import ConfigError, DataError, did_you_mean
@@ -15,7 +16,7 @@ from ..io.arrays import gathered
 from ..io.columns import Columns, ColumnsSoFar, RoleTable
 from ..io.streams import stream
 from ..io.tables import TableBlock, blocks
-from .division import Divide, GlobalTime
+from .division import TEST, TRAIN, VALIDATION, AtRandom, Divide, Fitting, NamedFiles, Undivided
 from .events import events_of
 from .feature_tables import aligned
 from .timeline import Timeline, timeline_of
@@ -55,9 +56,15 @@ class Interactions:
         items: the same of the items.
         min_rating: rows of a lower rating are left out, and counted.
         missing_time: what to do with a row that has no time: drop counts them.
-        repeated: what to do with a row of the same user, item, time and position as one before: drop counts them. Without
-            times and positions, rows may be alike.
-        split: which events train, and which are asked.
+        repeated: what to do with a row of the same user, item, time and position as one before: drop counts them. "auto" drops
+            them, but keeps rows of data without times and positions, where an item may be taken again, and says how many
+            there are, unless every row has a copy.
+        validation: a file of the interactions to choose by, with the columns of `path`.
+        test: a file of the interactions to evaluate on, which a split by files needs.
+        split: which events train, and which are asked. "auto" is files where `test` names one, random where there is no order,
+            global_time where there are times, and leave_last_out where there is only an order.
+        ordered: whether the order of a user's interactions means anything; without, a user has an item once, and is the set
+            of the items taken. None is true, but for a split by files, by chance or none of data without times and positions.
         strict_time: histories leave out the events of the target's own time; without, they hold whatever stands before
             it, as published figures do.
     """
@@ -74,8 +81,11 @@ class Interactions:
     items: str | None = None
     min_rating: float | None = None
     missing_time: Literal["refuse", "drop"] = "refuse"
-    repeated: Literal["drop", "keep"] = "drop"
-    split: Divide = field(default_factory=GlobalTime)
+    repeated: Literal["auto", "drop", "keep"] = "auto"
+    validation: str | None = None
+    test: str | None = None
+    split: Divide = field(default_factory=Fitting)
+    ordered: bool | None = None
     strict_time: bool = False
 
     @classmethod
@@ -112,7 +122,7 @@ class Interactions:
         if self.path is None:
             raise ConfigError("data.path is needed: the file or folder of interactions")
         tables = [_features(path) for path in (self.users, self.items)]
-        return _timeline(blocks(Path(self.path)), self, folder, *tables)
+        return _timeline({TRAIN: blocks(Path(self.path))}, self, folder, *tables)
 
     def columns(self, names: Sequence[str], where: str) -> Columns:
         """Return the columns of every role that a table with these columns has; raises as `RoleTable.columns` does."""
@@ -125,6 +135,12 @@ class Interactions:
                 f"data.metadata=[{name}] to take all rows"
             )
         if self.min_rating is not None and "rating" not in columns:
+            for name in TABLE.usual_columns("rating", names):
+                other = next((role for role, of_role in columns.items() if name in of_role), "metadata")
+                raise ConfigError(
+                    f"{where}: column {name!r} is given as {other}, and data.min_rating needs it as the rating: "
+                    f"leave out data.min_rating, or name another column with data.rating=COLUMN"
+                )
             near = did_you_mean("rating", names)
             raise DataError(f"{where} has no column for data.min_rating: name one with data.rating=COLUMN.{near}")
         return columns
@@ -143,7 +159,7 @@ class Handed:
         """Return the timeline of these objects."""
         sources = ((self.users, self.options.users), (self.items, self.options.items))
         tables = [_features(path) if table is None else stream(table) for table, path in sources]
-        return _timeline(stream(self.data), self.options, folder, *tables)
+        return _timeline({TRAIN: stream(self.data)}, self.options, folder, *tables)
 
 
 def _features(path: str | None) -> list[TableBlock] | None:
@@ -151,7 +167,7 @@ def _features(path: str | None) -> list[TableBlock] | None:
 
 
 def _timeline(
-    read: Iterator[TableBlock],
+    read: dict[int, Iterator[TableBlock]],
     options: Interactions,
     folder: Path | None,
     users: Iterable[TableBlock] | None,
@@ -160,14 +176,31 @@ def _timeline(
     dropped: Counter[str] = Counter()
     so_far = ColumnsSoFar(options.columns)
     where = options.path or "data"
+    read |= {part: blocks(Path(path)) for part, path in _named(options).items()}
     tables = (
-        events_of(block, so_far.columns, dropped, options.min_rating, options.missing_time) for block in so_far.of(read)
+        _of_part(
+            part, events_of(block, so_far.columns, dropped, options.min_rating, options.missing_time), len(read) > 1
+        )
+        for part, each in read.items()
+        for block in so_far.of(each)
     )
     events = gathered(tables, f"{where}: the files hold one column with different types", folder, "events")
     columns = TABLE.options(so_far.columns)
     _refuse_unusable(events, columns, dropped, where)
-    fields = {"source": replace(options, **columns), "strict_time": options.strict_time}
-    timeline = timeline_of(events, folder, options.repeated == "drop", **fields)
+    ordered = _ordered(options, columns)
+    source = replace(options, **columns, ordered=ordered)
+    fields = {"source": source, "strict_time": options.strict_time}
+    drops = options.repeated == "drop" or (options.repeated == "auto" and bool({"time", "position"} & {*columns}))
+    timeline = timeline_of(events, folder, drops, ordered, **fields)
+    if isinstance(options.split, Fitting):
+        timeline = replace(timeline, source=replace(source, split=options.split.choice(timeline)))
+    again = ""
+    if not drops and options.repeated == "auto" and (repeats := timeline.repeats).any():
+        if timeline.is_copied(repeats):
+            timeline = timeline.kept(~repeats)
+            again = "; every row has a copy, so that repeated rows are left out (data.repeated=keep keeps them)"
+        else:
+            again = f"; {int(repeats.sum()):,} rows repeat a user and an item, and are kept (data.repeated=drop leaves them out)"
     if len(timeline) < len(events):
         dropped["repeated interactions"] = len(events) - len(timeline)
     if folder is not None:
@@ -179,7 +212,29 @@ def _timeline(
         for role, table in (("user", users), ("item", items))
         if table is not None
     }
-    return replace(timeline, **features, dropped=dict(dropped), about=so_far.sentence(where, "interactions"))
+    about = so_far.sentence(where, "interactions") + again
+    return replace(timeline, **features, dropped=dict(dropped), about=about)
+
+
+def _named(options: Interactions) -> dict[int, str]:
+    """Return the files of validation and test."""
+    files = {part: path for part, path in ((VALIDATION, options.validation), (TEST, options.test)) if path is not None}
+    if (TEST in files) != isinstance(options.split, NamedFiles) and not isinstance(options.split, Fitting):
+        raise ConfigError("data.split=files and data.test=FILE go together: give both, or neither")
+    if VALIDATION in files and TEST not in files:
+        raise ConfigError("data.validation names a file, and data.test does not: name one there, too")
+    return files
+
+
+def _of_part(part: int, events: pa.Table, several: bool) -> pa.Table:
+    """Return events with a column of their part, if there are several."""
+    return events.append_column("part", pa.array(np.full(len(events), part, np.uint8))) if several else events
+
+
+def _ordered(options: Interactions, columns: Mapping[str, str]) -> bool:
+    """Return whether the order of a user's interactions means anything."""
+    by_order = not (options.test or isinstance(options.split, NamedFiles | AtRandom | Undivided))
+    return options.ordered if options.ordered is not None else by_order or bool({"time", "position"} & {*columns})
 
 
 def _refuse_unusable(events: pa.Table, columns: Mapping[str, str], dropped: Counter[str], where: str) -> None:

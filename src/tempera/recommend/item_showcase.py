@@ -56,11 +56,11 @@ class ItemShowcase:
             "dropped": {**timeline.dropped, **division.counts},
             "train": int(division.train.sum()),
             "validation": len(next(iter(self.held_out.validation.values()), ())),
-            "queries": len(division.test[self.events.protocol]),
+            "queries": len(division.test.get(self.events.protocol, ())),
             "corpus": len(timeline.item_ids),
             "users": len(timeline.user_ids),
         }
-        tests = ", ".join(f"{len(events):,} {name}" for name, events in division.test.items())
+        tests = ", ".join(f"{len(events):,} {name}" for name, events in division.test.items()) or "none"
         text = "{pairs:,} interactions of {users:,} users with {corpus:,} items: {train:,} for training"
         headline = f"{text.format(**counts)}; test events: {tests}"
         notes = tuple(f"note: {note}" for note in division.notes)
@@ -75,11 +75,12 @@ class ItemShowcase:
     def searched(self) -> Searched:
         """Return the items with their vectors, and what is known of users and items, with all histories."""
         timeline, users, items = self.events.timeline, self.events.users, self.events.items
-        histories = pa.LargeListArray.from_arrays(timeline.offsets, np.asarray(timeline.item, np.int32))
+        whole = timeline if self.events.withheld is None else self.events.withheld.whole
+        histories = pa.LargeListArray.from_arrays(whole.offsets, np.asarray(whole.item, np.int32))
         tables = {
             USERS: with_counts(users),
             ITEMS: with_counts(items),
-            HISTORIES: pa.table({"id": timeline.user_ids, "items": histories}),
+            HISTORIES: pa.table({"id": whole.user_ids, "items": histories}),
         }
         if (counting := self.held_out.counting) is not None:
             tables[COUNTS] = counting.table()
@@ -92,7 +93,8 @@ class ItemShowcase:
         weights = folder / "model.safetensors"
         other = opened(data.options, own.normalised, self.events.users, self.events.items, weights)
         items = Frame({"item": torch.arange(min(8, len(self.events.timeline.item_ids)))})
-        users = data.visits.frame(torch.from_numpy(self.events.division.test[self.events.protocol][:8]))
+        trained = np.flatnonzero(self.events.division.train)
+        users = data.visits.frame(torch.from_numpy(self.events.division.test.get(self.events.protocol, trained)[:8]))
         pairs = [(tower.encode(items), tower.encode(users, "query")) for tower in (own, other)]
         return max(float((here - read).abs().max()) for here, read in zip(*pairs))
 
@@ -113,14 +115,14 @@ class ItemShowcase:
         for i, query in enumerate(chosen):
             past = timeline.item[max(begin[i], stop[i] - shown) : stop[i]]
             hits = [item for item in reached.ranks.top[query, :shown].tolist() if item >= 0]
-            target = int(reached.target[query])
+            right, rank = reached.right(int(query))
             examples.append(
                 Example(
                     query=" | ".join(self.titles[item] for item in past) or "no history",
-                    answers=(self.titles[target],),
-                    hits=tuple(Hit(self.titles[item], "", float(scores[i, item]), item == target) for item in hits),
-                    baseline_rank=None if other is None else int(other.ranks.excluded[query]),
-                    rank=int(reached.ranks.excluded[query]),
+                    answers=tuple(self.titles[item] for item in right),
+                    hits=tuple(Hit(self.titles[item], "", float(scores[i, item]), item in right) for item in hits),
+                    baseline_rank=None if other is None else other.right(int(query))[1],
+                    rank=rank,
                 )
             )
         return examples

@@ -41,7 +41,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Recommended:
-    """Hold ranks and lists of one recommender, each query having one right item.
+    """Hold ranks and lists of one recommender, each query having one right item, or several.
 
     `str` is a table of it: both ways to treat what a user has seen, by tier of the item to find and by length of the
     history, with 95 % bootstrap intervals; then what the lists hold. Coverage and Gini are of all lists together and get
@@ -49,11 +49,12 @@ class Recommended:
     """
 
     ranks: Ranks
-    target: Ints  # [q] the item to find
+    target: Ints  # [q] the item to find, or those of all queries, [t]
     lengths: Ints  # [q] items of the history
     popularity: Popularity
     names: tuple[str, ...] = METRICS  # of metrics
     users: Ints | None = None  # [q] whose queries belong together and are drawn together; None: each stands alone
+    query: Ints | None = None  # [t] the query of each item to find, rising; None: each has one
 
     @classmethod
     def of(
@@ -65,6 +66,7 @@ class Recommended:
         metrics: Sequence[str] = METRICS,
         users: Ints | None = None,
         k: int = DEPTH,
+        query: Ints | None = None,
     ) -> Recommended:
         """Rank the whole catalogue for each query, and list the k best items outside its history.
 
@@ -75,14 +77,21 @@ class Recommended:
         metrics_of(np.ones(1, np.int64), metrics)  # a wrong name is told before a long run
         if not len(target):
             raise DataError("no queries to evaluate a recommender on; give the split more of the data")
-        ranks = rank(scores, len(popularity.counts), target, seen, k)
-        return cls(ranks, target, seen.lengths, popularity, tuple(dict.fromkeys(metrics)), users)
+        ranks = rank(scores, len(popularity.counts), target, seen, k, query)
+        return cls(ranks, target, seen.lengths, popularity, tuple(dict.fromkeys(metrics)), users, query)
+
+    def right(self, query: int) -> tuple[list[int], int]:
+        """Return the items to find for a query, and the rank of the first that is found."""
+        places = [query] if self.query is None else np.flatnonzero(self.query == query)
+        return self.target[places].tolist(), int(self.ranks.excluded[places].min())
 
     @cached_property
     def per_query(self) -> dict[str, Floats]:
         """Each metric of each query; with seen items included it is called `hit@10, seen included`."""
-        included = {f"{name}, seen included": v for name, v in metrics_of(self.ranks.included, self.names).items()}
-        return {**metrics_of(self.ranks.excluded, self.names), **included}
+        included = {
+            f"{name}, seen included": v for name, v in metrics_of(self.ranks.included, self.names, self.query).items()
+        }
+        return {**metrics_of(self.ranks.excluded, self.names, self.query), **included}
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -99,9 +108,10 @@ class Recommended:
     @property
     def parts(self) -> dict[str, NDArray[np.bool_]]:
         """Return which queries belong to each part, [q] each."""
-        tier = self.popularity.tiers[self.target]
-        parts = {"all": np.ones(len(self.target), bool)}
-        parts |= {name: tier == place for place, name in enumerate(TIERS)}
+        parts = {"all": np.ones(len(self.lengths), bool)}
+        if self.query is None:
+            tier = self.popularity.tiers[self.target]
+            parts |= {name: tier == place for place, name in enumerate(TIERS)}
         for start, end in pairwise(LENGTHS):
             name = f"history {start}" if end == start + 1 else f"history {start}-{end - 1}"
             parts[name] = (start <= self.lengths) & (self.lengths < end)
@@ -131,16 +141,21 @@ class Recommended:
     def against(self, other: Recommended) -> dict[str, Comparison]:
         """Compare with another system on the same queries; the bootstrap draws and swaps users."""
         intervals = compare(_by_user(self.per_query, self.users), _by_user(other.per_query, self.users), _DRAWS)
-        return {name: replace(comparison, queries=len(self.target)) for name, comparison in intervals.items()}
+        return {name: replace(comparison, queries=len(self.lengths)) for name, comparison in intervals.items()}
 
     def json(self) -> dict[str, Any]:
         """Return a JSON object."""
         lists = {name: asdict(v) if isinstance(v, Difference) else v for name, v in self.lists.items()}
-        facts = {"queries": len(self.target), "items": self.ranks.items, "ties": TIES, "depth": self.ranks.top.shape[1]}
+        facts = {
+            "queries": len(self.lengths),
+            "items": self.ranks.items,
+            "ties": TIES,
+            "depth": self.ranks.top.shape[1],
+        }
         return {**facts, "rows": [asdict(row) for row in self.rows], "lists": lists}
 
     def __str__(self) -> str:
-        lines = [f"{len(self.target):,} queries, {self.ranks.items:,} items; {TIES}"]
+        lines = [f"{len(self.lengths):,} queries, {self.ranks.items:,} items; {TIES}"]
         for seen in SEEN:
             names = "".join(f"  {name:<23}" for name in self.names)
             lines += ["", f"{'seen items ' + seen:<24}{'queries':>9}{names}"]

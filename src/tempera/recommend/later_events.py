@@ -16,10 +16,10 @@ from ..ranking.ranking import LEAST_TO_CHOOSE, MOST, Part
 from ..ranking.resolved import Config
 from ..ranking.spread import spread
 from ..ranking.verdict import COUNTED, OURS, SystemScores, Verdict, main_metric
-from .baselines import BASELINES, COUNTING, Baseline, Observed, by_history, grid, tuned
+from .baselines import BASELINES, COUNTING, UNORDERED, Baseline, Observed, by_history, grid, tuned
 from .cold import ColdItems, Means
 from .counts import Counting
-from .full_catalogue import Scores, inner, metrics_of, rank
+from .full_catalogue import Histories, Scores, inner
 from .judgement import Recommended
 from .popularity import Popularity
 from .timeline import Events
@@ -56,7 +56,7 @@ class LaterEvents:
     @property
     def looks(self) -> bool:
         """True if there are events to judge by during training."""
-        return bool(self.validation) or self.options.queries != 0
+        return bool(self.validation) or (self.options.queries != 0 and bool(self.events.division.test))
 
     def embed(self) -> None:
         """Do nothing: vectors of items cost little."""
@@ -93,15 +93,17 @@ class LaterEvents:
         reached = self._reached(inner(users, items), events)
         unit = [
             rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-            for rows in (users, items[reached.target])
+            for rows in (users, items[self.events.targets(events)])
         ]
         return Verdict(reached, spread(*unit)), reached
 
     def _reached(self, scores: Scores, events: Events) -> Recommended:
         """Evaluate scores of all items for events."""
-        target, seen = self.events.targets(events), self.events.histories(events)
-        users, popularity = self.events.timeline.user_of(events), Popularity(self.data.visits.counts)
-        return Recommended.of(scores, target, seen, popularity, self.options.metrics, users)
+        timeline, seen = self.events.timeline, self.events.histories(events)
+        of, target = Histories(timeline.item, events, timeline.answers(events)).pairs()
+        users, popularity = timeline.user_of(events), Popularity(self.data.visits.counts)
+        several = None if timeline.part is None else of
+        return Recommended.of(scores, target, seen, popularity, self.options.metrics, users, query=several)
 
     def _judge_cold(self, system: str, withheld: Withheld, items: NDArray[np.float32]) -> None:
         events, own = withheld.targets, self.events
@@ -118,10 +120,11 @@ class LaterEvents:
 
     def choose(self) -> None:
         """Choose, on validation, settings of the baselines, and the one beside the vectors, as they are now, with its weight."""
-        if self.chosen or not (self.options.baselines and self.options.queries != 0):
+        if self.chosen or not (self.options.baselines and self.looks and self.options.queries != 0):
             return
         observed, best, highest = self._observed, "", -1.0
-        for system, usual in BASELINES.items():
+        ordered = self.events.timeline.ordered
+        for system, usual in (BASELINES if ordered else UNORDERED).items():
             if observed.items > usual.most:
                 logger.info(f"{system} is left out: {observed.items:,} items are more than its {usual.most:,.0f}")
                 continue
@@ -162,7 +165,7 @@ class LaterEvents:
         def score(each: Baseline) -> float:
             return float(self._metric(by_history(each.fit(observed), seen), events).mean())
 
-        baseline = tuned(baseline, grid(system, observed), score)
+        baseline = tuned(baseline, grid(system, observed, self.events.timeline.ordered), score)
         return baseline, score(baseline)
 
     def _weighed(self, counting: Counting) -> Counting:
@@ -177,14 +180,13 @@ class LaterEvents:
         return counting.by_history(vectors, self.events.histories(events), weight)
 
     def _choosing(self, items: int) -> Events:
-        """Return the validation events that settings are chosen on."""
-        return self._some(next(iter(self.validation.values())), max(LEAST_TO_CHOOSE, _SCORES // items))
+        """Return the validation events of all protocols that settings are chosen on."""
+        events = np.unique(np.concatenate(list(self.validation.values())))
+        return self._some(events, max(LEAST_TO_CHOOSE, _SCORES // items))
 
     def _metric(self, scores: Scores, events: Events) -> NDArray[np.float64]:
         """Return the main metric of each event, [q]."""
-        metric, target = main_metric(self.options.metrics), self.events.targets(events)
-        ranks = rank(scores, len(self.events.timeline.item_ids), target, self.events.histories(events))
-        return metrics_of(ranks.excluded, [metric])[metric]
+        return self._reached(scores, events).per_query[main_metric(self.options.metrics)]
 
     def about(self) -> dict[str, Any]:
         """Return every protocol of every system, by tier and history length, and the metrics on withheld items."""

@@ -34,17 +34,24 @@ class InteractionTask:
             raise ConfigError("tower.kind: interactions need kind: features")
         if config.train.max_pairs is not None:
             raise ConfigError("train.max_pairs is for pairs of texts, and data has interactions: remove it")
-        if config.train.refit != "none" and config.evaluation.cold_items:
+        if config.train.refit == "validation" and config.evaluation.cold_items:
             raise ConfigError(
-                f"train.refit is {config.train.refit}, but evaluation.cold_items withholds items for good: keep only one of them"
+                "train.refit is validation, whose events may hold what evaluation.cold_items withholds: give refit=all, which "
+                "then trains again after the evaluation only"
             )
         timeline: Timeline = config.data.read(cache)
+        if len(timeline.item_ids) < 2:
+            raise DataError(
+                f"all {len(timeline):,} interactions are with the item {timeline.item_ids[0].as_py()!r}, and a recommender "
+                "needs several to choose from: give more data"
+            )
         if timeline.time is None and Elapsed() in config.tower.query:
             raise ConfigError(
                 "tower.query: elapsed needs times, but the interactions have only an order: name a column of times with "
                 "data.time=COLUMN, or leave elapsed out"
             )
         division: Division = timeline.source.split(timeline)
+        timeline = division.timeline or timeline
         withheld: Withheld | None = None
         if share := config.evaluation.cold_items:
             timeline, division, withheld = withhold(timeline, division, share, config.evaluation.seed)
@@ -66,7 +73,7 @@ class InteractionTask:
 def _asking(division: Division) -> Division:
     """Leave out protocols without test events, with a note."""
     silent = [name for name, events in division.test.items() if not len(events)]
-    if len(silent) == len(division.test):
+    if division.test and len(silent) == len(division.test):
         raise DataError("the split has no test events: give data.split a larger test_share, or more data")
     notes = [f"the protocol {name} has no test events" for name in silent]
     validation, test = (

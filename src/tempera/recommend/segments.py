@@ -26,9 +26,9 @@ _AHEAD = 1 << 16  # events that are looked up at once
 class Segments:
     """Draw every training event once an epoch, in runs of up to `targets` consecutive events of a user, in a random order.
 
-    Each epoch cuts every user's events at places of its own, so that no event always stands first. Batches have exactly
-    `batch_size` events: a run that crosses the end of one is continued in the next, and the events that do not fill a
-    last batch wait for another epoch.
+    Each epoch cuts every user's events at places of its own, so that no event always stands first. It has as few batches
+    of at most `batch_size` events as hold them all, which differ by at most one event: a last batch of what is left over
+    would have few negatives. A run that crosses the end of a batch is continued in the next.
 
     Args:
         offsets: [u + 1] where each user's events begin, in the timeline.
@@ -68,8 +68,8 @@ class Segments:
 
     @property
     def batches_per_epoch(self) -> int:
-        """Number of full batches in one pass over the data."""
-        return self.events // self.batch_size
+        """Number of batches in one pass over the data."""
+        return -(-self.events // self.batch_size)
 
     def __call__(self, first: int, last: int) -> Iterator[Tensor]:
         """Yield events of the batches first, first + 1, ... last - 1 of the whole run, [b], without drawing earlier ones."""
@@ -77,13 +77,18 @@ class Segments:
         while first < last:
             epoch, position = divmod(first, self.batches_per_epoch)
             steps = min(many, last - first, self.batches_per_epoch - position)
-            yield from torch.from_numpy(self.rows(epoch, position, position + steps)).view(steps, -1).unbind()
+            cuts = self.cuts(np.arange(position, position + steps + 1))
+            yield from torch.split(torch.from_numpy(self.rows(epoch, cuts[0], cuts[-1])), np.diff(cuts).tolist())
             first += steps
 
-    def rows(self, epoch: int, first: int, last: int) -> Events:
-        """Return events of these batches of an epoch, one batch after the other."""
+    def cuts(self, positions: Events) -> Events:
+        """Return the place in an epoch at which each of these batches begins."""
+        cuts: Events = positions * self.events // self.batches_per_epoch
+        return cuts
+
+    def rows(self, epoch: int, low: int, high: int) -> Events:
+        """Return the events at these places of an epoch."""
         shift, ends = self.plan(epoch)
-        low, high = first * self.batch_size, last * self.batch_size
         runs = slice(*np.searchsorted(ends, [low, high - 1], side="right") + (0, 1))
         lengths = np.diff(np.minimum(ends[runs], high), prepend=low)
         events: Events = np.arange(low, high) + np.repeat(shift[runs], lengths)

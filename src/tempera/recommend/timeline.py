@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ class Timeline:
     source: Any = None  # where it is from, with the roles of its columns decided
     about: str = ""  # a sentence on what was read
     strict_time: bool = False  # whether what carries an event's own time is no history of it
+    part: NDArray[np.uint8] | None = None  # [e] rising for each user: 0 trains, 1 validates, 2 tests; None: no parts
+    ordered: bool = True  # whether the order of a user's events means anything; without, there are parts
 
     @classmethod
     def of(
@@ -86,31 +89,78 @@ class Timeline:
             item=self.item[left],
             time=None if self.time is None else self.time[left],
             weight=None if self.weight is None else self.weight[left],
+            part=None if self.part is None else self.part[left],
             users=None if self.users is None else self.users.filter(pa.array(stay)),
         )
+
+    def arranged(self, part: NDArray[np.uint8]) -> Timeline:
+        """Return the timeline with these parts of its events, [e], which every user then has one after the other."""
+        order = np.lexsort((part, self.user_of(np.arange(len(self)))))
+        return replace(
+            self,
+            item=self.item[order],
+            time=None if self.time is None else self.time[order],
+            weight=None if self.weight is None else self.weight[order],
+            part=part[order],
+        )
+
+    @cached_property
+    def ends(self) -> Events:
+        """Position at which each part of each user's events ends, [u, 3]."""
+        assert self.part is not None
+        before = [np.concatenate([[0], np.cumsum(self.part <= part)]) for part in range(3)]
+        ends: Events = np.stack([self.offsets[:-1] + np.diff(each[self.offsets]) for each in before], 1)
+        return ends
+
+    @property
+    def repeats(self) -> NDArray[np.bool_]:
+        """Return which events have the user and the item of one before, [e]."""
+        return _repeats(self.offsets, [self.item])
+
+    def is_copied(self, repeats: NDArray[np.bool_]) -> bool:
+        """Return whether every event has another of the same user and item; `repeats` are those that have one before.
+
+        Fewer than ten items are too few to tell.
+        """
+        if len(self) - repeats.sum() < 10:
+            return False
+        later = _repeats(np.flip(len(self) - self.offsets), [self.item[::-1]])[::-1]
+        return bool((repeats | later).all())
 
     def histories(self, events: Events) -> tuple[Events, Events]:
         """Return the start of the history of each event, and its end (exclusive), which is the event itself.
 
-        With `strict_time` it stops at the first event of the same user and time.
+        With `strict_time` it stops at the first event of the same user and time. Where there are parts, it holds events of
+        earlier parts only; without an order, that of a training event is all training events of its user, with itself.
 
         >>> timeline = Timeline.of([1, 1, 1, 2], ["x", "y", "z", "x"], time=[5, 7, 7, 1])
         >>> [ends.tolist() for ends in timeline.histories(np.arange(4))]
         [[0, 0, 0, 3], [0, 1, 2, 3]]
         """
-        begin: Events = self.offsets[self.user_of(events)]
-        if not self.strict_time or self.time is None:
-            return begin, events
-        time, low, stop = self.time[events], begin, events
-        while (low < stop).any():  # halved until none is left, all events at once
-            middle = (low + stop) // 2
-            earlier = self.time[middle] < time
-            low, stop = np.where(earlier & (low < stop), middle + 1, low), np.where(earlier, stop, middle)
-        return begin, stop
+        user = self.user_of(events)
+        begin: Events = self.offsets[user]
+        stop = events
+        if self.strict_time and self.time is not None:
+            time, low = self.time[events], begin
+            while (low < stop).any():  # halved until none is left, all events at once
+                middle = (low + stop) // 2
+                earlier = self.time[middle] < time
+                low, stop = np.where(earlier & (low < stop), middle + 1, low), np.where(earlier, stop, middle)
+        if self.part is None:
+            return begin, stop
+        part = self.part[events]
+        known = self.ends[user, np.maximum(part, 1) - 1]
+        return begin, np.where(part == 0, stop, known) if self.ordered else known
+
+    def answers(self, events: Events) -> Events:
+        """Return the end (exclusive) of what is to be found for each event: itself, and the rest of its part."""
+        return events + 1 if self.part is None else self.ends[self.user_of(events), self.part[events]]
 
 
-def timeline_of(events: pa.Table, folder: Path | None = None, drop_repeats: bool = False, **about: Any) -> Timeline:
-    """Return a timeline from columns user, item and, where there are any, time, position and weight.
+def timeline_of(
+    events: pa.Table, folder: Path | None = None, drop_repeats: bool = False, ordered: bool = True, **about: Any
+) -> Timeline:
+    """Return a timeline from columns user, item and, where there are any, part, time, position and weight.
 
     Rows go to their user by counting, some at a time, then into order user by user: memory beyond the result is that of
     the users' and items' numbers and of some rows.
@@ -118,7 +168,8 @@ def timeline_of(events: pa.Table, folder: Path | None = None, drop_repeats: bool
     Args:
         events: rows in any order, without nulls; it may be memory-mapped.
         folder: where the arrays are written, to be mapped; None keeps them in memory.
-        drop_repeats: whether a row of the same user, item, time and position as one before is left out.
+        drop_repeats: whether a row of the same user, item and, where there are any, time and position as one before is left out.
+        ordered: without, a user has an item once: rows of the same user and item as one before are left out.
         about: further fields of the timeline.
     """
     user_ids, users = numbered(events["user"])
@@ -128,16 +179,18 @@ def timeline_of(events: pa.Table, folder: Path | None = None, drop_repeats: bool
         counts += np.bincount(part, minlength=len(counts))
     offsets = np.concatenate([[0], counts.cumsum()])
     parts: dict[str, Iterable[NDArray[Any]]] = {"item": items}
-    for name in ("time", "position", "weight"):
+    for name in ("part", "time", "position", "weight"):
         if name in events.column_names:
             parts[name] = map(_numbers, _chunks(events[name]))
     columns: dict[str, Any] = {name: _by_user(users, offsets, values, name, folder) for name, values in parts.items()}
     _order(offsets, columns)
-    if drop_repeats and {"time", "position"} & {*columns} and (repeats := _repeats(offsets, columns)).any():
+    alike = ["item", *(name for name in ("time", "position") if ordered and name in columns)]
+    drops = drop_repeats or not ordered
+    if drops and (repeats := _repeats(offsets, [columns[name] for name in alike])).any():
         offsets = np.concatenate([[0], np.cumsum(~repeats)])[offsets]
         columns = {name: _compacted(values, ~repeats) for name, values in columns.items()}
     columns.pop("position", None)
-    return Timeline(user_ids, item_ids, offsets, **columns, **about)
+    return Timeline(user_ids, item_ids, offsets, **columns, ordered=ordered, **about)
 
 
 def numbered(ids: pa.ChunkedArray) -> tuple[pa.Array, list[NDArray[np.int32]]]:
@@ -194,8 +247,8 @@ def _array(name: str, length: int, dtype: Any, folder: Path | None) -> NDArray[A
 
 
 def _order(offsets: Events, columns: dict[str, NDArray[Any]]) -> None:
-    """Sort the events of each user by time, then by position, in place; equal ones stay as they are."""
-    keys = [columns[name] for name in ("position", "time") if name in columns]
+    """Sort the events of each user by part, by time, then by position, in place; equal ones stay as they are."""
+    keys = [columns[name] for name in ("position", "time", "part") if name in columns]
     for first, last in _runs(offsets) if keys else ():
         span = slice(int(offsets[first]), int(offsets[last]))
         user = np.repeat(np.arange(first, last), np.diff(offsets[first : last + 1]))
@@ -205,13 +258,13 @@ def _order(offsets: Events, columns: dict[str, NDArray[Any]]) -> None:
                 values[span] = values[span][order]
 
 
-def _repeats(offsets: Events, columns: dict[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """Return which events have the user, item, time and position of one before, [e]."""
+def _repeats(offsets: Events, columns: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
+    """Return which events have the user and all values of one before, [e]."""
     repeats = np.zeros(int(offsets[-1]), bool)
     for first, last in _runs(offsets):
         span = slice(int(offsets[first]), int(offsets[last]))
         user = np.repeat(np.arange(first, last), np.diff(offsets[first : last + 1]))
-        keys = [user, *(columns[name][span] for name in ("item", "time", "position") if name in columns)]
+        keys = [user, *(values[span] for values in columns)]
         order = np.lexsort(keys)
         same = np.logical_and.reduce([key[order[1:]] == key[order[:-1]] for key in keys])
         repeats[span][order[1:][same]] = True

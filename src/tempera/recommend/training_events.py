@@ -56,13 +56,19 @@ class EventData:
         return cls(timeline, division, users, items, withheld)
 
     def extended(self, part: Part) -> EventData:
-        """Return the same events, trained on also where they are of this part or before it, but for withheld items."""
-        return EventData.of(self.timeline, self.division.extended(part), self.withheld)
+        """Return the same events, trained on also where they are of this part or before it, without those of withheld items."""
+        division, timeline = self.division.extended(part), self.timeline
+        if self.withheld is not None:
+            timeline = timeline.kept(~np.isin(timeline.item, self.withheld.items))
+            division = Division(np.zeros(len(timeline), np.uint8), {}, {})
+        if timeline.part is not None:
+            timeline = timeline.arranged(division.part)
+        return EventData.of(timeline, division, self.withheld)
 
     @property
     def protocol(self) -> str:
-        """First protocol of the split, by which systems are compared."""
-        return next(iter(self.division.test))
+        """First protocol of the split, by which systems are compared; empty where nothing is evaluated."""
+        return next(iter(self.division.test), "")
 
     def histories(self, events: Events) -> Histories:
         """Return the histories before events."""
@@ -84,13 +90,14 @@ class TrainingEvents:
 
     def __init__(self, config: Config, events: EventData) -> None:
         self.events = events
-        timeline, train, history = events.timeline, events.division.train, config.tower.history
+        timeline, train = events.timeline, events.division.train
+        self.options: Features = config.tower.suited(timeline.ordered)
+        history = self.options.history
         options = config.settled(int(train.sum())).train
         contexts = Contexts(timeline, history.last, history.targets) if history else Contexts(timeline, 1)
         draws = Draws(options.sampled, options.sampled_power, options.seed)
         self.visits = Visits(timeline, train, contexts, draws, config.base.asks_known)
         self.sampler: Sampler = Segments.of(timeline, train, options.size, options.seed, contexts.targets)
-        self.options: Features = config.tower
         self.tower: FeatureTowers = self.options.build(events.users, events.items)
         self.tower.normalised = config.base.similarity.name == "cosine"
 

@@ -75,7 +75,9 @@ class Visits:
         user = torch.from_numpy(self.timeline.user_of(events.numpy()))
         start, stop = self.contexts(events)
         columns: dict[str, Column] = {"user": user, "history": Events.of(self.item, start, stop)}
-        if self.timeline.time is not None:
+        if not self.timeline.ordered:
+            columns["own"] = torch.where(events < stop, events - start, -1)
+        elif self.timeline.time is not None:
             columns["elapsed"] = self._elapsed(events.numpy(), stop.numpy(), start.numpy())
         return Frame(columns)
 

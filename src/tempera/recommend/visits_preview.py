@@ -49,7 +49,7 @@ def _visit(visits: Visits, event: int, titles: Sequence[str], last: int) -> dict
     """Return one event as text: its user, history (the latest last) and item."""
     line = visits.timeline
     (user,), ((begin,), (stop,)) = line.user_of(np.array([event])), line.histories(np.array([event]))
-    past = line.item[max(begin, stop - last) : stop].tolist()
+    past = line.item[[k for k in range(max(begin, stop - last), stop) if k != event]].tolist()
     item = int(line.item[event])
     return {
         "place": f"user {line.user_ids[int(user)]}, event {event - begin + 1:,} of {line.lengths[user]:,}",

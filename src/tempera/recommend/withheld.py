@@ -21,6 +21,7 @@ class Withheld:
     items: Events  # [c] codes, rising
     counts: Events  # [c] events of each that training does without
     targets: Events  # [t] events of the test part, in rising order, each with a history
+    whole: Timeline  # with the events that training does without
 
 
 def withhold(timeline: Timeline, division: Division, share: float, seed: int) -> tuple[Timeline, Division, Withheld]:
@@ -61,4 +62,4 @@ def withhold(timeline: Timeline, division: Division, share: float, seed: int) ->
         counts={**division.counts, "interactions with items that are withheld": int((~left).sum())},
         notes=(*division.notes, f"{len(items):,} items are withheld from training and evaluated as new ones"),
     )
-    return fewer, moved, Withheld(items, counts[items], targets)
+    return fewer, moved, Withheld(items, counts[items], targets, timeline)

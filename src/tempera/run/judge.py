@@ -10,9 +10,9 @@ def judge(prepared: Prepared) -> Verdict | None:
     """Evaluate the tower of a run on the whole test set: called once untrained, and once with the weights that are saved.
 
     Returns:
-        None where `evaluation.queries` is 0: there is no test set.
+        None where `evaluation.queries` or `data.split` leaves no test set.
     """
-    if prepared.config.evaluation.queries == 0:
+    if prepared.config.evaluation.queries == 0 or not prepared.task.showcase.facts().counts["queries"]:
         return None
     with prepared.phases("evaluate"):
         return prepared.task.held_out.judge("test")

@@ -72,6 +72,7 @@ def _publish(
         "evaluations_left_out": fitted.looks_left_out,
         **({"recipe": recipe} if (recipe := first_event(prepared.log.records, "recipe")) else {}),
         **({"best": fitted.best} if fitted.best else {}),
+        **({"refit": again} if (again := _trained_again(prepared.log.records)) else {}),
         "data": task.showcase.facts().counts,
         "seconds": prepared.phases.seconds(),
         "replaying": round(fitted.replaying, 4),
@@ -120,12 +121,27 @@ def _card(prepared: Prepared, metrics: Mapping[str, Any], systems: Systems) -> C
     dropped = {f"left out: {reason}": f"{count:,}" for reason, count in data.get("dropped", {}).items()}
     return Card(
         **vars(prepared.config.card),
-        data={**source, **counts, **dropped},
+        data={**source, **counts, **dropped, **_again(metrics.get("refit", []))},
         recipe=configuration.dump(resolved),
         metrics={name: scores.intervals() for name, scores in systems.items()},
         subject=prepared.task.showcase.subject,
         base_model=resolved["tower"].get("model"),
     )
+
+
+def _trained_again(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what each training after the first one added, with its pairs and steps."""
+    return [{k: record[k] for k in ("part", "pairs", "steps")} for record in records if record["event"] == "refit"]
+
+
+def _again(refits: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return what a card says of a model that has trained again on what was held out."""
+    names = {"validation": "trained again before the evaluation", "test": "trained again after it"}
+    text = "also on the {part} data, {pairs:,} in all, {steps:,} steps"
+    told = {names[each["part"]]: text.format(**each) for each in refits}
+    if names["test"] in told:
+        told[names["test"]] += "; the metrics are those of the model before that"
+    return told
 
 
 def _report(

@@ -17,6 +17,7 @@ from .fit import Fitted, fit
 from .prepare import Prepared
 
 WORTH = 0.05  # share of the data that is held out, from which `auto` trains again
+# With withheld items, validation is not trained on before the test: it may hold them.
 _PARTS: dict[loop.Refit, tuple[Part, ...]] = {"none": (), "validation": ("validation",), "all": ("validation", "test")}
 
 
@@ -34,7 +35,7 @@ class Refit:
         if refit == "auto":
             worth = prepared.task.held_out.chooses and self.pairs < (1 - WORTH) * counts["pairs"]
             refit = "all" if worth else "none"
-        self.parts = _PARTS[refit]
+        self.parts = [each for each in _PARTS[refit] if each == "test" or not prepared.config.evaluation.cold_items]
 
     def __call__(self, part: Part, run: Prepared, fitted: Fitted) -> Prepared:
         """Return the run trained also on a part of its data, for as many passes as its best weights have taken; all processes call.

@@ -1,0 +1,71 @@
+"""Small and odd interactions end in a sensible result or in one line that helps."""
+
+from __future__ import annotations
+
+import random
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tempera.build import build
+from tempera.config import of
+from tempera.engine.devices import Devices
+from tempera.errors import TemperaError
+from tempera.io.documents import JsonLines
+from tempera.run.fit import fit
+from tempera.run.judge import judge
+from tempera.run.prepare import prepare
+
+Rows = list[dict[str, Any]]
+
+
+def rows(events: int, users: int, items: int, times: int = 10**6) -> Rows:
+    draw = random.Random(0)
+    return [
+        {"user": draw.randrange(users), "item": draw.randrange(items), "time": draw.randrange(times)}
+        for _ in range(events)
+    ]
+
+
+CASES: dict[str, tuple[Rows, str, str]] = {  # rows, and what two splits say of them; nothing is a run
+    "100 events": (rows(100, 12, 20), "", ""),
+    "10,000 events": (rows(10_000, 700, 900), "", ""),
+    "one user": (rows(60, 1, 30), "", ""),
+    "two items": (rows(60, 10, 2), "", ""),
+    "one item": (rows(60, 10, 1), "all 60 interactions are with the item 0", "all 60 interactions are with the item 0"),
+    "one time": (rows(200, 10, 30, 1), "events cannot be cut by time: too many of them happen at 0", ""),
+    "one event": (rows(1, 1, 9), "are with the item", "are with the item"),
+    "an event of each user": (
+        [{"user": user, "item": user % 7, "time": user} for user in range(50)],
+        "the split has no test events",
+        "needs users with at least 3 events, but there are none",
+    ),
+    "two events to train on": (
+        [{"user": 1, "item": item, "time": item} for item in range(3)],
+        "3 events cannot be cut by time",
+        "batch_size is 2 and the data has 1 pairs to train on: in-batch negatives need at least 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("split", ["global_time", "leave_last_out"])
+@pytest.mark.parametrize("name", CASES)
+def test_small_data(name: str, split: str, tmp_path: Path) -> None:
+    table, *says = CASES[name]
+    message = says[split == "leave_last_out"]
+    section = {"source": "interactions", "split": split}
+    tower = {"kind": "features", "dimensions": 8, "query_layers": []}
+    config = build(of({"data": section, "tower": tower, "train": {"max_steps": 3}}))
+    config = replace(config, data=config.data.hand(pa.Table.from_pylist(table)))
+    with (
+        JsonLines(tmp_path / "log.jsonl") as log,
+        pytest.raises(TemperaError, match=message) if message else nullcontext(),
+    ):
+        run = prepare(config, Devices(), tmp_path, log)
+        fit(run)
+        verdict = judge(run)
+        assert verdict is not None and 0 <= verdict.ranking.metrics["recall@10"] <= 1
