@@ -10,7 +10,9 @@ import pyarrow as pa
 
 from ..errors import ConfigError, DataError
 from ..ranking.resolved import Config
+from ..towers.rounds import Race
 from .baselines import refuse_many
+from .candidates import race_of
 from .division import Division
 from .encoders import Elapsed, Entities
 from .entity_tables import called
@@ -57,6 +59,10 @@ class InteractionTask:
         items = Entities(_features(timeline.item_ids, timeline.items), of_items)
         called(items.table)  # which is refused before hours of training, if at all
         return cls(config, EventData(timeline, division, users, items, withheld))
+
+    def race(self, config: Config) -> Race:
+        """Return the towers that are tried on these events."""
+        return race_of(self.data.events.items)
 
     def fresh(self, config: Config, cache: Path) -> InteractionTask:
         """Return another run on the same timeline and division, before its training."""

@@ -8,6 +8,7 @@ from ..engine.batches import Sampler
 from ..engine.clock import Phases
 from ..ranking.resolved import Config
 from ..towers.pair import Tower
+from ..towers.rounds import Race
 from .catalogue import Catalogue, stored
 from .held_out import HeldOutQueries
 from .split import hold_out
@@ -52,6 +53,11 @@ class TextTask:
             )
         texts = TextData(split, catalogue, queries, docs)
         return cls(config, texts, sampler, tower, store, versions or cache / "anew")
+
+    def race(self, config: Config) -> Race:
+        """Return the settings that the tower tries on so many pairs."""
+        race: Race = config.tower.race(len(self.data.texts.split.train))
+        return race
 
     def fresh(self, config: Config, cache: Path) -> TextTask:
         """Return another run on the same texts, split and tokens, before its training."""
