@@ -25,6 +25,7 @@ from .optim import ForTables, Schedule, adam, clip, schedule_factor, total_norm
 from .shards import ONE_PROCESS
 from .step import Loss, TowersLike, step
 
+Refit = Literal["none", "validation", "all", "auto"]
 SELF = "self"  # the guide that is the model in training
 _LEAST_SCALE = 2.0**-14  # of gradients in fp16; below it they would not be too small for it, but too large
 
@@ -76,6 +77,10 @@ class Training:
             files are in OUTPUT.trackers. Sweeps and tunings send nothing; they write tables of their own.
         keep_best: save the weights of the best validation; the untrained model is a candidate. If this is false, or the
             validation set has too few queries to choose by, the weights of the last step are saved.
+        refit: what the run trains on again, anew and for as many passes as validation has chosen, where data are interactions:
+            "validation" adds its events before the test is evaluated; "all" does so too, and then adds those of the test for
+            the model that is saved, whose figures stay those of the evaluated one; "auto" is "all" where more than a twentieth
+            of the events is held out; "none" saves the weights that validation has chosen.
         patience: number of evaluations without improvement after which training stops early; None takes every step.
         save_steps: number of steps between checkpoints; None writes one every ten minutes. They stay in OUTPUT.checkpoints,
             beside the run, until it has ended.
@@ -113,6 +118,7 @@ class Training:
     evaluations: Annotated[int, Field(ge=0)] = 4
     report_to: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ()
     keep_best: bool = True
+    refit: Refit = "none"
     patience: Annotated[int, Field(gt=0)] | None = None
     save_steps: Annotated[int, Field(gt=0)] | None = None
     save_total_limit: Annotated[int, Field(gt=0)] = 1

@@ -114,7 +114,7 @@ class Trainings:
             verdict = prepared.task.held_out.judge(job["part"])
             value = verdict.ranking.metrics[metric]
             if before is not None and (job["bar"] is None or value > job["bar"]):
-                publish(prepared, fitted, before, judge(prepared))
+                publish(prepared, fitted, before, judge(prepared), prepared)
         shutil.rmtree(folder / CACHE, ignore_errors=True)
         return replace(
             record,

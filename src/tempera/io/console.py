@@ -39,15 +39,16 @@ def progress_bar(
 
 
 @contextmanager
-def silenced() -> Iterator[None]:
-    """Show no messages and no bars, as in a run among many whose outcome is reported by another."""
+def silenced(bars: bool = False) -> Iterator[None]:
+    """Show no messages, and no bars unless asked for, as in a run among many whose outcome is reported by another."""
     before, logger.disabled = (logger.disabled, os.environ.get("TQDM_DISABLE")), True
-    os.environ["TQDM_DISABLE"] = "1"
+    if not bars:
+        os.environ["TQDM_DISABLE"] = "1"
     try:
         yield
     finally:
-        logger.disabled, bars = before
-        if bars is None:
+        logger.disabled, own = before
+        if own is not None:
+            os.environ["TQDM_DISABLE"] = own
+        elif not bars:
             del os.environ["TQDM_DISABLE"]
-        else:
-            os.environ["TQDM_DISABLE"] = bars

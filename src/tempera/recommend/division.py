@@ -6,7 +6,7 @@ Letters in shapes: e events, u users, t targets.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ..errors import ConfigError, DataError
+from ..ranking.ranking import Part
 from .timeline import Events, Timeline
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
@@ -39,6 +40,11 @@ class Division:
         """Training events, [e]: the first events of every user."""
         mask: Mask = self.part == TRAIN
         return mask
+
+    def extended(self, part: Part) -> Division:
+        """Return a division that trains also on the events of this part and before it, and has no validation."""
+        last = {"validation": VALIDATION, "test": TEST}[part]
+        return replace(self, part=np.where(self.part <= last, TRAIN, self.part).astype(np.uint8), validation={})
 
     @property
     def known(self) -> Mask:

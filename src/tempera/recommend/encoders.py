@@ -29,6 +29,7 @@ Count = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 _POWERS = 62  # of 2, that times are told apart by
 _ALIKE = 128  # texts that a padding tower reads together
+_NOISE = 0.1  # share of random vectors in those that begin by co-occurrence: items without a pair are told apart
 UNKNOWN = 0  # row of a table for what training has not seen
 TEXT = pa.large_string()
 _PARTS: Mapping[str, Callable[[pa.Array], pa.Array]] = {
@@ -50,6 +51,7 @@ class Entities:
 
     table: pa.Table  # [u] with a column id
     count: NDArray[np.int64]  # [u] training events
+    first: Callable[[int], Tensor] | None = None  # of a width: vectors to begin with, [u, width]
 
     @property
     def known(self) -> NDArray[np.bool_]:
@@ -149,20 +151,27 @@ class Id:
         table: name of the table; features with the same one share it. None is user or item.
         buckets: ids share this many vectors, by hash, new ones too; None gives each its own.
         unknown: share of the rows that train the vector for unknown ids instead of their own; at 0 that vector is 0.
+        init: the vectors to begin with: "random", or by "cooccurrence", where items that users have taken soon after each
+            other begin near each other; it is for items, without buckets.
 
     Raises:
-        ConfigError: both; in buckets no id is unknown.
+        ConfigError: buckets with unknown or cooccurrence; in buckets no id is unknown, and none is alone.
     """
 
     table: str | None = None
     buckets: Count | None = None
     unknown: Share = 0.0
+    init: Literal["random", "cooccurrence"] = "random"
 
     def __post_init__(self) -> None:
         if self.buckets is not None and self.unknown:
             raise ConfigError(
                 f"id has buckets {self.buckets} and unknown {self.unknown:g}: with buckets, "
                 "unknown ids have the vector of their bucket; set only one of the two"
+            )
+        if self.buckets is not None and self.init != "random":
+            raise ConfigError(
+                f"id has buckets {self.buckets} and init cooccurrence, which is of single ids: set only one"
             )
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
@@ -174,6 +183,10 @@ class Id:
             seen = pa.array([f"{i} of {self.buckets}" for i in range(self.buckets)], TEXT)
             values = seen.take(pa.array(buckets_of(values, self.buckets), mask=nobody))
         table, row_of = _table(tables, self.table or role, width, seen, values, self.unknown > 0)
+        if self.init == "cooccurrence" and entities.first is not None:
+            known = torch.from_numpy(entities.known)
+            with torch.no_grad():
+                table.weight[row_of[known]] = entities.first(width)[known] + _NOISE * table.weight[row_of[known]]
         return Lookup(row_of, table, self.unknown)
 
 

@@ -58,6 +58,8 @@ class Features:
             raise ConfigError("doc is empty; give at least one feature of the items, such as id")
         if not self.query and self.history is None:
             raise ConfigError("users have neither features nor a history: give query or history")
+        if any(isinstance(feature, Id) and feature.init != "random" for feature in self.query):
+            raise ConfigError("tower.query: id with init cooccurrence is for items: put it into tower.doc")
         for heads in [pool.heads for pool in (self.history.pools if self.history else ()) if isinstance(pool, Causal)]:
             if self.dimensions % heads:
                 raise ConfigError(

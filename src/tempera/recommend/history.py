@@ -7,6 +7,7 @@ Letters in shapes: n rows, s sequences, L events of the longest, E places that r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -153,6 +154,24 @@ class Attending(nn.Module):
         return sequences.rows(pooled)
 
 
+class Ageing(nn.Module):
+    """A mean of the latest events with a learned weight for each age, whatever the event; begun as decay^age."""
+
+    def __init__(self, last: int, decay: float) -> None:
+        super().__init__()
+        self.age = nn.Parameter(math.log(decay) * torch.arange(last))
+
+    def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
+        """Map [s, L, D] to [n, D]."""
+        place = torch.arange(x.shape[1], device=x.device)
+        age = place - place[: sequences.depth, None]  # [E, L]
+        last = len(self.age)
+        inside = (age >= 0) & (age < last)
+        weights = self.age.exp()[age.clamp(0, last - 1)] * inside  # [E, L]
+        mass = self.age.exp().cumsum(0)[sequences.seen.clamp(1, last) - 1]  # [n]
+        return sequences.rows(torch.matmul(weights, x)) / mass[:, None]
+
+
 class Recurrent(nn.Module):
     """The state of a gated recurrent unit after the latest event (Cho et al. 2014)."""
 
@@ -250,6 +269,17 @@ class Attention(Latest):
 
 
 @dataclass(frozen=True)
+class Ages(Latest):
+    """A mean of the `last` events with a learned weight for each age.
+
+    Args:
+        decay: what the weights begin with: each event further back counts less by it.
+    """
+
+    decay: Decay = 0.8
+
+
+@dataclass(frozen=True)
 class Gru(Latest):
     """A gated recurrent unit; `last` events before the first target of a run and those between them are read."""
 
@@ -269,8 +299,15 @@ class Causal(Latest):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.2
 
 
-Pooling = Mean | Max | Attention | Gru | Causal
-POOLINGS: dict[str, type] = {"mean": Mean, "max": Max, "attention": Attention, "gru": Gru, "transformer": Causal}
+Pooling = Mean | Max | Ages | Attention | Gru | Causal
+POOLINGS: dict[str, type] = {
+    "mean": Mean,
+    "max": Max,
+    "ages": Ages,
+    "attention": Attention,
+    "gru": Gru,
+    "transformer": Causal,
+}
 WINDOWS: tuple[Pooling, ...] = (Mean(1), Mean(3, 0.8), Mean(10, 0.9), Mean(50))
 
 
@@ -282,11 +319,13 @@ class History:
         pools: ways to look back.
         items: "shared" takes the items' vectors of the document tower; "own" a table that only histories use.
         targets: consecutive events of a user that share the reading of their history; more are faster and more alike.
+        dropout: share of the numbers of the items' vectors that the pools lose in training.
     """
 
     pools: Sequence[Pooling] = WINDOWS
     items: Literal["shared", "own"] = "shared"
     targets: Count = 16
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
     def __post_init__(self) -> None:
         if not self.pools:
@@ -308,6 +347,7 @@ class Past(nn.Module):
     def __init__(self, history: History, items: Callable[[Tensor], Tensor], width: int) -> None:
         super().__init__()
         self.items, self.width = items, width * len(history.pools)
+        self.drop = nn.Dropout(history.dropout)
         means = [pool for pool in history.pools if isinstance(pool, Mean)]
         self.pools = nn.ModuleList([Means(means)] if means else [])
         self.pools.extend(_module(pool, width) for pool in history.pools if not isinstance(pool, Mean))
@@ -321,7 +361,7 @@ class Past(nn.Module):
         vectors = torch.cat([vectors, vectors.new_zeros(1, vectors.shape[1])])  # the last stands for no event
         which = torch.cat([which, which.new_full((1,), len(distinct))])
         looked_up = vectors.index_select(0, which[sequences.places].flatten())
-        x = looked_up.view(*sequences.places.shape, vectors.shape[1])  # [s, L, D]
+        x = self.drop(looked_up.view(*sequences.places.shape, vectors.shape[1]))  # [s, L, D]
         pooled = torch.cat([pool(x, sequences) for pool in self.pools], 1)
         return pooled.masked_fill((sequences.seen == 0)[:, None], 0)
 
@@ -329,6 +369,8 @@ class Past(nn.Module):
 def _module(pool: Pooling, width: int) -> nn.Module:
     if isinstance(pool, Max):
         return Largest(pool.last)
+    if isinstance(pool, Ages):
+        return Ageing(pool.last, pool.decay)
     if isinstance(pool, Attention):
         return Attending(width, pool.last)
     if isinstance(pool, Gru):

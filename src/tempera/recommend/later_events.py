@@ -51,6 +51,10 @@ class LaterEvents:
     def embed(self) -> None:
         """Do nothing: vectors of items cost little."""
 
+    def follow(self, other: LaterEvents) -> None:
+        """Take over what another run on the same events has reached."""
+        self.reached, self.cold = dict(other.reached), dict(other.cold)
+
     def settle(self) -> None:
         """Do nothing: items are never sampled."""
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-
 from ..errors import ConfigError, DataError
+from ..ranking.ranking import Part
 from ..ranking.resolved import Config
 from ..towers.rounds import Race
 from .baselines import refuse_many
 from .candidates import race_of
 from .division import Division
-from .encoders import Elapsed, Entities
+from .encoders import Elapsed
 from .entity_tables import called
 from .features import Features
-from .frequency import counted
 from .item_showcase import ItemShowcase
 from .later_events import LaterEvents
 from .timeline import Timeline
@@ -40,6 +37,10 @@ class InteractionTask:
             raise ConfigError("tower.kind: interactions need kind: features")
         if config.train.max_pairs is not None:
             raise ConfigError("train.max_pairs is for pairs of texts, and data has interactions: remove it")
+        if config.train.refit != "none" and config.evaluation.cold_items:
+            raise ConfigError(
+                f"train.refit is {config.train.refit}, but evaluation.cold_items withholds items for good: keep only one of them"
+            )
         timeline: Timeline = config.data.read(cache)
         if config.evaluation.baselines:  # before hours of training
             refuse_many(len(timeline.item_ids), "evaluation.baselines")
@@ -52,13 +53,9 @@ class InteractionTask:
         withheld: Withheld | None = None
         if share := config.evaluation.cold_items:
             timeline, division, withheld = withhold(timeline, division, share, config.evaluation.seed)
-        division = _asking(division)
-        of_users = np.add.reduceat(division.train, timeline.offsets[:-1], dtype=np.int64)
-        of_items = counted(timeline.item, division.train, len(timeline.item_ids))
-        users = Entities(_features(timeline.user_ids, timeline.users), of_users)
-        items = Entities(_features(timeline.item_ids, timeline.items), of_items)
-        called(items.table)  # which is refused before hours of training, if at all
-        return cls(config, EventData(timeline, division, users, items, withheld))
+        events = EventData.of(timeline, _asking(division), withheld)
+        called(events.items.table)  # which is refused before hours of training, if at all
+        return cls(config, events)
 
     def race(self, config: Config) -> Race:
         """Return the towers that are tried on these events."""
@@ -68,11 +65,11 @@ class InteractionTask:
         """Return another run on the same timeline and division, before its training."""
         return InteractionTask(config, self.data.events)
 
-
-def _features(ids: pa.Array, table: pa.Table | None) -> pa.Table:
-    """Return features with a first column of ids."""
-    columns = {} if table is None else {name: table[name] for name in table.column_names if name != "id"}
-    return pa.table({"id": ids, **columns})
+    def extended(self, config: Config, part: Part) -> InteractionTask:
+        """Return a run that trains on the events of a part, too, evaluated as this one with what validation has chosen."""
+        task = InteractionTask(config, self.data.events.extended(part))
+        task.held_out.follow(self.held_out)
+        return task
 
 
 def _asking(division: Division) -> Division:

@@ -17,10 +17,13 @@ from ..core.frame import Frame
 from ..engine.batches import Draws, Sampler
 from ..engine.distributed import ALONE, Group
 from ..ranking.nearest import refuse_not_finite
+from ..ranking.ranking import Part
 from ..ranking.resolved import Config
+from .cooccurrence import Cooccurrence
 from .division import Division
 from .encoders import Entities
 from .features import Features, FeatureTowers
+from .frequency import counted
 from .full_catalogue import Histories
 from .segments import Contexts, Segments
 from .timeline import Events, Timeline
@@ -42,6 +45,20 @@ class EventData:
     items: Entities
     withheld: Withheld | None
 
+    @classmethod
+    def of(cls, timeline: Timeline, division: Division, withheld: Withheld | None = None) -> EventData:
+        """Return divided events with what training knows of users and items."""
+        of_users = np.add.reduceat(division.train, timeline.offsets[:-1], dtype=np.int64)
+        of_items = counted(timeline.item, division.train, len(timeline.item_ids))
+        users = Entities(_features(timeline.user_ids, timeline.users), of_users)
+        first = Cooccurrence(timeline, division.train)
+        items = Entities(_features(timeline.item_ids, timeline.items), of_items, first)
+        return cls(timeline, division, users, items, withheld)
+
+    def extended(self, part: Part) -> EventData:
+        """Return the same events, trained on also where they are of this part or before it, but for withheld items."""
+        return EventData.of(self.timeline, self.division.extended(part), self.withheld)
+
     @property
     def protocol(self) -> str:
         """First protocol of the split, by which systems are compared."""
@@ -54,6 +71,12 @@ class EventData:
     def targets(self, events: Events) -> NDArray[np.int64]:
         """Return the items of events."""
         return np.asarray(self.timeline.item[events], np.int64)
+
+
+def _features(ids: pa.Array, table: pa.Table | None) -> pa.Table:
+    """Return features with a first column of ids."""
+    columns = {} if table is None else {name: table[name] for name in table.column_names if name != "id"}
+    return pa.table({"id": ids, **columns})
 
 
 class TrainingEvents:

@@ -29,18 +29,23 @@ Systems = Mapping[str, SystemScores]
 Differences = Mapping[str, Mapping[str, Difference]]
 
 
-def publish(prepared: Prepared, fitted: Fitted, before: Verdict | None, after: Verdict | None) -> None:
+def publish(
+    prepared: Prepared, fitted: Fitted, before: Verdict | None, after: Verdict | None, served: Prepared
+) -> None:
     """Compare with other systems, and write everything but the log, which lies in the folder already.
 
     Args:
         before: the untrained tower; None where nothing is held out to judge by.
-        after: the trained one, with the weights that are saved.
+        after: the trained one.
+        served: the run whose tower is saved: the same, or one that has then been trained on the test, too.
     """
     with prepared.phases("publish"):
-        _publish(prepared, fitted, before, after)
+        _publish(prepared, fitted, before, after, served)
 
 
-def _publish(prepared: Prepared, fitted: Fitted, before: Verdict | None, after: Verdict | None) -> None:
+def _publish(
+    prepared: Prepared, fitted: Fitted, before: Verdict | None, after: Verdict | None, served: Prepared
+) -> None:
     config, task, folder = prepared.config, prepared.task, prepared.folder
     systems: dict[str, SystemScores] = {}
     spreads: dict[str, Spread] = {}
@@ -52,9 +57,9 @@ def _publish(prepared: Prepared, fitted: Fitted, before: Verdict | None, after: 
             systems[FUSED] = systems.pop(FUSED)  # the last of a table
         differences = _differences(systems)
         alarms = _doubted(prepared, fitted, systems, differences)
-    task.data.tower.save(folder / "model")
-    (folder / "objective.safetensors").write_bytes(as_bytes(config.objective.state_dict()))
-    write_searched(folder, task.showcase.searched())
+    served.task.data.tower.save(folder / "model")
+    (folder / "objective.safetensors").write_bytes(as_bytes(served.config.objective.state_dict()))
+    write_searched(folder, served.task.showcase.searched())
     sizes = {each.name: _size(each) for each in sorted(folder.iterdir()) if each.name not in (CACHE, "log.jsonl")}
     (folder / "config.yaml").write_text(configuration.dump(config.resolved), encoding="utf-8")
     metrics = {

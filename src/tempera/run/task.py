@@ -124,3 +124,12 @@ class RunTask(Protocol):
         `config` reads and divides the data as this one does, and its tower reads texts in the same way; its seed chooses
         weights and rows, not the split.
         """
+
+    def extended(self, config: Config, part: Part) -> RunTask:
+        """Return another run, before its training, that trains on the data of a part and before it, too.
+
+        It is evaluated as this one, with the settings that validation has chosen for this one.
+
+        Raises:
+            ConfigError: data that are divided for good.
+        """

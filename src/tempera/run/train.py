@@ -22,6 +22,7 @@ from .fit import fit
 from .judge import judge
 from .prepare import Prepared, prepare
 from .publish import publish
+from .refit import Refit
 from .resume import Checkpoints
 from .time_limit import TIME_LIMIT, limited
 from .trackers import tracked
@@ -104,20 +105,23 @@ def _run(
     checkpoints: Checkpoints,
     settle: Settle | None,
 ) -> None:
-    """Prepare, limit, settle, fit, judge, publish. One process judges and writes for all."""
+    """Prepare, limit, settle, fit, train again, judge, publish. One process judges and writes for all."""
     prepared = prepare(config, devices, folder, log, vectors, checkpoints.folder / f"anew-{devices.group.rank}")
     prepared = limited(prepared, checkpoints.record(TIME_LIMIT))
     if settle is not None:
         prepared = settle(prepared, known=checkpoints.record("recipe"))
-    if not devices.group.main:
-        fit(prepared, checkpoints)
-        return
-    before = judge(prepared)
+    main, again = devices.group.main, Refit(prepared)
+    before = judge(prepared) if main else None
     fitted = fit(prepared, checkpoints)
     try:
-        with prepared.phases("embed"):
-            prepared.task.held_out.embed()
-        publish(prepared, fitted, before, judge(prepared))
+        judged = again("validation", prepared, fitted)
+        if main:
+            with prepared.phases("embed"):
+                judged.task.held_out.embed()
+            after = judge(judged)
+        served = again("test", judged, fitted)
+        if main:
+            publish(judged, fitted, before, after, served)
     except (SystemExit, KeyboardInterrupt):
         if devices.group.size == 1:
             fitted.keep()

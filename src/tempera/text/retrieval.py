@@ -6,6 +6,8 @@ from pathlib import Path
 
 from ..engine.batches import Sampler
 from ..engine.clock import Phases
+from ..errors import ConfigError
+from ..ranking.ranking import Part
 from ..ranking.resolved import Config
 from ..towers.pair import Tower
 from ..towers.rounds import Race
@@ -38,6 +40,8 @@ class TextTask:
             versions: folder for the vectors of the model in training, until its next version.
             phases: counts the time for tokens.
         """
+        if config.train.refit != "none":
+            raise ConfigError(f"train.refit is {config.train.refit}, which is for interactions: remove it")
         pairs, candidates = config.data.read(cache)
         split = hold_out(pairs, candidates, config.evaluation, config.train.max_pairs)
         catalogue = Catalogue.of(pairs)
@@ -65,3 +69,7 @@ class TextTask:
         config = config.settled(len(texts.split.train))
         sampler = sampler_of(config.data, texts.catalogue, texts.split, config.train)
         return TextTask(config, texts, sampler, config.tower.again(self.data.tower), self.store, cache / "anew")
+
+    def extended(self, config: Config, part: Part) -> TextTask:
+        """Refuse: pairs of texts are divided for good."""
+        raise ConfigError("train.refit is for interactions: remove it")

@@ -1,0 +1,56 @@
+"""Training again, also on data that were held out, once validation has chosen settings and length."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ..engine import loop
+from ..io.console import logger, silenced
+from ..io.documents import JsonLines
+from ..ranking.ranking import Part
+from .fit import Fitted, fit
+from .prepare import Prepared
+
+WORTH = 0.05  # share of the data that is held out, from which `auto` trains again
+_PARTS: dict[loop.Refit, tuple[Part, ...]] = {"none": (), "validation": ("validation",), "all": ("validation", "test")}
+
+
+class Refit:
+    """Train a run anew on more data, by `train.refit`: begun with the weights and the objective that it has before its training.
+
+    Args:
+        prepared: the run, before its training.
+    """
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.train, self.objective = prepared.config.train, copy.deepcopy(prepared.config.objective)
+        counts = prepared.task.showcase.facts().counts
+        self.pairs, refit = counts["train"], self.train.refit
+        if refit == "auto":
+            worth = prepared.task.held_out.chooses and self.pairs < (1 - WORTH) * counts["pairs"]
+            refit = "all" if worth else "none"
+        self.parts = _PARTS[refit]
+
+    def __call__(self, part: Part, run: Prepared, fitted: Fitted) -> Prepared:
+        """Return the run trained also on a part of its data, for as many passes as its best weights have taken; all processes call.
+
+        The same run where this part is not asked for, or where no step has helped.
+        """
+        group = run.devices.group
+        best = group.all_reduce_max(fitted.step if group.main else -1)
+        if part not in self.parts or not best:
+            return run
+        config = replace(run.config, objective=copy.deepcopy(self.objective))
+        with run.phases("refit"), TemporaryDirectory(dir=run.folder) as place:
+            task = run.task.extended(config, part)
+            pairs = task.showcase.facts().counts["train"]
+            steps = max(1, round(best * pairs / self.pairs))
+            logger.info(f"training again, with the {part} data: {steps:,} steps on {pairs:,} pairs")
+            run.log.write(event="refit", part=part, pairs=pairs, steps=steps)
+            with JsonLines(Path(place) / "log.jsonl") as log, silenced(bars=True):
+                train = replace(self.train, max_steps=steps, max_time=None)
+                fit(replace(run, config=replace(config, train=train), task=task, log=log), looks=False)
+        return replace(run, config=config, task=task)
