@@ -20,41 +20,50 @@ WINDOWS = [
     *({"mean": {"last": last, "decay": 0.9}} for last in (4, 10)),
     *({"mean": {"last": last}} for last in (20, 50)),
 ]
-_CAUSAL = {"transformer": {"last": 50, "layers": 2, "heads": 2, "dropout": 0.3}}
-# The towers without features of items; the first is the one of a run whose validation is too small to choose.
+_IDS = [{"id": {"init": "cooccurrence"}}]
+_ID_ALONE = {"tower.doc": _IDS, "tower.dimensions": 128}
+# The towers without features; the first is the one of a run whose validation is too small to choose.
 TOWERS: dict[str, dict[str, Any]] = {
-    "windows": {"tower.history": {"pools": WINDOWS}, "tower.dimensions": 128, "tower.dropout": 0.1},
-    "attention": {"tower.history": {"pools": [{"mean": {"last": 1}}, {"attention": {"last": 50}}]}},
-    "transformer": {"tower.history": {"pools": [_CAUSAL]}, "tower.dimensions": 64, LEARNING_RATE: 0.001},
-    "id by id": {"tower.query": ["id"], "tower.history": None},
+    "ages": {
+        **_ID_ALONE,
+        "tower.history": {"dropout": 0.4, "pools": [{"ages": {"last": 20}}]},
+        "tower.query_layers": [],
+        TEMPERATURE: 0.1,
+        "train.sampled": 1024,
+        LEARNING_RATE: 0.003,
+    },
+    "windows": {**_ID_ALONE, "tower.history": {"pools": WINDOWS}, "tower.dropout": 0.1},
+    "transformer": {
+        **_ID_ALONE,
+        "tower.history": {"pools": [{"transformer": {"last": 50, "layers": 2, "heads": 2, "dropout": 0.3}}]},
+        LEARNING_RATE: 0.001,
+    },
 }
 _PARTS = tuple(f"tower.{part}" for part in ("doc", "query", "history", "query_layers", "doc_layers"))
 _LOSS = ("objective.preset", "objective.similarity")
 _LOOKS = ("train.evaluations", "train.patience")
 OPEN = {
     **{
-        part: Open(TOWERS["windows"].get(part), beside=_PARTS)
-        for part in (*_PARTS, "tower.dimensions", "tower.dropout")
+        name: Open(beside=_PARTS)
+        for name in (*_PARTS, "tower.dimensions", "tower.dropout", LEARNING_RATE, "train.sampled")
     },
-    LEARNING_RATE: Open(beside=_PARTS),
-    TEMPERATURE: Open(0.05, False, ("objective.scale", *_LOSS)),
+    TEMPERATURE: Open(beside=("objective.scale", *_LOSS, *_PARTS)),
     "objective.corrections": Open(["log_q"], False, _LOSS),
     "objective.masks": Open(["same_id", "known_positives"], False, _LOSS),
     "train.evaluations": Open(10, False, _LOOKS),
     "train.patience": Open(3, False, _LOOKS),
+    "train.refit": Open("auto", False),
 }
 _FEW = 5  # entities that a value has on average, for a column of categories
 
 
-def race_of(items: Entities) -> Race:
-    """Return the towers for these items: each alone, the best two with and without features of the items, the best two for longer.
-
-    All rounds together take about the steps of one run.
-    """
-    towers, own = [Setting(values, name) for name, values in TOWERS.items()], features_of(items)
-    beside = [Setting({}), Setting({"tower.doc": ["id", *own]}, "features of the items")]
-    features = [Round(12, beside, keep=2)] if own else []
-    return Race({}, [Round(3 * len(towers), towers, keep=2), *features, Round(6)])
+def race_of(users: Entities, items: Entities) -> Race:
+    """Return the towers for these users and items: each alone, the best two with and without features, the best two for longer."""
+    towers = [Setting(values, name) for name, values in TOWERS.items()]
+    of_users, of_items = features_of(users), features_of(items)
+    own = {"tower.doc": [*_IDS, *of_items], **({"tower.query": of_users} if of_users else {})}
+    features = [Round(6, [Setting({}), Setting(own, "features")], keep=2)] if of_users or of_items else []
+    return Race({}, [Round(6, towers, keep=2), *features, Round(4)], TOWERS[next(iter(TOWERS))])
 
 
 def features_of(entities: Entities) -> list[dict[str, Any]]:

@@ -79,13 +79,13 @@ class Features:
         return min([2e-3, *(tower.learning_rate for tower in self.readers)])
 
     def schedule(self, pairs: int) -> tuple[int, float]:
-        """Return a batch of about 250 an epoch, of 64 to 1,024 events, and 40 epochs of few events to 3 of many.
+        """Return a batch of about 125 an epoch, of 64 to 1,024 events, and 12 epochs for up to a million events to 3 of many.
 
         A text tower other than a static one trains for long: batches of up to 2,048 and 4 epochs.
         """
         if not all(isinstance(reader, Static) for reader in self.readers):
             return max(2, min(2048, pairs)), 4.0
-        return batch_of(pairs, 250, 64, 1024), epochs_of(pairs, 14_000_000, 3, 40)
+        return batch_of(pairs, 125, 64, 1024), epochs_of(pairs, 12_000_000, 3, 12)
 
     def build(self, users: Entities, items: Entities) -> FeatureTowers:
         """Return untrained towers for these users and items."""

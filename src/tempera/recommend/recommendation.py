@@ -59,7 +59,7 @@ class InteractionTask:
 
     def race(self, config: Config) -> Race:
         """Return the towers that are tried on these events."""
-        return race_of(self.data.events.items)
+        return race_of(self.data.events.users, self.data.events.items)
 
     def fresh(self, config: Config, cache: Path) -> InteractionTask:
         """Return another run on the same timeline and division, before its training."""
