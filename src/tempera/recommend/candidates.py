@@ -52,7 +52,7 @@ OPEN = {
     "objective.masks": Open(["same_id", "known_positives"], False, _LOSS),
     "train.evaluations": Open(10, False, _LOOKS),
     "train.patience": Open(3, False, _LOOKS),
-    "train.refit": Open("auto", False),
+    "train.refit": Open("auto", False, _PARTS),
 }
 _FEW = 5  # entities that a value has on average, for a column of categories
 
