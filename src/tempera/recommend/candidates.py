@@ -35,7 +35,7 @@ TOWERS: dict[str, dict[str, Any]] = {
     "windows": {**_ID_ALONE, "tower.history": {"pools": WINDOWS}, "tower.dropout": 0.1},
     "transformer": {
         **_ID_ALONE,
-        "tower.history": {"pools": [{"transformer": {"last": 50, "layers": 2, "heads": 2, "dropout": 0.3}}]},
+        "tower.history": {"pools": [{"transformer": {"last": 20, "layers": 1, "heads": 2, "dropout": 0.3}}]},
         LEARNING_RATE: 0.001,
     },
 }
