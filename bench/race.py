@@ -24,13 +24,14 @@ from _sets import DATA, SETS, pairs_of, shown
 from tempera import config
 from tempera.build import build
 from tempera.engine.devices import start
-from tempera.experiments.race import LEARNING_RATE, TEMPERATURE, race, score, trained, values_of, winner
+from tempera.experiments.race import run_race, score, trained
 from tempera.experiments.recipe import opened
 from tempera.io.console import silenced
 from tempera.io.documents import JsonLines
 from tempera.ranking.compare import Floats
 from tempera.run.fit import fit
 from tempera.run.prepare import Prepared, prepare
+from tempera.towers.rounds import LEARNING_RATE, TEMPERATURE
 
 NAMES = ("nl2bash", "captions", "parasci", "nli", "duplicates")
 TEMPERATURES = (0.02, 0.05, 0.1, 0.2)
@@ -62,7 +63,7 @@ def case(name: str, init: str, pairs: int, folder: Path) -> dict[str, Any]:
         rates = [float(f"{rate * factor:.2g}") for factor in FACTORS]
         swept = {each: full(prepared, each, steps) for each in itertools.product(TEMPERATURES, rates)}
         began = time.process_time()
-        chosen = winner(race(prepared, values_of(prepared.config, free), steps))
+        chosen = run_race(prepared, prepared.task.race(prepared.config).among(free), steps)[1].values
         raced = time.process_time()
         fit(prepared)
         seconds = {"race": raced - began, "run": time.process_time() - raced}

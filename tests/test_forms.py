@@ -72,7 +72,7 @@ def test_interactions(put: Put, time: str, split: str) -> None:
 
 
 def test_ratings_need_an_option(put: Put) -> None:
-    with pytest.raises(DataError, match=r"give data.min_rating, data.weight=rating to .*, or data.metadata=\[rating\]"):
+    with pytest.raises(DataError, match=r"add data.metadata=\[rating\] to take all rows, data.min_rating=4"):
         build(load(put("events.csv", "user_id,item_id,rating\n1,2,3\n"))).data.read()
 
 

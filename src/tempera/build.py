@@ -11,7 +11,7 @@ import reprlib
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any, get_args, get_origin
 
@@ -134,8 +134,8 @@ def build(options: Options) -> Config:
             continue
         kind, tag, default = SECTIONS[name]
         if name == "data" and section.get("path") is not None and tag not in section:
-            path = builder.value(str, section.pop("path"), "data.path")
-            section = with_source(path, section)
+            builder.value(str, section["path"], "data.path")
+            section = _with_source(section)
         if name == "tower" and isinstance(made["data"], Interactions):
             default = "features"
         chosen = section.pop(tag, default)
@@ -146,6 +146,44 @@ def build(options: Options) -> Config:
             made[name] = builder.wrapped(made[name], wrapper, f"{name}.matryoshka")
             resolved[name]["matryoshka"] = {"widths": list(made[name].widths), "weights": list(made[name].weights)}
     return Config(**made, resolved=resolved)
+
+
+def _with_source(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a `data:` section that names its source, which the path determines."""
+    if "source" in section or section.get("path") is None:
+        return dict(section)
+    return with_source(section["path"], {key: value for key, value in section.items() if key != "path"})
+
+
+def kind_of_tower(options: Options) -> Any:
+    """Return the class of the options of the tower, by its name or else by the data; None if that is no name."""
+    sections = [options.values.get(name) for name in ("tower", "data")]
+    tower, data = (section if isinstance(section, Mapping) else {} for section in sections)
+    _, tag, default = SECTIONS["tower"]
+    if (
+        tag not in tower
+        and isinstance(data.get("path", ""), str)
+        and _with_source(data).get("source") == "interactions"
+    ):
+        default = "features"
+    return PARTS[TowerOptions].get(tower.get(tag, default))
+
+
+def with_options(config: Config, values: Mapping[str, Any]) -> Config:
+    """Return a configuration with other values of some options, by their dotted names; its objective is a new one."""
+    sections = {name: dict(section) for name, section in config.resolved.items()}
+    sections["train"] = describe(config.train)  # with what a limit of time has become
+    for path, value in values.items():
+        name, _, key = path.partition(".")
+        sections[name][key] = value
+    made = build(Options({name: section for name, section in sections.items() if name != "data"}))
+    resolved = {**made.resolved, "data": config.resolved["data"]}
+    resolved["train"] = {**config.resolved["train"], **{key: resolved["train"][key] for key in _keys("train", values)}}
+    return replace(made, data=config.data, resolved=resolved)
+
+
+def _keys(section: str, values: Mapping[str, Any]) -> list[str]:
+    return [path.partition(".")[2] for path in values if path.startswith(f"{section}.")]
 
 
 def build_roles(options: Options) -> Roles | None:

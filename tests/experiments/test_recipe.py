@@ -11,15 +11,16 @@ import torch
 import yaml
 
 from tempera import config
-from tempera.build import build
+from tempera.build import build, with_options
 from tempera.engine.batches import Shuffled
 from tempera.errors import ConfigError, DataError
 from tempera.experiments import race as racing
-from tempera.experiments.race import values_of, with_values
 from tempera.experiments.recipe import opened, shown, train
 from tempera.experiments.template import Template
 from tempera.run import train as resolved_run
+from tempera.towers import static
 from tempera.towers.pretrained import Pretrained
+from tempera.towers.rounds import Setting
 from tempera.towers.static import Static
 
 from ..conftest import planted, write_pairs
@@ -87,7 +88,7 @@ def test_an_interrupted_run_keeps_its_winner(
         patched.setattr(fitting.loop, "take", stopping)
         with pytest.raises(Stopped):
             train(options, tmp_path / "run")
-    monkeypatch.setattr(racing, "race", None)  # a second race would fail
+    monkeypatch.setattr(racing, "run_race", None)  # a second race would fail
     (log,) = (tmp_path / "run.checkpoints").glob("step-*/log.jsonl")
     whole_log = log.read_text()
     log.write_text(whole_log[: len(whole_log) // 2])
@@ -113,7 +114,7 @@ def test_what_the_user_sets_is_left_alone(options: dict[str, Any], tmp_path: Pat
 def test_nothing_is_chosen_by_too_few_queries_or_on_request(
     options: dict[str, Any], tmp_path: Path, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(racing, "race", None)
+    monkeypatch.setattr(racing, "run_race", None)
     run = train({**options, **change}, tmp_path / "run")
     written = yaml.safe_load((run.folder / "config.yaml").read_text())
     rate = 0.003 if "recipe" in change else 0.001  # few pairs take the lowest of the race's
@@ -147,15 +148,19 @@ def test_print_config_shows_what_will_be_chosen() -> None:
     resolved = build(config.load(None)).resolved
     assert shown(resolved, [TEMPERATURE, RATE])["objective"]["temperature"] == "auto"
     assert shown(resolved, [RATE])["train"]["learning_rate"] == resolved["train"]["batch_size"] == "auto"
-    pretrained = build(config.load(None, ["tower={kind: pretrained, model: m}"])).resolved
-    assert shown(pretrained, [RATE])["train"]["learning_rate"] == 5e-5
+    pretrained, free = opened(config.load(None, ["tower={kind: pretrained, model: m}"]))
+    assert shown(build(pretrained).resolved, free)["train"]["learning_rate"] == 5e-5
 
 
 def test_a_race_begins_with_the_default() -> None:
     made = build(config.load(None))
-    assert values_of(made, [TEMPERATURE, RATE]) == {TEMPERATURE: (0.05, 0.1), RATE: (0.003, 0.01, 0.001)}
-    assert values_of(made, []) == {}
-    other = with_values(made, {TEMPERATURE: 0.1, RATE: 0.01})
+    race = Static().race(3000)
+    assert race.start == {TEMPERATURE: 0.05, RATE: 0.003}
+    rates, temperatures = [[each.values for each in one.variations] for one in race.rounds]
+    assert rates == [{RATE: 0.003}, {RATE: 0.01}, {RATE: 0.001}]
+    assert temperatures == [{TEMPERATURE: 0.05}, {TEMPERATURE: 0.1}]
+    assert race.among([]).settings() == [Setting({})]
+    other = with_options(made, {TEMPERATURE: 0.1, RATE: 0.01})
     assert (other.base.temperature.value, other.train.learning_rate) == (pytest.approx(0.1), 0.01)
     assert made.base.temperature.value == pytest.approx(0.05) and made.train.learning_rate == 0.003
 
@@ -191,8 +196,8 @@ def test_run_itself_does_not_choose(options: dict[str, Any], tmp_path: Path) -> 
 def test_many_pairs_take_the_higher_rate_without_a_race(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(racing, "race", None)
-    monkeypatch.setattr(racing, "MOST_PAIRS", 200)
+    monkeypatch.setattr(racing, "run_race", None)
+    monkeypatch.setattr(static, "MOST_PAIRS", 200)
     run = train(options, tmp_path / "run")
     written = yaml.safe_load((run.folder / "config.yaml").read_text())
     assert written["objective"]["temperature"]["value"] == 0.05 and written["train"]["learning_rate"] == 0.01

@@ -193,8 +193,8 @@ def test_categories_are_ids() -> None:
 def test_ratings_are_never_taken_for_weights(put) -> None:
     path = put({"user_id": [1, 1, 2], "item_id": [1, 2, 3], "rating": [3, 5, 4], "time": [1, 2, 3]})
     assert refused(path) == (
-        "a.parquet: column 'rating' holds ratings; without data.min_rating even low ratings would train as positives: give "
-        "data.min_rating, data.weight=rating to count rows by their rating, or data.metadata=[rating] to take all rows"
+        "a.parquet: column 'rating' holds ratings, and low ones would train as positives, too: add data.metadata=[rating] "
+        "to take all rows, data.min_rating=4 to take those of 4 and more, or data.weight=rating to count rows by their rating"
     )
     assert Interactions(path=path, metadata=("rating",)).read().weight is None
     assert Interactions(path=path, weight="rating").read().weight.tolist() == [3, 5, 4]

@@ -193,13 +193,13 @@ def _bars(figure: Figure, systems: Mapping[str, Scores]) -> None:
     figure.legend(loc="outside upper left", ncols=len(systems) if len(systems) < 4 else 2)
 
 
-def setting(values: Mapping[str, float]) -> str:
-    """Return the values of some options, without the names of their sections.
+def setting(tried: Mapping[str, Any]) -> str:
+    """Return the name of a setting that a race has tried, or its options without the names of their sections.
 
-    >>> setting({"objective.temperature": 0.05, "train.learning_rate": 0.003})
+    >>> setting({"values": {"objective.temperature": 0.05, "train.learning_rate": 0.003}})
     'temperature=0.05, learning_rate=0.003'
     """
-    return ", ".join(f"{name.rpartition('.')[2]}={value:g}" for name, value in values.items())
+    return tried.get("name") or ", ".join(f"{name.rpartition('.')[2]}={v:g}" for name, v in tried["values"].items())
 
 
 def _rounds(figure: Figure, recipe: Mapping[str, Any]) -> None:
@@ -217,7 +217,7 @@ def _rounds(figure: Figure, recipe: Mapping[str, Any]) -> None:
             axes.plot([best + each["low"], best + each["high"]], [y, y], color=color, linewidth=1.6)
             axes.plot(each["score"], y, color=color, marker="o", markersize=5)
         axes.set_title(f"after {steps:,} steps")
-        axes.set_yticks(range(len(tried)), [setting(each["values"]).replace(", ", "\n") for each in tried])
+        axes.set_yticks(range(len(tried)), [setting(each).replace(", ", "\n") for each in tried])
         axes.set_ylim(len(tried) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
         axes.grid(False, axis="y")

@@ -53,18 +53,20 @@ def _protocols(document: Mapping[str, Any]) -> list[ReportTable]:
 def _tried(recipe: Mapping[str, Any]) -> ReportTable:
     """Return the table of a race.
 
-    >>> one = {"values": {"train.learning_rate": 0.003}, "steps": 40, "score": 0.5, "low": 0.0, "high": 0.0}
-    >>> table = _tried({"metric": "ndcg@10", "tried": [one], "chosen": one["values"]})
+    >>> rate = {"values": {"train.learning_rate": 0.003}, "steps": 40, "score": 0.5, "low": 0.0, "high": 0.0, "seconds": 2.4}
+    >>> table = _tried({"metric": "ndcg@10", "tried": [rate], "chosen": rate["values"]})
     >>> table.head, dict(table.sections)
-    (('', 'ndcg@10', 'less the best'), {'40 steps': [('learning_rate=0.003, chosen', '0.500', '')]})
+    (('', 'ndcg@10', 'less the best', 'CPU seconds'), {'40 steps': [('learning_rate=0.003, chosen', '0.500', '', '2.4')]})
     """
     sections: dict[str, list[Row]] = {}
     for each in recipe["tried"]:
-        name = setting(each["values"]) + (", chosen" if each["values"] == recipe["chosen"] else "")
+        name = setting(each) + (", chosen" if each["values"] == recipe["chosen"] else "")
         gap = f"{each['low']:+.3f} to {each['high']:+.3f}" if each["low"] or each["high"] else ""
-        sections.setdefault(f"{each['steps']:,} steps", []).append((name, _number(each["score"]), gap))
+        sections.setdefault(f"{each['steps']:,} steps", []).append(
+            (name, _number(each["score"]), gap, f"{each['seconds']:,.1f}" if "seconds" in each else "")
+        )
     title = "on validation, with the 95 % interval of the difference from the best of the round"
-    return ReportTable(title, ("", recipe["metric"], "less the best"), sections)
+    return ReportTable(title, ("", recipe["metric"], "less the best", "CPU seconds"), sections)
 
 
 def _systems(name: str, ours: Any, systems: Mapping[str, Any]) -> ReportTable:

@@ -1,38 +1,35 @@
-"""A race: a few settings of temperature and learning rate, trained side by side for a while; validation chooses the one to train.
+"""A race: a few settings of options, trained side by side for a while; validation chooses the one to train.
 
-It knows no text: it trains and judges what `Prepared` holds. The race follows from the seed and the data alone, so that a run
-which is interrupted finds the same winner again.
+It knows neither texts nor interactions: the task says what is tried, and it trains and judges what `Prepared` holds. The race
+follows from the seed and the data alone, so that a run which is interrupted finds the same winner again.
 """
 
 from __future__ import annotations
 
-import copy
-import itertools
+import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from statistics import mean
 from typing import Any
 
-from ..build import describe
-from ..core.temperature import Temperature
+import torch
+
+from ..artifacts.pictures import setting
+from ..build import with_options
 from ..engine.distributed import Group
 from ..io.console import logger, progress_bar
 from ..ranking.compare import Floats, bootstrap
 from ..ranking.ranking import Part
-from ..ranking.resolved import Config
 from ..ranking.verdict import main_metric
-from ..run.prepare import Prepared
+from ..run.prepare import CACHE, Prepared
 from ..run.task import RunTask
-from ..run.time_limit import short_run
+from ..run.time_limit import short_run, step_seconds
+from ..towers.rounds import LEARNING_RATE, TEMPERATURE, Race, Setting, Values
 
-TEMPERATURE, LEARNING_RATE = "objective.temperature", "train.learning_rate"
-TEMPERATURES = (0.05, 0.1)
-FACTORS = (1.0, 10 / 3, 1 / 3)  # of the tower's own learning rate
-# One option after the other; each setting trains for this part of the run's steps.
-ROUNDS = {LEARNING_RATE: 6, TEMPERATURE: 3}
-# Above so many pairs a race costs minutes; on 119,094 pairs of code the higher rate had nDCG@10 0.503, the lower 0.495.
-MOST_PAIRS = 20_000
+Known = dict[str, tuple[Floats, float]]  # the scores of a setting after some steps, and the CPU seconds that they took
 LEAST_STEPS = 16  # of a run, for a sixth of it to tell anything
-Values = dict[str, float]
+_MEASURED, _SHARE = 3, 0.02  # steps of a setting that tell its time, where they are at most this share of its steps
 
 
 @dataclass(frozen=True)
@@ -40,116 +37,114 @@ class Tried:
     """One setting after one round.
 
     Args:
-        values: its setting.
+        name: of the setting; empty if its values say enough.
+        values: its options.
         steps: that it was trained for.
         score: mean of the main metric over the validation queries.
         low: lower end of the 95 % interval of its difference from the best of the round, paired by query.
         high: and the upper end; both are 0 for the best.
+        seconds: CPU seconds of its training and evaluation.
     """
 
+    name: str
     values: Values
     steps: int
     score: float
     low: float
     high: float
+    seconds: float
 
 
 def settle(prepared: Prepared, free: Sequence[str], known: Mapping[str, Any] | None = None) -> Prepared:
     """Choose the options of `free` by a race and return the run with them, before its training; all processes call.
 
-    Without a race, more than `MOST_PAIRS` training pairs take the highest rate, and too few to choose by the lowest: on
-    two samples each of six sets, 50 pairs then bring 0.021 nDCG@10 (0.008 at the tower's own rate), and 200 pairs 0.010 (-0.010).
-
     Args:
-        free: which of objective.temperature and train.learning_rate the configuration leaves open.
+        free: the options that the configuration leaves open.
         known: the record of the race that an interrupted run has left; it is not run again.
     """
-    config, group = prepared.config, prepared.devices.group
-    steps = config.train.steps(prepared.task.data.sampler.batches_per_epoch)
-    values = values_of(config, free)
-    if not config.tower.races or not values:
+    if not free:
         return prepared
-    many, chooses = prepared.task.showcase.facts().counts["train"] > MOST_PAIRS, prepared.task.held_out.chooses
-    if many or not chooses:
-        end = {name: (max if many else min)(each) for name, each in values.items() if name == LEARNING_RATE}
-        return replace(prepared, config=with_values(config, end))
+    config, group, task = prepared.config, prepared.devices.group, prepared.task
+    race = task.race(config).among(free)
+    settings = race.settings()
+    if len(settings) == 1:
+        return with_setting(prepared, race.start)
+    if not task.held_out.chooses:
+        return with_setting(prepared, race.unproven or {})
+    steps = config.train.steps(task.data.sampler.batches_per_epoch)
     if steps < LEAST_STEPS or config.train.fsdp:
         return prepared  # too short to tell settings apart, or a tower that one process cannot hold
     record = dict(known or {})
     if not record and group.main:
         with prepared.phases("race"):
-            tried = race(prepared, values, steps)
+            tried, winner = run_race(prepared, race, steps)
         record = {"metric": main_metric(config.evaluation.metrics), "tried": [asdict(each) for each in tried]}
-        record["chosen"] = winner(tried)
+        record["chosen"] = winner.values
     if group.main:
         prepared.log.write(event="recipe", **record)
-        logger.info(f"chosen on validation: {', '.join(f'{k}={v:g}' for k, v in record['chosen'].items())}")
-    settings = [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
-    number = group.all_reduce_max(settings.index(record["chosen"]) if group.main else -1)
-    return replace(prepared, config=with_values(config, settings[number]))
+        logger.info(
+            f"chosen on validation: {next(setting(each) for each in record['tried'] if each['values'] == record['chosen'])}"
+        )
+    values = [each.values for each in settings]
+    return with_setting(prepared, values[group.all_reduce_max(values.index(record["chosen"]) if group.main else -1)])
 
 
-def values_of(config: Config, free: Sequence[str]) -> dict[str, tuple[float, ...]]:
-    """Return the values of each option of a race, its default first."""
-    rate = config.train.learning_rate
-    values = {TEMPERATURE: TEMPERATURES, LEARNING_RATE: tuple(float(f"{rate * factor:.2g}") for factor in FACTORS)}
-    return {name: each for name, each in values.items() if name in free}
+def with_setting(prepared: Prepared, values: Values) -> Prepared:
+    """Return a prepared run with other values of some options; its tower is another one where that follows from them."""
+    if not values:
+        return prepared
+    config = with_options(prepared.config, values)
+    if {*values} <= {TEMPERATURE, LEARNING_RATE}:
+        return replace(prepared, config=config)
+    torch.manual_seed(config.train.seed)
+    task = prepared.task.fresh(config, prepared.folder / CACHE)
+    return replace(prepared, config=config.settled(task.showcase.facts().counts["train"]), task=task)
 
 
-def with_values(config: Config, values: Mapping[str, float]) -> Config:
-    """Return the configuration with the values of a setting, and an objective of its own."""
-    objective, train = copy.deepcopy(config.objective), config.train
-    made = replace(config, objective=objective)
-    resolved = {name: dict(section) for name, section in config.resolved.items()}
-    if TEMPERATURE in values:
-        made.base.temperature = Temperature(values[TEMPERATURE])
-        resolved["objective"]["temperature"] = describe(made.base.temperature)
-    if LEARNING_RATE in values:
-        train = replace(train, learning_rate=values[LEARNING_RATE])
-        resolved["train"]["learning_rate"] = values[LEARNING_RATE]
-    return replace(made, train=train, resolved=resolved)
+def run_race(prepared: Prepared, race: Race, steps: int) -> tuple[list[Tried], Setting]:
+    """Train the settings of each round for their part of the run's steps, and go on with the best; return the winner, too.
 
-
-def race(prepared: Prepared, values: Mapping[str, Sequence[float]], steps: int) -> list[Tried]:
-    """Train all learning rates for a sixth of the steps, then all temperatures at the best of them for a third."""
-    tried, chosen = list[Tried](), {name: each[0] for name, each in values.items()}
-    with progress_bar("choosing options", sum(map(len, values.values())), "setting") as bar:
-        for name, part in ROUNDS.items():
-            if name in values:
-                settings = [{**chosen, name: value} for value in values[name]]
-                tried += _round(prepared, settings, max(1, steps // part), bar)
-                chosen = winner(tried)
-    return tried
-
-
-def winner(tried: Sequence[Tried]) -> Values:
-    """Return the best setting of the last round.
-
-    A lead that may be chance counts, too: to keep the default unless it is shown to be worse loses on the test (docs/towers.md).
+    A lead that may be chance counts: to keep the default unless it is shown to be worse loses on the test (docs/towers.md).
+    One process calls.
     """
-    return max(tried, key=lambda each: (each.steps, each.score)).values
+    alone = replace(prepared, devices=replace(prepared.devices, group=Group(device=prepared.devices.group.device)))
+    tried, kept, known = list[Tried](), [Setting(race.start)], Known()
+    for each in race.rounds:
+        kept = each.settings(kept)
+        if len(kept) > 1:
+            scores = compare(alone, kept, max(1, steps // each.part), known)
+            tried += scores
+            kept = [kept[i] for i in sorted(range(len(kept)), key=lambda i: -scores[i].score)]
+        kept = kept[: each.keep]
+    return tried, kept[0]
 
 
-def _round(prepared: Prepared, settings: Sequence[Values], steps: int, bar: Any) -> list[Tried]:
-    """Train settings for so many steps and compare each with the best of them."""
-    scores = []
-    for values in settings:
-        scores.append(score(trained(prepared, values, steps)))
-        bar.update()
-    best = max(scores, key=lambda each: float(each.mean()))
-    gaps = [bootstrap(each, best, draws=2000) for each in scores]
+def compare(prepared: Prepared, settings: Sequence[Setting], steps: int, known: Known) -> list[Tried]:
+    """Train settings for so many steps, unless their scores are known, and compare each with the best of them."""
+    places = [f"{steps} {json.dumps(each.values, sort_keys=True)}" for each in settings]
+    new = {place: each for place, each in zip(places, settings, strict=True) if place not in known}
+    if _SHARE * steps >= _MEASURED:
+        seconds = sum(mean(step_seconds(with_setting(prepared, each.values), _MEASURED)[1:]) for each in new.values())
+        names = "; ".join(each.name for each in new.values())
+        logger.info(f"trying {names}: {steps:,} steps each, about {steps * seconds:,.0f} s together")
+    with progress_bar("choosing options", len(new), "setting") as bar:
+        for place, each in new.items():
+            began = time.process_time()
+            known[place] = score(trained(prepared, each.values, steps)), round(time.process_time() - began, 1)
+            bar.update()
+    scores = [known[place] for place in places]
+    best = max((values for values, _ in scores), key=lambda values: float(values.mean()))
+    gaps = [bootstrap(values, best, draws=2000) for values, _ in scores]
     return [
-        Tried(values, steps, float(each.mean()), gap.low, gap.high)
-        for values, each, gap in zip(settings, scores, gaps, strict=True)
+        Tried(each.name, each.values, steps, float(values.mean()), gap.low, gap.high, cpu)
+        for each, (values, cpu), gap in zip(settings, scores, gaps, strict=True)
     ]
 
 
 def trained(prepared: Prepared, values: Values, steps: int) -> RunTask:
-    """Return the task of a prepared run after so many steps of training, of its own, with these values; one process calls."""
-    config = with_values(prepared.config, values)
-    config = replace(config, train=replace(config.train, max_steps=steps))
-    alone = replace(prepared.devices, group=Group(device=prepared.devices.group.device))
-    return short_run(prepared, config, alone)[0]
+    """Return the task of a prepared run after so many steps of training, of its own, with these values."""
+    config = with_options(prepared.config, values)
+    return short_run(prepared, replace(config, train=replace(config.train, max_steps=steps)), prepared.devices)[0]
 
 
 def score(task: RunTask, part: Part = "validation") -> Floats:

@@ -9,12 +9,12 @@ from typing import Any
 
 from .. import config as configuration
 from ..artifacts.run_folder import Run
-from ..build import AUTO, PARTS, RECIPE, SECTIONS
+from ..build import AUTO, RECIPE, kind_of_tower
 from ..config import Options
 from ..run.train import default_output
 from ..run.train import train as train_resolved
-from ..towers.pair import TowerOptions
-from .race import LEARNING_RATE, TEMPERATURE, settle
+from ..towers.rounds import Open
+from .race import settle
 
 
 def train(
@@ -54,34 +54,43 @@ def train(
 
 
 def opened(options: Options) -> tuple[Options, list[str]]:
-    """Return the options without what only a recipe understands, and the names of those that a race may choose.
+    """Return options in which those left open have the recipe's values, and the names of those that a race may choose.
 
     >>> opened(Options({"objective": {"temperature": 0.1}}))[1]
     ['train.learning_rate']
     """
-    values, free = dict(options.values), list[str]()
-    if values.get(RECIPE, AUTO) != AUTO or not _races(values.get("tower")):
-        return options, free
-    for name in (TEMPERATURE, LEARNING_RATE):
+    if options.values.get(RECIPE, AUTO) != AUTO:
+        return options, []
+    known = open_options(kind_of_tower(options))
+    names = [name for name, each in known.items() if not any(_is_set(options, one) for one in (name, *each.beside))]
+    values = {
+        name: dict(section) if isinstance(section, Mapping) else section for name, section in options.values.items()
+    }
+    for name in names:
         section, _, key = name.partition(".")
-        own = values.get(section) or {}
-        if isinstance(own, Mapping) and own.get(key, AUTO) == AUTO:
-            values[section] = {option: value for option, value in own.items() if option != key}
-            free.append(name)
-    return Options(values, options.places), free
+        own = values.setdefault(section, {}) or {}
+        values[section] = {option: value for option, value in own.items() if option != key}
+        if known[name].value is not None:
+            values[section][key] = known[name].value
+    return Options(values, options.places), [name for name in names if known[name].raced]
+
+
+def open_options(kind: Any) -> Mapping[str, Open]:
+    """Return the options that a recipe may choose for a kind of tower; none for one that trains for long."""
+    return getattr(kind, "open", {})
+
+
+def _is_set(options: Options, name: str) -> bool:
+    """Return True if a value other than auto is given, or what should be a section is none."""
+    section, _, key = name.partition(".")
+    own = options.values.get(section) or {}
+    return not isinstance(own, Mapping) or own.get(key, AUTO) != AUTO
 
 
 def shown(resolved: Mapping[str, Any], free: Sequence[str]) -> dict[str, Any]:
     """Return resolved options in which those that a race may choose are "auto"."""
     sections = {name: dict(section) for name, section in resolved.items()}
-    for name in free if _races(resolved["tower"]) else ():
+    for name in free:
         section, _, key = name.partition(".")
         sections[section][key] = AUTO
     return sections
-
-
-def _races(tower: Any) -> bool:
-    """Return True if a section describes a tower whose training costs so little that settings are tried first."""
-    _, tag, default = SECTIONS["tower"]
-    kind = tower.get(tag, default) if isinstance(tower, Mapping) else default
-    return bool(getattr(PARTS[TowerOptions].get(kind), "races", False))

@@ -15,7 +15,7 @@ from ..engine.devices import launched
 from ..errors import ConfigError
 from ..io.console import logger
 from ..text.sources import Given
-from .race import LEARNING_RATE, TEMPERATURE
+from ..towers.rounds import TEMPERATURE
 from .recipe import opened
 from .record import Record
 
@@ -64,8 +64,12 @@ class Template:
         options, free = opened(configuration.of(config, overrides))
         base = build(options)
         if free:
-            values = {TEMPERATURE: base.base.temperature.value, LEARNING_RATE: base.train.learning_rate}
-            kept = ", ".join(f"{name}={values[name]:g}" for name in free)
+            values = {name: base.resolved[section][key] for name in free for section, _, key in [name.partition(".")]}
+            values |= {TEMPERATURE: base.base.temperature.value} if TEMPERATURE in free else {}
+            kept = ", ".join(
+                f"{name}={value:g}" if isinstance(value, float) else f"{name}={configuration.inline(value)}"
+                for name, value in values.items()
+            )
             logger.info(f"no race: what a run leaves open has its default ({kept})")
         if isinstance(base.data, Given):
             raise ConfigError("data.source: worker processes read the data themselves; give a file as data.path")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +16,10 @@ from torch import Tensor, nn
 from ..core.batch import Role
 from ..core.frame import Frame
 from ..errors import ConfigError
-from ..towers.pair import Embeds, Encoder, TowerOptions
+from ..towers.pair import Embeds, Encoder, TowerOptions, batch_of, epochs_of
+from ..towers.rounds import Open
+from ..towers.static import Static
+from .candidates import OPEN
 from .encoders import Count, Elapsed, Entities, Feature, Id, OfUser, Share, Tables, Text, Waiting
 from .history import BagOfOthers, Causal, History, Past
 
@@ -40,7 +43,7 @@ class Features:
         dropout: share of the numbers that a network's input loses in training.
     """
 
-    races: ClassVar[bool] = False
+    open: ClassVar[Mapping[str, Open]] = OPEN
 
     doc: Sequence[Feature] = (Id(),)
     query: Sequence[OfUser] = ()
@@ -90,8 +93,13 @@ class Features:
         return min([2e-3, *(tower.learning_rate for tower in self.readers)])
 
     def schedule(self, pairs: int) -> tuple[int, float]:
-        """Return a batch of 2,048 events, or all if there are fewer, and 4 epochs."""
-        return max(2, min(2048, pairs)), 4.0
+        """Return a batch of about 125 an epoch, of 64 to 1,024 events, and 12 epochs for up to a million events to 3 of many.
+
+        A text tower other than a static one trains for long: batches of up to 2,048 and 4 epochs.
+        """
+        if not all(isinstance(reader, Static) for reader in self.readers):
+            return max(2, min(2048, pairs)), 4.0
+        return batch_of(pairs, 125, 64, 1024), epochs_of(pairs, 12_000_000, 3, 12)
 
     def build(self, users: Entities, items: Entities) -> FeatureTowers:
         """Return untrained towers for these users and items."""

@@ -130,9 +130,9 @@ class Interactions:
         if "rating" in columns and self.min_rating is None:
             name = columns["rating"][0]
             raise DataError(
-                f"{where}: column {name!r} holds ratings; without data.min_rating even low ratings would train as "
-                f"positives: give data.min_rating, data.weight={name} to count rows by their rating, or "
-                f"data.metadata=[{name}] to take all rows"
+                f"{where}: column {name!r} holds ratings, and low ones would train as positives, too: add "
+                f"data.metadata=[{name}] to take all rows, data.min_rating=4 to take those of 4 and more, or "
+                f"data.weight={name} to count rows by their rating"
             )
         if self.min_rating is not None and "rating" not in columns:
             for name in TABLE.usual_columns("rating", names):

@@ -8,6 +8,8 @@ from pathlib import Path
 from ..errors import ConfigError, DataError
 from ..ranking.ranking import Part
 from ..ranking.resolved import Config
+from ..towers.rounds import Race
+from .candidates import race_of
 from .division import Division
 from .encoders import Elapsed
 from .entity_tables import called
@@ -58,6 +60,10 @@ class InteractionTask:
         events = EventData.of(timeline, _asking(division), withheld)
         called(events.items.table)  # which is refused before hours of training, if at all
         return cls(config, events)
+
+    def race(self, config: Config) -> Race:
+        """Return the towers that are tried on these events."""
+        return race_of(self.data.events.users, self.data.events.items)
 
     def fresh(self, config: Config, cache: Path) -> InteractionTask:
         """Return another run on the same timeline and division, before its training."""

@@ -16,6 +16,7 @@ from ..ranking.ranking import Part
 from ..ranking.showcase import DataFacts, Example, Searched, Subject
 from ..ranking.verdict import SystemScores, Verdict
 from ..towers.pair import Encoder
+from ..towers.rounds import Race
 
 
 class Data(Protocol):
@@ -114,10 +115,14 @@ class RunTask(Protocol):
     def showcase(self) -> Showcase:
         """The facts and examples to show."""
 
+    def race(self, config: Config) -> Race:
+        """Return the settings that a recipe tries on these data; `config.tower` is of a kind with open options."""
+
     def fresh(self, config: Config, cache: Path) -> RunTask:
         """Return another run on the same data and split, before its training, without reading them again.
 
-        `config` has the sections data, tower and evaluation of this one; its seed chooses weights and rows, not the split.
+        `config` reads and divides the data as this one does, and its tower reads texts in the same way; its seed chooses
+        weights and rows, not the split.
         """
 
     def extended(self, config: Config, part: Part) -> RunTask:

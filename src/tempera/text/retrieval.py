@@ -10,6 +10,7 @@ from ..errors import ConfigError
 from ..ranking.ranking import Part
 from ..ranking.resolved import Config
 from ..towers.pair import Tower
+from ..towers.rounds import Race
 from .catalogue import Catalogue, stored
 from .held_out import HeldOutQueries
 from .split import hold_out
@@ -56,6 +57,11 @@ class TextTask:
             )
         texts = TextData(split, catalogue, queries, docs)
         return cls(config, texts, sampler, tower, store, versions or cache / "anew")
+
+    def race(self, config: Config) -> Race:
+        """Return the settings that the tower tries on so many pairs."""
+        race: Race = config.tower.race(len(self.data.texts.split.train))
+        return race
 
     def fresh(self, config: Config, cache: Path) -> TextTask:
         """Return another run on the same texts, split and tokens, before its training."""

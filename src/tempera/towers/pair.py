@@ -79,10 +79,6 @@ class TowerOptions(Protocol):
     """The options of a kind of tower."""
 
     @property
-    def races(self) -> bool:
-        """True if training costs so little that several settings are tried first."""
-
-    @property
     def learning_rate(self) -> float:
         """The peak rate that suits it where the configuration says nothing."""
 

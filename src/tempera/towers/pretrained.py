@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -42,8 +42,6 @@ class Pretrained:
         torch_compile: compile the transformer; pays on long runs, for the first steps take minutes.
         trust_remote_code: run the code that comes with the model.
     """
-
-    races: ClassVar[bool] = False
 
     model: str
     max_length: Annotated[int, Field(gt=0)] | None = None

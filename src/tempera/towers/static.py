@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -20,10 +20,15 @@ from ..core.ragged import Ragged
 from ..core.table import Table
 from ..io.documents import write_json
 from .pair import Tower, batch_of, epochs_of
+from .rounds import LEARNING_RATE, TEMPERATURE, Open, Race, Round, Setting
 from .subwords import Subwords
 from .tokenizer import sample, tokenize, train_tokenizer, vocabulary_of
 
 _COUNTED = 8_000  # texts in which tokens are counted; more change nothing on validation
+_TEMPERATURES = (0.05, 0.1)
+_FACTORS = (1.0, 10 / 3, 1 / 3)  # of the tower's own learning rate
+# Above so many pairs a race costs minutes; on 119,094 pairs of code the higher rate had nDCG@10 0.503, the lower 0.495.
+MOST_PAIRS = 20_000
 _LEAST = 0.05  # inverse document frequency of a token that every text holds
 
 
@@ -41,7 +46,7 @@ class Static:
             "normal" draws all of one scale, and needs a learning rate ten times as high.
     """
 
-    races: ClassVar[bool] = True
+    open: ClassVar[Mapping[str, Open]] = {TEMPERATURE: Open(beside=("objective.scale",)), LEARNING_RATE: Open()}
 
     dimensions: Annotated[int, Field(gt=0)] = 512
     vocabulary: Annotated[int, Field(gt=0)] = 32_000
@@ -56,6 +61,22 @@ class Static:
     def schedule(self, pairs: int) -> tuple[int, float]:
         """Return a batch of a sixteenth of the pairs, up to 2,048, and 8 epochs of few pairs to 4 of many."""
         return batch_of(pairs, 16, 32, 2048), epochs_of(pairs, 55_000, 4, 8)
+
+    def race(self, pairs: int) -> Race:
+        """Return three learning rates, each for a sixth of the steps, then two temperatures at the best of them for a third.
+
+        Without a race, many pairs take the highest rate, and where validation is too small to choose, the lowest: on two
+        samples each of six sets, 50 pairs then bring 0.021 nDCG@10 (0.008 at the tower's own rate), and 200 pairs 0.010 (-0.010).
+        """
+        rates = [float(f"{self.learning_rate * factor:.2g}") for factor in _FACTORS]
+        if pairs > MOST_PAIRS:
+            return Race({LEARNING_RATE: max(rates)})
+        rounds = (
+            Round(6, [Setting({LEARNING_RATE: rate}) for rate in rates]),
+            Round(3, [Setting({TEMPERATURE: value}) for value in _TEMPERATURES]),
+        )
+        start = {TEMPERATURE: _TEMPERATURES[0], LEARNING_RATE: self.learning_rate}
+        return Race(start, rounds, {LEARNING_RATE: min(rates)})
 
     def build(self, texts: Sequence[str]) -> StaticTower:
         """An untrained tower whose tokenizer has read (an even sample of) the texts."""

@@ -45,7 +45,6 @@ class Transformer:
         ConfigError: heads that do not divide the width, or a corpus without words.
     """
 
-    races: ClassVar[bool] = False
     learning_rate: ClassVar[float] = 5e-4
 
     layers: Annotated[int, Field(gt=0)] = 4

@@ -1,0 +1,98 @@
+"""Options that a kind of tower leaves to the recipe, and the race that chooses them, in rounds of settings side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+TEMPERATURE, LEARNING_RATE = "objective.temperature", "train.learning_rate"
+Values = Mapping[str, Any]  # of options, by their dotted names
+
+
+@dataclass(frozen=True)
+class Open:
+    """Hold what the recipe does with an option that the user does not set.
+
+    Args:
+        value: its value before the data are read; None is the option's own default.
+        raced: a race may choose it.
+        beside: options of which none may be set either.
+    """
+
+    value: Any = None
+    raced: bool = True
+    beside: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Hold values of options under a name; without a name, the values say enough."""
+
+    values: Values
+    name: str = ""
+
+    def varied(self, other: Setting) -> Setting:
+        """Return this setting with the values of another one.
+
+        >>> Setting({"train.learning_rate": 0.1}, "windows").varied(Setting({"tower.doc": ["id"]}, "ids")).name
+        'windows, ids'
+        """
+        return Setting({**self.values, **other.values}, ", ".join(name for name in (self.name, other.name) if name))
+
+
+@dataclass(frozen=True)
+class Round:
+    """Train settings for a part of the run's steps, and keep the best.
+
+    Args:
+        part: the steps are those of the run, divided by this.
+        variations: each setting that the round before has kept is trained with each of these.
+        keep: number of settings that go on; the last round keeps one.
+    """
+
+    part: int
+    variations: Sequence[Setting] = (Setting({}),)
+    keep: int = 1
+
+    def settings(self, kept: Sequence[Setting]) -> list[Setting]:
+        """Return the settings of this round, from those that the round before has kept."""
+        return [each.varied(variation) for each in kept for variation in self.variations]
+
+
+@dataclass(frozen=True)
+class Race:
+    """Hold the rounds by which options are chosen.
+
+    Args:
+        start: values of options before the first round.
+        unproven: values that are taken where validation is too small to choose.
+    """
+
+    start: Values
+    rounds: Sequence[Round] = ()
+    unproven: Values | None = None
+
+    def among(self, free: Collection[str]) -> Race:
+        """Return the race for some of its options; settings that are equal in these become one.
+
+        >>> Race({}, [Round(6, [Setting({"a": 1, "b": 1}), Setting({"a": 2, "b": 1})])]).among(["b"]).settings()
+        [Setting(values={'b': 1}, name='')]
+        """
+        rounds = []
+        for each in self.rounds:
+            variations = [replace(one, values=_only(one.values, free)) for one in each.variations]
+            distinct = [one for i, one in enumerate(variations) if one.values not in [v.values for v in variations[:i]]]
+            rounds.append(replace(each, variations=distinct))
+        return Race(_only(self.start, free), rounds, None if self.unproven is None else _only(self.unproven, free))
+
+    def settings(self) -> list[Setting]:
+        """Return every setting that may win."""
+        settings = [Setting(self.start)]
+        for each in self.rounds:
+            settings = each.settings(settings)
+        return settings
+
+
+def _only(values: Values, names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name in names}
