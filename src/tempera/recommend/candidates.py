@@ -39,6 +39,19 @@ TOWERS: dict[str, dict[str, Any]] = {
         LEARNING_RATE: 0.001,
     },
 }
+_BAG = {
+    "tower.query_layers": [],
+    TEMPERATURE: 0.1,
+    LEARNING_RATE: 0.005,
+    "tower.dimensions": 64,
+    "train.batch_size": 2048,
+}
+# The same of interactions without an order.
+UNORDERED: dict[str, dict[str, Any]] = {
+    "bag": {**_BAG, "tower.doc": ["id"], "tower.history": {"pools": ["bag"]}},
+    "bag, by co-occurrence": {**_BAG, "tower.doc": _IDS, "tower.history": {"pools": ["bag"]}},
+    "id by id": {**_BAG, "tower.doc": ["id"], "tower.query": ["id"], "tower.history": None},
+}
 _PARTS = tuple(f"tower.{part}" for part in ("doc", "query", "history", "query_layers", "doc_layers"))
 _LOSS = ("objective.preset", "objective.similarity")
 _LOOKS = ("train.evaluations", "train.patience")
@@ -50,6 +63,8 @@ OPEN = {
     TEMPERATURE: Open(beside=("objective.scale", *_LOSS, *_PARTS)),
     "objective.corrections": Open(["log_q"], False, _LOSS),
     "objective.masks": Open(["same_id", "known_positives"], False, _LOSS),
+    "evaluation.baselines": Open(True, False),
+    "evaluation.validation": Open(5000, False),
     "train.evaluations": Open(10, False, _LOOKS),
     "train.patience": Open(3, False, _LOOKS),
     "train.refit": Open("auto", False, _PARTS),
@@ -57,13 +72,21 @@ OPEN = {
 _FEW = 5  # entities that a value has on average, for a column of categories
 
 
-def race_of(users: Entities, items: Entities) -> Race:
-    """Return the towers for these users and items: each alone, the best two with and without features, the best two for longer."""
-    towers = [Setting(values, name) for name, values in TOWERS.items()]
+def race_of(users: Entities, items: Entities, ordered: bool, timed: bool) -> Race:
+    """Return the towers for these users and items: each alone, the best two with and without features, the best two for longer.
+
+    Args:
+        ordered: the order of a user's events means something.
+        timed: they have times.
+    """
+    known = TOWERS if ordered else UNORDERED
+    towers = [Setting(values, name) for name, values in known.items()]
     of_users, of_items = features_of(users), features_of(items)
-    own = {"tower.doc": [*_IDS, *of_items], **({"tower.query": of_users} if of_users else {})}
+    if ordered and timed:
+        of_users.append({"elapsed": {}})
+    own = {"tower.doc": [*(_IDS if ordered else ["id"]), *of_items], **({"tower.query": of_users} if of_users else {})}
     features = [Round(6, [Setting({}), Setting(own, "features")], keep=2)] if of_users or of_items else []
-    return Race({}, [Round(6, towers, keep=2), *features, Round(4)], TOWERS[next(iter(TOWERS))])
+    return Race({}, [Round(6, towers, keep=2), *features, Round(4)], known[next(iter(known))])
 
 
 def features_of(entities: Entities) -> list[dict[str, Any]]:

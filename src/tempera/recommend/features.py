@@ -24,6 +24,7 @@ from .encoders import Count, Elapsed, Entities, Feature, Id, OfUser, Share, Tabl
 from .history import BagOfOthers, Causal, History, Past
 
 _BLOCK = 4096  # rows that are encoded at once
+_LITTLE = 0.1  # of random weights beside those that a layer begins with
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class Features:
         query: features of the users themselves.
         history: what users have taken before; None leaves it out.
         dimensions: width of all vectors.
-        query_layers: widths of the hidden layers of the users' network.
+        query_layers: widths of the hidden layers of the users' network; none makes it one linear layer, which begins as the mean
+            of the pools, or nothing at all where there is one pool alone.
         doc_layers: the same of the items'; none leaves the sum as it is.
         dropout: share of the numbers that a network's input loses in training.
     """
@@ -189,6 +191,17 @@ class UserTower(nn.Module):
         self.waiting = Waiting(width) if any(isinstance(feature, Elapsed) for feature in options.query) else None
         inputs = (past.width if past else 0) + width * (bool(features.encoders) + (self.waiting is not None))
         self.network = layers([inputs, *options.query_layers, width], options.dropout)
+        if past and inputs > width and not options.query_layers:
+            self._begin_at_the_mean(past.width // width)
+
+    @torch.no_grad()
+    def _begin_at_the_mean(self, pools: int) -> None:
+        """Let one linear layer begin as the mean of the pools, to which the user's own features add little."""
+        (linear,) = (module for module in self.network.modules() if isinstance(module, nn.Linear))
+        linear.weight *= _LITTLE
+        linear.bias.zero_()
+        for block in linear.weight[:, : pools * linear.out_features].chunk(pools, 1):
+            block += torch.eye(linear.out_features) / pools
 
     def forward(self, frame: Frame) -> Tensor:
         parts = [] if self.past is None else [self.past(frame.columns["history"], frame.columns.get("own"))]

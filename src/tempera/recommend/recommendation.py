@@ -63,7 +63,8 @@ class InteractionTask:
 
     def race(self, config: Config) -> Race:
         """Return the towers that are tried on these events."""
-        return race_of(self.data.events.users, self.data.events.items)
+        events = self.data.events
+        return race_of(events.users, events.items, events.timeline.ordered, events.timeline.time is not None)
 
     def fresh(self, config: Config, cache: Path) -> InteractionTask:
         """Return another run on the same timeline and division, before its training."""
