@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,16 @@ def test_what_is_planted_is_found(run: Path) -> None:
     opened = Run(run)
     right = [int(hit.id[1:]) % 3 == user % 3 for user in range(USERS) for hit in opened.recommend(f"u{user}", k=2).hits]
     assert len(right) == 2 * USERS and np.mean(right) > 0.35  # by chance 0.09
+
+
+def test_without_a_history_and_a_vector_items_come_by_their_counts(data: Path, tmp_path: Path) -> None:
+    own = options(data, history={"pools": [{"ages": {"last": 3}}]}, query_layers=[])
+    own["train"]["max_steps"] = 2
+    opened = Run(train(own, tmp_path / "run").folder)
+    answer, counts = opened.recommend("nobody", k=ITEMS), Counter(interactions()["item"].to_pylist())
+    assert answer.notes[-1].endswith("items by their number of training events") and len(answer.hits) == ITEMS
+    scores = [hit.score for hit in answer.hits]
+    assert scores == sorted(scores, reverse=True) and all(hit.score <= counts[hit.id] for hit in answer.hits)
 
 
 def test_an_unknown_user_is_told_and_answered(run: Path) -> None:
@@ -498,7 +509,7 @@ def test_counts_and_vectors_recommend_together(counted: Path, tmp_path: Path) ->
         better.recommend(history=history, k=5).hits == together != better.recommend(history=history, hybrid=False).hits
     )
     (tmp_path / "run" / COUNTS).unlink()
-    with pytest.raises(DataError, match=r"has no counts: train with evaluation.baselines=true for a hybrid"):
+    with pytest.raises(DataError, match=r"has no counts: a hybrid needs evaluation.baselines=true"):
         Run(tmp_path / "run").recommend(history=history, hybrid=True)
 
 

@@ -61,7 +61,7 @@ def test_a_table_alone_is_a_recommender(events: Path) -> None:
     options, free = opened(config.load(events / "events.csv"))
     assert {"tower.history", "tower.query", "tower.doc", LEARNING_RATE} <= {*free}
     resolved = build(options).resolved
-    assert resolved["data"]["split"] == "leave_last_out" and resolved["tower"]["kind"] == "features"
+    assert resolved["data"]["split"] == "auto" and resolved["tower"]["kind"] == "features"
     assert [name for (name,) in resolved["objective"]["corrections"]] == ["log_q"]
     assert resolved["objective"]["masks"] == ["same_id", "known_positives"]
     assert resolved["train"]["patience"] and resolved["train"]["refit"] == "auto"
@@ -89,6 +89,23 @@ def test_what_the_user_sets_is_left_alone(events: Path, own: str, open_too: set[
 def test_a_loss_of_the_user_keeps_its_parts(events: Path, own: str) -> None:
     options, _ = opened(config.load(events / "events.csv", [own]))
     assert "corrections" not in options.values.get("objective", {})
+
+
+def test_what_a_candidate_sets_is_left_open() -> None:
+    towers = [*candidates.TOWERS.values(), *candidates.UNORDERED.values()]
+    assert {name for tower in towers for name in tower} <= {
+        name for name, each in candidates.OPEN.items() if each.raced
+    }
+
+
+@pytest.mark.parametrize("own", ["train.max_steps=8", "evaluation.validation=0"])
+def test_the_first_tower_is_trained_where_nothing_can_be_chosen(
+    events: Path, few_towers: None, tmp_path: Path, own: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "tempera"):
+        run = train(events / "events.csv", tmp_path / "run", [*SHORT, own, "evaluation.baselines=false"])
+    assert yaml.safe_load((run.folder / "config.yaml").read_text())["tower"]["dimensions"] == 8
+    assert "nothing is chosen, since" in caplog.text and caplog.text.count(": last") == 1
 
 
 def test_a_scale_is_a_temperature_that_is_set() -> None:

@@ -41,7 +41,7 @@ CASES: dict[str, tuple[Rows, str, str]] = {  # rows, and what two splits say of 
     "one event": (rows(1, 1, 9), "are with the item", "are with the item"),
     "an event of each user": (
         [{"user": user, "item": user % 7, "time": user} for user in range(50)],
-        "the split has no test events",
+        "no user has an event in the test part and others before it",
         "needs users with at least 3 events, but there are none",
     ),
     "two events to train on": (
@@ -69,3 +69,14 @@ def test_small_data(name: str, split: str, tmp_path: Path) -> None:
         fit(run)
         verdict = judge(run)
         assert verdict is not None and 0 <= verdict.ranking.metrics["recall@10"] <= 1
+
+
+def test_items_that_training_has_not_seen_are_no_collapse_and_are_counted(tmp_path: Path) -> None:
+    table = [{"user": user, "item": f"{user}-{step}", "time": step} for user in range(20) for step in range(4)]
+    config = build(of({"data": {"source": "interactions", "split": "leave_last_out"}, "tower": {"kind": "features"}}))
+    config = replace(config, data=config.data.hand(pa.Table.from_pylist(table)))
+    with JsonLines(tmp_path / "log.jsonl") as log:
+        run = prepare(config, Devices(), tmp_path, log)
+        verdict = judge(run)
+    assert verdict is not None and verdict.spread.collapsed is None
+    assert "20 of 20 test queries look for an item without a training event" in run.task.showcase.facts().notes[-1]

@@ -84,7 +84,7 @@ def test_events_drawn_at_random(seed: int) -> None:
     share = np.bincount(division.part, minlength=3) / len(line)
     assert abs(share[TEST] - 0.3) < 0.1 > abs(share[VALIDATION] - 0.3)
     for name, part in (("test", TEST), ("validation", VALIDATION)):
-        asked = getattr(division, name)["user"]
+        asked = getattr(division, name)["users"]
         assert line.user_of(asked).tolist() == [user for user in range(USERS) if own(line, user, part)]
         for event, user in zip(asked, line.user_of(asked)):
             begin, stop = (int(each[0]) for each in line.histories(np.array([event])))
@@ -122,9 +122,9 @@ def test_files_of_validation_and_test(tmp_path: Path, timed: bool) -> None:
     division = line.source.split(line)
     names = line.item_ids.to_pylist()
     assert division.counts == {"users without an event to train on": 1}
-    assert line.user_of(division.test["user"]).tolist() == [0]  # the third has no history to ask with
-    (begin, stop), last = line.histories(division.test["user"]), line.answers(division.test["user"])
-    right = [names[i] for i in line.item[division.test["user"][0] : last[0]]]
+    assert line.user_of(division.test["users"]).tolist() == [0]  # the third has no history to ask with
+    (begin, stop), last = line.histories(division.test["users"]), line.answers(division.test["users"])
+    right = [names[i] for i in line.item[division.test["users"][0] : last[0]]]
     if timed:
         assert [names[i] for i in line.item[begin[0] : stop[0]]] == ["b", "a", "d"] and right == ["f", "e", "b"]
         begin, stop = line.histories(np.arange(2))
@@ -242,7 +242,7 @@ def test_metrics_of_users_with_several_items_are_those_of_loops() -> None:
     line, division = divided()
     draw = np.random.default_rng(0)
     users, items = (draw.integers(-2, 3, (n, 3)).astype(np.float32) for n in (USERS, ITEMS))
-    events = division.test["user"]
+    events = division.test["users"]
     asked = line.user_of(events)
     query, target = Histories(line.item, events, line.answers(events)).pairs()
     seen = Histories(line.item, *line.histories(events))

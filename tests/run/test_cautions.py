@@ -9,7 +9,9 @@ import pytest
 from tempera.build import build
 from tempera.config import load
 from tempera.ranking.compare import Difference
+from tempera.recommend.item_showcase import RECOMMENDER
 from tempera.run.alarms import doubts
+from tempera.text.text_showcase import TEXTS
 
 ABOVE = {"bm25": Difference(0.1, 0.05, 0.15, 0.95)}
 
@@ -25,7 +27,8 @@ def records(
 
 
 def said(log: list[dict[str, Any]], rivals: dict[str, Difference] | None = None, *options: str) -> list[str]:
-    return list(doubts(build(load(None, ["train.batch_size=64", *options])), log, ABOVE if rivals is None else rivals))
+    config = build(load(None, ["train.batch_size=64", *options]))
+    return list(doubts(config, log, ABOVE if rivals is None else rivals, TEXTS))
 
 
 @pytest.mark.parametrize(
@@ -79,3 +82,11 @@ def test_no_better_than_words(difference: Difference, beginning: str) -> None:
     (text,) = said(records(), {"popularity": ABOVE["bm25"], "bm25": difference})
     assert text.startswith(beginning)
     assert ("raise evaluation.queries" in text) == (difference.high > 0)
+
+
+def test_a_recommender_is_not_sent_to_a_pretrained_model() -> None:
+    below = {"EASE": Difference(-0.01, -0.02, 0.01, 0.95)}
+    (text,) = doubts(
+        build(load(None, ["train.batch_size=64"])), records(), below, RECOMMENDER, "recommend with --hybrid"
+    )
+    assert text.endswith("); train on more data, or for more epochs; until then, recommend with --hybrid")

@@ -63,6 +63,8 @@ def test_validation_is_learned_before_the_test_and_the_test_after_it(options: di
     assert judged["metrics"]["trained"] != before["metrics"]["trained"]
     assert same["metrics"] == judged["metrics"] and same["difference"] == judged["difference"]
     assert same["best"] == judged["best"] == before["best"]
+    assert {each["data"]["validation"] for each in (before, judged, same)} == {60}
+    assert "also on the test data, 540 in all" in (whole.folder / "report.html").read_text()
     best = before["best"]["step"]
     assert not none and one == two[:1] and best
     assert [(each["part"], each["pairs"], each["steps"]) for each in two] == [

@@ -132,7 +132,14 @@ class Recommender(RunFolder):
         seen = set(self.item_ids.take(taken).to_pylist()) if exclude_seen else set()
         counting = self._counting(hybrid, index)
         vector, most = self.vectors([code], [taken], elapsed)[0], k + len(seen)
-        if counting is None:
+        if index is None and not (len(taken) or vector.any()):
+            best, positions = top_of(self.items.count[None].astype(np.float32), most)
+            ranked = place.hits(best[0], positions[0])
+            notes = (
+                *notes,
+                "the model knows nothing of a user without a history: items by their number of training events",
+            )
+        elif counting is None:
             ranked = place.search(vector, most, self.fingerprint)
         else:
             history_of = Histories.of(taken, np.array([0, len(taken)]))
@@ -151,7 +158,9 @@ class Recommender(RunFolder):
     def _counting(self, hybrid: bool | None, index: Path | None) -> Counting | None:
         """Return the counts to recommend with; None for the vectors alone."""
         if hybrid and self.counts is None:
-            raise DataError(f"{self.folder} has no counts: train with evaluation.baselines=true for a hybrid")
+            raise DataError(
+                f"{self.folder} has no counts: a hybrid needs evaluation.baselines=true and a split with a test"
+            )
         served = index is None and self.counts is not None and self.counts.served
         return self.counts if hybrid or (hybrid is None and served) else None
 

@@ -38,10 +38,11 @@ def _print_counting(document: dict[str, Any]) -> None:
     from ..ranking.fusion import Fusion
 
     counting, size = document["counting"], document["bytes"]["counts.parquet"] / 1e6
-    served, other = ("both together", "--vectors") if counting["served"] else ("the vectors", "--hybrid")
+    both = "both together recommend" if document["hybrid"]["weight"] else "counts alone recommend"
+    served, other = (both, "--vectors") if counting["served"] else ("the vectors recommend", "--hybrid")
     print(
         f"vectors and {counting['system']}: {Fusion(**document['hybrid'])}; table of counts {size:.1f} MB; "
-        f"{served} recommend, {other} for the other"
+        f"{served}, {other} for the other"
     )
 
 

@@ -20,7 +20,7 @@ from ..build import with_options
 from ..engine.distributed import Group
 from ..io.console import logger, progress_bar
 from ..ranking.compare import Floats, bootstrap
-from ..ranking.ranking import Part
+from ..ranking.ranking import LEAST_TO_CHOOSE, Part
 from ..ranking.verdict import main_metric
 from ..run.prepare import CACHE, Prepared
 from ..run.task import RunTask
@@ -69,11 +69,15 @@ def settle(prepared: Prepared, free: Sequence[str], known: Mapping[str, Any] | N
     settings = race.settings()
     if len(settings) == 1:
         return with_setting(prepared, race.start)
-    if not task.held_out.chooses:
-        return with_setting(prepared, race.unproven or {})
     steps = config.train.steps(task.data.sampler.batches_per_epoch)
-    if steps < LEAST_STEPS or config.train.fsdp:
-        return prepared  # too short to tell settings apart, or a tower that one process cannot hold
+    short = steps < LEAST_STEPS or config.train.fsdp  # to tell settings apart, or a tower that one process cannot hold
+    if short or not task.held_out.chooses:
+        if group.main and race.unproven:
+            why = "the run is too short" if short else f"validation has fewer than {LEAST_TO_CHOOSE} queries or events"
+            logger.info(
+                f"nothing is chosen, since {why}: {next(each for each in settings if each.values == race.unproven).name}"
+            )
+        return with_setting(prepared, race.unproven or {})
     record = dict(known or {})
     if not record and group.main:
         with prepared.phases("race"):

@@ -45,6 +45,8 @@ class Subject:
     examples: str
     right: str
     random: str
+    more: str = "on more data, or for more epochs"  # how to train a better one
+    finer: str = ""  # how to tell smaller differences
     whole: str = ""  # subject of the table of systems, where there are several
 
 

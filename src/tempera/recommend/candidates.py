@@ -44,7 +44,6 @@ _BAG = {
     TEMPERATURE: 0.1,
     LEARNING_RATE: 0.005,
     "tower.dimensions": 64,
-    "train.batch_size": 2048,
 }
 # The same of interactions without an order.
 UNORDERED: dict[str, dict[str, Any]] = {

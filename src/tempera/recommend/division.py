@@ -43,9 +43,9 @@ class Division:
         return mask
 
     def extended(self, part: Part) -> Division:
-        """Return a division that trains also on the events of this part and before it, and has no validation."""
+        """Return a division that trains also on the events of this part and before it."""
         last = {"validation": VALIDATION, "test": TEST}[part]
-        return replace(self, part=np.where(self.part <= last, TRAIN, self.part).astype(np.uint8), validation={})
+        return replace(self, part=np.where(self.part <= last, TRAIN, self.part).astype(np.uint8))
 
     @property
     def known(self) -> Mask:
@@ -201,7 +201,7 @@ class AtRandom:
 
     >>> timeline = Timeline.of([1, 1, 1, 1, 2], list("abcda"))
     >>> division = AtRandom(test_share=0.5, validation_share=0)(timeline)
-    >>> division.part.tolist(), division.test["user"].tolist()
+    >>> division.part.tolist(), division.test["users"].tolist()
     ([0, 0, 2, 2, 0], [2])
     """
 
@@ -259,7 +259,7 @@ def _by_part(timeline: Timeline) -> Division:
     validation, test = (np.flatnonzero(fresh & (part == each) & (begin < stop)) for each in (VALIDATION, TEST))
     untrained = len(timeline.user_ids) - len(np.unique(user[part == TRAIN]))
     counts = {"users without an event to train on": untrained}
-    return Division(part, {"user": validation} if len(validation) else {}, {"user": test}, counts, timeline=timeline)
+    return Division(part, {"users": validation} if len(validation) else {}, {"users": test}, counts, timeline=timeline)
 
 
 def _refuse_shares(test: float, validation: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ print(run.recommend(user="a user id", k=10))
 print(run.recommend(history=["an item id", "a later item id"]))""",
     {"library_name": "tempera", "tags": ["recommendation", "two-tower", "tempera"]},
     report_title="Tempera run: a recommender",
-    facts={"pairs": "interactions", "train": "training events", "queries": "test events", "corpus": "items ranked"},
+    facts={"pairs": "interactions", "train": "training events", "queries": "test queries", "corpus": "items ranked"},
     examples="Test users and their recommendations",
     right="Taken next",
     random="a user with a random item, blue a user with the item taken next",
@@ -62,9 +62,19 @@ class ItemShowcase:
         }
         tests = ", ".join(f"{len(events):,} {name}" for name, events in division.test.items()) or "none"
         text = "{pairs:,} interactions of {users:,} users with {corpus:,} items: {train:,} for training"
-        headline = f"{text.format(**counts)}; test events: {tests}"
-        notes = tuple(f"note: {note}" for note in division.notes)
+        headline = f"{text.format(**counts)}; test queries: {tests}"
+        notes = tuple(f"note: {note}" for note in (*division.notes, *self._unseen()))
         return DataFacts(timeline.source, headline, counts, notes, timeline.about)
+
+    def _unseen(self) -> Iterator[str]:
+        """Yield a note if training has not seen most of the items to find."""
+        test = self.events.division.test.get(self.events.protocol, np.empty(0, np.int64))
+        unseen = int((self.events.items.count[self.events.targets(test)] == 0).sum())
+        if 2 * unseen > len(test):
+            yield (
+                f"{unseen:,} of {len(test):,} test queries look for an item without a training event, which no model of ids can "
+                "find: give more data, or data.items with features"
+            )
 
     def preview(self) -> dict[str, Any]:
         """Return three rows of the first batch, lengths, repeats, and negatives of a row."""

@@ -95,7 +95,9 @@ class LaterEvents:
             rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
             for rows in (users, items[self.events.targets(events)])
         ]
-        return Verdict(reached, spread(*unit)), reached
+        seen = unit[0].any(1) & unit[1].any(1)  # the vector of an unseen id is zero, which is no sign of a collapse
+        known = spread(*(rows[seen] for rows in unit)) if seen.sum() > 1 else replace(spread(*unit), rank=np.inf)
+        return Verdict(reached, known), reached
 
     def _reached(self, scores: Scores, events: Events) -> Recommended:
         """Evaluate scores of all items for events."""

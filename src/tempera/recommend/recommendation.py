@@ -81,7 +81,10 @@ def _asking(division: Division) -> Division:
     """Leave out protocols without test events, with a note."""
     silent = [name for name, events in division.test.items() if not len(events)]
     if division.test and len(silent) == len(division.test):
-        raise DataError("the split has no test events: give data.split a larger test_share, or more data")
+        raise DataError(
+            "the split has no test events: no user has an event in the test part and others before it; give more events of each "
+            "user, or set data.split=none to train on all without an evaluation"
+        )
     notes = [f"the protocol {name} has no test events" for name in silent]
     validation, test = (
         {name: events for name, events in part.items() if len(events)} for part in (division.validation, division.test)

@@ -18,6 +18,7 @@ from ..errors import TemperaError
 from ..io.console import logger
 from ..io.documents import JsonLines
 from ..ranking.compare import Difference
+from ..ranking.showcase import Subject
 from ..ranking.spread import Spread
 from ..ranking.verdict import main_metric
 from .resume import Checkpoints
@@ -83,14 +84,19 @@ class Alarms:
 
 
 def doubts(
-    config: Config, records: Sequence[Mapping[str, Any]], rivals: Mapping[str, Difference], together: str = ""
+    config: Config,
+    records: Sequence[Mapping[str, Any]],
+    rivals: Mapping[str, Difference],
+    subject: Subject,
+    together: str = "",
 ) -> Iterator[str]:
     """Yield cautions about a run that has ended, each with advice: too few steps, overfitting, no better than a baseline.
 
     Args:
         records: the log.
         rivals: the trained system less each baseline, in the main metric.
-        together: advice to ask the model and a baseline together, if they can be.
+        subject: its advice.
+        together: advice to ask the model and a baseline together, where that is better and not the default.
     """
     steps = [record for record in records if record["event"] == "step"]
     if len(steps) < FEW_STEPS:
@@ -107,8 +113,8 @@ def doubts(
         yield (
             f"the trained model is {'worse than' if below else 'not shown to be better than'} {label(name)}: "
             f"{label(main_metric(config.evaluation.metrics))} {d.mean:+.3f} ({100 * d.confidence:g} % interval {d.low:+.3f} to "
-            f"{d.high:+.3f}); train on more data, for more epochs, or from a pretrained model"
-            + ("" if below else ", and raise evaluation.queries to tell smaller differences")
+            f"{d.high:+.3f}); train {subject.more}"
+            + (f", and {subject.finer}" if subject.finer and not below else "")
             + (f"; until then, {together}" if together else "")
         )
 

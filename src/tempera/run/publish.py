@@ -56,7 +56,8 @@ def _publish(
         for name in systems.keys() & TOGETHER:
             systems[name] = systems.pop(name)  # the last of a table
         differences = _differences(systems)
-        alarms = _doubted(prepared, fitted, systems, differences)
+        about = task.held_out.about()
+        alarms = _doubted(prepared, fitted, systems, differences, about.get("counting", {}).get("served", False))
     served.task.data.tower.save(folder / "model")
     (folder / "objective.safetensors").write_bytes(as_bytes(served.config.objective.state_dict()))
     write_searched(folder, served.task.showcase.searched())
@@ -66,7 +67,7 @@ def _publish(
         "metrics": {name: scores.metrics for name, scores in systems.items()},
         "difference": {name: _plain(each) for name, each in differences.items()},
         "spread": {name: spread.summary() for name, spread in spreads.items()},
-        **task.held_out.about(),
+        **about,
         **alarms.summary(),
         "steps": fitted.taken,
         "evaluations_left_out": fitted.looks_left_out,
@@ -86,16 +87,22 @@ def _publish(
     shutil.rmtree(folder / CACHE, ignore_errors=True)  # what is mapped stays readable
 
 
-def _doubted(prepared: Prepared, fitted: Fitted, systems: Systems, differences: Differences) -> Alarms:
-    """Log the alarms and cautions of a run that has ended, and return them."""
+def _doubted(prepared: Prepared, fitted: Fitted, systems: Systems, differences: Differences, served: bool) -> Alarms:
+    """Log the alarms and cautions of a run that has ended, and return them; `served` if it answers by both together anyway."""
     alarms, main = Alarms(prepared.log), main_metric(prepared.config.evaluation.metrics)
     if systems:
         alarms.regression(fitted.step, main, differences["trained - untrained"][main])
     rivals = {name: differences[f"trained - {name}"][main] for name in systems if name not in OURS}
-    together = next((f"{command} with --hybrid" for name, command in TOGETHER.items() if name in systems), "")
-    for text in doubts(prepared.config, prepared.log.records, rivals, together):
+    better = [command for name, command in TOGETHER.items() if not served and _ahead(systems, name, main)]
+    together = f"{better[0]} with --hybrid" if better else ""
+    for text in doubts(prepared.config, prepared.log.records, rivals, prepared.task.showcase.subject, together):
         alarms.caution(fitted.step, text)
     return alarms
+
+
+def _ahead(systems: Systems, name: str, metric: str) -> bool:
+    """Return True if a system is better than the trained one alone."""
+    return name in systems and systems[name].metrics[metric] > systems["trained"].metrics[metric]
 
 
 def _differences(systems: Systems) -> Differences:
@@ -135,13 +142,13 @@ def _trained_again(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 
 def _again(refits: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return what a card says of a model that has trained again on what was held out."""
+    """Return what card and report say of a model that has trained again on what was held out."""
     names = {"validation": "trained again before the evaluation", "test": "trained again after it"}
     text = "also on the {part} data, {pairs:,} in all, {steps:,} steps"
-    told = {names[each["part"]]: text.format(**each) for each in refits}
-    if names["test"] in told:
-        told[names["test"]] += "; the metrics are those of the model before that"
-    return told
+    lines = {names[each["part"]]: text.format(**each) for each in refits}
+    if names["test"] in lines:
+        lines[names["test"]] += "; the metrics are those of the model before that"
+    return lines
 
 
 def _report(
@@ -162,6 +169,7 @@ def _report(
             "peak memory": f"{metrics['peak_memory_bytes'] / 2**20:,.0f} MiB",
             **({"BM25 settings": str(metrics["bm25"])} if rival == "bm25" else {}),
             **{name: str(Fusion(**metrics["hybrid"])) for name in systems if name in TOGETHER},
+            **_again(metrics.get("refit", [])),
         },
         systems={name: _only(names, values) for name, values in metrics["metrics"].items()},
         difference=None if rival is None else differences[f"trained - {rival}"].get(MAIN),

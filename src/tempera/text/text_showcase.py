@@ -47,6 +47,8 @@ print(queries @ docs.T)""",
     examples="Held-out queries and their results",
     right="Answer",
     random="a query with a random document, blue a query with its own",
+    more="on more data, for more epochs, or from a pretrained model",
+    finer="raise evaluation.queries to tell smaller differences",
 )
 
 
