@@ -69,15 +69,14 @@ def settle(prepared: Prepared, free: Sequence[str], known: Mapping[str, Any] | N
     settings = race.settings()
     if len(settings) == 1:
         return with_setting(prepared, race.start)
-    steps = config.train.steps(task.data.sampler.batches_per_epoch)
-    short = steps < LEAST_STEPS or config.train.fsdp  # to tell settings apart, or a tower that one process cannot hold
-    if short or not task.held_out.chooses:
-        if group.main and race.unproven:
-            why = "the run is too short" if short else f"validation has fewer than {LEAST_TO_CHOOSE} queries or events"
-            logger.info(
-                f"nothing is chosen, since {why}: {next(each for each in settings if each.values == race.unproven).name}"
-            )
+    if not task.held_out.chooses:
+        name = next((each.name for each in settings if each.values == race.unproven), "")
+        if group.main and name:
+            logger.info(f"validation has fewer than {LEAST_TO_CHOOSE} queries or events, which choose nothing: {name}")
         return with_setting(prepared, race.unproven or {})
+    steps = config.train.steps(task.data.sampler.batches_per_epoch)
+    if steps < LEAST_STEPS or config.train.fsdp:
+        return prepared  # too short to tell settings apart, or a tower that one process cannot hold
     record = dict(known or {})
     if not record and group.main:
         with prepared.phases("race"):

@@ -67,10 +67,10 @@ class ItemShowcase:
         return DataFacts(timeline.source, headline, counts, notes, timeline.about)
 
     def _unseen(self) -> Iterator[str]:
-        """Yield a note if training has not seen most of the items to find."""
+        """Yield a note if training has not seen most of the items to find, and they have no features."""
         test = self.events.division.test.get(self.events.protocol, np.empty(0, np.int64))
         unseen = int((self.events.items.count[self.events.targets(test)] == 0).sum())
-        if 2 * unseen > len(test):
+        if 2 * unseen > len(test) and self.events.items.table.num_columns == 1:
             yield (
                 f"{unseen:,} of {len(test):,} test queries look for an item without a training event, which no model of ids can "
                 "find: give more data, or data.items with features"

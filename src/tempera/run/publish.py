@@ -25,6 +25,7 @@ from .alarms import Alarms, doubts
 from .fit import Fitted
 from .prepare import CACHE, Prepared
 
+_SERVED = ("the vectors alone; both together by --hybrid", "both together; the vectors alone by --vectors")
 Systems = Mapping[str, SystemScores]
 Differences = Mapping[str, Mapping[str, Difference]]
 
@@ -169,6 +170,7 @@ def _report(
             "peak memory": f"{metrics['peak_memory_bytes'] / 2**20:,.0f} MiB",
             **({"BM25 settings": str(metrics["bm25"])} if rival == "bm25" else {}),
             **{name: str(Fusion(**metrics["hybrid"])) for name in systems if name in TOGETHER},
+            **({"recommended by": _SERVED[metrics["counting"]["served"]]} if "counting" in metrics else {}),
             **_again(metrics.get("refit", [])),
         },
         systems={name: _only(names, values) for name, values in metrics["metrics"].items()},
