@@ -61,7 +61,7 @@ def test_a_table_alone_is_a_recommender(events: Path) -> None:
     options, free = opened(config.load(events / "events.csv"))
     assert {"tower.history", "tower.query", "tower.doc", LEARNING_RATE} <= {*free}
     resolved = build(options).resolved
-    assert resolved["data"]["split"] == "leave_last_out" and resolved["tower"]["kind"] == "features"
+    assert resolved["data"]["split"] == "auto" and resolved["tower"]["kind"] == "features"
     assert [name for (name,) in resolved["objective"]["corrections"]] == ["log_q"]
     assert resolved["objective"]["masks"] == ["same_id", "known_positives"]
     assert resolved["train"]["patience"] and resolved["train"]["refit"] == "auto"

@@ -138,10 +138,10 @@ def _again(refits: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return what a card says of a model that has trained again on what was held out."""
     names = {"validation": "trained again before the evaluation", "test": "trained again after it"}
     text = "also on the {part} data, {pairs:,} in all, {steps:,} steps"
-    told = {names[each["part"]]: text.format(**each) for each in refits}
-    if names["test"] in told:
-        told[names["test"]] += "; the metrics are those of the model before that"
-    return told
+    lines = {names[each["part"]]: text.format(**each) for each in refits}
+    if names["test"] in lines:
+        lines[names["test"]] += "; the metrics are those of the model before that"
+    return lines
 
 
 def _report(
