@@ -450,7 +450,7 @@ def test_the_page_and_the_card_speak_of_a_recommender(run: Path, titled: Path) -
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "# A recommender" in card and 'library_name: "tempera"' in card and "run.recommend(" in card
     assert "sentence" not in card.split("## Training data")[0]
-    for text in ("Tempera run: a recommender", "Taken next", "seen items ranked too", "interactions", "items ranked"):
+    for text in ("Tempera run: a recommender", "Held out", "seen items ranked too", "interactions", "items ranked"):
         assert text in page
     words, _, options = page.partition("<summary>Resolved configuration")
     assert "shared_documents" in options

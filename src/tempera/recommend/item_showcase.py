@@ -34,8 +34,8 @@ print(run.recommend(history=["an item id", "a later item id"]))""",
     report_title="Tempera run: a recommender",
     facts={"pairs": "interactions", "train": "training events", "queries": "test queries", "corpus": "items ranked"},
     examples="Test users and their recommendations",
-    right="Taken next",
-    random="a user with a random item, blue a user with the item taken next",
+    right="Held out",
+    random="a user with a random item, blue a user with an item held out",
     whole="All items are ranked except those of the user's history.",
 )
 
