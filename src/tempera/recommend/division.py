@@ -202,7 +202,7 @@ class AtRandom:
     >>> timeline = Timeline.of([1, 1, 1, 1, 2], list("abcda"))
     >>> division = AtRandom(test_share=0.5, validation_share=0)(timeline)
     >>> division.part.tolist(), division.test["users"].tolist()
-    ([0, 0, 2, 2, 0], [2])
+    ([0, 2, 2, 2, 0], [1])
     """
 
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
