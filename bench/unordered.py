@@ -2,7 +2,7 @@
 
     python bench/unordered.py events.csv ials --dimensions 128 --unobserved 0.1 --regularisation 0.003
 
-Interactions are divided at random (`data.split=random`); every user is asked once, and all items to find count.
+The defaults are item-kNN on Toys, from the folder that TEMPERA_DATA names. Interactions are divided at random (`data.split=random`); every user is asked once, and all items to find count.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from _sets import DATA
 from tempera.recommend.baselines import Ease, ItemKNN, Observed, Popular, by_history
 from tempera.recommend.division import AtRandom, Division
 from tempera.recommend.full_catalogue import Histories, Scores
@@ -71,7 +72,7 @@ def grouped(key: Ints, value: Ints, count: int) -> tuple[Ints, Ints]:
 
 def evaluated(scores: Scores, timeline: Timeline, division: Division, part: str) -> dict[str, float]:
     """Return the metrics of a part's users."""
-    events = getattr(division, part)["user"]
+    events = getattr(division, part)["users"]
     query, target = Histories(timeline.item, events, timeline.answers(events)).pairs()
     seen = Histories(timeline.item, *timeline.histories(events))
     counts = np.bincount(timeline.item[division.train], minlength=len(timeline.item_ids))
@@ -82,8 +83,8 @@ def evaluated(scores: Scores, timeline: Timeline, division: Division, part: str)
 def main() -> None:
     """Print the metrics of one peer on validation and test, and its CPU seconds."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("path")
-    parser.add_argument("peer", choices=["ials", "item-knn", "ease", "popularity"])
+    parser.add_argument("path", nargs="?", default=str(DATA / "toys/interactions.parquet"))
+    parser.add_argument("peer", nargs="?", default="item-knn", choices=["ials", "item-knn", "ease", "popularity"])
     for name, default in (("dimensions", 64), ("epochs", 16), ("neighbours", 100)):
         parser.add_argument(f"--{name}", type=int, default=default)
     for name, value in (("unobserved", 0.1), ("regularisation", 0.003)):
@@ -98,14 +99,14 @@ def main() -> None:
         peer = Ials(options.dimensions, options.unobserved, options.regularisation, options.epochs)
         user, item = timeline.user_of(np.flatnonzero(division.train)), timeline.item[division.train].astype(np.int64)
         w, h = (x.astype(np.float32) for x in peer.fit(user, item, len(timeline.user_ids), len(timeline.item_ids)))
-        taste = {p: w[timeline.user_of(getattr(division, p)["user"])] for p in ("validation", "test")}
+        taste = {p: w[timeline.user_of(getattr(division, p)["users"])] for p in ("validation", "test")}
         scores = {p: (lambda rows, x=x: x[rows] @ h.T) for p, x in taste.items()}
     else:
         peers = {"item-knn": ItemKNN(options.neighbours, None), "popularity": Popular()}
         peers["ease"] = Ease(options.regularisation, None)
         fitted = peers[options.peer].fit(observed)
         scores = {
-            p: by_history(fitted, Histories(timeline.item, *timeline.histories(getattr(division, p)["user"])))
+            p: by_history(fitted, Histories(timeline.item, *timeline.histories(getattr(division, p)["users"])))
             for p in ("validation", "test")
         }
     seconds = time.process_time() - began
