@@ -2,7 +2,8 @@
 
     python bench/unordered.py events.csv ials --dimensions 128 --unobserved 0.1 --regularisation 0.003
 
-The defaults are item-kNN on Toys, from the folder that TEMPERA_DATA names. Interactions are divided at random (`data.split=random`); every user is asked once, and all items to find count.
+The defaults are item-kNN on Toys, from the folder that TEMPERA_DATA names. Interactions are divided at random
+(`data.split=random`); every user is asked once, and all items to find count.
 """
 
 from __future__ import annotations
