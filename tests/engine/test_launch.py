@@ -180,7 +180,7 @@ def test_two_processes_choose_as_one_does(tiny: list[str], tmp_path: Path) -> No
         log = [json.loads(line) for line in (run.folder / "run" / "log.jsonl").read_text().splitlines()]
         recipes += [record for record in log if record["event"] == "recipe"]
     for each in [each for record in recipes for each in record["tried"]]:
-        assert each.pop("seconds") > 0  # of the CPU, which differ
+        each.pop("seconds")  # of the CPU, which differ
     one, two = recipes
     assert one == two and len(one["tried"]) > 4
 
