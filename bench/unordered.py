@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from _sets import DATA
 from tempera.recommend.baselines import Ease, ItemKNN, Observed, Popular, by_history
 from tempera.recommend.division import AtRandom, Division
 from tempera.recommend.full_catalogue import Histories, Scores
@@ -28,6 +29,9 @@ from tempera.recommend.timeline import Timeline
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 METRICS = ("recall@20", "ndcg@20", "recall@10", "ndcg@10")
+
+
+DATA = Path(os.environ.get("TEMPERA_DATA", "data"))
 
 
 @dataclass(frozen=True)
