@@ -67,7 +67,7 @@ def test_nothing_of_the_future_trains_with_global_time(seed: int) -> None:
     timeline = generated(seed)
     division = GlobalTime()(timeline)
     assert timeline.time[division.train].max() < timeline.time[division.part == VALIDATION].min()
-    assert timeline.time[division.known].max() < timeline.time[division.part == TEST].min()
+    assert timeline.time[division.extended("validation").train].max() < timeline.time[division.part == TEST].min()
     for targets in (*division.validation.values(), *division.test.values()):
         begin, stop = timeline.histories(targets)
         assert (stop > begin).all() and not division.train[targets].any()
@@ -95,7 +95,7 @@ def test_leave_last_out(seed: int) -> None:
     assert plain(division.validation) == {"last": [own[-2] for own in long]}
     held = {k for own in long for k in own[-2:]}
     assert np.flatnonzero(~division.train).tolist() == sorted(held)
-    assert np.flatnonzero(~division.known).tolist() == [own[-1] for own in long]
+    assert np.flatnonzero(~division.extended("validation").train).tolist() == [own[-1] for own in long]
     assert division.counts == {"users of fewer than 3 events": len(users_of(timeline)) - len(long)} != {}
     assert training_stands_first(timeline, division) and training_stands_first(timeline, GlobalTime()(timeline))
     assert "global_time does not look ahead" in division.notes[0]

@@ -26,10 +26,8 @@ Count = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Table = Any  # sparse rows of items by items, [c, c]; of EASE a dense array
 
-SPARSE, DENSE = (
-    200_000,
-    20_000,
-)  # items: more than the first have too many pairs, and of the second a dense table takes 1.6 GB
+# Items: more than the first have too many pairs, and of the second a dense table takes 1.6 GB.
+SPARSE, DENSE = 200_000, 20_000
 _CELLS = 1 << 22  # pairs of items that are counted at once
 _AGAIN = 2_000_000  # training events; with more, a table is counted only once
 
@@ -209,13 +207,14 @@ class Transitions:
     def fit(self, events: Observed) -> ItemToItem:
         """Count pairs of items that follow each other."""
         options = self.window, self.slope, self.successors
-        counts = events.once("transitions", options, lambda: self._counts(events))
+        counts = events.once("transitions", options, lambda: self.counts(events))
         usual = np.maximum(events.counts, 1).astype(np.float32)
         weights = counts.copy()
         weights.data *= np.repeat(usual**-self.share, np.diff(counts.indptr)) * (usual**-self.discount)[counts.indices]
         return ItemToItem(weights, self.last, self.decay)
 
-    def _counts(self, events: Observed) -> Table:
+    def counts(self, events: Observed) -> Table:
+        """Return C, [c, c]."""
         item, offsets = events.of_training()
         end = np.repeat(offsets[1:], np.diff(offsets))
         order, n = np.argsort(item, kind="stable"), events.items

@@ -5,13 +5,13 @@ Letters in shapes: e events, u users, c items, D width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import sparse
 
+from .baselines import Observed, Transitions
 from .timeline import Timeline
 
 _WINDOW = 5  # places between two items that count as a pair; 3 and 10 have the same nDCG on Toys to 0.001
@@ -33,33 +33,31 @@ class Cooccurrence:
 
     timeline: Timeline
     train: NDArray[np.bool_]
+    known: dict[int, torch.Tensor] = field(default_factory=dict, repr=False, compare=False)  # by width
 
     def __call__(self, width: int) -> torch.Tensor:
-        """Return a vector of each item, [c, width]; 0 for items without a pair, and in what exceeds the number of items."""
-        counts = self._counts()
-        row, total = np.asarray(counts.sum(1)).ravel(), counts.sum()
-        pairs = counts.tocoo()
-        information = np.log(pairs.data * total / (row[pairs.row] * row[pairs.col]))
-        table = torch.sparse_coo_tensor(
-            torch.from_numpy(np.stack([pairs.row, pairs.col]).astype(np.int64)),
-            torch.from_numpy(np.maximum(information, 0).astype(np.float32)),
-            counts.shape,
-            check_invariants=False,
-        ).coalesce()
-        vectors = torch.zeros(len(row), width)
-        rank = min(width, len(row))
-        left, singular, _ = torch.svd_lowrank(table, min(rank + _EXTRA, len(row)), _ITERATIONS)
+        """Return a vector of each item, [c, width]; 0 for items without a pair, and in what exceeds the number of items.
+
+        They follow from the events alone, whatever the seed of the run, and are computed once for all runs on these events.
+        """
+        if width not in self.known:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                self.known[width] = self._vectors(width)
+        return self.known[width]
+
+    def _vectors(self, width: int) -> torch.Tensor:
+        items = len(self.timeline.item_ids)
+        events = Observed(self.timeline.item, self.timeline.offsets, items, self.train)
+        after = Transitions(window=_WINDOW, slope=1.0, successors=items).counts(events)
+        pairs = (after + after.T).tocoo()
+        apart = pairs.row != pairs.col  # an item is no neighbour of its own
+        first, second, count = pairs.row[apart], pairs.col[apart], pairs.data[apart]
+        near = np.bincount(first, count, items)
+        information = np.maximum(np.log(count * count.sum() / (near[first] * near[second])), 0)
+        places, values = torch.from_numpy(np.stack([first, second])), torch.from_numpy(information).float()
+        table = torch.sparse_coo_tensor(places, values, (items, items), check_invariants=False).coalesce()
+        vectors, rank = torch.zeros(items, width), min(width, items)
+        left, singular, _ = torch.svd_lowrank(table, min(rank + _EXTRA, items), _ITERATIONS)
         vectors[:, :rank] = left[:, :rank] * singular[:rank].sqrt()
         return vectors / vectors.square().sum(1).mean().sqrt().clamp_min(1e-12)
-
-    def _counts(self) -> sparse.csr_array:
-        items, timeline = np.asarray(self.timeline.item, np.int64)[self.train], self.timeline
-        user = timeline.user_of(np.flatnonzero(self.train))
-        n = len(timeline.item_ids)
-        counts = sparse.csr_array((n, n), dtype=np.float32)
-        for gap in range(1, _WINDOW + 1):
-            same = (user[gap:] == user[:-gap]) & (items[gap:] != items[:-gap])
-            first, second = items[:-gap][same], items[gap:][same]
-            weight = np.full(len(first), 1 / gap, np.float32)
-            counts = counts + sparse.csr_array((weight, (first, second)), shape=(n, n))
-        return (counts + counts.T).tocsr()

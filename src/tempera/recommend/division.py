@@ -47,12 +47,6 @@ class Division:
         last = {"validation": VALIDATION, "test": TEST}[part]
         return replace(self, part=np.where(self.part <= last, TRAIN, self.part).astype(np.uint8))
 
-    @property
-    def known(self) -> Mask:
-        """Events before the test, for the final training, [e]."""
-        mask: Mask = self.part < TEST
-        return mask
-
 
 Divide = Callable[[Timeline], Division]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -122,15 +122,22 @@ class LaterEvents:
 
     def choose(self) -> None:
         """Choose, on validation, settings of the baselines, and the one beside the vectors, as they are now, with its weight."""
+        for _ in self._settled(self._observed):
+            pass
+
+    def _settled(self, observed: Observed) -> Iterator[tuple[str, Baseline]]:
+        """Yield each baseline with its settings, before the table it was tuned with is forgotten; the first time, choose them."""
         if self.chosen or not (self.options.baselines and self.looks and self.options.queries != 0):
+            yield from self.chosen.items()
             return
-        observed, best, highest = self._observed, "", -1.0
+        best, highest = "", -1.0
         ordered = self.events.timeline.ordered
         for system, usual in (BASELINES if ordered else UNORDERED).items():
             if observed.items > usual.most:
                 logger.info(f"{system} is left out: {observed.items:,} items are more than its {usual.most:,.0f}")
                 continue
             self.chosen[system], score = self._tuned(system, usual, observed)
+            yield system, self.chosen[system]
             if system in COUNTING and score > highest:
                 best, highest = system, score
         if best:
@@ -143,9 +150,8 @@ class LaterEvents:
 
     def baselines(self) -> dict[str, SystemScores]:
         """Rank by popularity, item-kNN, EASE, transition counts, and counts and vectors, if evaluation.baselines asks for them."""
-        self.choose()
         observed, test = self._observed, self.events.division.test
-        for system, baseline in self.chosen.items():
+        for system, baseline in self._settled(observed):
             fitted = baseline.fit(observed)  # one at a time: each may hold a table of items by items
             self.reached[system] = {
                 name: self._reached(by_history(fitted, self.events.histories(events)), events)
@@ -153,7 +159,7 @@ class LaterEvents:
             }
         if self.counting is not None:
             self.reached[COUNTED] = {
-                name: self._reached(self._fused(self.counting, events), events) for name, events in test.items()
+                name: self._reached(self._fused(self.counting, events)(None), events) for name, events in test.items()
             }
         return {system: self.reached[system][self.events.protocol] for system in self.reached if system not in OURS[:2]}
 
@@ -175,11 +181,16 @@ class LaterEvents:
         if not self.chooses:
             return counting
         events = self._choosing(len(self.events.timeline.item_ids))
-        return counting.chosen({w: self._metric(self._fused(counting, events, w), events) for w in WEIGHTS})
+        fused = self._fused(counting, events)
+        return counting.chosen({weight: self._metric(fused(weight), events) for weight in WEIGHTS})
 
-    def _fused(self, counting: Counting, events: Events, weight: float | None = None) -> Scores:
-        vectors = inner(self.data.user_vectors(events), self.data.item_vectors)
-        return counting.by_history(vectors, self.events.histories(events), weight)
+    def _fused(self, counting: Counting, events: Events) -> Callable[[float | None], Scores]:
+        """Return the scores by the weight of the vectors, which are embedded once; None is the weight that was chosen."""
+        vectors, histories = (
+            inner(self.data.user_vectors(events), self.data.item_vectors),
+            self.events.histories(events),
+        )
+        return lambda weight: counting.by_history(vectors, histories, weight)
 
     def _choosing(self, items: int) -> Events:
         """Return the validation events of all protocols that settings are chosen on."""
