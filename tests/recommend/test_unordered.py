@@ -312,11 +312,11 @@ def test_runs(name: str, tmp_path: Path) -> None:
 
 
 def test_als_solves_for_the_minimum_of_its_loss() -> None:
-    path = Path(__file__).parents[2] / "bench" / "unordered.py"
-    spec = importlib.util.spec_from_file_location("unordered", path)
+    path = Path(__file__).parents[2] / "bench" / "_ials.py"
+    spec = importlib.util.spec_from_file_location("_ials", path)
     assert spec is not None and spec.loader is not None
     bench = importlib.util.module_from_spec(spec)
-    sys.modules["unordered"] = bench
+    sys.modules["_ials"] = bench
     spec.loader.exec_module(bench)
     peer = bench.Ials(dimensions=3, unobserved=0.3, regularisation=0.1, epochs=1)
     user, item = np.array([0, 0, 1, 2, 2, 2]), np.array([0, 1, 1, 0, 2, 3])
