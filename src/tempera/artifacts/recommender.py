@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as parquet
 import torch
 from numpy.typing import NDArray
 
@@ -35,8 +34,7 @@ from ..recommend.timeline import HISTORIES, ITEMS, USERS
 from .index import Found, Index, write_parquet
 from .layout import RunFolder
 from .onnx_users import write_users
-
-Codes = NDArray[np.int64]
+from .stored_histories import Codes, StoredHistories
 
 
 @dataclass(frozen=True)
@@ -164,19 +162,16 @@ class Recommender(RunFolder):
         served = index is None and self.counts is not None and self.counts.served
         return self.counts if hybrid or (hybrid is None and served) else None
 
+    @cached_property
+    def stored(self) -> StoredHistories:
+        """Histories of the run's users."""
+        return StoredHistories(self.folder / HISTORIES, len(self.items.table))
+
     def past(self, user: int | None) -> Codes:
         """Return the codes of all items that a user has taken, the latest last; none for an unknown user."""
         if user is None:
             return np.empty(0, np.int64)
-        name = self.users.table["id"][user]
-        path = self.folder / HISTORIES
-        try:
-            taken: Codes = _histories(path, name).to_numpy().astype(np.int64)
-        except Exception as error:  # whatever a damaged file makes of the reader
-            raise DataError(f"{path} is not readable: {error}") from None
-        if len(taken) and not 0 <= taken.min() <= taken.max() < len(self.items.table):
-            raise DataError(f"{path} names items that the run does not have: it is damaged")
-        return taken
+        return self.stored.of(self.users.table["id"][user])
 
     def codes(self, ids: Sequence[str]) -> Codes:
         """Return the codes of items.
@@ -241,18 +236,6 @@ def _texts(known: Entities, *others: str) -> Entities:
     table = table.set_column(table.column_names.index("id"), "id", table["id"].cast(text))
     new = {field.name: pa.nulls(len(others), field.type) for field in table.schema} | {"id": pa.array(others, text)}
     return Entities(pa.concat_tables([table, pa.table(new)]), np.append(known.count, [0] * len(others)))
-
-
-def _histories(path: Path, name: pa.Scalar) -> pa.Array:
-    """Return the items that a user has taken; only the part of the file with that user is read in full."""
-    with parquet.ParquetFile(path) as file:
-        for group in range(file.num_row_groups):
-            ids = file.read_row_group(group, ["id"], use_threads=False)["id"].cast(pa.large_string())
-            if (at := pc.index(ids, name).as_py()) >= 0:
-                items = file.read_row_group(group, ["items"], use_threads=False)["items"]
-                items.validate(full=True)
-                return items[at].values
-    return pa.array([], pa.int32())
 
 
 def _configuration(path: Path) -> Config:

@@ -159,6 +159,19 @@ class Run(RunFolder):
         """Return the best items for a user or for a history; see `Recommender.recommend`."""
         return self.recommender.recommend(user, history, **options)
 
+    def evaluate(self, data: Any, **options: Any) -> Any:
+        """Evaluate the run on other data: a recommender on interactions, a model of texts on pairs or a BEIR folder.
+
+        See `tempera.artifacts.other_events.evaluate_events` and `tempera.evaluate`.
+        """
+        if self.recommends:
+            from .other_events import evaluate_events
+
+            return evaluate_events(self.recommender, data, **options)
+        from ..text.evaluate import evaluate
+
+        return evaluate(self.folder, data, **options)
+
     def add_items(self, path: str | Path) -> Run:
         """Add the new items of a table by their features, and return the run; see `tempera.artifacts.new_items.add_items`."""
         from .new_items import add_items

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from .counts import Counting
 from .full_catalogue import Histories, Scores, inner
 from .judgement import Recommended
 from .popularity import Popularity
-from .timeline import Events
+from .timeline import Events, Timeline
 from .training_events import TrainingEvents
 from .withheld import Withheld
 
@@ -101,11 +101,7 @@ class LaterEvents:
 
     def _reached(self, scores: Scores, events: Events) -> Recommended:
         """Evaluate scores of all items for events."""
-        timeline, seen = self.events.timeline, self.events.histories(events)
-        of, target = Histories(timeline.item, events, timeline.answers(events)).pairs()
-        users, popularity = timeline.user_of(events), Popularity(self.data.visits.counts)
-        several = None if timeline.part is None else of
-        return Recommended.of(scores, target, seen, popularity, self.options.metrics, users, query=several)
+        return judge_events(scores, events, self.events.timeline, self.data.visits.counts, self.options.metrics)
 
     def _judge_cold(self, system: str, withheld: Withheld, items: NDArray[np.float32]) -> None:
         events, own = withheld.targets, self.events
@@ -216,16 +212,8 @@ class LaterEvents:
 
     def _winner(self) -> str:
         """Return which system is best on the test, and by how much, in a sentence."""
-        metric, protocol = main_metric(self.options.metrics), self.events.protocol
-        systems = {name: each[protocol] for name, each in self.reached.items() if name != OURS[0]}
-        best, second, *_ = sorted(systems, key=lambda name: -systems[name].metrics[metric])
-        ahead = systems[best].per_query[metric] - systems[second].per_query[metric]
-        (d,) = bootstrap_columns(ahead[:, None], systems[best].users)
-        others = ", ".join(f"{name} {each.metrics[metric]:.3f}" for name, each in systems.items() if name != best)
-        return (
-            f"{best} is {'the best' if d.low > 0 else 'not shown to be the best'} on the test: {metric} "
-            f"{systems[best].metrics[metric]:.3f}, {d.mean:+.3f} [{d.low:+.3f}, {d.high:+.3f}] over {second}; {others}"
-        )
+        protocol = self.events.protocol
+        return winner({name: each[protocol] for name, each in self.reached.items() if name != OURS[0]})
 
     def _about_cold(self) -> dict[str, Any]:
         if (withheld := self.events.withheld) is None:
@@ -235,3 +223,30 @@ class LaterEvents:
         }
         counts = {"items": len(withheld.items), "queries": len(withheld.targets)}
         return {"cold": {**counts, "withheld": int(withheld.counts.sum()), "systems": systems}}
+
+
+def judge_events(
+    scores: Scores, events: Events, timeline: Timeline, counts: NDArray[np.int64], metrics: Sequence[str]
+) -> Recommended:
+    """Evaluate scores of all items for events of a timeline.
+
+    Args:
+        counts: training events of each item.
+    """
+    seen = Histories(timeline.item, *timeline.histories(events))
+    of, target = Histories(timeline.item, events, timeline.answers(events)).pairs()
+    several = None if timeline.part is None else of
+    return Recommended.of(scores, target, seen, Popularity(counts), metrics, timeline.user_of(events), query=several)
+
+
+def winner(systems: Mapping[str, Recommended]) -> str:
+    """Return which of several systems is best, and by how much, in a sentence."""
+    metric = main_metric(next(iter(systems.values())).names)
+    best, second, *_ = sorted(systems, key=lambda name: -systems[name].metrics[metric])
+    ahead = systems[best].per_query[metric] - systems[second].per_query[metric]
+    (d,) = bootstrap_columns(ahead[:, None], systems[best].users)
+    others = ", ".join(f"{name} {each.metrics[metric]:.3f}" for name, each in systems.items() if name != best)
+    return (
+        f"{best} is {'the best' if d.low > 0 else 'not shown to be the best'} on the test: {metric} "
+        f"{systems[best].metrics[metric]:.3f}, {d.mean:+.3f} [{d.low:+.3f}, {d.high:+.3f}] over {second}; {others}"
+    )
