@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
@@ -35,6 +35,8 @@ from .index import Found, Index, write_parquet
 from .layout import RunFolder
 from .onnx_users import write_users
 from .stored_histories import Codes, StoredHistories
+
+BLANK = "the model knows nothing of a user without a history: items by their number of training events"
 
 
 @dataclass(frozen=True)
@@ -126,34 +128,55 @@ class Recommender(RunFolder):
         code = None if user is None else _place(self.users.table["id"], str(user))
         taken = self.past(code) if history is None else self.codes([str(item) for item in history])
         notes = () if user is None or code is not None else (_unknown(user, history),)
-        place = self.index if index is None else Index(index)
-        seen = set(self.item_ids.take(taken).to_pylist()) if exclude_seen else set()
-        counting = self._counting(hybrid, index)
-        vector, most = self.vectors([code], [taken], elapsed)[0], k + len(seen)
-        if index is None and not (len(taken) or vector.any()):
-            best, positions = top_of(self.items.count[None].astype(np.float32), most)
-            ranked = place.hits(best[0], positions[0])
-            notes = (
-                *notes,
-                "the model knows nothing of a user without a history: items by their number of training events",
-            )
-        elif counting is None:
-            ranked = place.search(vector, most, self.fingerprint)
+        counting = self.counting(hybrid, index)
+        if index is not None and counting is None:
+            seen = set(self.item_ids.take(taken).to_pylist()) if exclude_seen else set()
+            vector = self.vectors([code], [taken], elapsed)[0]
+            hits = Index(index).search(vector, k + len(seen), self.fingerprint)
+            hits = [hit for hit in hits if hit.id not in seen][:k]
+            return Recommendations([replace(hit, rank=rank) for rank, hit in enumerate(hits, 1)], len(taken), notes)
+        place, histories = self.index if index is None else Index(index), Histories.of(taken, np.array([0, len(taken)]))
+        scores, codes, blank = self.best([code], histories, k, exclude_seen, elapsed, counting, place)
+        if blank[0]:
+            notes = (*notes, BLANK)
+        left = np.isfinite(scores[0])
+        return Recommendations(place.hits(scores[0][left], codes[0][left]), len(taken), notes)
+
+    def best(
+        self,
+        users: Sequence[int | None],
+        histories: Histories,
+        k: int,
+        exclude_seen: bool,
+        elapsed: float,
+        counting: Counting | None,
+        place: Index,
+    ) -> tuple[NDArray[np.float32], Codes, NDArray[np.bool_]]:
+        """Return scores and codes of the k best items of each user, [n, k], and of whom the model knows nothing, [n].
+
+        Where fewer items are left, scores are -inf. A user of whom the model knows nothing gets items by their number of
+        training events.
+        """
+        vectors = self.vectors(users, histories.each, elapsed)
+        seen = histories.pairs() if exclude_seen else None
+        if counting is None:
+            scores, codes = place.nearest(vectors, k, self.fingerprint, seen)
         else:
-            history_of = Histories.of(taken, np.array([0, len(taken)]))
-            scores = counting.fused(place.scores(vector, self.fingerprint)[None], history_of)
-            best, positions = top_of(scores, most)
-            ranked = place.hits(best[0], positions[0])
-        left = [hit for hit in ranked if hit.id not in seen][:k]
-        hits = [Found(rank, hit.score, hit.id, hit.name, hit.place, hit.preview) for rank, hit in enumerate(left, 1)]
-        return Recommendations(hits, len(taken), notes)
+            fused = counting.fused(place.scores(vectors, self.fingerprint), histories)
+            if seen is not None:
+                fused[seen] = -np.inf
+            scores, codes = top_of(fused, k)
+        blank = (histories.lengths == 0) & ~vectors.any(1)
+        if blank.any():
+            scores[blank], codes[blank] = top_of(self.items.count[None].astype(np.float32), k)
+        return scores, codes, blank
 
     @cached_property
     def counts(self) -> Counting | None:
         """The run's table of counts, which recommends together with the vectors; None without one."""
         return open_counts(self.folder, len(self.items.table))
 
-    def _counting(self, hybrid: bool | None, index: Path | None) -> Counting | None:
+    def counting(self, hybrid: bool | None, index: Path | None = None) -> Counting | None:
         """Return the counts to recommend with; None for the vectors alone."""
         if hybrid and self.counts is None:
             raise DataError(
@@ -194,7 +217,7 @@ class Recommender(RunFolder):
         return f" Did you mean {self.item_ids[titles.index(near)]} ({near})?" if near else ""
 
     def vectors(
-        self, users: Sequence[int | None], histories: Sequence[Codes], elapsed: float = 0.0
+        self, users: Sequence[int | None], histories: Sequence[NDArray[np.integer]], elapsed: float = 0.0
     ) -> NDArray[np.float32]:
         """Return vectors of users with their histories, [n, D], as they are compared; None is an unknown user."""
         last = 0 if self.options.history is None else self.options.history.last
@@ -205,7 +228,9 @@ class Recommender(RunFolder):
         frame = Frame(
             {
                 "user": torch.tensor([unknown if user is None else user for user in users]),
-                "history": Events(torch.from_numpy(np.concatenate(read)), torch.tensor(start), torch.tensor(stop)),
+                "history": Events(
+                    torch.from_numpy(np.concatenate(read).astype(np.int64)), torch.tensor(start), torch.tensor(stop)
+                ),
                 "elapsed": torch.tensor([elapsed if len(codes) else math.nan for codes in read]),
             }
         )
