@@ -122,6 +122,21 @@ def test_what_cannot_be_asked_is_counted_and_said(whole: Run, earlier: Path, tmp
     assert refused.code == 2 and "--bm25 is for models of texts" in refused.err
 
 
+def test_some_queries_drawn_at_random(earlier: Path, tmp_path: Path, tempera: Any) -> None:
+    answer = tempera("evaluate", earlier, later(tmp_path), "--queries", 9, "--per-query", tmp_path / "each.parquet")
+    total = len(Run(earlier).evaluate(later(tmp_path)).events.test["rolling"])
+    assert f", 9 of {total} rolling\n" in answer.out
+    rows = parquet.read_table(tmp_path / "each.parquet").to_pylist()
+    assert len([row for row in rows if row["task"] == "rolling" and row["system"] == "trained"]) == 9 * 4
+
+
+def test_a_run_on_texts_is_evaluated_as_its_folder(tiny_run: Path, pairs_file: Path, tempera: Any) -> None:
+    (finding,) = Run(tiny_run).evaluate(pairs_file, metrics=["ndcg@10"])
+    assert [*finding.systems] == [str(tiny_run)] and finding.comparisons == {}
+    refused = tempera("evaluate", tiny_run, pairs_file, "--queries", 3)
+    assert refused.code == 2 and "--queries is for recommenders" in refused.err
+
+
 def test_tables_in_memory_and_columns_of_other_names(earlier: Path, tmp_path: Path) -> None:
     table = parquet.read_table(later(tmp_path))
     expected = Run(earlier).evaluate(table).metrics

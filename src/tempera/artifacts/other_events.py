@@ -24,7 +24,7 @@ from ..recommend.encoders import Elapsed
 from ..recommend.full_catalogue import Histories, Scores, inner
 from ..recommend.interactions import Interactions
 from ..recommend.judgement import Recommended
-from ..recommend.later_events import judge_events, winner
+from ..recommend.later_events import drawn, judge_events, winner
 from ..recommend.segments import Contexts
 from ..recommend.timeline import Events, Timeline
 from ..recommend.visits import Visits
@@ -86,7 +86,11 @@ class EventsFinding:
 
 
 def evaluate_events(
-    recommender: Recommender, data: Any, metrics: Sequence[str] = (), options: Sequence[str] = ()
+    recommender: Recommender,
+    data: Any,
+    metrics: Sequence[str] = (),
+    queries: int | None = None,
+    options: Sequence[str] = (),
 ) -> EventsFinding:
     """Rank the run's items for later events of a file: by popularity, counts, vectors, and counts and vectors.
 
@@ -95,6 +99,7 @@ def evaluate_events(
     Args:
         data: a file or a folder of interactions with the columns that the run was trained on, or an object that holds them.
         metrics: names such as ndcg@10; none are those of the run.
+        queries: largest number of queries of each protocol, drawn at random; None is all.
         options: overrides of the run's `data` section, such as data.time=when.
 
     Raises:
@@ -110,6 +115,10 @@ def evaluate_events(
             f"{recommender.folder} does not know when its histories ended, which its tower's elapsed reads: train it again"
         )
     events = Continued.of(later, recommender.item_ids, recommender.stored.rows(ids), latest, config.data.split)
+    total = {name: len(each) for name, each in events.test.items()}
+    if queries is not None:
+        test = {name: drawn(each, queries, config.evaluation.seed) for name, each in events.test.items()}
+        events = replace(events, test=test)
     scores = {name: _systems(recommender, events.timeline, each) for name, each in events.test.items()}
     counts, names = recommender.items.count, tuple(metrics) or config.evaluation.metrics
     reached = {
@@ -119,7 +128,7 @@ def evaluate_events(
         }
         for system in next(iter(scores.values()))
     }
-    return _described(recommender, later, events, reached)
+    return _described(recommender, later, events, total, reached)
 
 
 def _read(config: Config, data: Any) -> Timeline:
@@ -142,9 +151,10 @@ def _systems(recommender: Recommender, timeline: Timeline, events: Events) -> di
     systems: dict[str, Scores] = {"popularity": lambda rows: np.tile(counts, (rows.stop - rows.start, 1))}
     if (counting := recommender.counts) is None:
         return {**systems, "trained": vectors}
-    seen = Histories(timeline.item, *timeline.histories(events))
-    alone, both = (counting.by_history(vectors, seen, weight) for weight in (0.0, None))
-    return {**systems, counting.system: alone, "trained": vectors, COUNTED: both}
+    seen, fitted = Histories(timeline.item, *timeline.histories(events)), counting.fitted
+    newer = len(counts) - fitted.weights.shape[0]  # items without counts
+    systems[counting.system] = lambda rows: np.pad(fitted.scores(seen[rows]), ((0, 0), (0, newer)))
+    return {**systems, "trained": vectors, COUNTED: counting.by_history(vectors, seen)}
 
 
 def _vectors(recommender: Recommender, timeline: Timeline, events: Events) -> Floats:
@@ -160,7 +170,11 @@ def _vectors(recommender: Recommender, timeline: Timeline, events: Events) -> Fl
 
 
 def _described(
-    recommender: Recommender, later: Timeline, events: Continued, reached: Mapping[str, Mapping[str, Recommended]]
+    recommender: Recommender,
+    later: Timeline,
+    events: Continued,
+    total: Mapping[str, int],
+    reached: Mapping[str, Mapping[str, Recommended]],
 ) -> EventsFinding:
     """Return a finding with what was read, left out and asked."""
     ids = events.timeline.user_ids
@@ -169,7 +183,8 @@ def _described(
     queries = {name: len(each) for name, each in events.test.items()}
     left_out = {reason: count for reason, count in {**later.dropped, **events.left_out}.items() if count}
     counts = {"interactions": events.later, **users, "queries": queries, "left_out": left_out}
-    tests = ", ".join(f"{count:,} {name}" for name, count in queries.items())
+    of = {name: "" if count == total[name] else f" of {total[name]:,}" for name, count in queries.items()}
+    tests = ", ".join(f"{count:,}{of[name]} {name}" for name, count in queries.items())
     text = "{interactions:,} interactions of {users:,} users, {known_users:,} of whom the run knows; test queries: "
     lines = [later.about, text.format(**counts) + tests]
     lines += [f"left out: {count:,} {reason}" for reason, count in left_out.items()]

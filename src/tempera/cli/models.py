@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any, NoReturn
@@ -30,6 +29,7 @@ def evaluate(
     metrics: str = "",
     k: Annotated[str, typer.Option("-k", "--k")] = "",
     exclude_self: bool = False,
+    queries: Annotated[int | None, typer.Option(min=1)] = None,
     per_query: Path | None = None,
     overwrite: bool = False,
     as_json: Json = False,
@@ -48,6 +48,7 @@ def evaluate(
         metrics: any of ndcg, mrr, map, recall, precision, hit, e.g. ndcg@10,mrr.
         k: depths of metrics that name none, e.g. 1,10.
         exclude_self: leave a query's own text out of its ranking.
+        queries: of a recommender, the largest number of queries of each protocol, drawn at random (default: all).
         per_query: write every score to this .parquet or .csv file.
         overwrite: replace the file of --per-query.
     """
@@ -61,10 +62,11 @@ def evaluate(
         refused = next((name for name, value in {**comparison, "split": split != "test"}.items() if value), None)
         if refused:
             raise TemperaError(f"--{refused.replace('_', '-')} is for models of texts, and {model} is a recommender")
-        _evaluate_events(
-            model, data, judge.resolved(names, depths) if names or depths else (), per_query, overwrite, as_json
-        )
+        judged = {"metrics": judge.resolved(names, depths) if names or depths else (), "queries": queries}
+        _evaluate_events(model, data, judged, per_query, overwrite, as_json)
         return
+    if queries is not None:
+        raise TemperaError(f"--queries is for recommenders, and {model} is none")
     paths, roles = with_roles(data)
     if per_query is not None:
         judge.refuse_scores(per_query, overwrite, paths)
@@ -77,7 +79,7 @@ def evaluate(
 
 
 def _evaluate_events(
-    run: Path, data: list[str], metrics: Sequence[str], per_query: Path | None, overwrite: bool, as_json: bool
+    run: Path, data: list[str], judged: dict[str, Any], per_query: Path | None, overwrite: bool, as_json: bool
 ) -> None:
     """Evaluate a recommender on other interactions."""
     from ..artifacts.run_folder import Run
@@ -88,7 +90,7 @@ def _evaluate_events(
         raise TemperaError(f"give a table of interactions with {options[0]}")
     if per_query is not None:
         refuse_scores(per_query, overwrite, [file])
-    finding = Run(run).evaluate(file, metrics=metrics, options=options)
+    finding = Run(run).evaluate(file, options=options, **judged)
     if per_query is not None:
         write_per_query(per_query, [finding], overwrite)
     document = {"model": str(run), **finding.json()}

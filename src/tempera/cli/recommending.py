@@ -29,9 +29,9 @@ def recommend(
     overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Recommend items to a user, by a history of items, or to many users at once.
+    """Recommend items to a user, to all users, or by a history.
 
-    With --all or --users the items are written to --output, with columns user, rank, item and score.
+    With --all or --users, recommendations are written to --output, with columns user, rank, item and score.
 
     Args:
         run: run folder of a recommender.

@@ -111,10 +111,7 @@ class LaterEvents:
         self.cold |= {"popularity as if known": queries.popularity(), "random": queries.chance()}
 
     def _some(self, events: Events, most: int) -> Events:
-        if len(events) <= most:
-            return events
-        chosen = np.random.default_rng(self.options.seed).choice(len(events), most, replace=False)
-        return events[np.sort(chosen)]
+        return drawn(events, most, self.options.seed)
 
     def choose(self) -> None:
         """Choose, on validation, settings of the baselines, and the one beside the vectors, as they are now, with its weight."""
@@ -223,6 +220,13 @@ class LaterEvents:
         }
         counts = {"items": len(withheld.items), "queries": len(withheld.targets)}
         return {"cold": {**counts, "withheld": int(withheld.counts.sum()), "systems": systems}}
+
+
+def drawn(events: Events, most: int, seed: int) -> Events:
+    """Return the events, or so many of them at random."""
+    if len(events) <= most:
+        return events
+    return events[np.sort(np.random.default_rng(seed).choice(len(events), most, replace=False))]
 
 
 def judge_events(
