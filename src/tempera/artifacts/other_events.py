@@ -23,8 +23,8 @@ from ..recommend.division import Undivided
 from ..recommend.encoders import Elapsed
 from ..recommend.full_catalogue import Histories, Scores, inner
 from ..recommend.interactions import Interactions
-from ..recommend.judgement import Recommended
-from ..recommend.later_events import drawn, judge_events, winner
+from ..recommend.later_events import drawn, judge_events
+from ..recommend.leads import Reached, protocols_of, winner
 from ..recommend.segments import Contexts
 from ..recommend.timeline import Events, Timeline
 from ..recommend.visits import Visits
@@ -44,7 +44,7 @@ class EventsFinding:
     """
 
     events: Continued
-    reached: Mapping[str, Mapping[str, Recommended]]
+    reached: Reached
     counts: Mapping[str, Any]
     lines: tuple[str, ...]
     cautions: tuple[str, ...]
@@ -65,12 +65,8 @@ class EventsFinding:
 
     def json(self) -> dict[str, Any]:
         """Return a JSON object, with the tables in the form that metrics.json has them."""
-        protocols = {
-            system: {name: each.json() for name, each in protocols.items()}
-            for system, protocols in self.reached.items()
-        }
         facts = {"counts": dict(self.counts), "notes": list(self.lines), "cautions": list(self.cautions)}
-        return {**facts, "metrics": self.metrics, "winners": self.winners, "protocols": protocols}
+        return {**facts, "metrics": self.metrics, "winners": self.winners, "protocols": protocols_of(self.reached)}
 
     def per_query(self) -> pa.Table:
         """Return columns task, query, system, metric, value: the protocol, and the id of the user."""
@@ -174,7 +170,7 @@ def _described(
     later: Timeline,
     events: Continued,
     total: Mapping[str, int],
-    reached: Mapping[str, Mapping[str, Recommended]],
+    reached: Reached,
 ) -> EventsFinding:
     """Return a finding with what was read, left out and asked."""
     ids = events.timeline.user_ids

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..io.console import logger
-from ..ranking.compare import bootstrap_columns
 from ..ranking.fusion import WEIGHTS
 from ..ranking.ranking import LEAST_TO_CHOOSE, MOST, Part
 from ..ranking.resolved import Config
@@ -21,6 +20,7 @@ from .cold import ColdItems, Means
 from .counts import Counting
 from .full_catalogue import Histories, Scores, inner
 from .judgement import Recommended
+from .leads import protocols_of, winner
 from .popularity import Popularity
 from .timeline import Events, Timeline
 from .training_events import TrainingEvents
@@ -201,10 +201,7 @@ class LaterEvents:
             **({"baselines": {name: asdict(each) for name, each in self.chosen.items()}} if self.chosen else {}),
             **({"winner": self._winner()} if self.chosen else {}),
             **({} if self.counting is None else self.counting.about()),
-            "protocols": {
-                system: {name: reached.json() for name, reached in protocols.items()}
-                for system, protocols in self.reached.items()
-            },
+            "protocols": protocols_of(self.reached),
         }
 
     def _winner(self) -> str:
@@ -241,16 +238,3 @@ def judge_events(
     of, target = Histories(timeline.item, events, timeline.answers(events)).pairs()
     several = None if timeline.part is None else of
     return Recommended.of(scores, target, seen, Popularity(counts), metrics, timeline.user_of(events), query=several)
-
-
-def winner(systems: Mapping[str, Recommended]) -> str:
-    """Return which of several systems is best, and by how much, in a sentence."""
-    metric = main_metric(next(iter(systems.values())).names)
-    best, second, *_ = sorted(systems, key=lambda name: -systems[name].metrics[metric])
-    ahead = systems[best].per_query[metric] - systems[second].per_query[metric]
-    (d,) = bootstrap_columns(ahead[:, None], systems[best].users)
-    others = ", ".join(f"{name} {each.metrics[metric]:.3f}" for name, each in systems.items() if name != best)
-    return (
-        f"{best} is {'the best' if d.low > 0 else 'not shown to be the best'} on the test: {metric} "
-        f"{systems[best].metrics[metric]:.3f}, {d.mean:+.3f} [{d.low:+.3f}, {d.high:+.3f}] over {second}; {others}"
-    )
