@@ -65,6 +65,8 @@ def shared_folder(pairs_file: Path, tiny_run: Path, tmp_path_factory: pytest.Tem
         for t, i in enumerate([50, 181, *draw.sample(range(50), 7)])
     ]
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    later = "".join(f"{u},{draw.randrange(50)},20\n" for u in range(30, 60))
+    (folder / "next_month.csv").write_text(f"user,item,time\n{later}")
     tempera.train(
         {
             "data": {"source": "interactions", "path": str(folder / "events.jsonl")},

@@ -22,10 +22,13 @@ for library in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(library)
 
 ITEMS, USERS = 20, 30
-POOLS = [{"max": {"last": 3}}, {"mean": {"last": 2}}, {"attention": {"last": 5}}, {"mean": {"last": 6, "decay": 0.7}}]
+POOLS = [
+    *({"max": {"last": 3}}, {"ages": {"last": 4}}, {"mean": {"last": 2}}, {"attention": {"last": 5}}),
+    *({"mean": {"last": 6, "decay": 0.7}}, {"ages": {"last": 2}}),
+]
 
 
-def trained(folder: Path, pools: list[Any], query: list[Any], similarity: str = "cosine", **options: Any) -> Run:
+def trained(folder: Path, pools: list[Any] | None, query: list[Any], similarity: str = "cosine", **options: Any) -> Run:
     draw = np.random.default_rng(2)
     rows = [(f"u{u}", f"i{i:02}", t) for u in range(USERS) for t, i in enumerate(draw.integers(0, ITEMS, 8).tolist())]
     table = pa.table({name: list(column) for name, column in zip(("user", "item", "time"), zip(*rows))})
@@ -34,7 +37,13 @@ def trained(folder: Path, pools: list[Any], query: list[Any], similarity: str = 
     users = {"user": [f"u{u}" for u in range(USERS)], "town": ["ab"[u % 2] for u in range(USERS)], "age": range(USERS)}
     parquet.write_table(pa.table({k: list(v) for k, v in users.items()}), folder / "users.parquet")
     data = {"source": "interactions", "path": str(folder / "events.parquet"), "users": str(folder / "users.parquet")}
-    tower = {"kind": "features", "dimensions": 8, "query_layers": [12], "doc": ["id"], "history": {"pools": pools}}
+    tower = {
+        "kind": "features",
+        "dimensions": 8,
+        "query_layers": [12],
+        "doc": ["id"],
+        "history": pools and {"pools": pools},
+    }
     given = {
         "data": {**data, "split": "leave_last_out", **options},
         "tower": {**tower, "query": query},
@@ -100,6 +109,16 @@ def test_without_features_of_users_there_is_one_input(pool: Any, data: Any, tmp_
     np.testing.assert_allclose(exported.encode(histories), expected, atol=1e-5)
 
 
+def test_users_id_by_id_have_one_input(tmp_path: Path) -> None:
+    run = trained(tmp_path, None, ["id"])
+    assert run.export("onnx", tmp_path / "out")["largest_difference"] < 1e-5
+    exported, users, none = OnnxUsers(tmp_path / "out"), [3, None, 0], [np.array([], np.int64)] * 3
+    assert [given.name for given in exported.session.get_inputs()] == ["user"]
+    expected = run.recommender.vectors(users, none)
+    assert len(np.unique(expected.round(4), axis=0)) == 3
+    np.testing.assert_allclose(exported.encode(none, users), expected, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("pools", "query", "says"),
     [
@@ -107,7 +126,7 @@ def test_without_features_of_users_there_is_one_input(pool: Any, data: Any, tmp_
         (
             [{"transformer": {"last": 4}}],
             [],
-            "with the pool causal cannot be exported: pools may be mean, max, attention, bag",
+            "with the pool causal cannot be exported: pools may be mean, max, ages, attention, bag",
         ),
         ([{"mean": {"last": 2}}], ["elapsed"], "with the time since the latest event cannot be exported"),
     ],

@@ -18,13 +18,14 @@ import torch
 from safetensors.numpy import load_file
 
 from tempera import config as configuration
+from tempera.artifacts import many_users
 from tempera.artifacts.index import Index
 from tempera.artifacts.recommender import Recommender
 from tempera.artifacts.run_folder import Run
 from tempera.build import build
 from tempera.core.frame import Events, Frame
 from tempera.errors import DataError
-from tempera.recommend import baselines
+from tempera.recommend import baselines, full_catalogue
 from tempera.recommend.baselines import Transitions
 from tempera.recommend.counts import COUNTS
 from tempera.recommend.full_catalogue import Histories
@@ -147,6 +148,9 @@ def test_without_a_history_and_a_vector_items_come_by_their_counts(data: Path, t
     opened = Run(train(own, tmp_path / "run").folder)
     answer, counts = opened.recommend("nobody", k=ITEMS), Counter(interactions()["item"].to_pylist())
     assert answer.notes[-1].endswith("items by their number of training events") and len(answer.hits) == ITEMS
+    opened.recommend_all(tmp_path / "all.parquet", ["nobody", "u1"], k=ITEMS)
+    batch = parquet.read_table(tmp_path / "all.parquet").to_pylist()
+    assert [row["item"] for row in batch if row["user"] == "nobody"] == [hit.id for hit in answer.hits]
     scores = [hit.score for hit in answer.hits]
     assert scores == sorted(scores, reverse=True) and all(hit.score <= counts[hit.id] for hit in answer.hits)
 
@@ -546,3 +550,60 @@ def test_training_ends_with_tables_that_fit_and_the_next_command(tempera: Any, d
     assert refused.code == 2 and "tempera recommend" in refused.err and refused.err.count("\n") == 1
     exported = tempera("export", tmp_path / "run", "--to", "parquet", "--json").document
     assert exported["documents"] == ITEMS
+
+
+@pytest.mark.parametrize("hybrid", [True, False])
+@pytest.mark.parametrize("exclude_seen", [True, False])
+def test_many_users_are_answered_as_each_of_them(
+    counted: Path, tmp_path: Path, hybrid: bool, exclude_seen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(full_catalogue, "_ROWS", (4, 7))  # users at once
+    monkeypatch.setattr(many_users, "_ROWS", 100)
+    opened, file, k = Run(counted), tmp_path / "all.parquet", 25  # more than are left of those that a user has seen
+    options: dict[str, Any] = {"hybrid": hybrid, "exclude_seen": exclude_seen, "k": k}
+    facts = opened.recommend_all(file, **options)
+    with parquet.ParquetFile(file) as written:
+        assert 2 < written.num_row_groups < USERS / 4
+    rows = parquet.read_table(file).to_pylist()
+    users = sorted(f"u{user}" for user in range(USERS))
+    expected = [(user, hit) for user in users for hit in opened.recommend(user, **options).hits]
+    assert [(row["user"], row["rank"], row["item"]) for row in rows] == [(u, hit.rank, hit.id) for u, hit in expected]
+    np.testing.assert_allclose([row["score"] for row in rows], [hit.score for _, hit in expected], atol=1e-5)
+    assert (facts["users"], facts["unknown"], facts["rows"]) == (USERS, 0, USERS * (22 if exclude_seen else 25))
+    assert len(rows) == facts["rows"]
+
+
+def test_some_users_known_or_not(run: Path, tmp_path: Path, tempera: Any) -> None:
+    (tmp_path / "users.csv").write_text("user_id,town\nu7,a\nnobody,b\nu7,c\n")
+    file = tmp_path / "some.parquet"
+    answer = tempera("recommend", run, "--users", tmp_path / "users.csv", "-o", file, "-k", 2)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.splitlines() == [
+        f"written: {file}: 4 recommendations for 2 users, ranked by the vectors",
+        "note: the run does not know 1 of these users, who are recommended to by no history",
+    ]
+    expected = [(user, hit.id) for user in ("u7", "nobody") for hit in Run(run).recommend(user, k=2).hits]
+    assert [(row["user"], row["item"]) for row in parquet.read_table(file).to_pylist()] == expected
+    for arguments, says in (
+        (["--all", "-o", file], "exists; give another file, or --overwrite"),
+        (["--all", "-o", tmp_path / "some.csv"], "give a name that ends in .parquet"),
+        (["--all"], "give --all or --users FILE, with --output"),
+        (["--all", "-o", tmp_path / "x.parquet", "--user", "u7"], "without --user, --history and --index"),
+        (["--all", "-o", tmp_path / "x.parquet", "--hybrid"], "has no counts"),
+        (["--users", tmp_path / "none.csv", "-o", tmp_path / "x.parquet"], "no such file"),
+    ):
+        refused = tempera("recommend", run, *arguments)
+        assert refused.code == 2 and says in refused.err and refused.err.count("\n") == 1
+    with pytest.raises(DataError, match="there is no user to recommend to"):
+        Run(run).recommend_all(tmp_path / "x.parquet", users=[])
+    assert not (tmp_path / "x.parquet").exists() and not [*tmp_path.glob("*.partial")]
+
+
+def test_vectors_of_all_users_are_exported(counted: Path, tmp_path: Path) -> None:
+    opened = Run(counted)
+    assert opened.export("parquet", tmp_path / "out")["users"] == USERS
+    table, recommender = parquet.read_table(tmp_path / "out" / "users.parquet"), opened.recommender
+    assert table["id"].to_pylist() == sorted(f"u{user}" for user in range(USERS))
+    expected = recommender.vectors(range(USERS), [recommender.past(user) for user in range(USERS)])
+    np.testing.assert_allclose(np.array(table["vector"].to_pylist()), expected, atol=1e-6)
+    assert len(Index(tmp_path / "out").documents) == ITEMS

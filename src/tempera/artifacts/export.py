@@ -15,7 +15,7 @@ from .index import Index, write_approximate, write_parquet
 TARGETS = ("onnx", "faiss", "parquet")
 
 
-Users = Callable[[Path], dict[str, Any]]  # writes a tower of users into a folder and returns facts about it
+Users = Callable[[Path], dict[str, Any]]  # writes what an export has of users into a folder and returns facts about it
 
 
 def export(
@@ -29,13 +29,14 @@ def export(
     """Write an export into a folder; return facts about it, which the folder's metrics.json holds too.
 
     onnx: the model with pooling and normalisation inside, compared with the saved one. faiss: the corpus as an approximate
-    index, with the share of exact neighbours that it finds. parquet: ids and vectors for a vector database.
+    index, with the share of exact neighbours that it finds. parquet: ids and vectors for a vector database, of a recommender's
+    items and users.
 
     Args:
         run: a run folder; for ONNX also a model folder.
         output: the folder to write; None is RUN/export/onnx and so on.
         kind: kind of FAISS index, hnsw or ivf_pq.
-        users: writes a recommender's ONNX: its user tower, and its items with their vectors.
+        users: writes a recommender's ONNX, its user tower and its items with their vectors; or its users' vectors as Parquet.
         overwrite: replace an earlier export.
 
     Raises:
@@ -67,4 +68,4 @@ def _written(run: Path, to: str, folder: Path, kind: str, users: Users | None) -
     if to == "faiss":
         return {**facts, "kind": kind, "overlap@10": write_approximate(folder, index, kind)}
     write_parquet(folder, index)
-    return facts
+    return facts if users is None else {**facts, **users(folder)}

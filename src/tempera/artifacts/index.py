@@ -26,6 +26,7 @@ from . import approximate
 from .stamp import Stamp, checksum
 
 Vectors = NDArray[np.float32]
+Positions = NDArray[np.int64]
 
 _PREVIEW = 400
 _VECTORS, _DOCUMENTS, _TABLE = "vectors.npy", "documents.arrow", "vectors.parquet"
@@ -115,24 +116,39 @@ class Index:
         Raises:
             DataError: the query has another width, or is by another model than the index, if `model` (its fingerprint) is given.
         """
-        self._refuse(query, model)
         if isinstance(self.vectors, np.ndarray):
-            try:
-                scores, positions = top(query[None], self.vectors, k)
-            except DataError:  # a score is NaN
-                raise self._not_finite() from None
+            scores, positions = self.nearest(query[None], k, model)
         else:
+            self._refuse(query, model)
             scores, positions = self.vectors.top(query[None], k)
         return self.hits(scores[0], positions[0])
 
+    def nearest(
+        self, queries: Vectors, k: int, model: str | None = None, without: tuple[Positions, Positions] | None = None
+    ) -> tuple[Vectors, Positions]:
+        """Return scores and positions of the k documents nearest to each query vector, [q, D] -> [q, min(k, c)] each.
+
+        Args:
+            without: excluded pairs of a query and a document, as `ranking.nearest.top` takes them.
+
+        Raises:
+            DataError: as `search` does, or the index is approximate.
+        """
+        self._refuse(queries[0], model)
+        try:
+            return top(queries, _exact(self), k, without=without)
+        except DataError:  # a score is NaN
+            raise self._not_finite() from None
+
     def scores(self, query: Vectors, model: str | None = None) -> Vectors:
-        """Return the inner product of every document with a query vector, [D] -> [c].
+        """Return the inner product of every document with a query vector, [D] -> [c], or with several, [q, D] -> [q, c].
 
         Raises:
             DataError: as `search` does, or the index is approximate.
         """
         self._refuse(query, model)
-        scores: Vectors = np.asarray(_exact(self) @ query, np.float32)
+        vectors = _exact(self)
+        scores: Vectors = np.asarray(vectors @ query if query.ndim == 1 else query @ vectors.T, np.float32)
         if not np.isfinite(scores).all():
             raise self._not_finite()
         return scores
@@ -149,9 +165,9 @@ class Index:
         """Refuse a query of another model or another width."""
         if model is not None and self.stamp is not None:
             self.stamp.refuse_other(model, self.folder)
-        if query.shape != self.vectors.shape[1:]:
+        if query.shape[-1:] != self.vectors.shape[1:]:
             width = self.vectors.shape[1]
-            raise DataError(f"{self.folder}: the model has {query.shape[0]} dimensions, but the index has {width}")
+            raise DataError(f"{self.folder}: the model has {query.shape[-1]} dimensions, but the index has {width}")
 
 
 def _opened(folder: Path) -> tuple[pa.Table, Any]:

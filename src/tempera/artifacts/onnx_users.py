@@ -33,12 +33,12 @@ class OnnxUsers:
             self.unknown_user: int | None = about["unknown_user"]
 
     def encode(self, histories: Sequence[Codes], users: Sequence[int | None] | None = None) -> Vectors:
-        """Embed histories (codes of items, the latest last), and users if the tower has features of users, [n, D]."""
-        inputs = {"history": padded(histories)}
-        if self.unknown_user is not None:
-            ids = [None] * len(histories) if users is None else users
-            inputs["user"] = np.array([self.unknown_user if user is None else user for user in ids], np.int64)
-        vectors: Vectors = self.session.run(None, inputs)[0]
+        """Embed histories (codes of items, the latest last) and users, as far as the tower reads them, [n, D]."""
+        ids, nobody = [None] * len(histories) if users is None else users, self.unknown_user or 0
+        codes = np.array([nobody if user is None else user for user in ids], np.int64)
+        inputs = {"history": padded(histories), "user": codes}
+        names = [each.name for each in self.session.get_inputs()]
+        vectors: Vectors = self.session.run(None, {name: inputs[name] for name in names})[0]
         return vectors
 
 
@@ -59,8 +59,7 @@ def write_users(
 ) -> float:
     """Write model.onnx and tempera.json; return the largest difference of a coordinate from the tower.
 
-    The network maps history, [n, w] of any n and w, and user, [n], if the tower has features of users, to
-    user_embedding, [n, D].
+    The network maps history, [n, w] of any n and w, and user, [n], as far as the tower reads them, to user_embedding, [n, D].
 
     Args:
         model: the fingerprint of the model.
@@ -75,9 +74,10 @@ def write_users(
     from .onnx import write_module
 
     folder.mkdir(parents=True, exist_ok=True)
-    inputs = [torch.tensor([[-1, 0, 0], [0, 0, 0]])] + ([torch.tensor([0, 0])] if module.asks_user else [])
-    write_module(folder / MODEL, module.eval(), tuple(inputs), ("history", "user")[: len(inputs)], "user_embedding")
-    unknown = len(module.users) - 1 if module.asks_user else None
+    examples = {"history": torch.tensor([[-1, 0, 0], [0, 0, 0]]), "user": torch.tensor([0, 0])}
+    inputs = tuple(examples[name] for name in module.inputs)
+    write_module(folder / MODEL, module.eval(), inputs, module.inputs, "user_embedding")
+    unknown = len(module.users) - 1 if "user" in module.inputs else None
     write_json(folder / ABOUT, {"model": model, "unknown_user": unknown, "history": _HISTORY})
     worst = float(np.abs(OnnxUsers(folder).encode(histories, users) - expected).max())
     if not worst <= TOLERANCE:

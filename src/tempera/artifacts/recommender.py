@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as parquet
 import torch
 from numpy.typing import NDArray
 
@@ -35,8 +34,9 @@ from ..recommend.timeline import HISTORIES, ITEMS, USERS
 from .index import Found, Index, write_parquet
 from .layout import RunFolder
 from .onnx_users import write_users
+from .stored_histories import Codes, StoredHistories
 
-Codes = NDArray[np.int64]
+BLANK = "the model knows nothing of a user without a history: items by their number of training events"
 
 
 @dataclass(frozen=True)
@@ -128,34 +128,55 @@ class Recommender(RunFolder):
         code = None if user is None else _place(self.users.table["id"], str(user))
         taken = self.past(code) if history is None else self.codes([str(item) for item in history])
         notes = () if user is None or code is not None else (_unknown(user, history),)
-        place = self.index if index is None else Index(index)
-        seen = set(self.item_ids.take(taken).to_pylist()) if exclude_seen else set()
-        counting = self._counting(hybrid, index)
-        vector, most = self.vectors([code], [taken], elapsed)[0], k + len(seen)
-        if index is None and not (len(taken) or vector.any()):
-            best, positions = top_of(self.items.count[None].astype(np.float32), most)
-            ranked = place.hits(best[0], positions[0])
-            notes = (
-                *notes,
-                "the model knows nothing of a user without a history: items by their number of training events",
-            )
-        elif counting is None:
-            ranked = place.search(vector, most, self.fingerprint)
+        counting = self.counting(hybrid, index)
+        if index is not None and counting is None:
+            seen = set(self.item_ids.take(taken).to_pylist()) if exclude_seen else set()
+            vector = self.vectors([code], [taken], elapsed)[0]
+            hits = Index(index).search(vector, k + len(seen), self.fingerprint)
+            hits = [hit for hit in hits if hit.id not in seen][:k]
+            return Recommendations([replace(hit, rank=rank) for rank, hit in enumerate(hits, 1)], len(taken), notes)
+        place, histories = self.index if index is None else Index(index), Histories.of(taken, np.array([0, len(taken)]))
+        scores, codes, blank = self.best([code], histories, k, exclude_seen, elapsed, counting, place)
+        if blank[0]:
+            notes = (*notes, BLANK)
+        left = np.isfinite(scores[0])
+        return Recommendations(place.hits(scores[0][left], codes[0][left]), len(taken), notes)
+
+    def best(
+        self,
+        users: Sequence[int | None],
+        histories: Histories,
+        k: int,
+        exclude_seen: bool,
+        elapsed: float,
+        counting: Counting | None,
+        place: Index,
+    ) -> tuple[NDArray[np.float32], Codes, NDArray[np.bool_]]:
+        """Return scores and codes of the k best items of each user, [n, k], and of whom the model knows nothing, [n].
+
+        Where fewer items are left, scores are -inf. A user of whom the model knows nothing gets items by their number of
+        training events.
+        """
+        vectors = self.vectors(users, histories.each, elapsed)
+        seen = histories.pairs() if exclude_seen else None
+        if counting is None:
+            scores, codes = place.nearest(vectors, k, self.fingerprint, seen)
         else:
-            history_of = Histories.of(taken, np.array([0, len(taken)]))
-            scores = counting.fused(place.scores(vector, self.fingerprint)[None], history_of)
-            best, positions = top_of(scores, most)
-            ranked = place.hits(best[0], positions[0])
-        left = [hit for hit in ranked if hit.id not in seen][:k]
-        hits = [Found(rank, hit.score, hit.id, hit.name, hit.place, hit.preview) for rank, hit in enumerate(left, 1)]
-        return Recommendations(hits, len(taken), notes)
+            fused = counting.fused(place.scores(vectors, self.fingerprint), histories)
+            if seen is not None:
+                fused[seen] = -np.inf
+            scores, codes = top_of(fused, k)
+        blank = (histories.lengths == 0) & ~vectors.any(1)
+        if blank.any():
+            scores[blank], codes[blank] = top_of(self.items.count[None].astype(np.float32), k)
+        return scores, codes, blank
 
     @cached_property
     def counts(self) -> Counting | None:
         """The run's table of counts, which recommends together with the vectors; None without one."""
         return open_counts(self.folder, len(self.items.table))
 
-    def _counting(self, hybrid: bool | None, index: Path | None) -> Counting | None:
+    def counting(self, hybrid: bool | None, index: Path | None = None) -> Counting | None:
         """Return the counts to recommend with; None for the vectors alone."""
         if hybrid and self.counts is None:
             raise DataError(
@@ -164,19 +185,16 @@ class Recommender(RunFolder):
         served = index is None and self.counts is not None and self.counts.served
         return self.counts if hybrid or (hybrid is None and served) else None
 
+    @cached_property
+    def stored(self) -> StoredHistories:
+        """Histories of the run's users."""
+        return StoredHistories(self.folder / HISTORIES, len(self.items.table))
+
     def past(self, user: int | None) -> Codes:
         """Return the codes of all items that a user has taken, the latest last; none for an unknown user."""
         if user is None:
             return np.empty(0, np.int64)
-        name = self.users.table["id"][user]
-        path = self.folder / HISTORIES
-        try:
-            taken: Codes = _histories(path, name).to_numpy().astype(np.int64)
-        except Exception as error:  # whatever a damaged file makes of the reader
-            raise DataError(f"{path} is not readable: {error}") from None
-        if len(taken) and not 0 <= taken.min() <= taken.max() < len(self.items.table):
-            raise DataError(f"{path} names items that the run does not have: it is damaged")
-        return taken
+        return self.stored.of(self.users.table["id"][user])
 
     def codes(self, ids: Sequence[str]) -> Codes:
         """Return the codes of items.
@@ -199,7 +217,7 @@ class Recommender(RunFolder):
         return f" Did you mean {self.item_ids[titles.index(near)]} ({near})?" if near else ""
 
     def vectors(
-        self, users: Sequence[int | None], histories: Sequence[Codes], elapsed: float = 0.0
+        self, users: Sequence[int | None], histories: Sequence[NDArray[np.integer]], elapsed: float = 0.0
     ) -> NDArray[np.float32]:
         """Return vectors of users with their histories, [n, D], as they are compared; None is an unknown user."""
         last = 0 if self.options.history is None else self.options.history.last
@@ -210,7 +228,9 @@ class Recommender(RunFolder):
         frame = Frame(
             {
                 "user": torch.tensor([unknown if user is None else user for user in users]),
-                "history": Events(torch.from_numpy(np.concatenate(read)), torch.tensor(start), torch.tensor(stop)),
+                "history": Events(
+                    torch.from_numpy(np.concatenate(read).astype(np.int64)), torch.tensor(start), torch.tensor(stop)
+                ),
                 "elapsed": torch.tensor([elapsed if len(codes) else math.nan for codes in read]),
             }
         )
@@ -241,18 +261,6 @@ def _texts(known: Entities, *others: str) -> Entities:
     table = table.set_column(table.column_names.index("id"), "id", table["id"].cast(text))
     new = {field.name: pa.nulls(len(others), field.type) for field in table.schema} | {"id": pa.array(others, text)}
     return Entities(pa.concat_tables([table, pa.table(new)]), np.append(known.count, [0] * len(others)))
-
-
-def _histories(path: Path, name: pa.Scalar) -> pa.Array:
-    """Return the items that a user has taken; only the part of the file with that user is read in full."""
-    with parquet.ParquetFile(path) as file:
-        for group in range(file.num_row_groups):
-            ids = file.read_row_group(group, ["id"], use_threads=False)["id"].cast(pa.large_string())
-            if (at := pc.index(ids, name).as_py()) >= 0:
-                items = file.read_row_group(group, ["items"], use_threads=False)["items"]
-                items.validate(full=True)
-                return items[at].values
-    return pa.array([], pa.int32())
 
 
 def _configuration(path: Path) -> Config:

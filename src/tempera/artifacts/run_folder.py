@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -159,6 +159,25 @@ class Run(RunFolder):
         """Return the best items for a user or for a history; see `Recommender.recommend`."""
         return self.recommender.recommend(user, history, **options)
 
+    def recommend_all(self, path: str | Path, users: Any = None, **options: Any) -> dict[str, Any]:
+        """Write the best items of all users, or of some; see `tempera.artifacts.many_users.write_recommendations`."""
+        from .many_users import write_recommendations
+
+        return write_recommendations(self.recommender, Path(path), users, **options)
+
+    def evaluate(self, data: Any, **options: Any) -> Any:
+        """Evaluate the run on other data: a recommender on interactions, a model of texts on pairs or a BEIR folder.
+
+        See `tempera.artifacts.other_events.evaluate_events` and `tempera.evaluate`.
+        """
+        if self.recommends:
+            from .other_events import evaluate_events
+
+            return evaluate_events(self.recommender, data, **options)
+        from ..text.evaluate import evaluate
+
+        return evaluate(self.folder, data, **options)
+
     def add_items(self, path: str | Path) -> Run:
         """Add the new items of a table by their features, and return the run; see `tempera.artifacts.new_items.add_items`."""
         from .new_items import add_items
@@ -169,11 +188,17 @@ class Run(RunFolder):
     def export(
         self, to: str, output: str | Path | None = None, kind: str = "hnsw", overwrite: bool = False
     ) -> dict[str, Any]:
-        """Export the model as ONNX (a recommender's user tower), or the documents or items as an index or a table of vectors.
+        """Export the model as ONNX (a recommender's user tower), or the documents or items as an index or a table of vectors; the
+        table of a recommender's users is beside that of its items.
 
         See `tempera.artifacts.export.export`.
         """
-        from .export import export
+        from .export import Users, export
 
-        users = self.recommender.export_users if self.recommends else None
+        users: Users | None = None
+        if self.recommends:
+            from .many_users import write_user_vectors
+
+            write = partial(write_user_vectors, self.recommender)
+            users = self.recommender.export_users if to == "onnx" else write
         return export(self.folder, to, None if output is None else Path(output), kind, users, overwrite)

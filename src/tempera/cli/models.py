@@ -9,8 +9,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from ..errors import TemperaError
-from .output import print_findings
+from .output import print_events, print_findings
 from .shared import Count, Json, Output, answer, one_with_roles, say, with_roles
+from .shared import split as split_arguments
 
 _FACTS = {  # numbers of an export, in words
     "largest_difference": "largest difference of a coordinate from the saved model",
@@ -28,6 +29,7 @@ def evaluate(
     metrics: str = "",
     k: Annotated[str, typer.Option("-k", "--k")] = "",
     exclude_self: bool = False,
+    queries: Annotated[int | None, typer.Option(min=1)] = None,
     per_query: Path | None = None,
     overwrite: bool = False,
     as_json: Json = False,
@@ -38,30 +40,61 @@ def evaluate(
 
     Args:
         model: model folder or run folder.
-        data: BEIR folders, tables of pairs, or tables with columns sentence1, sentence2 and score.
+        data: BEIR folders, tables of pairs, or tables with columns sentence1, sentence2 and score; of a recommender a table of
+            other interactions.
         against: another model, compared query by query.
         bm25: compare with BM25, too.
         split: split to read from a BEIR folder.
         metrics: any of ndcg, mrr, map, recall, precision, hit, e.g. ndcg@10,mrr.
         k: depths of metrics that name none, e.g. 1,10.
         exclude_self: leave a query's own text out of its ranking.
+        queries: of a recommender, the largest number of queries of each protocol, drawn at random (default: all).
         per_query: write every score to this .parquet or .csv file.
         overwrite: replace the file of --per-query.
     """
+    from ..recommend.timeline import HISTORIES
     from ..text import evaluate as judge
 
     depths = [int(part) if part.isdecimal() else _wrong_depth(part) for part in k.split(",") if part]
     names = [name.strip() for name in metrics.split(",") if name.strip()]
+    comparison: dict[str, Any] = {"against": against, "bm25": bm25, "exclude_self": exclude_self}
+    if (model / HISTORIES).is_file():
+        refused = next((name for name, value in {**comparison, "split": split != "test"}.items() if value), None)
+        if refused:
+            raise TemperaError(f"--{refused.replace('_', '-')} is for models of texts, and {model} is a recommender")
+        judged = {"metrics": judge.resolved(names, depths) if names or depths else (), "queries": queries}
+        _evaluate_events(model, data, judged, per_query, overwrite, as_json)
+        return
+    if queries is not None:
+        raise TemperaError(f"--queries is for recommenders, and {model} is none")
     paths, roles = with_roles(data)
     if per_query is not None:
         judge.refuse_scores(per_query, overwrite, paths)
-    comparison: dict[str, Any] = {"against": against, "bm25": bm25, "exclude_self": exclude_self}
     findings = judge.evaluate(model, *paths, split=split, metrics=names, k=depths, roles=roles, **comparison)
     if per_query is not None:
         judge.write_per_query(per_query, findings, overwrite)
     documents = [finding.json() for finding in findings]
     document = {"model": str(model), "against": None if against is None else str(against), "tasks": documents}
     answer(document, as_json, lambda: print_findings(documents))
+
+
+def _evaluate_events(
+    run: Path, data: list[str], judged: dict[str, Any], per_query: Path | None, overwrite: bool, as_json: bool
+) -> None:
+    """Evaluate a recommender on other interactions."""
+    from ..artifacts.run_folder import Run
+    from ..text.evaluate import refuse_scores, write_per_query
+
+    file, options = split_arguments(data)
+    if file is None:
+        raise TemperaError(f"give a table of interactions with {options[0]}")
+    if per_query is not None:
+        refuse_scores(per_query, overwrite, [file])
+    finding = Run(run).evaluate(file, options=options, **judged)
+    if per_query is not None:
+        write_per_query(per_query, [finding], overwrite)
+    document = {"model": str(run), **finding.json()}
+    answer(document, as_json, lambda: print_events(document))
 
 
 def export(

@@ -119,3 +119,10 @@ def print_findings(documents: list[dict[str, Any]]) -> None:
             table.add_row(metric, *(f"{v['mean']:.4f} [{v['low']:.3f}, {v['high']:.3f}]" for v in values))
         _show(table)
         say("\n".join([*document["verdicts"], *(f"caution: {text}" for text in document["cautions"])]))
+
+
+def print_events(document: dict[str, Any]) -> None:
+    """Print the evaluation of a recommender on other interactions."""
+    say("\n".join(document["notes"]))
+    _print_tables(document)
+    say("\n".join([*document["winners"], *(f"caution: {text}" for text in document["cautions"])]))

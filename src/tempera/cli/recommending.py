@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ..errors import TemperaError
 from .shared import Json, answer, say
+
+_WRITTEN = "written: {output}: {rows:,} recommendations for {users:,} users, ranked by {ranked_by}"
+_UNKNOWN = "\nnote: the run does not know {unknown:,} of these users, who are recommended to by no history"
 
 
 def recommend(
@@ -20,9 +23,15 @@ def recommend(
     index: Path | None = None,
     elapsed: Annotated[float, typer.Option(min=0)] = 0.0,
     hybrid: Annotated[bool | None, typer.Option("--hybrid/--vectors")] = None,
+    every: Annotated[bool, typer.Option("--all")] = False,
+    users: Path | None = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
+    overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Recommend items to a user, or by a history of items.
+    """Recommend items to a user, to all users, or by a history.
+
+    With --all or --users, recommendations are written to --output, with columns user, rank, item and score.
 
     Args:
         run: run folder of a recommender.
@@ -33,15 +42,30 @@ def recommend(
         index: exported index to search instead of the run's own.
         elapsed: time since the user's last event (only for models with an `elapsed` feature).
         hybrid: rank by counts and vectors together, or by the vectors alone [default: as validation has shown].
+        every: recommend to every user that the run knows.
+        users: recommend to the users of this table, with a column of their ids.
+        output: .parquet file to write.
+        overwrite: replace the file of --output.
     """
     from ..artifacts.run_folder import Run
 
+    options: dict[str, Any] = {"k": k, "exclude_seen": not include_seen, "elapsed": elapsed, "hybrid": hybrid}
+    if every or users is not None or output is not None:
+        if output is None or every == (users is not None) or (user, history, index) != (None, None, None):
+            raise TemperaError(
+                "give --all or --users FILE, with --output FILE.parquet and without --user, --history and --index"
+            )
+        facts = Run(run).recommend_all(output, users, overwrite=overwrite, **options)
+        answer(
+            facts,
+            as_json,
+            lambda: say(_WRITTEN.format(**facts) + (_UNKNOWN.format(**facts) if facts["unknown"] else "")),
+        )
+        return
     items = None if history is None else [name.strip() for name in history.split(",") if name.strip()]
     if items == [] and user is None:
         raise TemperaError(f"--history {history!r} names no item; give ids such as --history A,B, or --user ID")
-    result = Run(run).recommend(
-        user, items, k=k, exclude_seen=not include_seen, index=index, elapsed=elapsed, hybrid=hybrid
-    )
+    result = Run(run).recommend(user, items, index=index, **options)
     hits = [{"rank": hit.rank, "score": hit.score, "id": hit.id, "name": hit.name} for hit in result.hits]
     document = {"user": user, "history": result.history, "notes": list(result.notes), "hits": hits}
     answer(document, as_json, lambda: say(str(result)))

@@ -5,7 +5,7 @@ Letters in shapes: n rows, w items of the longest history, i items, u users, P p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -13,19 +13,20 @@ from torch import Tensor, nn
 
 from ..errors import ConfigError
 from .features import FeatureTowers
-from .history import Attending, Attention, BagOfOthers, Max, Mean, Pooling
+from .history import Ageing, Ages, Attending, Attention, BagOfOthers, Max, Mean, Pooling
 
-POOLINGS = "mean, max, attention, bag"
+POOLINGS = "mean, max, ages, attention, bag"
+_EXPORTED = Mean | Max | Ages | Attention | BagOfOthers
 
 
 class UserModule(nn.Module):
-    """Map histories, [n, w], and users, [n], to vectors as they are compared, [n, D].
+    """Map histories, [n, w], and users, [n], to vectors as they are compared, [n, D]; `inputs` names those that the tower reads.
 
     A history is a row of codes of items, the latest last, with -1 in front where others are longer. What towers make of
     the features of items and users is looked up: it is computed once, for all of them.
 
     Raises:
-        ConfigError: no history, a pool that reads events one after the other, or the time since the latest event.
+        ConfigError: a pool that reads events one after the other, or the time since the latest event.
     """
 
     items: Tensor
@@ -34,52 +35,54 @@ class UserModule(nn.Module):
     def __init__(self, tower: FeatureTowers, pools: Sequence[Pooling], items: int, users: int) -> None:
         super().__init__()
         past = tower.query.past
-        other = [
-            type(pool).__name__.lower() for pool in pools if not isinstance(pool, Mean | Max | Attention | BagOfOthers)
-        ]
-        if past is None or other or tower.query.waiting is not None:
-            what = (
-                f"the pool {other[0]}" if other else "no history" if past is None else "the time since the latest event"
-            )
+        other = next((type(pool).__name__.lower() for pool in pools if not isinstance(pool, _EXPORTED)), None)
+        if other or tower.query.waiting is not None:
+            what = f"the pool {other}" if other else "the time since the latest event"
             raise ConfigError(f"a user tower with {what} cannot be exported: pools may be {POOLINGS}")
-        attending = iter(module for module in past.pools if isinstance(module, Attending))
+        learned = iter([module for module in past.pools if isinstance(module, Attending | Ageing)] if past else [])
         means = [pool for pool in pools if isinstance(pool, Mean)]
         self.pools = [*means, *(pool for pool in pools if not isinstance(pool, Mean))]  # in the order of `Past`
-        self.attending = nn.ModuleList([next(attending) for pool in self.pools if isinstance(pool, Attention)])
+        self.learned = nn.ModuleList([next(learned) for pool in self.pools if isinstance(pool, Attention | Ages)])
         self.network, self.normalised = tower.query.network, tower.normalised
         features = tower.query.features
-        self.asks_user = bool(len(features.encoders))
+        self.inputs = (("history",) if past else ()) + (("user",) if len(features.encoders) else ())
         with torch.no_grad():
-            vectors = past.items(torch.arange(items))
+            vectors = past.items(torch.arange(items)) if past else torch.empty(1, 0)
             self.register_buffer("items", torch.cat([vectors, torch.zeros_like(vectors[:1])]))  # the last: no item
-            self.register_buffer("users", features(torch.arange(users)) if self.asks_user else torch.empty(0))
+            self.register_buffer("users", features(torch.arange(users)) if "user" in self.inputs else torch.empty(0))
 
-    def forward(self, history: Tensor, user: Tensor | None = None) -> Tensor:
+    def forward(self, first: Tensor, second: Tensor | None = None) -> Tensor:
+        values = dict(zip(self.inputs, [first] if second is None else [first, second]))
+        parts = [*self._pooled(values["history"])] if "history" in values else []
+        if "user" in values:
+            parts.append(self.users[values["user"]])
+        vectors = self.network(torch.cat(parts, 1))
+        return F.normalize(vectors, dim=-1) if self.normalised else vectors
+
+    def _pooled(self, history: Tensor) -> Iterator[Tensor]:
+        """Yield what each pool makes of histories, [n, w] -> [n, D]."""
         filled = history >= 0
         x = self.items[torch.where(filled, history, self.items.shape[0] - 1)]  # [n, w, D]
         age = history.shape[1] - 1 - torch.arange(history.shape[1], device=history.device)  # [w]
-        attending = iter(self.attending)
-        parts = []
+        learned = iter(self.learned)
         for pool in self.pools:
             seen = filled & (age < pool.last)  # [n, w]
             if isinstance(pool, Mean):
-                parts.append(_mean(x, seen * torch.pow(pool.decay, age.to(x.dtype))))
+                yield _mean(x, seen * torch.pow(pool.decay, age.to(x.dtype)))
             elif isinstance(pool, BagOfOthers):
-                parts.append(_mean(x, filled.to(x.dtype), pool.power))
+                yield _mean(x, filled.to(x.dtype), pool.power)
             elif isinstance(pool, Max):
                 lowest = torch.finfo(x.dtype).min
                 largest = x.masked_fill(~seen[:, :, None], lowest).amax(1)
-                parts.append(torch.where(seen.any(1, keepdim=True), largest, torch.zeros_like(largest)))
+                yield torch.where(seen.any(1, keepdim=True), largest, torch.zeros_like(largest))
             else:
-                module = next(attending)
-                assert isinstance(module, Attending)
-                logits = module.score(x).squeeze(-1) + module.age[age.clamp(max=pool.last - 1)]
+                module = next(learned)
+                assert isinstance(module, Attending | Ageing)
+                logits = module.age[age.clamp(max=pool.last - 1)].expand(seen.shape)
+                if isinstance(module, Attending):
+                    logits = logits + module.score(x).squeeze(-1)
                 logits = logits.masked_fill(~seen, torch.finfo(x.dtype).min)
-                parts.append(_mean(x, seen * (logits - logits.amax(1, keepdim=True)).exp()))
-        if user is not None:
-            parts.append(self.users[user])
-        vectors = self.network(torch.cat(parts, 1))
-        return F.normalize(vectors, dim=-1) if self.normalised else vectors
+                yield _mean(x, seen * (logits - logits.amax(1, keepdim=True)).exp())
 
 
 def _mean(x: Tensor, weights: Tensor, power: float = 1.0) -> Tensor:

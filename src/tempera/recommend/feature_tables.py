@@ -57,7 +57,7 @@ def by_id(read: Iterable[TableBlock], role: str, column: str, usual: Sequence[st
     """
     blocks = [block for block in read if len(block.table)]
     what = f"the {role}s' features" + (f" ({blocks[0].file})" if blocks else "")
-    table = joined([_keyed(block, role, column, usual) for block in blocks], f"{what} do not fit into one table")
+    table = joined([keyed(block, role, column, usual) for block in blocks], f"{what} do not fit into one table")
     counts = pc.value_counts(table[KEY])
     if len(counts) < len(table):
         twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
@@ -65,8 +65,8 @@ def by_id(read: Iterable[TableBlock], role: str, column: str, usual: Sequence[st
     return table
 
 
-def _keyed(block: TableBlock, role: str, column: str, usual: Sequence[str]) -> pa.Table:
-    """Return a block with its ids, as texts, in a column of their own."""
+def keyed(block: TableBlock, role: str, column: str, usual: Sequence[str]) -> pa.Table:
+    """Return a block with its ids, as texts, in the column `KEY`."""
     names = block.table.column_names
     refuse_repeated(names, block.file)
     alike = (name for name in names if plain(name) in (*usual, "id"))

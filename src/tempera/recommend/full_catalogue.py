@@ -56,6 +56,11 @@ class Histories:
         """Items of each row, [q]."""
         return self.stops - self.starts
 
+    @property
+    def each(self) -> list[NDArray[np.integer]]:
+        """Items of every row."""
+        return [self.items[start:stop] for start, stop in zip(self.starts, self.stops)]
+
     def last(self, items: int) -> Histories:
         """Return the latest items of each row."""
         return replace(self, starts=np.maximum(self.starts, self.stops - items))
@@ -130,7 +135,7 @@ def rank(scores: Scores, items: int, target: Ints, seen: Histories, k: int = 0, 
     included, excluded = np.empty(len(target), np.int64), np.empty(len(target), np.int64)
     queries = len(seen) if len(target) else 0
     top = np.full((queries, min(k, items)), -1)
-    for rows in _blocks(queries, items):
+    for rows in query_blocks(queries, items):
         block = _numbers(scores(rows), rows)
         these = slice(*np.searchsorted(of, [rows.start, rows.stop]))
         mine, row = target[these], of[these] - rows.start
@@ -203,7 +208,8 @@ def _check(items: int, target: Ints, seen: Histories, of: Ints) -> None:
             raise DataError(f"{what} {at} is item {int(codes[at])}; expected 0 to {items - 1}")
 
 
-def _blocks(queries: int, items: int) -> Iterator[slice]:
+def query_blocks(queries: int, items: int) -> Iterator[slice]:
+    """Yield slices of queries whose scores of all items fit into little memory."""
     size = min(max(_ROWS[0], _CELLS // items), _ROWS[1])
     return (slice(start, min(start + size, queries)) for start in range(0, queries, size))
 

@@ -87,10 +87,11 @@ class ItemShowcase:
         timeline, users, items = self.events.timeline, self.events.users, self.events.items
         whole = timeline if self.events.withheld is None else self.events.withheld.whole
         histories = pa.LargeListArray.from_arrays(whole.offsets, np.asarray(whole.item, np.int32))
+        latest = {} if whole.time is None or not whole.ordered else {"time": whole.time[whole.offsets[1:] - 1]}
         tables = {
             USERS: with_counts(users),
             ITEMS: with_counts(items),
-            HISTORIES: pa.table({"id": whole.user_ids, "items": histories}),
+            HISTORIES: pa.table({"id": whole.user_ids, "items": histories, **latest}),
         }
         if (counting := self.held_out.counting) is not None:
             tables[COUNTS] = counting.table()

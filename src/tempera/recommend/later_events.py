@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..io.console import logger
-from ..ranking.compare import Difference, bootstrap_columns
 from ..ranking.fusion import WEIGHTS
 from ..ranking.ranking import LEAST_TO_CHOOSE, MOST, Part
 from ..ranking.resolved import Config
@@ -21,8 +20,9 @@ from .cold import ColdItems, Means
 from .counts import Counting
 from .full_catalogue import Histories, Scores, inner
 from .judgement import Recommended
+from .leads import protocols_of, winner
 from .popularity import Popularity
-from .timeline import Events
+from .timeline import Events, Timeline
 from .training_events import TrainingEvents
 from .withheld import Withheld
 
@@ -101,11 +101,7 @@ class LaterEvents:
 
     def _reached(self, scores: Scores, events: Events) -> Recommended:
         """Evaluate scores of all items for events."""
-        timeline, seen = self.events.timeline, self.events.histories(events)
-        of, target = Histories(timeline.item, events, timeline.answers(events)).pairs()
-        users, popularity = timeline.user_of(events), Popularity(self.data.visits.counts)
-        several = None if timeline.part is None else of
-        return Recommended.of(scores, target, seen, popularity, self.options.metrics, users, query=several)
+        return judge_events(scores, events, self.events.timeline, self.data.visits.counts, self.options.metrics)
 
     def _judge_cold(self, system: str, withheld: Withheld, items: NDArray[np.float32]) -> None:
         events, own = withheld.targets, self.events
@@ -115,10 +111,7 @@ class LaterEvents:
         self.cold |= {"popularity as if known": queries.popularity(), "random": queries.chance()}
 
     def _some(self, events: Events, most: int) -> Events:
-        if len(events) <= most:
-            return events
-        chosen = np.random.default_rng(self.options.seed).choice(len(events), most, replace=False)
-        return events[np.sort(chosen)]
+        return drawn(events, most, self.options.seed)
 
     def choose(self) -> None:
         """Choose, on validation, settings of the baselines, and the one beside the vectors, as they are now, with its weight."""
@@ -208,36 +201,13 @@ class LaterEvents:
             **({"baselines": {name: asdict(each) for name, each in self.chosen.items()}} if self.chosen else {}),
             **({"winner": self._winner()} if self.chosen else {}),
             **({} if self.counting is None else self.counting.about()),
-            "protocols": {
-                system: {name: {**reached.json(), **self._lead(system, name)} for name, reached in protocols.items()}
-                for system, protocols in self.reached.items()
-            },
+            "protocols": protocols_of(self.reached),
         }
-
-    def _lead(self, system: str, protocol: str) -> dict[str, Any]:
-        """Return the lead of the trained towers over another system, in the main metric of a protocol."""
-        if system == OURS[1] or protocol not in self.reached.get(OURS[1], {}):
-            return {}
-        lead = asdict(self._ahead(OURS[1], system, protocol))
-        return {"lead": {"metric": main_metric(self.options.metrics), **lead}}
-
-    def _ahead(self, system: str, other: str, protocol: str) -> Difference:
-        """Return the main metric of a system less that of another, with its interval over users."""
-        both = [self.reached[name][protocol] for name in (system, other)]
-        first, second = (each.per_query[main_metric(self.options.metrics)] for each in both)
-        return bootstrap_columns((first - second)[:, None], both[0].users)[0]
 
     def _winner(self) -> str:
         """Return which system is best on the test, and by how much, in a sentence."""
-        metric, protocol = main_metric(self.options.metrics), self.events.protocol
-        systems = {name: each[protocol] for name, each in self.reached.items() if name != OURS[0]}
-        best, second, *_ = sorted(systems, key=lambda name: -systems[name].metrics[metric])
-        d = self._ahead(best, second, protocol)
-        others = ", ".join(f"{name} {each.metrics[metric]:.3f}" for name, each in systems.items() if name != best)
-        return (
-            f"{best} is {'the best' if d.low > 0 else 'not shown to be the best'} on the test: {metric} "
-            f"{systems[best].metrics[metric]:.3f}, {d.mean:+.3f} [{d.low:+.3f}, {d.high:+.3f}] over {second}; {others}"
-        )
+        protocol = self.events.protocol
+        return winner({name: each[protocol] for name, each in self.reached.items() if name != OURS[0]})
 
     def _about_cold(self) -> dict[str, Any]:
         if (withheld := self.events.withheld) is None:
@@ -247,3 +217,24 @@ class LaterEvents:
         }
         counts = {"items": len(withheld.items), "queries": len(withheld.targets)}
         return {"cold": {**counts, "withheld": int(withheld.counts.sum()), "systems": systems}}
+
+
+def drawn(events: Events, most: int, seed: int) -> Events:
+    """Return the events, or so many of them at random."""
+    if len(events) <= most:
+        return events
+    return events[np.sort(np.random.default_rng(seed).choice(len(events), most, replace=False))]
+
+
+def judge_events(
+    scores: Scores, events: Events, timeline: Timeline, counts: NDArray[np.int64], metrics: Sequence[str]
+) -> Recommended:
+    """Evaluate scores of all items for events of a timeline.
+
+    Args:
+        counts: training events of each item.
+    """
+    seen = Histories(timeline.item, *timeline.histories(events))
+    of, target = Histories(timeline.item, events, timeline.answers(events)).pairs()
+    several = None if timeline.part is None else of
+    return Recommended.of(scores, target, seen, Popularity(counts), metrics, timeline.user_of(events), query=several)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +21,13 @@ from .roles import Roles
 from .tasks import Graded, RetrievalTask, TaskScores, read_task
 
 BM25 = "bm25"
+
+
+class PerQuery(Protocol):
+    """A finding with a table of scores."""
+
+    def per_query(self) -> pa.Table:
+        """Return the columns task, query, system, metric and value."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +178,7 @@ def refuse_scores(path: Path, overwrite: bool = False, read: Sequence[str | Path
     refuse_replacing(path, overwrite, *read)
 
 
-def write_per_query(path: Path, findings: Sequence[Finding], overwrite: bool = False) -> None:
+def write_per_query(path: Path, findings: Sequence[PerQuery], overwrite: bool = False) -> None:
     """Write every score of every query as .parquet or .csv; raises OutputError as `refuse_scores` does."""
     import pyarrow.csv as csv
     import pyarrow.parquet as parquet

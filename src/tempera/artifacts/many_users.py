@@ -1,0 +1,162 @@
+"""Recommendations and vectors of many users, computed block by block and written as Parquet.
+
+Letters in shapes: u users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as parquet
+
+from .. import config as configuration
+from ..errors import DataError, OutputError
+from ..io.atomic import new_file, refuse_replacing
+from ..io.console import progress_bar
+from ..io.tables import blocks
+from ..recommend.entity_tables import entities
+from ..recommend.feature_tables import KEY, keyed
+from ..recommend.full_catalogue import Histories, query_blocks
+from ..recommend.interactions import USUAL
+from ..recommend.timeline import ITEMS, USERS
+from .recommender import Recommender
+from .stored_histories import Codes
+
+_VECTORS = "users.parquet"
+_ROWS = 1 << 17  # of a row group, at least
+
+
+def write_recommendations(
+    recommender: Recommender,
+    path: Path,
+    users: str | Path | Sequence[Any] | None = None,
+    k: int = 10,
+    exclude_seen: bool = True,
+    elapsed: float = 0.0,
+    hybrid: bool | None = None,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Write the k best items of many users, as `Recommender.recommend` ranks them: columns user, rank, item and score.
+
+    Ids have the type that the run has. A user has fewer rows where fewer items are left.
+
+    Args:
+        path: a .parquet file, which appears whole or not at all.
+        users: a table with a column of ids, or a list of ids, each taken once; None is all users that the run knows. Users
+            whom it does not know are counted, and recommended to by no history.
+        overwrite: replace a file that is there.
+
+    Returns:
+        The numbers of users, of those whom the run does not know, and of rows; and the system that ranks.
+
+    Raises:
+        OutputError: the file exists, or cannot be written.
+        DataError: no user, a table that cannot be read, or a hybrid of a run without counts.
+    """
+    if k < 1:
+        raise DataError(f"k is {k}; expected at least 1")
+    if path.suffix != ".parquet":
+        raise OutputError(f"cannot write recommendations to {path}; give a name that ends in .parquet")
+    refuse_replacing(path, overwrite, recommender.folder, *([users] if isinstance(users, str | Path) else []))
+    counting, known = recommender.counting(hybrid), entities(recommender.folder / USERS).table["id"]
+    ids = known if users is None else _ids(recommender, users, known.type)
+    items, codes = entities(recommender.folder / ITEMS).table["id"], _codes(recommender, ids)
+
+    def tables() -> Iterator[pa.Table]:
+        for rows, histories in _histories(recommender, codes, "recommending"):
+            scores, best, _ = recommender.best(
+                codes[rows].tolist(), histories, k, exclude_seen, elapsed, counting, recommender.index
+            )
+            user, rank = np.isfinite(scores).nonzero()
+            columns = {
+                "user": ids.take(pa.array(user + rows.start)),
+                "rank": pa.array(rank + 1, pa.int32()),
+                "item": items.take(pa.array(best[user, rank])),
+                "score": scores[user, rank],
+            }
+            yield pa.table(columns)
+
+    with new_file(path) as partial:
+        written = _write(partial, tables())
+    unknown = int((codes == len(recommender.users.table) - 1).sum())
+    system = "the vectors" if counting is None else f"the vectors and {counting.system} together"
+    return {"output": str(path), "users": len(ids), "unknown": unknown, "rows": written, "ranked_by": system}
+
+
+def write_user_vectors(recommender: Recommender, folder: Path) -> dict[str, Any]:
+    """Write users.parquet with the columns id and vector for all users that the run knows; return their number.
+
+    The vectors are those of users who have just had their latest event, for towers that read the time since it.
+    """
+    codes: Codes = np.arange(len(recommender.users.table) - 1)
+    ids, stamp = recommender.users.table["id"], recommender.index.stamp
+
+    def tables() -> Iterator[pa.Table]:
+        for rows, histories in _histories(recommender, codes, "embedding users"):
+            vectors = recommender.vectors(codes[rows].tolist(), histories.each)
+            column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
+            yield pa.table({"id": ids.take(pa.array(codes[rows])), "vector": column})
+
+    return {"users": _write(folder / _VECTORS, tables(), None if stamp is None else stamp.metadata())}
+
+
+def _ids(recommender: Recommender, users: str | Path | Sequence[Any], kind: pa.DataType) -> pa.ChunkedArray:
+    """Return the ids of a table or a list, each once, in the type that the run has; as texts if they do not fit it."""
+    if isinstance(users, str | Path):
+        options = configuration.load(recommender.folder / "config.yaml").values.get("data", {})
+        column = options.get("user") or "user"
+        texts = [keyed(block, "user", column, USUAL["user"])[KEY].unique() for block in blocks(Path(users))]
+    else:
+        texts = [pa.array([str(user) for user in users], pa.large_string())]
+    ids = pa.chunked_array([pa.chunked_array(texts).unique()])
+    if not len(ids):
+        raise DataError("there is no user to recommend to: give at least one")
+    try:
+        return ids.cast(kind)
+    except pa.ArrowInvalid:
+        return ids
+
+
+def _codes(recommender: Recommender, ids: pa.ChunkedArray) -> Codes:
+    """Return the codes of users, [u]; the last one of the run for those whom it does not know."""
+    known = recommender.users.table["id"]
+    at = pc.index_in(ids.cast(pa.large_string()), value_set=known).fill_null(len(known) - 1)
+    codes: Codes = at.to_numpy().astype(np.int64)
+    return codes
+
+
+def _histories(recommender: Recommender, codes: Codes, label: str) -> Iterator[tuple[slice, Histories]]:
+    """Yield blocks of users with their histories, with a progress bar."""
+    histories = recommender.stored.rows(recommender.users.table["id"].take(pa.array(codes)))
+    with progress_bar(label, len(codes), "user") as bar:
+        for rows in query_blocks(len(codes), len(recommender.items.table)):
+            yield rows, histories[rows]
+            bar.update(rows.stop - rows.start)
+
+
+def _write(path: Path, tables: Iterator[pa.Table], metadata: dict[bytes, bytes] | None = None) -> int:
+    """Write tables of one schema, one after the other, as row groups that are not small; return the number of rows."""
+    first = next(tables)
+    total = 0
+    with parquet.ParquetWriter(path, first.schema.with_metadata(metadata)) as writer:
+        for group in _groups(chain([first], tables)):
+            writer.write_table(group.replace_schema_metadata(metadata))
+            total += len(group)
+    return total
+
+
+def _groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
+        if sum(map(len, waiting)) >= _ROWS:
+            yield pa.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)

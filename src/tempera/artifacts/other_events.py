@@ -1,0 +1,193 @@
+"""Evaluation of a trained recommender on interactions that it was not trained on, such as those of the next month."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from numpy.typing import NDArray
+
+from .. import config as configuration
+from ..build import Config, build
+from ..core.frame import Frame
+from ..errors import DataError
+from ..ranking.verdict import COUNTED
+from ..recommend.continued import Continued
+from ..recommend.division import Undivided
+from ..recommend.encoders import Elapsed
+from ..recommend.full_catalogue import Histories, Scores, inner
+from ..recommend.interactions import Interactions
+from ..recommend.later_events import drawn, judge_events
+from ..recommend.leads import Reached, protocols_of, winner
+from ..recommend.segments import Contexts
+from ..recommend.timeline import Events, Timeline
+from ..recommend.visits import Visits
+from .recommender import Recommender
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class EventsFinding:
+    """Hold the evaluation of a run on other interactions, by system and protocol.
+
+    Attributes:
+        counts: events, users and queries, and what was left out, by reason.
+        lines: what was read, left out and asked, in sentences.
+        cautions: what makes the figures misleading, in sentences.
+    """
+
+    events: Continued
+    reached: Reached
+    counts: Mapping[str, Any]
+    lines: tuple[str, ...]
+    cautions: tuple[str, ...]
+
+    @property
+    def metrics(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Means over the queries, by system and protocol."""
+        return {
+            system: {name: each.metrics for name, each in protocols.items()}
+            for system, protocols in self.reached.items()
+        }
+
+    @property
+    def winners(self) -> list[str]:
+        """The best system of each protocol, in sentences."""
+        protocols = {name: {system: each[name] for system, each in self.reached.items()} for name in self.events.test}
+        return [f"{name}: {winner(systems)}" for name, systems in protocols.items()]
+
+    def json(self) -> dict[str, Any]:
+        """Return a JSON object, with the tables in the form that metrics.json has them."""
+        facts = {"counts": dict(self.counts), "notes": list(self.lines), "cautions": list(self.cautions)}
+        return {**facts, "metrics": self.metrics, "winners": self.winners, "protocols": protocols_of(self.reached)}
+
+    def per_query(self) -> pa.Table:
+        """Return columns task, query, system, metric, value: the protocol, and the id of the user."""
+        timeline, tables = self.events.timeline, []
+        for system, protocols in self.reached.items():
+            for task, each in protocols.items():
+                users = timeline.user_ids.take(pa.array(timeline.user_of(self.events.test[task]))).cast(pa.string())
+                for metric, values in each.per_query.items():
+                    names = {"task": task, "query": users, "system": system, "metric": metric}
+                    columns = {key: [v] * len(values) if isinstance(v, str) else v for key, v in names.items()}
+                    tables.append(pa.table({**columns, "value": pa.array(values, pa.float64())}))
+        return pa.concat_tables(tables)
+
+
+def evaluate_events(
+    recommender: Recommender,
+    data: Any,
+    metrics: Sequence[str] = (),
+    queries: int | None = None,
+    options: Sequence[str] = (),
+) -> EventsFinding:
+    """Rank the run's items for later events of a file: by popularity, counts, vectors, and counts and vectors.
+
+    Users whom the run knows have their stored histories in front; the others begin with their events of the file.
+
+    Args:
+        data: a file or a folder of interactions with the columns that the run was trained on, or an object that holds them.
+        metrics: names such as ndcg@10; none are those of the run.
+        queries: largest number of queries of each protocol, drawn at random; None is all.
+        options: overrides of the run's `data` section, such as data.time=when.
+
+    Raises:
+        DataError: data that cannot be read, or of which nothing can be asked.
+        ConfigError: an option or a metric that does not exist.
+    """
+    config = build(configuration.load(recommender.folder / "config.yaml", options))
+    later = _read(config, data)
+    ids = later.user_ids.cast(pa.large_string())
+    latest = recommender.stored.latest(ids)
+    if latest is None and Elapsed() in recommender.options.query:
+        raise DataError(
+            f"{recommender.folder} does not know when its histories ended, which its tower's elapsed reads: train it again"
+        )
+    events = Continued.of(later, recommender.item_ids, recommender.stored.rows(ids), latest, config.data.split)
+    total = {name: len(each) for name, each in events.test.items()}
+    if queries is not None:
+        test = {name: drawn(each, queries, config.evaluation.seed) for name, each in events.test.items()}
+        events = replace(events, test=test)
+    scores = {name: _systems(recommender, events.timeline, each) for name, each in events.test.items()}
+    counts, names = recommender.items.count, tuple(metrics) or config.evaluation.metrics
+    reached = {
+        system: {
+            name: judge_events(systems[system], events.test[name], events.timeline, counts, names)
+            for name, systems in scores.items()
+        }
+        for system in next(iter(scores.values()))
+    }
+    return _described(recommender, later, events, total, reached)
+
+
+def _read(config: Config, data: Any) -> Timeline:
+    """Return the timeline of other data, read as those of the run were."""
+    assert isinstance(config.data, Interactions)
+    absent: dict[str, Any] = dict.fromkeys(("path", "users", "items", "validation", "test"))
+    source = replace(config.data, **absent, split=Undivided())
+    later: Timeline = (
+        replace(source, path=str(data)).read() if isinstance(data, str | Path) else source.hand(data).read()
+    )
+    return later
+
+
+def _systems(recommender: Recommender, timeline: Timeline, events: Events) -> dict[str, Scores]:
+    """Return the scores of each system for events."""
+    index, counts = recommender.index, recommender.items.count.astype(np.float32)
+    if index.stamp is not None:
+        index.stamp.refuse_other(recommender.fingerprint, index.folder)
+    vectors = inner(_vectors(recommender, timeline, events), index.vectors)
+    systems: dict[str, Scores] = {"popularity": lambda rows: np.tile(counts, (rows.stop - rows.start, 1))}
+    if (counting := recommender.counts) is None:
+        return {**systems, "trained": vectors}
+    seen, fitted = Histories(timeline.item, *timeline.histories(events)), counting.fitted
+    newer = len(counts) - fitted.weights.shape[0]  # items without counts
+    systems[counting.system] = lambda rows: np.pad(fitted.scores(seen[rows]), ((0, 0), (0, newer)))
+    return {**systems, "trained": vectors, COUNTED: counting.by_history(vectors, seen)}
+
+
+def _vectors(recommender: Recommender, timeline: Timeline, events: Events) -> Floats:
+    """Return the vectors of users as they stand before events, [q, D]."""
+    history = recommender.options.history
+    contexts = Contexts(timeline, history.last, history.targets) if history else Contexts(timeline, 1)
+    frame = Visits(timeline, np.zeros(len(timeline), bool), contexts).frame(torch.from_numpy(events))
+    known = recommender.users.table["id"]
+    codes = pc.index_in(timeline.user_ids.cast(pa.large_string()), value_set=known).fill_null(len(known) - 1)
+    user = torch.from_numpy(codes.to_numpy().astype(np.int64)[timeline.user_of(events)])
+    vectors: Floats = recommender.tower.encode(Frame({**frame.columns, "user": user}), "query").numpy()
+    return vectors
+
+
+def _described(
+    recommender: Recommender,
+    later: Timeline,
+    events: Continued,
+    total: Mapping[str, int],
+    reached: Reached,
+) -> EventsFinding:
+    """Return a finding with what was read, left out and asked."""
+    ids = events.timeline.user_ids
+    known = pc.is_in(ids.cast(pa.large_string()), value_set=recommender.users.table["id"])
+    users = {"users": len(ids), "known_users": pc.sum(known).as_py() or 0}
+    queries = {name: len(each) for name, each in events.test.items()}
+    left_out = {reason: count for reason, count in {**later.dropped, **events.left_out}.items() if count}
+    counts = {"interactions": events.later, **users, "queries": queries, "left_out": left_out}
+    of = {name: "" if count == total[name] else f" of {total[name]:,}" for name, count in queries.items()}
+    tests = ", ".join(f"{count:,}{of[name]} {name}" for name, count in queries.items())
+    text = "{interactions:,} interactions of {users:,} users, {known_users:,} of whom the run knows; test queries: "
+    lines = [later.about, text.format(**counts) + tests]
+    lines += [f"left out: {count:,} {reason}" for reason, count in left_out.items()]
+    cautions = []
+    if 2 * events.again > events.later:
+        cautions.append(
+            f"{events.again:,} of {events.later:,} interactions are with an item that the history of their user holds already: "
+            "if the run was trained on these interactions, give others"
+        )
+    return EventsFinding(events, reached, counts, tuple(lines), tuple(cautions))
