@@ -35,7 +35,7 @@ from tempera.ranking.compare import bootstrap
 from tempera.ranking.verdict import COUNTED
 from tempera.recommend.full_catalogue import Scores
 from tempera.recommend.judgement import Recommended
-from tempera.recommend.later_events import LaterEvents
+from tempera.recommend.later_events import LaterEvents, judge_events
 from tempera.recommend.timeline import Events
 
 CASES: dict[str, tuple[str, list[str]]] = {
@@ -104,7 +104,7 @@ def scores_of(als: Ials, held_out: LaterEvents, part: int, events: Events) -> Sc
 
 def ranked(held_out: LaterEvents, scores: Scores, events: Events) -> Recommended:
     """Return the evaluation of scores by the evaluator of the run."""
-    return held_out._reached(scores, events)
+    return judge_events(scores, events, held_out.events.timeline, held_out.data.visits.counts, METRICS)
 
 
 def main() -> None:
