@@ -9,6 +9,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import torch
 import torch.distributed as dist
 import worlds
@@ -17,6 +20,8 @@ from worlds import LAYOUTS, Found
 
 import tables
 from tables import OPTIONS, Pair
+from tempera import config as configuration
+from tempera.build import build
 from tempera.engine import loop
 from tempera.engine.cache import Cache, Mode
 from tempera.engine.checkpoint import State
@@ -25,10 +30,21 @@ from tempera.engine.distributed import ALONE, Group
 from tempera.engine.divided_tables import divided, release
 from tempera.engine.shards import gather, part, whole
 from tempera.engine.step import step
+from tempera.io.documents import JsonLines
+from tempera.run.fit import fit
+from tempera.run.prepare import prepare
 
 CASES: tuple[tuple[Mode, bool], ...] = (("always", True), ("auto", False), ("never", True))  # mode, sparse gradients
 END = 3  # steps
 ROWWISE = replace(OPTIONS, micro_batch_tokens=30)
+RECOMMENDER = {
+    "batch_size": 256,
+    "max_steps": 3,
+    "sampled": 64,
+    "table_optimizer": "rowwise_adagrad",
+    "micro_batch_tokens": 600,
+    "cache_memory": 100_000,
+}
 RUNS = {"rowwise_adagrad": ROWWISE, "adamw": replace(ROWWISE, table_optimizer="adamw")}
 
 
@@ -41,7 +57,8 @@ def processes() -> list[Found]:
 
 def found(group: Group) -> Found:
     steps = {str(case): stepped(group, *case) for case in CASES}
-    return {"steps": steps, "runs": {name: run(group, options) for name, options in RUNS.items()}, "held": held(group)}
+    runs = {name: run(group, options) for name, options in RUNS.items()}
+    return {"steps": steps, "runs": runs, "held": held(group), "recommender": recommender(group)}
 
 
 def stepped(group: Group, mode: Mode, sparse: bool) -> Found:
@@ -107,3 +124,22 @@ def held(group: Group) -> Found:
     gather(towers, original, group, everyone=False)
     back = {name: p.detach() for name, p in original.named_parameters()}
     return bytes_of | {"released": empty, "back": back, "trained": weights(state)}
+
+
+def recommender(group: Group) -> Found:
+    """Losses and weights of a run with log_q, shared histories, samples, and items that begin by co-occurrence."""
+    draw = np.random.default_rng(0)
+    user, item = np.repeat(np.arange(110), 40), np.tile(draw.permutation(1100), 4)
+    events = pa.table({"user": user, "item": item, "time": np.arange(len(item))})
+    brands = [f"brand {i % 7}" for i in range(1100)]
+    with tempfile.TemporaryDirectory() as place, JsonLines(Path(place) / "log.jsonl") as log:
+        parquet.write_table(events, Path(place) / "events.parquet")
+        parquet.write_table(pa.table({"item": np.arange(1100), "brand": brands}), Path(place) / "items.parquet")
+        data = {"path": f"{place}/events.parquet", "items": f"{place}/items.parquet", "source": "interactions"}
+        doc = [{"id": {"init": "cooccurrence"}}, {"category": {"column": "brand"}}]
+        train = {**RECOMMENDER, "divide_tables": group.size > 1}
+        sections = {"data": data, "tower": {"kind": "features", "dimensions": 16, "doc": doc}, "train": train}
+        prepared = prepare(build(configuration.of(sections)), Devices(group), Path(place), log)
+        fit(prepared, looks=False)
+        losses = [record["loss"] for record in log.records if record["event"] == "step"]
+    return {"losses": losses, "weights": prepared.task.data.tower.state_dict()}

@@ -57,10 +57,22 @@ def test_every_process_holds_half() -> None:
     assert [len(second["back"][f"query.{name}.weight"]) for name in ("first", "words")] == [0, 0]
 
 
+def test_a_recommender_is_that_of_one_process() -> None:
+    """The main process has the whole tower at the end; the others have let go of the tables that were divided."""
+    alone = dividing.recommender(ALONE)
+    first, second = (process["recommender"] for process in dividing.processes())
+    assert first["losses"] == pytest.approx(alone["losses"], rel=1e-6) and len(alone["losses"]) == dividing.END
+    for name, value in alone["weights"].items():
+        torch.testing.assert_close(first["weights"][name], value, rtol=0, atol=1e-6)
+    assert {len(value) for value in second["weights"].values() if value.shape[1:] == (16,)} == {0, 8}
+
+
 def test_what_does_not_go_together_is_refused() -> None:
     pair = Devices(Group(0, 2))
     Training(divide_tables=True, table_optimizer="rowwise_adagrad").check(pair)
-    with pytest.raises(ConfigError, match=r"^train\.divide_tables divides towers over processes, but there is only one"):
+    with pytest.raises(
+        ConfigError, match=r"^train\.divide_tables divides towers over processes, but there is only one"
+    ):
         Training(divide_tables=True).check(Devices())
     with pytest.raises(ConfigError, match=r"^train\.divide_tables has no gradient scaler"):
         Training(divide_tables=True, mixed_precision="fp16").check(pair)

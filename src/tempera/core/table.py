@@ -21,7 +21,9 @@ class Table(nn.Embedding):
     ([[5, 7]], [[1.0, 1.0], [1.0, 1.0]])
     """
 
-    lookup: Callable[[Tensor], Tensor] | None = None  # takes the place of its own where rows are divided among processes
+    lookup: Callable[[Tensor], Tensor] | None = (
+        None  # takes the place of its own where rows are divided among processes
+    )
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return vectors of rows, [..., D]."""

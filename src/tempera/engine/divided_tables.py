@@ -41,7 +41,9 @@ def divided(towers: Towers, group: Group, least: int = LEAST) -> Towers:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    weights = {module.weight for module in _tables(towers) if module.weight.requires_grad and len(module.weight) >= least}
+    weights = {
+        module.weight for module in _tables(towers) if module.weight.requires_grad and len(module.weight) >= least
+    }
     if not weights:
         raise ConfigError(f"train.divide_tables: the towers train no table of {least:,} rows or more: drop it")
     mesh = init_device_mesh(group.device.type, (group.size,))
@@ -103,7 +105,8 @@ def _add(weight: Any, rows: Tensor, grad: Tensor, sparse: bool) -> None:
     if sparse:
         added = torch.sparse_coo_tensor(rows[None], grad, mine.shape, check_invariants=False).coalesce()
         added = added if weight.grad is None else (part(weight.grad) + added).coalesce()
-        weight.grad = DTensor(added, weight._spec, requires_grad=False)  # `from_local` takes no sparse tensor
+        made: Any = DTensor  # its constructor, since `from_local` takes no sparse tensor
+        weight.grad = made(added, weight._spec, requires_grad=False)
     else:
         weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
         part(weight.grad).index_add_(0, rows, grad)

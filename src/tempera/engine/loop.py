@@ -169,7 +169,9 @@ class Training:
             if devices.group.size == 1:
                 raise ConfigError(f"train.{option}{ONE_PROCESS}")
             if self.mixed_precision == "fp16":
-                raise ConfigError(f"train.{option} has no gradient scaler, which fp16 needs: use mixed_precision bf16 or no")
+                raise ConfigError(
+                    f"train.{option} has no gradient scaler, which fp16 needs: use mixed_precision bf16 or no"
+                )
         if self.fsdp and self.table_optimizer == "rowwise_adagrad":
             raise ConfigError("train.fsdp needs dense gradients, not rowwise_adagrad's: use table_optimizer adamw")
 

@@ -94,7 +94,7 @@ def at_main(tensor: Tensor, group: Group) -> Tensor | None:
             dist.send(mine.contiguous(), 0)
         return None
     everything = torch.empty(tensor.shape, dtype=tensor.dtype)
-    for rank, rows in enumerate(everything.split(len(mine))):
+    for rank, rows in enumerate(torch.split(everything, len(mine))):
         sent = torch.empty_like(rows, device=mine.device) if rank else mine
         if rank:
             dist.recv(sent, rank)

@@ -18,8 +18,8 @@ from ..engine import loop, outlook
 from ..engine.cache import free_bytes
 from ..engine.checkpoint import State
 from ..engine.digest import digest
-from ..engine.faults import broken
 from ..engine.divided_tables import divided, release
+from ..engine.faults import broken
 from ..engine.shards import gather, refuse_compiled, shard
 from ..errors import DataError, TemperaError
 from ..io.console import logger, progress_bar
