@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 from tempfile import TemporaryDirectory
@@ -37,6 +38,7 @@ from _harness import Aim, arguments, finish, own_bytes, table
 from tempera.core import presets
 from tempera.core.batch import Batch, Side, divide
 from tempera.core.frame import Frame
+from tempera.core.table import Table
 from tempera.engine.devices import Devices
 from tempera.engine.distributed import Group
 from tempera.engine.divided_tables import divided
@@ -147,41 +149,90 @@ def stepping(rank: int, size: int, divides: bool, optimizer: Any, rows: int, pla
     towers: Any = Features((Id(),), (Id(),), None, WIDTH, ()).build(ids, ids)
     towers = divided(towers, group) if divides else towers
     state, drawn = begin(towers, presets.mnr(0.05), options, Devices(group)), batches(rows)
-    milliseconds, mine = [], (divide(batch, rank, size) for batch in drawn)
+    taken, spent, mine = [], [time.process_time()], (divide(batch, rank, size) for batch in drawn)
     for progress in train(state, mine, STEPS, options, Devices(group)):
-        milliseconds.append(1000 * progress.seconds)
-        if progress.step == STEPS:
-            break
+        taken.append(progress.seconds)
+        spent.append(time.process_time())
     moments = [part(value) for each in state.optimizer.state.values() for value in each.values()]
     held = sum(part(each).nbytes for each in (*state.parameters, *moments))
-    figures = {"milliseconds": round(statistics.median(milliseconds[2:]), 1), "held": held, "resident": own_bytes()}
-    (Path(place) / f"{rank}.json").write_text(json.dumps(figures))
+    figures = {"milliseconds": _median(taken), "cpu_milliseconds": _median(np.diff(spent)), "held": held}
+    (Path(place) / f"{rank}.json").write_text(json.dumps({**figures, "resident": own_bytes()}))
     group.wait()
     dist.destroy_process_group()
 
 
+def looking_up(rank: int, size: int, rows: int, place: str) -> None:
+    """Look rows up and go back, by torch's RowwiseParallel and by ours; write CPU milliseconds, and bytes of the gradient."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.parallel import RowwiseParallel, parallelize_module
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{place}/store", rank=rank, world_size=size)
+    mesh, weight, figures = init_device_mesh("cpu", (size,)), torch.randn(rows, WIDTH), {}
+    plan = RowwiseParallel(input_layouts=Shard(0), output_layouts=Shard(0))
+    made: dict[str, Any] = {
+        "RowwiseParallel": parallelize_module(torch.nn.Embedding(rows, WIDTH, _weight=weight), mesh, plan)
+    }
+    made |= {name: divided(Table(rows, WIDTH, _weight=weight), Group(rank, size)) for name in ("ours", "ours, sparse")}
+    made["ours, sparse"].sparse = True
+    for name, tables in made.items():
+        spent = []
+        for batch in islice(batches(rows), STEPS):
+            tables.weight.grad, start = None, time.process_time()
+            tables(batch.doc.rows.columns["item"]).square().sum().backward()
+            spent.append(time.process_time() - start)
+            grad = part(tables.weight.grad)
+            stored = grad.values().nbytes + grad.indices().nbytes if grad.is_sparse else grad.nbytes
+        figures[name] = {"cpu_milliseconds": _median(spent), "gradient": stored}
+    (Path(place) / f"{rank}.json").write_text(json.dumps(figures))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _median(seconds: Any) -> float:
+    """Return milliseconds, without the first two, which make what the others use again."""
+    return round(1000 * statistics.median(seconds[2:]), 1)
+
+
+def launched(work: Any, size: int, *given: Any) -> list[Any]:
+    """Return what each of several processes has written."""
+    with TemporaryDirectory() as place:
+        mp.start_processes(work, (size, *given, place), size, start_method="spawn")
+        return [json.loads((Path(place) / f"{rank}.json").read_text()) for rank in range(size)]
+
+
 def processes(rows: int) -> list[dict[str, Any]]:
     """Return the time of a step, and what the largest process holds, on one process and on two."""
-    found = []
+    figures = []
     for optimizer in ("adamw", "rowwise_adagrad"):
         for size, divides in ((1, False), (2, False), (2, True)):
-            with TemporaryDirectory() as place:
-                mp.start_processes(stepping, (size, divides, optimizer, rows, place), size, start_method="spawn")
-                each = [json.loads((Path(place) / f"{rank}.json").read_text()) for rank in range(size)]
-            most = {name: max(figures[name] for figures in each) for name in each[0]}
-            found.append({"optimizer": optimizer, "processes": size, "divided": divides, **most})
-    return found
+            each = launched(stepping, size, divides, optimizer, rows)
+            most = {name: max(one[name] for one in each) for name in each[0]}
+            figures.append({"optimizer": optimizer, "processes": size, "divided": divides, **most})
+    return figures
 
 
 def main() -> None:
     chosen = arguments(__doc__, events=10_000_000, items=200_000, rows=ROWS)
+    lookups = launched(looking_up, 2, chosen.rows)[0]
+    table(
+        ["lookup", "CPU ms", "MiB of gradient"],
+        [[k, v["cpu_milliseconds"], v["gradient"] >> 20] for k, v in lookups.items()],
+    )
     divisions = processes(chosen.rows)
     lines = [
-        [f["optimizer"], f["processes"], "divided" if f["divided"] else "whole", f["milliseconds"]]
+        [
+            f["optimizer"],
+            f["processes"],
+            "divided" if f["divided"] else "whole",
+            f["milliseconds"],
+            f["cpu_milliseconds"],
+        ]
         + [f"{f[name] / 2**20:,.0f}" for name in ("held", "resident")]
         for f in divisions
     ]
-    table(["optimiser", "processes", "tables", "ms a step", "MiB of tables", "MiB resident"], lines)
+    table(["optimiser", "processes", "tables", "ms a step", "CPU ms", "MiB of tables", "MiB resident"], lines)
     figures = trained(chosen.events, chosen.items)
     table(["phase", "CPU s", "s"], [[k, f"{v['cpu']:.0f}", f"{v['wall']:.0f}"] for k, v in figures["phases"].items()])
     print(
@@ -200,7 +251,12 @@ def main() -> None:
         Aim("GiB at the peak", figures["peak_bytes"] / 2**30, 12.0),
         Aim("bytes of tables that a process holds, two processes / one", half["held"] / whole["held"], 0.51),
     ]
-    finish("large", {"run": figures, "tables": divisions}, aims, ["tempera", "torch", "numpy", "pyarrow"])
+    finish(
+        "large",
+        {"run": figures, "tables": divisions, "lookups": lookups},
+        aims,
+        ["tempera", "torch", "numpy", "pyarrow"],
+    )
 
 
 if __name__ == "__main__":

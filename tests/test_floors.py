@@ -36,15 +36,15 @@ CEILINGS = {
     "the root": 640,
     "artifacts": 1387,
     "cli": 685,
-    "core": 1390,
-    "engine": 1567,
+    "core": 1395,
+    "engine": 1668,  # with tables divided over processes
     "experiments": 2200,
     "integrations": 410,
     "io": 910,
     "mining": 530,
     "ranking": 835,
     "recommend": 2893,
-    "run": 1554,
+    "run": 1567,
     "text": 2720,
     "towers": 867,
 }

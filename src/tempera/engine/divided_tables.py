@@ -76,15 +76,15 @@ class _Rows(torch.autograd.Function):
     def forward(ctx: Any, weight: Any, rows: Tensor, sparse: bool) -> Tensor:
         processes = weight.device_mesh.size()
         height = -(-len(weight) // processes)  # rows of each process but the last ones
-        asked = torch.bincount(rows // height, minlength=processes)
-        ctx.asked, ctx.answered = asked.tolist(), _exchanged(asked, [1] * processes, [1] * processes).tolist()
-        ctx.rows = _exchanged(rows % height, ctx.asked, ctx.answered)  # [m] of this process's part
+        counts = torch.bincount(rows // height, minlength=processes)
+        ctx.sends, ctx.receives = counts.tolist(), _exchanged(counts, [1] * processes, [1] * processes).tolist()
+        ctx.rows = _exchanged(rows % height, ctx.sends, ctx.receives)  # [m] of this process's part
         ctx.weight, ctx.sparse = weight, sparse
-        return _exchanged(part(weight)[ctx.rows], ctx.answered, ctx.asked)
+        return _exchanged(part(weight)[ctx.rows], ctx.receives, ctx.sends)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None]:
-        grad = _exchanged(grad.to(ctx.weight.dtype), ctx.asked, ctx.answered)  # [m, D]
+        grad = _exchanged(grad.to(ctx.weight.dtype), ctx.sends, ctx.receives)  # [m, D]
         _add(ctx.weight, ctx.rows, grad, ctx.sparse)
         return None, None, None
 
