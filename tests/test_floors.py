@@ -43,7 +43,7 @@ CEILINGS = {
     "io": 910,
     "mining": 530,
     "ranking": 835,
-    "recommend": 2893,
+    "recommend": 2905,
     "run": 1580,
     "text": 2720,
     "towers": 867,
