@@ -172,7 +172,9 @@ class _Course:
                 self.look()
                 if self.due(progress.step, interruption):
                     self.keep()
-        self.gather()
+        self.gather(
+            everyone=self.options.refit != "none"
+        )  # which chooses settings by the trained tower, on all processes
 
     def batches(self, rows: Iterator[tuple[int, Tensor]]) -> Iterator[Batch[Any]]:
         """Yield this process's part of numbered batches."""
