@@ -37,7 +37,7 @@ CEILINGS = {
     "artifacts": 1400,
     "cli": 685,
     "core": 1395,
-    "engine": 1668,  # with tables divided over processes
+    "engine": 1670,  # with tables divided over processes
     "experiments": 2200,
     "integrations": 410,
     "io": 910,

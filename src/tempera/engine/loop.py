@@ -167,7 +167,7 @@ class Training:
             raise ConfigError("train.fsdp divides tables, too: drop it or train.divide_tables")
         for option in (name for name in ("fsdp", "divide_tables") if getattr(self, name)):
             if devices.group.size == 1:
-                raise ConfigError(f"train.{option}{ONE_PROCESS}")
+                raise ConfigError("train." + ONE_PROCESS.format(option))
             if self.mixed_precision == "fp16":
                 raise ConfigError(
                     f"train.{option} has no gradient scaler, which fp16 needs: use mixed_precision bf16 or no"

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..errors import ConfigError
 from .distributed import Group
 
-ONE_PROCESS = " divides towers over processes, but there is only one: launch several with torchrun, or drop it"
+ONE_PROCESS = "{} divides towers over processes, but there is only one: launch several with torchrun, or drop it"
 
 
 def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None = None) -> None:
@@ -35,7 +35,7 @@ def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None =
         ConfigError: there is only one process, or a tower is compiled.
     """
     if group.size == 1:
-        raise ConfigError(f"fsdp{ONE_PROCESS}")
+        raise ConfigError(ONE_PROCESS.format("fsdp"))
     modules = list(towers)
     roots = _apart(modules)
     refuse_compiled(roots)
@@ -122,9 +122,10 @@ def gather(towers: nn.Module, into: nn.Module, group: Group, everyone: bool = Tr
     for tensor, own in zip(divided, undivided, strict=True):
         everything = whole(tensor) if everyone else at_main(tensor, group)
         if everything is not None:
-            if own.shape != everything.shape:  # it has been released
-                own.data = torch.empty_like(everything, device=own.device)
-            own.copy_(everything)
+            if own.shape == everything.shape:
+                own.copy_(everything)
+            else:  # it has been released
+                own.data = everything.to(own.device)
 
 
 def _apart(modules: Iterable[nn.Module]) -> list[nn.Module]:

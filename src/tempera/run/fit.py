@@ -172,9 +172,8 @@ class _Course:
                 self.look()
                 if self.due(progress.step, interruption):
                     self.keep()
-        self.gather(
-            everyone=self.options.refit != "none"
-        )  # which chooses settings by the trained tower, on all processes
+        # Before a refit, all processes choose settings by the trained tower.
+        self.gather(everyone=self.options.refit != "none")
 
     def batches(self, rows: Iterator[tuple[int, Tensor]]) -> Iterator[Batch[Any]]:
         """Yield this process's part of numbered batches."""
