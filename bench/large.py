@@ -120,7 +120,7 @@ def trained(events: int, items: int) -> dict[str, Any]:
         "peak_bytes": metrics["peak_memory_bytes"],
         "run_bytes": metrics["bytes"],
         "steps": len(steps),
-        "announced_minutes_an_epoch": round(statistics.mean(steps[1:51]) * len(steps) / 60, 2),
+        "announced_wall_minutes_an_epoch": round(statistics.mean(steps[1:51]) * len(steps) / 60, 2),
         "cpu_minutes_an_epoch": round(cpu / 60, 2),
         "events_a_cpu_second": round(learned / cpu),
         "queries": metrics["data"]["queries"],
