@@ -264,7 +264,7 @@ class Transforming(nn.Module):
         longest, known = x.shape[1], sequences.places >= 0
         lengths = known.sum(1).clamp(_SHORT, max(_SHORT, longest))
         sizes = (2 ** lengths.log2().ceil().long()).clamp_max(longest)
-        groups = [(int(size), (sizes == size).nonzero()[:, 0]) for size in sizes.unique()]
+        groups = [(size, (sizes == size).nonzero()[:, 0]) for size in torch.unique(sizes).tolist()]
         parts = [F.pad(self._read(x[of, :size], known[of, :size]), (0, 0, 0, longest - size)) for size, of in groups]
         states = torch.cat(parts).index_select(0, torch.cat([of for _, of in groups]).argsort())
         return sequences.rows(self.norm(states))
