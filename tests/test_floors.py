@@ -43,7 +43,7 @@ CEILINGS = {
     "io": 910,
     "mining": 530,
     "ranking": 835,
-    "recommend": 3015,
+    "recommend": 3040,
     "run": 1580,
     "text": 2722,
     "towers": 867,
