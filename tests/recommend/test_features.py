@@ -255,3 +255,8 @@ def test_what_cannot_be_built_is_told(options: dict[str, Any], message: str) -> 
         Features(**options)
     with pytest.raises(ConfigError, match="pools is empty"):
         History(pools=())
+
+
+def test_batches_are_larger_where_users_are_bags() -> None:
+    assert Features().schedule(10**6) == (1024, 12.0) and Features().suited(False).schedule(10**6) == (2048, 12.0)
+    assert Features().suited(False).schedule(9_000) == Features().schedule(9_000) == (64, 12.0)

@@ -75,6 +75,11 @@ class Features:
         """The text towers among the features."""
         return [feature.tower for feature in (*self.doc, *self.query) if isinstance(feature, Text)]
 
+    @property
+    def is_bag(self) -> bool:
+        """True if users are bags of items without an order."""
+        return any(isinstance(pool, BagOfOthers) for pool in (self.history.pools if self.history else ()))
+
     def suited(self, ordered: bool) -> Features:
         """Return options that fit histories with an order, or without.
 
@@ -97,11 +102,12 @@ class Features:
     def schedule(self, pairs: int) -> tuple[int, float]:
         """Return a batch of about 125 an epoch, of 64 to 1,024 events, and 12 epochs for up to a million events to 3 of many.
 
+        The batch has up to 2,048 events where users are bags.
         A text tower other than a static one trains for long: batches of up to 2,048 and 4 epochs.
         """
         if not all(isinstance(reader, Static) for reader in self.readers):
             return max(2, min(2048, pairs)), 4.0
-        return batch_of(pairs, 125, 64, 1024), epochs_of(pairs, 12_000_000, 3, 12)
+        return batch_of(pairs, 125, 64, 2048 if self.is_bag else 1024), epochs_of(pairs, 12_000_000, 3, 12)
 
     def build(self, users: Entities, items: Entities) -> FeatureTowers:
         """Return untrained towers for these users and items."""

@@ -190,10 +190,11 @@ class Others(nn.Module):
         Args:
             own: place of each row's own item in its history, [n]; -1, or None for all, where it is not there.
         """
-        spans, of = torch.unique(torch.stack([events.start, events.stop], 1), dim=0, return_inverse=True)  # [s, 2]
-        lengths = spans[:, 1] - spans[:, 0]
+        beyond = events.stop.max() + 1
+        spans, of = torch.unique(events.start * beyond + events.stop, return_inverse=True)
+        begin, lengths = spans // beyond, spans % beyond - spans // beyond
         first = lengths.cumsum(0) - lengths
-        which = which[spread(spans[:, 0], lengths)]
+        which = which[spread(begin, lengths)]
         weight = torch.ones_like(which, dtype=vectors.dtype)
         if self.training and self.dropout:
             weight = F.dropout(weight, self.dropout)

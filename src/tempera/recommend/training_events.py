@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -93,7 +93,7 @@ class TrainingEvents:
         timeline, train = events.timeline, events.division.train
         self.options: Features = config.tower.suited(timeline.ordered)
         history = self.options.history
-        options = config.settled(int(train.sum())).train
+        options = replace(config, tower=self.options).settled(int(train.sum())).train
         contexts = Contexts(timeline, history.last, history.targets) if history else Contexts(timeline, 1)
         draws = Draws(options.sampled, options.sampled_power, options.seed)
         self.visits = Visits(timeline, train, contexts, draws, config.base.asks_known)

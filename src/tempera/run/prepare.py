@@ -71,12 +71,12 @@ def prepare(
         else:
             task = TextTask.read(config, cache, store, anew, phases)
         facts = task.showcase.facts()
-    config = config.settled(facts.counts["train"])
     if isinstance(task, InteractionTask):
         ((kind, tower),) = describe(task.data.options).items()
         config = replace(
             config, tower=task.data.options, resolved={**config.resolved, "tower": {"kind": kind, **tower}}
         )
+    config = config.settled(facts.counts["train"])
     if facts.source is not None:
         ((name, options),) = describe(facts.source).items()
         config = replace(config, resolved={**config.resolved, "data": {"source": name, **options}})
