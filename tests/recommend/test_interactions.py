@@ -280,7 +280,7 @@ def test_what_is_missing_is_named_or_counted(put) -> None:
         (
             {"item": [1], "who": [1]},
             "a.parquet has no column that is usual for a user (user, userid, uid, customer, customerid, visitorid, "
-            "reviewerid); it has item, who: name one with data.user=COLUMN",
+            "reviewerid, session, sessionid); it has item, who: name one with data.user=COLUMN",
         ),
     ],
 )

@@ -122,7 +122,7 @@ class BlockReader:
 
     def fail(self, name: str, row: int, text: str) -> NoReturn:
         """Refuse a row for one of its columns."""
-        raise DataError(f"{self.block.file}, row {self.block.first + row}: column {name!r} {text}") from None
+        raise DataError(f"{self.block.file}, row {self.block.number(row)}: column {name!r} {text}") from None
 
     def refuse_type(self, name: str, kind: pa.DataType, expected: str) -> NoReturn:
         """Refuse a column for its type."""

@@ -19,14 +19,16 @@ from ..io.tables import TableBlock, blocks
 from .division import TEST, TRAIN, VALIDATION, AtRandom, Divide, Fitting, NamedFiles, Undivided
 from .events import events_of
 from .feature_tables import aligned
+from .sessions import Sessions
 from .timeline import Timeline, timeline_of
 
 # Usual names of the columns, without case and signs. user and item every table has.
 USUAL: dict[str, tuple[str, ...]] = {
-    "user": ("user", "userid", "uid", "customer", "customerid", "visitorid", "reviewerid"),
+    "user": ("user", "userid", "uid", "customer", "customerid", "visitorid", "reviewerid", "session", "sessionid"),
     "item": (
         *("item", "itemid", "iid", "movie", "movieid", "product", "productid", "article", "articleid"),
         *("asin", "parentasin", "book", "bookid", "track", "trackid", "song", "songid"),
+        *("items", "itemids", "itemlist", "itemidlist", "sequence"),
     ),
     "time": ("time", "timestamp", "datetime", "date", "ts", "unixreviewtime"),
     "position": ("position", "order"),
@@ -41,10 +43,12 @@ class Interactions:
     """Read rows of a user and an item, with or without a time, from a file, a folder of files or an object in memory.
 
     A role that is not given is found by its usual names; a column without role is an error. Rows of one user and one
-    time are in the order of `position`, if there is one, and then as they stand in the file, files by name.
+    time are in the order of `position`, if there is one, and then as they stand in the file, files by name. Where the items are
+    lists, a row holds several events in their order; without a user, every row is a session of a user of its own.
 
     Args:
-        path: a .parquet, .arrow, .jsonl, .json, .csv or .tsv file, the last four also with .gz or .zst, or a folder of them.
+        path: a .parquet, .arrow, .jsonl, .json, .csv or .tsv file or one of RecBole's (.inter), all but the first two also with
+            .gz or .zst, or a folder of them.
         user: column of the users' ids, texts or integers.
         item: column of the items' ids.
         time: column of the times, numbers or dates; dates become microseconds since 1970, UTC.
@@ -54,6 +58,7 @@ class Interactions:
         metadata: columns that are not read; ["*"] is all without a role.
         users: a table of the users' features, with a column of their ids.
         items: the same of the items.
+        separator: what stands between the items of a row, where a row's list is one text.
         min_rating: rows of a lower rating are left out, and counted.
         missing_time: what to do with a row that has no time: drop counts them.
         repeated: what to do with a row of the same user, item, time and position as one before: drop counts them. "auto" drops
@@ -79,6 +84,7 @@ class Interactions:
     metadata: tuple[str, ...] = ()
     users: str | None = None
     items: str | None = None
+    separator: str | None = None
     min_rating: float | None = None
     missing_time: Literal["refuse", "drop"] = "refuse"
     repeated: Literal["auto", "drop", "keep"] = "auto"
@@ -177,12 +183,13 @@ def _timeline(
     so_far = ColumnsSoFar(options.columns)
     where = options.path or "data"
     read |= {part: blocks(Path(path)) for part, path in _named(options).items()}
+    sessions = Sessions(TABLE, vars(options), dropped)
     tables = (
         _of_part(
             part, events_of(block, so_far.columns, dropped, options.min_rating, options.missing_time), len(read) > 1
         )
         for part, each in read.items()
-        for block in so_far.of(each)
+        for block in so_far.of(map(sessions.flat, each))
     )
     events = gathered(tables, f"{where}: the files hold one column with different types", folder, "events")
     columns = TABLE.options(so_far.columns)
