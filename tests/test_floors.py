@@ -43,7 +43,7 @@ CEILINGS = {
     "io": 935,
     "mining": 530,
     "ranking": 835,
-    "recommend": 2955,
+    "recommend": 3077,
     "run": 1554,
     "text": 2720,
     "towers": 867,

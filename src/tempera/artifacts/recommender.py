@@ -110,7 +110,7 @@ class Recommender(RunFolder):
         Args:
             user: an id; one that the run does not know has the vector of unknown users.
             history: ids of items, the latest last; None takes all that the run knows of the user.
-            exclude_seen: leave out what the history holds.
+            exclude_seen: leave out what the history holds, and what the user is known not to like.
             index: an exported index to search instead of the run's own.
             elapsed: time since the user's latest event, in the unit of the data, for towers that ask for it.
             hybrid: rank by counts and vectors together, with the weight that the run has chosen; scores are then weighted
@@ -129,7 +129,8 @@ class Recommender(RunFolder):
         taken = self.past(code) if history is None else self.codes([str(item) for item in history])
         notes = () if user is None or code is not None else (_unknown(user, history),)
         place = self.index if index is None else Index(index)
-        seen = set(self.item_ids.take(taken).to_pylist()) if exclude_seen else set()
+        left_out = np.concatenate([taken, self.past(code, "dislikes")]) if exclude_seen else taken[:0]
+        seen = set(self.item_ids.take(left_out).to_pylist())
         counting = self._counting(hybrid, index)
         vector, most = self.vectors([code], [taken], elapsed)[0], k + len(seen)
         if index is None and not (len(taken) or vector.any()):
@@ -164,14 +165,14 @@ class Recommender(RunFolder):
         served = index is None and self.counts is not None and self.counts.served
         return self.counts if hybrid or (hybrid is None and served) else None
 
-    def past(self, user: int | None) -> Codes:
-        """Return the codes of all items that a user has taken, the latest last; none for an unknown user."""
+    def past(self, user: int | None, what: str = "items") -> Codes:
+        """Return the codes of all items that a user has taken, the latest last, or of `dislikes`; none for an unknown user."""
         if user is None:
             return np.empty(0, np.int64)
         name = self.users.table["id"][user]
         path = self.folder / HISTORIES
         try:
-            taken: Codes = _histories(path, name).to_numpy().astype(np.int64)
+            taken: Codes = _histories(path, name, what).to_numpy().astype(np.int64)
         except Exception as error:  # whatever a damaged file makes of the reader
             raise DataError(f"{path} is not readable: {error}") from None
         if len(taken) and not 0 <= taken.min() <= taken.max() < len(self.items.table):
@@ -243,13 +244,13 @@ def _texts(known: Entities, *others: str) -> Entities:
     return Entities(pa.concat_tables([table, pa.table(new)]), np.append(known.count, [0] * len(others)))
 
 
-def _histories(path: Path, name: pa.Scalar) -> pa.Array:
-    """Return the items that a user has taken; only the part of the file with that user is read in full."""
+def _histories(path: Path, name: pa.Scalar, what: str) -> pa.Array:
+    """Return a user's list of a column, if the file has it; only the part of the file with that user is read in full."""
     with parquet.ParquetFile(path) as file:
-        for group in range(file.num_row_groups):
+        for group in range(file.num_row_groups if what in file.schema_arrow.names or what == "items" else 0):
             ids = file.read_row_group(group, ["id"], use_threads=False)["id"].cast(pa.large_string())
             if (at := pc.index(ids, name).as_py()) >= 0:
-                items = file.read_row_group(group, ["items"], use_threads=False)["items"]
+                items = file.read_row_group(group, [what], use_threads=False)[what]
                 items.validate(full=True)
                 return items[at].values
     return pa.array([], pa.int32())

@@ -94,10 +94,10 @@ class BlockReader:
         self.count(reason, rows & self.keep)
         self.keep &= ~rows
 
-    def leave_out_below(self, role: str, least: float | None) -> None:
-        """Leave out the rows whose number is below the least, if the table has such a column."""
+    def leave_out_below(self, role: str, least: float | None, but: Mask | bool = False) -> None:
+        """Leave out the rows whose number is below the least, if the table has such a column, `but` those of this mask."""
         if role in self.columns and least is not None:
-            self.leave_out(f"rows below min_{role}", self.numbers(role) < least)
+            self.leave_out(f"rows below min_{role}", (self.numbers(role) < least) & ~np.bool_(but))
 
     def count(self, reason: str, which: Mask) -> None:
         """Count what is left out."""

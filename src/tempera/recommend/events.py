@@ -33,8 +33,9 @@ def events_of(
     dropped: Counter[str],
     min_rating: float | None = None,
     missing_time: Literal["refuse", "drop"] = "refuse",
+    dislikes: float | None = None,
 ) -> pa.Table:
-    """Return columns user, item and, where there are any, time, position and weight.
+    """Return columns user, item and, where there are any, time, position, weight and disliked.
 
     Ids are int64 or large_string, times int64, float64 or microseconds since 1970 (UTC), positions float64, weights
     float32.
@@ -42,18 +43,22 @@ def events_of(
     Args:
         columns: the columns of each role.
         dropped: what is left out is added to these counts, by reason.
+        dislikes: rows of at most this rating are dislikes.
 
     Raises:
         DataError: a value that cannot be used, by file, row and column.
     """
     reader = EventReader(block, columns, dropped)
     times = {"time": reader.times(missing_time)} if "time" in columns else {}
-    reader.leave_out_below("rating", min_rating)
+    disliked = np.zeros(len(block.table), bool) if dislikes is None else reader.numbers("rating") <= dislikes
+    reader.leave_out_below("rating", min_rating, disliked)
     events = {"user": reader.whole_ids("user"), "item": reader.whole_ids("item"), **times}
     if "position" in columns:
         events["position"] = pa.array(reader.numbers("position"))
     if "weight" in columns:
         events["weight"] = pa.array(reader.weights())
+    if dislikes is not None:
+        events["disliked"] = pa.array(disliked)
     return pa.table(events).filter(pa.array(reader.keep))
 
 

@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
 
 from ..errors import ConfigError, DataError, did_you_mean
 from ..io.arrays import gathered
@@ -60,6 +62,9 @@ class Interactions:
         items: the same of the items.
         separator: what stands between the items of a row, where a row's list is one text.
         min_rating: rows of a lower rating are left out, and counted.
+        dislikes: rows of at most this rating are no interactions but dislikes: neither asked nor part of histories, they are hard
+            negatives of their user, and never recommended to him. Dislikes of items that nobody takes are left out.
+        negatives: dislikes of its user that an event has beside it in a batch, at most.
         missing_time: what to do with a row that has no time: drop counts them.
         repeated: what to do with a row of the same user, item, time and position as one before: drop counts them. "auto" drops
             them, but keeps rows of data without times and positions, where an item may be taken again, and says how many
@@ -86,6 +91,8 @@ class Interactions:
     items: str | None = None
     separator: str | None = None
     min_rating: float | None = None
+    dislikes: float | None = None
+    negatives: Annotated[int, Field(ge=1)] = 1
     missing_time: Literal["refuse", "drop"] = "refuse"
     repeated: Literal["auto", "drop", "keep"] = "auto"
     validation: str | None = None
@@ -133,22 +140,23 @@ class Interactions:
     def columns(self, names: Sequence[str], where: str) -> Columns:
         """Return the columns of every role that a table with these columns has; raises as `RoleTable.columns` does."""
         columns = TABLE.columns(self, names, where)
-        if "rating" in columns and self.min_rating is None:
+        if "rating" in columns and self.min_rating is None and self.dislikes is None:
             name = columns["rating"][0]
             raise DataError(
                 f"{where}: column {name!r} holds ratings, and low ones would train as positives, too: add "
                 f"data.metadata=[{name}] to take all rows, data.min_rating=4 to take those of 4 and more, or "
                 f"data.weight={name} to count rows by their rating"
             )
-        if self.min_rating is not None and "rating" not in columns:
+        needs = next((name for name in ("min_rating", "dislikes") if getattr(self, name) is not None), None)
+        if needs is not None and "rating" not in columns:
             for name in TABLE.usual_columns("rating", names):
                 other = next((role for role, of_role in columns.items() if name in of_role), "metadata")
                 raise ConfigError(
-                    f"{where}: column {name!r} is given as {other}, and data.min_rating needs it as the rating: "
-                    f"leave out data.min_rating, or name another column with data.rating=COLUMN"
+                    f"{where}: column {name!r} is given as {other}, and data.{needs} needs it as the rating: "
+                    f"leave out data.{needs}, or name another column with data.rating=COLUMN"
                 )
             near = did_you_mean("rating", names)
-            raise DataError(f"{where} has no column for data.min_rating: name one with data.rating=COLUMN.{near}")
+            raise DataError(f"{where} has no column for data.{needs}: name one with data.rating=COLUMN.{near}")
         return columns
 
 
@@ -186,12 +194,15 @@ def _timeline(
     sessions = Sessions(TABLE, vars(options), dropped)
     tables = (
         _of_part(
-            part, events_of(block, so_far.columns, dropped, options.min_rating, options.missing_time), len(read) > 1
+            part,
+            events_of(block, so_far.columns, dropped, options.min_rating, options.missing_time, options.dislikes),
+            len(read) > 1,
         )
         for part, each in read.items()
         for block in so_far.of(map(sessions.flat, each))
     )
     events = gathered(tables, f"{where}: the files hold one column with different types", folder, "events")
+    events = _usable_dislikes(events, dropped)
     columns = TABLE.options(so_far.columns)
     _refuse_unusable(events, columns, dropped, where)
     ordered = _ordered(options, columns)
@@ -208,8 +219,9 @@ def _timeline(
             again = "; every row has a copy, so that repeated rows are left out (data.repeated=keep keeps them)"
         else:
             again = f"; {int(repeats.sum()):,} rows repeat a user and an item, and are kept (data.repeated=drop leaves them out)"
-    if len(timeline) < len(events):
-        dropped["repeated interactions"] = len(events) - len(timeline)
+    disliked = 0 if timeline.dislikes is None else len(timeline.dislikes.item)
+    if len(timeline) + disliked < len(events):
+        dropped["repeated interactions"] = len(events) - len(timeline) - disliked
     if folder is not None:
         for path in folder.glob("events.*.arrow"):
             path.unlink()
@@ -219,8 +231,24 @@ def _timeline(
         for role, table in (("user", users), ("item", items))
         if table is not None
     }
+    if timeline.dislikes is not None:
+        again += f"; {disliked:,} dislikes are negatives of their users"
     about = so_far.sentence(where, "interactions") + again
     return replace(timeline, **features, dropped=dict(dropped), about=about)
+
+
+def _usable_dislikes(events: pa.Table, dropped: Counter[str]) -> pa.Table:
+    """Leave out dislikes of items that nobody takes, and those in files of validation and test."""
+    if "disliked" not in events.column_names:
+        return events
+    taken = pc.invert(events["disliked"])
+    usable = pc.is_in(events["item"], pc.unique(events["item"].filter(taken)))
+    if "part" in events.column_names:
+        usable = pc.and_(usable, pc.equal(events["part"], TRAIN))
+    left = pc.or_(taken, usable)
+    if unusable := len(events) - (pc.sum(left).as_py() or 0):
+        dropped["dislikes of items that nobody takes, or held out"] = unusable
+    return events.filter(left)
 
 
 def _named(options: Interactions) -> dict[int, str]:

@@ -87,10 +87,13 @@ class ItemShowcase:
         timeline, users, items = self.events.timeline, self.events.users, self.events.items
         whole = timeline if self.events.withheld is None else self.events.withheld.whole
         histories = pa.LargeListArray.from_arrays(whole.offsets, np.asarray(whole.item, np.int32))
+        taken = {"id": whole.user_ids, "items": histories}
+        if (dislikes := whole.dislikes) is not None:
+            taken["dislikes"] = pa.LargeListArray.from_arrays(dislikes.offsets, dislikes.item)
         tables = {
             USERS: with_counts(users),
             ITEMS: with_counts(items),
-            HISTORIES: pa.table({"id": whole.user_ids, "items": histories}),
+            HISTORIES: pa.table(taken),
         }
         if (counting := self.held_out.counting) is not None:
             tables[COUNTS] = counting.table()

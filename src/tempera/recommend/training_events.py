@@ -16,10 +16,12 @@ from ..core.batch import Batch, Role
 from ..core.frame import Frame
 from ..engine.batches import Draws, Sampler
 from ..engine.distributed import ALONE, Group
+from ..errors import ConfigError
 from ..ranking.nearest import refuse_not_finite
 from ..ranking.ranking import Part
 from ..ranking.resolved import Config
 from .cooccurrence import Cooccurrence
+from .disliked import Disliked, known_dislikes
 from .division import Division
 from .encoders import Entities
 from .features import Features, FeatureTowers
@@ -96,10 +98,19 @@ class TrainingEvents:
         options = config.settled(int(train.sum())).train
         contexts = Contexts(timeline, history.last, history.targets) if history else Contexts(timeline, 1)
         draws = Draws(options.sampled, options.sampled_power, options.seed)
-        self.visits = Visits(timeline, train, contexts, draws, config.base.asks_known)
+        disliked = self._disliked(config, train, options.seed)
+        self.visits = Visits(timeline, train, contexts, draws, config.base.asks_known, disliked)
         self.sampler: Sampler = Segments.of(timeline, train, options.size, options.seed, contexts.targets)
         self.tower: FeatureTowers = self.options.build(events.users, events.items)
         self.tower.normalised = config.base.similarity.name == "cosine"
+
+    def _disliked(self, config: Config, train: NDArray[np.bool_], seed: int) -> Disliked | None:
+        known = known_dislikes(self.events.timeline, train)
+        if known is None:
+            return None
+        if not any(role == "negatives" for pool in config.base.pools for _, role in pool.blocks):
+            raise ConfigError("data.dislikes are negatives, but no pool of the objective uses them: add negatives")
+        return Disliked(known, self.events.timeline.source.negatives, seed)
 
     def batch(self, rows: Tensor, number: int) -> Batch[Frame]:
         """Return chosen events, with the items that batch `number` draws in addition."""
