@@ -6,7 +6,8 @@ Letters in shapes: n rows, u users, i items, w items of a history, D width.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from .. import config as configuration
 from ..build import Config, build
-from ..core.frame import Events, Frame
+from ..core.frame import Column, Events, Frame
 from ..errors import DataError, did_you_mean, one_line
 from ..ranking.nearest import top_of
 from ..recommend.counts import Counting, open_counts
@@ -31,12 +32,14 @@ from ..recommend.entity_tables import entities, opened, titles_of
 from ..recommend.exportable_users import UserModule
 from ..recommend.features import Features, FeatureTowers
 from ..recommend.full_catalogue import Histories
-from ..recommend.timeline import HISTORIES, ITEMS, USERS
+from ..recommend.timeline import CONTEXTS, HISTORIES, ITEMS, USERS
 from .index import Found, Index, write_parquet
 from .layout import RunFolder
 from .onnx_users import write_users
 
 Codes = NDArray[np.int64]
+_NO_CONTEXT = "the model reads what a user asks in, and it is not given: name it with --context NAME=VALUE"
+_NO_FEATURE = "the model has no feature that reads the context of a query"
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Recommender(RunFolder):
     users: Entities
     items: Entities
     tower: FeatureTowers
+    has_context = False  # whether queries are asked in a context that is known
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -74,6 +78,9 @@ class Recommender(RunFolder):
         self.options: Features = self.config.tower
         self.users = _texts(entities(folder / USERS), "")  # the last is one whom the run does not know
         self.items = _texts(entities(folder / ITEMS))
+        happened = folder / CONTEXTS
+        # The last two are an event of which nothing is known, and the one that is asked.
+        self.contexts = _texts(entities(happened), "", "") if happened.is_file() else None
         self.tower = self.opened(self.items)
 
     def _refuse_other(self) -> None:
@@ -88,7 +95,28 @@ class Recommender(RunFolder):
     def opened(self, items: Entities) -> FeatureTowers:
         """Return the saved towers, for the run's users and these items."""
         normalised = self.config.similarity.name == "cosine"
-        return opened(self.options, normalised, self.users, items, self.folder / "model" / "model.safetensors")
+        weights = self.folder / "model" / "model.safetensors"
+        return opened(self.options, normalised, self.users, items, weights, self.contexts)
+
+    def within(self, context: Mapping[str, Any]) -> Recommender:
+        """Return the same recommender for queries in a context, such as {"device": "phone"}.
+
+        Raises:
+            DataError: a column that the run's contexts do not have, or a value of another type.
+        """
+        known = [] if self.contexts is None else [name for name in self.contexts.table.column_names if name != "id"]
+        if self.contexts is None or (unknown := next((name for name in context if name not in known), None)):
+            what = f"its contexts have {', '.join(known)}" if known else "it knows no context (data.context)"
+            raise DataError(f"{self.folder} has no context {next(iter(context)) if not known else unknown!r}: {what}")
+        table = self.contexts.table
+        last = {field.name: _cast(field, context[field.name]) for field in table.schema if field.name in context}
+        row = pa.table({field.name: last.get(field.name, pa.nulls(1, field.type)) for field in table.schema})
+        row = row.set_column(row.column_names.index("id"), "id", table["id"][-1:])
+        other = copy(self)
+        other.has_context = True
+        other.contexts = Entities(pa.concat_tables([table[:-1], row]), self.contexts.count)
+        other.tower = other.opened(self.items)
+        return other
 
     @cached_property
     def item_ids(self) -> pa.ChunkedArray:
@@ -104,6 +132,7 @@ class Recommender(RunFolder):
         index: Path | None = None,
         elapsed: float = 0.0,
         hybrid: bool | None = None,
+        context: Mapping[str, Any] | None = None,
     ) -> Recommendations:
         """Return the k best items for a user, for a history, or for a user with another history than the run knows.
 
@@ -116,11 +145,15 @@ class Recommender(RunFolder):
             hybrid: rank by counts and vectors together, with the weight that the run has chosen; scores are then weighted
                 standard deviations above the mean of all items. None does so where validation has shown it to be better than
                 the vectors alone, and no `index` is named.
+            context: what the user asks in, by column of data.context, for towers that ask for it.
 
         Raises:
             DataError: neither user nor history, an item that is not in the run, an index of another model, a hybrid of a run
                 without counts or with an approximate index.
         """
+        if context:
+            inside = self.within(context)
+            return inside.recommend(user, history, k, exclude_seen, index, elapsed, hybrid)
         if user is None and history is None:
             raise DataError("give a user, a history, or both")
         if k < 1:
@@ -128,11 +161,19 @@ class Recommender(RunFolder):
         code = None if user is None else _place(self.users.table["id"], str(user))
         taken = self.past(code) if history is None else self.codes([str(item) for item in history])
         notes = () if user is None or code is not None else (_unknown(user, history),)
+        if self.contexts is not None and (self.tower.query.moment is not None) != self.has_context:
+            notes = (*notes, _NO_FEATURE if self.has_context else _NO_CONTEXT)
         place = self.index if index is None else Index(index)
-        left_out = np.concatenate([taken, self.past(code, "dislikes")]) if exclude_seen else taken[:0]
+        happened = None if self.contexts is None or history is not None else self.past(code, "contexts")
+        targets = self.past(code, "targets") if history is None else taken[:0]
+        seen_items = taken[targets > 0] if len(targets) else taken  # others were only looked at
+        left_out = np.concatenate([seen_items, self.past(code, "dislikes")]) if exclude_seen else taken[:0]
         seen = set(self.item_ids.take(left_out).to_pylist())
         counting = self._counting(hybrid, index)
-        vector, most = self.vectors([code], [taken], elapsed)[0], k + len(seen)
+        vector, most = (
+            self.vectors([code], [taken], elapsed, None if happened is None else [happened])[0],
+            k + len(seen),
+        )
         if index is None and not (len(taken) or vector.any()):
             best, positions = top_of(self.items.count[None].astype(np.float32), most)
             ranked = place.hits(best[0], positions[0])
@@ -166,7 +207,11 @@ class Recommender(RunFolder):
         return self.counts if hybrid or (hybrid is None and served) else None
 
     def past(self, user: int | None, what: str = "items") -> Codes:
-        """Return the codes of all items that a user has taken, the latest last, or of `dislikes`; none for an unknown user."""
+        """Return the codes of all items that a user has taken, the latest last; none for an unknown user.
+
+        Args:
+            what: "items", or "targets", "contexts" or "dislikes" of the same user, if the run has them.
+        """
         if user is None:
             return np.empty(0, np.int64)
         name = self.users.table["id"][user]
@@ -175,7 +220,8 @@ class Recommender(RunFolder):
             taken: Codes = _histories(path, name, what).to_numpy().astype(np.int64)
         except Exception as error:  # whatever a damaged file makes of the reader
             raise DataError(f"{path} is not readable: {error}") from None
-        if len(taken) and not 0 <= taken.min() <= taken.max() < len(self.items.table):
+        codes = {"targets": 3, "contexts": 0 if self.contexts is None else len(self.contexts.table)}
+        if len(taken) and not 0 <= taken.min() <= taken.max() < codes.get(what, len(self.items.table)):
             raise DataError(f"{path} names items that the run does not have: it is damaged")
         return taken
 
@@ -200,22 +246,35 @@ class Recommender(RunFolder):
         return f" Did you mean {self.item_ids[titles.index(near)]} ({near})?" if near else ""
 
     def vectors(
-        self, users: Sequence[int | None], histories: Sequence[Codes], elapsed: float = 0.0
+        self,
+        users: Sequence[int | None],
+        histories: Sequence[Codes],
+        elapsed: float = 0.0,
+        contexts: Sequence[Codes] | None = None,
     ) -> NDArray[np.float32]:
-        """Return vectors of users with their histories, [n, D], as they are compared; None is an unknown user."""
+        """Return vectors of users with their histories, [n, D], as they are compared; None is an unknown user.
+
+        Args:
+            contexts: what the events of each history happened in; None is not known.
+        """
         last = 0 if self.options.history is None else self.options.history.last
         read = [codes[max(0, len(codes) - last) :] for codes in histories]
         stop = np.cumsum([len(codes) for codes in read])
         start = stop - [len(codes) for codes in read]
         unknown = len(self.users.table) - 1
-        frame = Frame(
-            {
-                "user": torch.tensor([unknown if user is None else user for user in users]),
-                "history": Events(torch.from_numpy(np.concatenate(read)), torch.tensor(start), torch.tensor(stop)),
-                "elapsed": torch.tensor([elapsed if len(codes) else math.nan for codes in read]),
-            }
-        )
-        vectors: NDArray[np.float32] = self.tower.encode(frame, "query").numpy()
+        history = Events(torch.from_numpy(np.concatenate(read)), torch.tensor(start), torch.tensor(stop))
+        columns: dict[str, Column] = {
+            "user": torch.tensor([unknown if user is None else user for user in users]),
+            "history": history,
+            "elapsed": torch.tensor([elapsed if len(codes) else math.nan for codes in read]),
+        }
+        if self.contexts is not None:
+            nothing, query = len(self.contexts.table) - 2, len(self.contexts.table) - 1
+            happened = [np.full(len(codes), nothing) for codes in histories] if contexts is None else contexts
+            happened = [codes[max(0, len(codes) - last) :] for codes in happened]
+            columns["contexts"] = Events(torch.from_numpy(np.concatenate(happened)), history.start, history.stop)
+            columns["context"] = torch.full((len(users),), query)
+        vectors: NDArray[np.float32] = self.tower.encode(Frame(columns), "query").numpy()
         return vectors
 
     def export_users(self, folder: Path, probes: int = 64) -> dict[str, Any]:
@@ -266,6 +325,14 @@ def _configuration(path: Path) -> Config:
     if not isinstance(config.tower, Features):
         raise DataError(f"{path} does not describe a recommender: tower.kind has to be features")
     return config
+
+
+def _cast(field: pa.Field, value: Any) -> pa.Array:
+    """Return a value of the context in the type of its column, [1]."""
+    try:
+        return pa.array([value]).cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise DataError(f"context {field.name} is {value!r}; expected {field.type}: {error}") from None
 
 
 def _place(ids: pa.ChunkedArray, name: str) -> int | None:

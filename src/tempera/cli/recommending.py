@@ -19,6 +19,7 @@ def recommend(
     include_seen: bool = False,
     index: Path | None = None,
     elapsed: Annotated[float, typer.Option(min=0)] = 0.0,
+    context: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE")] = None,
     hybrid: Annotated[bool | None, typer.Option("--hybrid/--vectors")] = None,
     as_json: Json = False,
 ) -> None:
@@ -32,6 +33,7 @@ def recommend(
         include_seen: recommend items of the history, too.
         index: exported index to search instead of the run's own.
         elapsed: time since the user's last event (only for models with an `elapsed` feature).
+        context: what the user asks in, such as device=phone; may be repeated (only for models with features of data.context).
         hybrid: rank by counts and vectors together, or by the vectors alone [default: as validation has shown].
     """
     from ..artifacts.run_folder import Run
@@ -39,8 +41,12 @@ def recommend(
     items = None if history is None else [name.strip() for name in history.split(",") if name.strip()]
     if items == [] and user is None:
         raise TemperaError(f"--history {history!r} names no item; give ids such as --history A,B, or --user ID")
+    pairs = [pair.partition("=") for pair in context or ()]
+    if wrong := next((name for name, equals, _ in pairs if not equals), None):
+        raise TemperaError(f"--context {wrong!r} has no value; give it as NAME=VALUE, such as device=phone")
+    moment = {name: value for name, _, value in pairs}
     result = Run(run).recommend(
-        user, items, k=k, exclude_seen=not include_seen, index=index, elapsed=elapsed, hybrid=hybrid
+        user, items, k=k, exclude_seen=not include_seen, index=index, elapsed=elapsed, hybrid=hybrid, context=moment
     )
     hits = [{"rank": hit.rank, "score": hit.score, "id": hit.id, "name": hit.name} for hit in result.hits]
     document = {"user": user, "history": result.history, "notes": list(result.notes), "hits": hits}

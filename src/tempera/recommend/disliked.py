@@ -20,11 +20,11 @@ def known_dislikes(timeline: Timeline, train: NDArray[np.bool_]) -> Ragged | Non
     """Return what training knows of users' dislikes, each item once, u rows; None if there are none at all.
 
     A dislike is known if its user's event before it is trained on (or the first one, where none is before it), and it is not
-    later than all that is trained on. Items that the user also takes in training are left out. Beside events in parts, all
-    dislikes are those of the training part.
+    later than all that is trained on. Items that are also a target of the user in training are left out. Beside events in parts,
+    all dislikes are those of the training part.
 
     Args:
-        train: events that are trained on, [e].
+        train: events of the training part, [e].
     """
     if (dislikes := timeline.dislikes) is None:
         return None
@@ -35,7 +35,8 @@ def known_dislikes(timeline: Timeline, train: NDArray[np.bool_]) -> Ragged | Non
         known = train[np.maximum(dislikes.place - 1, timeline.offsets[user])]
         if dislikes.time is not None and timeline.time is not None:
             known &= dislikes.time <= timeline.time[train].max()
-    taken = timeline.user_of(np.flatnonzero(train)) * items + timeline.item[train]
+    targets = train if timeline.target is None else train & (timeline.target > 0)
+    taken = timeline.user_of(np.flatnonzero(targets)) * items + timeline.item[targets]
     keys = np.setdiff1d(user[known] * items + dislikes.item[known], taken)
     return Ragged(
         torch.from_numpy(keys % items), from_lengths(torch.from_numpy(np.bincount(keys // items, minlength=users)))

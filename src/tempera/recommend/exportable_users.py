@@ -25,7 +25,8 @@ class UserModule(nn.Module):
     the features of items and users is looked up: it is computed once, for all of them.
 
     Raises:
-        ConfigError: no history, a pool that reads events one after the other, or the time since the latest event.
+        ConfigError: no history, a pool that reads events one after the other, the time since the latest event, or features of
+            events.
     """
 
     items: Tensor
@@ -37,10 +38,12 @@ class UserModule(nn.Module):
         other = [
             type(pool).__name__.lower() for pool in pools if not isinstance(pool, Mean | Max | Attention | BagOfOthers)
         ]
-        if past is None or other or tower.query.waiting is not None:
+        waits, happened = tower.query.waiting is not None, tower.query.moment is not None or (past and past.happened)
+        if past is None or other or waits or happened:
             what = (
                 f"the pool {other[0]}" if other else "no history" if past is None else "the time since the latest event"
             )
+            what = what if other or past is None or waits else "features of events"
             raise ConfigError(f"a user tower with {what} cannot be exported: pools may be {POOLINGS}")
         attending = iter(module for module in past.pools if isinstance(module, Attending))
         means = [pool for pool in pools if isinstance(pool, Mean)]

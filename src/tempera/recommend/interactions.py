@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import Field
 
 from ..errors import ConfigError, DataError, did_you_mean
@@ -18,8 +17,9 @@ from ..io.arrays import gathered
 from ..io.columns import Columns, ColumnsSoFar, RoleTable
 from ..io.streams import stream
 from ..io.tables import TableBlock, blocks
+from .behaviours import aimed, usable_dislikes, with_contexts
 from .division import TEST, TRAIN, VALIDATION, AtRandom, Divide, Fitting, NamedFiles, Undivided
-from .events import events_of
+from .events import events_of, in_context
 from .feature_tables import aligned
 from .sessions import Sessions
 from .timeline import Timeline, timeline_of
@@ -36,6 +36,7 @@ USUAL: dict[str, tuple[str, ...]] = {
     "position": ("position", "order"),
     "weight": ("weight", "weights"),
     "rating": ("rating", "ratings", "stars", "score", "overall"),
+    "behaviour": (),  # such a column says what a row's user did, which is for the user of the package to name
 }
 TABLE = RoleTable(USUAL, ("user", "item"))
 
@@ -57,13 +58,18 @@ class Interactions:
         position: column of the order of a user's rows: among those of one time, or of all where there is no time.
         weight: column of how much a row counts in the loss.
         rating: column of grades; needs min_rating.
+        behaviour: column of what the user did, such as view or buy, which histories then tell apart.
+        targets: behaviours to predict, with their weights in the loss; None is all of them, with 1. Other ones stand in histories
+            only. Those of the largest weight are evaluated; items taken by a target's behaviour are the seen ones.
+        context: columns of what an event happened in, such as the device, which features of the tower may read.
         metadata: columns that are not read; ["*"] is all without a role.
         users: a table of the users' features, with a column of their ids.
         items: the same of the items.
         separator: what stands between the items of a row, where a row's list is one text.
         min_rating: rows of a lower rating are left out, and counted.
-        dislikes: rows of at most this rating are no interactions but dislikes: neither asked nor part of histories, they are hard
-            negatives of their user, and never recommended to him. Dislikes of items that nobody takes are left out.
+        dislikes: rows of at most this rating, or of these behaviours, are dislikes and no interactions: neither asked nor part of
+            histories, they are hard negatives of their user, and never recommended to him. Dislikes of items that nobody
+            takes are left out.
         negatives: dislikes of its user that an event has beside it in a batch, at most.
         missing_time: what to do with a row that has no time: drop counts them.
         repeated: what to do with a row of the same user, item, time and position as one before: drop counts them. "auto" drops
@@ -86,12 +92,15 @@ class Interactions:
     position: str | None = None
     weight: str | None = None
     rating: str | None = None
+    behaviour: str | None = None
+    targets: Mapping[str, Annotated[float, Field(gt=0)]] | None = None
+    context: tuple[str, ...] = ()
     metadata: tuple[str, ...] = ()
     users: str | None = None
     items: str | None = None
     separator: str | None = None
     min_rating: float | None = None
-    dislikes: float | None = None
+    dislikes: float | tuple[str, ...] | None = None
     negatives: Annotated[int, Field(ge=1)] = 1
     missing_time: Literal["refuse", "drop"] = "refuse"
     repeated: Literal["auto", "drop", "keep"] = "auto"
@@ -100,6 +109,11 @@ class Interactions:
     split: Divide = field(default_factory=Fitting)
     ordered: bool | None = None
     strict_time: bool = False
+
+    def __post_init__(self) -> None:
+        if self.behaviour is None and (self.targets or isinstance(self.dislikes, tuple)):
+            name = "targets" if self.targets else "dislikes"
+            raise ConfigError(f"data.{name} names behaviours: say which column holds them, data.behaviour=COLUMN")
 
     @classmethod
     def of(cls, data: Any, users: Any = None, items: Any = None, **options: Any) -> Handed:
@@ -139,15 +153,24 @@ class Interactions:
 
     def columns(self, names: Sequence[str], where: str) -> Columns:
         """Return the columns of every role that a table with these columns has; raises as `RoleTable.columns` does."""
-        columns = TABLE.columns(self, names, where)
-        if "rating" in columns and self.min_rating is None and self.dislikes is None:
+        for name in self.context:
+            if name not in names:
+                near = did_you_mean(name, names)
+                raise DataError(f"{where} has no column {name!r} for data.context; it has {', '.join(names)}.{near}")
+        of_roles = {name for role in USUAL for name in (getattr(self, role), *TABLE.usual_columns(role, names))}
+        besides = (name for name in self.context if name not in of_roles)
+        columns = TABLE.columns(replace(self, metadata=(*self.metadata, *besides)), names, where)
+        if self.context:
+            columns = {**columns, "context": self.context}
+        by_rating = isinstance(self.dislikes, float | int)
+        if "rating" in columns and self.min_rating is None and not by_rating:
             name = columns["rating"][0]
             raise DataError(
                 f"{where}: column {name!r} holds ratings, and low ones would train as positives, too: add "
                 f"data.metadata=[{name}] to take all rows, data.min_rating=4 to take those of 4 and more, or "
                 f"data.weight={name} to count rows by their rating"
             )
-        needs = next((name for name in ("min_rating", "dislikes") if getattr(self, name) is not None), None)
+        needs = "min_rating" if self.min_rating is not None else "dislikes" if by_rating else None
         if needs is not None and "rating" not in columns:
             for name in TABLE.usual_columns("rating", names):
                 other = next((role for role, of_role in columns.items() if name in of_role), "metadata")
@@ -202,12 +225,13 @@ def _timeline(
         for block in so_far.of(map(sessions.flat, each))
     )
     events = gathered(tables, f"{where}: the files hold one column with different types", folder, "events")
-    events = _usable_dislikes(events, dropped)
-    columns = TABLE.options(so_far.columns)
+    columns = TABLE.options({role: names for role, names in so_far.columns.items() if role != "context"})
+    events = usable_dislikes(events, dropped)
     _refuse_unusable(events, columns, dropped, where)
+    events, contexts = with_contexts(aimed(events, options.targets, where))
     ordered = _ordered(options, columns)
     source = replace(options, **columns, ordered=ordered)
-    fields = {"source": source, "strict_time": options.strict_time}
+    fields = {"source": source, "strict_time": options.strict_time, "contexts": contexts}
     drops = options.repeated == "drop" or (options.repeated == "auto" and bool({"time", "position"} & {*columns}))
     timeline = timeline_of(events, folder, drops, ordered, **fields)
     if isinstance(options.split, Fitting):
@@ -237,20 +261,6 @@ def _timeline(
     return replace(timeline, **features, dropped=dict(dropped), about=about)
 
 
-def _usable_dislikes(events: pa.Table, dropped: Counter[str]) -> pa.Table:
-    """Leave out dislikes of items that nobody takes, and those in files of validation and test."""
-    if "disliked" not in events.column_names:
-        return events
-    taken = pc.invert(events["disliked"])
-    usable = pc.is_in(events["item"], pc.unique(events["item"].filter(taken)))
-    if "part" in events.column_names:
-        usable = pc.and_(usable, pc.equal(events["part"], TRAIN))
-    left = pc.or_(taken, usable)
-    if unusable := len(events) - (pc.sum(left).as_py() or 0):
-        dropped["dislikes of items that nobody takes, or held out"] = unusable
-    return events.filter(left)
-
-
 def _named(options: Interactions) -> dict[int, str]:
     """Return the files of validation and test."""
     files = {part: path for part, path in ((VALIDATION, options.validation), (TEST, options.test)) if path is not None}
@@ -274,7 +284,7 @@ def _ordered(options: Interactions, columns: Mapping[str, str]) -> bool:
 
 def _refuse_unusable(events: pa.Table, columns: Mapping[str, str], dropped: Counter[str], where: str) -> None:
     for name, column in zip(events.column_names, events.columns):
-        if column.null_count:
+        if column.null_count and not name.startswith(in_context("")):
             raise DataError(f"{where}: only some of the files have a column for data.{name}: add it to the others")
     if not len(events):
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())

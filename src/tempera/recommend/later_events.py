@@ -101,7 +101,7 @@ class LaterEvents:
 
     def _reached(self, scores: Scores, events: Events) -> Recommended:
         """Evaluate scores of all items for events."""
-        timeline, seen = self.events.timeline, self.events.histories(events)
+        timeline, seen = self.events.timeline, self.events.taken(events)
         of, target = Histories(timeline.item, events, timeline.answers(events)).pairs()
         users, popularity = timeline.user_of(events), Popularity(self.data.visits.counts)
         several = None if timeline.part is None else of
@@ -110,7 +110,7 @@ class LaterEvents:
     def _judge_cold(self, system: str, withheld: Withheld, items: NDArray[np.float32]) -> None:
         events, own = withheld.targets, self.events
         target, users = own.targets(events), own.timeline.user_of(events)
-        queries = ColdItems(withheld.items, withheld.counts, target, own.histories(events), self.options.metrics, users)
+        queries = ColdItems(withheld.items, withheld.counts, target, own.taken(events), self.options.metrics, users)
         self.cold[system] = queries.model(self.data.user_vectors(events), items)
         self.cold |= {"popularity as if known": queries.popularity(), "random": queries.chance()}
 

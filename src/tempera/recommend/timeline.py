@@ -20,6 +20,7 @@ from ..io.arrays import reserved
 from .dislikes import Dislikes
 
 USERS, ITEMS, HISTORIES = "model/users.parquet", "model/items.parquet", "histories.parquet"  # of a run's folder
+CONTEXTS = "model/contexts.parquet"
 Events = NDArray[np.int64]  # positions of events in a timeline
 _ROWS = 1 << 20  # events that are sorted at once, and more only where one user has them
 
@@ -53,6 +54,11 @@ class Timeline:
     strict_time: bool = False  # whether what carries an event's own time is no history of it
     part: NDArray[np.uint8] | None = None  # [e] rising for each user: 0 trains, 1 validates, 2 tests; None: no parts
     ordered: bool = True  # whether the order of a user's events means anything; without, there are parts
+    context: NDArray[np.int32] | None = None  # [e] row of `contexts` that each event happened in
+    contexts: pa.Table | None = None  # the distinct circumstances of events, such as device and price
+    target: NDArray[np.uint8] | None = (
+        None  # [e] 0 stands in histories only, 1 trains, 2 is evaluated, too; None: all are 2
+    )
     dislikes: Dislikes | None = None  # what users do not like, which is neither asked nor part of histories
 
     @classmethod
@@ -97,7 +103,7 @@ class Timeline:
     @property
     def _columns(self) -> dict[str, Any]:
         """Everything that is known of each event, by name."""
-        columns = {name: getattr(self, name) for name in ("item", "time", "weight", "part")}
+        columns = {name: getattr(self, name) for name in ("item", "time", "weight", "part", "context", "target")}
         return {name: values for name, values in columns.items() if values is not None}
 
     def without(self, disliked: NDArray[np.bool_]) -> Timeline:
@@ -112,6 +118,11 @@ class Timeline:
         order = np.lexsort((part, self.user_of(np.arange(len(self)))))
         columns: dict[str, Any] = {name: values[order] for name, values in self._columns.items()}
         return replace(self, **{**columns, "part": part[order]})
+
+    @property
+    def judged(self) -> Events:
+        """Events that may be evaluated, in rising order."""
+        return np.arange(len(self)) if self.target is None else np.flatnonzero(self.target == 2)
 
     @cached_property
     def ends(self) -> Events:
@@ -169,7 +180,7 @@ class Timeline:
 def timeline_of(
     events: pa.Table, folder: Path | None = None, drop_repeats: bool = False, ordered: bool = True, **about: Any
 ) -> Timeline:
-    """Return a timeline from columns user, item and, where there are any, part, time, position, weight and disliked.
+    """Return a timeline from columns user, item and, where there are any, part, time, position, weight, context, target, disliked.
 
     Rows go to their user by counting, some at a time, then into order user by user: memory beyond the result is that of
     the users' and items' numbers and of some rows.
@@ -188,12 +199,12 @@ def timeline_of(
         counts += np.bincount(part, minlength=len(counts))
     offsets = np.concatenate([[0], counts.cumsum()])
     parts: dict[str, Iterable[NDArray[Any]]] = {"item": items}
-    for name in ("part", "time", "position", "weight", "disliked"):
+    for name in ("part", "time", "position", "weight", "context", "target", "disliked"):
         if name in events.column_names:
             parts[name] = map(_numbers, _chunks(events[name]))
     columns: dict[str, Any] = {name: _by_user(users, offsets, values, name, folder) for name, values in parts.items()}
     _order(offsets, columns)
-    apart = ("time", "position", "disliked") if ordered else ("disliked",)
+    apart = ("time", "position", "context", "disliked") if ordered else ("disliked",)
     alike = ["item", *(name for name in apart if name in columns)]
     drops = drop_repeats or not ordered
     if drops and (repeats := _repeats(offsets, [columns[name] for name in alike])).any():

@@ -54,6 +54,12 @@ class Visits:
         return torch.from_numpy(np.asarray(self.timeline.item))
 
     @cached_property
+    def context(self) -> Tensor | None:
+        """Number of what each event happened in, [e]."""
+        context = self.timeline.context
+        return None if context is None else torch.from_numpy(np.asarray(context))
+
+    @cached_property
     def counts(self) -> NDArray[np.int64]:
         """Training events of each item, [i]."""
         return counted(self.timeline.item, self.train, len(self.timeline.item_ids))
@@ -86,6 +92,8 @@ class Visits:
         user = torch.from_numpy(self.timeline.user_of(events.numpy()))
         start, stop = self.contexts(events)
         columns: dict[str, Column] = {"user": user, "history": Events.of(self.item, start, stop)}
+        if self.context is not None:
+            columns |= {"context": self.context[events].long(), "contexts": Events.of(self.context, start, stop)}
         if not self.timeline.ordered:
             columns["own"] = torch.where(events < stop, events - start, -1)
         elif self.timeline.time is not None:
