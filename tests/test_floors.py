@@ -43,7 +43,7 @@ CEILINGS = {
     "io": 935,
     "mining": 530,
     "ranking": 835,
-    "recommend": 3282,
+    "recommend": 3283,
     "run": 1560,
     "text": 2720,
     "towers": 867,

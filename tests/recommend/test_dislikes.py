@@ -75,7 +75,7 @@ def test_training_knows_what_was_disliked_before_the_rest(seed: int, split: Any,
     division = split(line) if part is None else split(line).extended(part)
     known = known_dislikes(line, division.train)
     assert known is not None and line.dislikes is not None and line.time is not None
-    last_of_all = line.time[division.train].max()
+    last_of_all, trained = line.time[division.train].max(), set(line.item[division.train].tolist())
     for user in range(len(line.user_ids)):
         own = np.arange(line.offsets[user], line.offsets[user + 1])
         later = line.time[own][~division.train[own]]
@@ -83,8 +83,24 @@ def test_training_knows_what_was_disliked_before_the_rest(seed: int, split: Any,
         liked = set(line.item[own][division.train[own]].tolist())
         span = range(line.dislikes.offsets[user], line.dislikes.offsets[user + 1])
         pairs = [(int(line.dislikes.time[k]), int(line.dislikes.item[k])) for k in span]
-        expected = {item for time, item in pairs if time < ends and time <= last_of_all and item not in liked}
+        expected = {item for time, item in pairs if time < ends and time <= last_of_all and item in trained - liked}
         assert known[user : user + 1].values.tolist() == sorted(expected)
+
+
+def test_items_that_training_does_not_have_are_no_negatives() -> None:
+    """Items 3 and 4 are held out, and so are those that cold items would be."""
+    line = read(
+        [
+            (1, 1, 5, 1),
+            (1, 2, 5, 2),
+            (1, 3, 5, 3),
+            (1, 4, 5, 4),
+            *((2, item, 1, item) for item in (1, 3, 4)),
+            (2, 2, 5, 9),
+        ]
+    )
+    known = known_dislikes(line, LeaveLastOut()(line).train)
+    assert known is not None and known.lengths.tolist() == [0, 1] and known.values.tolist() == [0]
 
 
 def made(line: Timeline, most: int, **draws: float) -> Visits:

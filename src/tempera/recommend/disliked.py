@@ -20,8 +20,8 @@ def known_dislikes(timeline: Timeline, train: NDArray[np.bool_]) -> Ragged | Non
     """Return what training knows of users' dislikes, each item once, u rows; None if there are none at all.
 
     A dislike is known if its user's event before it is trained on (or the first one, where none is before it), and it is not
-    later than all that is trained on. Items that are also a target of the user in training are left out. Beside events in parts,
-    all dislikes are those of the training part.
+    later than all that is trained on. Items that are also a target of the user in training are left out, and so are those that
+    training does not have, such as withheld ones. Beside events in parts, all dislikes are those of the training part.
 
     Args:
         train: events of the training part, [e].
@@ -30,9 +30,11 @@ def known_dislikes(timeline: Timeline, train: NDArray[np.bool_]) -> Ragged | Non
         return None
     items, users = len(timeline.item_ids), len(timeline.user_ids)
     user = np.repeat(np.arange(users), np.diff(dislikes.offsets))
-    known = np.ones(len(user), bool)
+    trained = np.zeros(items, bool)
+    trained[timeline.item[train]] = True
+    known = trained[dislikes.item]
     if timeline.part is None:
-        known = train[np.maximum(dislikes.place - 1, timeline.offsets[user])]
+        known &= train[np.maximum(dislikes.place - 1, timeline.offsets[user])]
         if dislikes.time is not None and timeline.time is not None:
             known &= dislikes.time <= timeline.time[train].max()
     targets = train if timeline.target is None else train & (timeline.target > 0)
