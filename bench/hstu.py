@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 
 import tempera
 from _harness import Aim, finish, table
+from _reached import judged
 from _sets import DATA
 from tempera.ranking.compare import bootstrap
-from tempera.recommend.later_events import LaterEvents
 
 Ints = NDArray[np.int64]
 K, MODES = 10, ("time", "order")
@@ -54,20 +54,10 @@ def ours(rows: Ints, mode: str, seed: int, folder: Path) -> Ints:
     columns = {**dict(zip(NAMES, rows)), "position": np.arange(rows.shape[1])}
     path = folder / "events.parquet"
     parquet.write_table(pa.table({name: columns[name] for name in columns if name != "time" or mode == "time"}), path)
-    ranks: list[Ints] = []
-    about = LaterEvents.about
-
-    def keep(held_out: LaterEvents) -> dict[str, Any]:
-        ranks.append(next(iter(held_out.reached["trained"].values())).ranks.excluded)
-        return about(held_out)
-
-    LaterEvents.about = keep  # type: ignore[method-assign]
     options = ["data.split=leave_last_out", f"train.seed={seed}", "evaluation.metrics=[ndcg@10,hit@10]"]
-    try:
-        tempera.train(str(path), folder / "run", options, overwrite=True)
-    finally:
-        LaterEvents.about = about  # type: ignore[method-assign]
-    return ranks[-1]
+    with judged() as runs:
+        tempera.train(str(path), folder / "run", options)
+    return next(iter(runs[-1].reached["trained"].values())).ranks.excluded
 
 
 def theirs(python: str, rows: Ints, mode: str, seed: int, folder: Path) -> Ints:

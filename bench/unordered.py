@@ -1,122 +1,141 @@
-"""Peers for interactions without an order: implicit-feedback ALS, item-kNN and EASE, beside a run of Tempera's.
+"""`tempera train EVENTS data.ordered=false` without other options, beside implicit-feedback ALS, item-kNN and EASE.
 
-    python bench/unordered.py events.csv ials --dimensions 128 --unobserved 0.1 --regularisation 0.003
-
-The defaults are item-kNN on Toys, from the folder that TEMPERA_DATA names. Interactions are divided at random
-(`data.split=random`); every user is asked once, and all items to find count.
+`python bench/unordered.py [CASES]` takes the first cases whose interactions lie in the folder that TEMPERA_DATA names, with their
+order thrown away. Interactions are divided at random (80 % to train on); every user of the test is asked once, all items of the
+test are to be found among all items that the user has not taken. ALS has 64 dimensions, and its other settings are chosen on
+validation; like the run, and the baselines of the run, it then learns from validation before the test is asked. Differences have
+95 % intervals, paired by user.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import itertools
+import sys
+import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 
-from tempera.recommend.baselines import Ease, ItemKNN, Observed, Popular, by_history
-from tempera.recommend.division import AtRandom, Division
-from tempera.recommend.full_catalogue import Histories, Scores
-from tempera.recommend.interactions import Interactions
+import tempera
+from _harness import Aim, arguments, finish, table
+from _ials import Ials
+from _reached import judged
+from _sets import DATA
+from tempera.ranking.compare import bootstrap
+from tempera.ranking.verdict import COUNTED
+from tempera.recommend.full_catalogue import Scores
 from tempera.recommend.judgement import Recommended
-from tempera.recommend.popularity import Popularity
-from tempera.recommend.timeline import Timeline
+from tempera.recommend.later_events import LaterEvents, judge_events
+from tempera.recommend.timeline import Events
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-METRICS = ("recall@20", "ndcg@20", "recall@10", "ndcg@10")
-
-
-DATA = Path(os.environ.get("TEMPERA_DATA", "data"))
-
-
-@dataclass(frozen=True)
-class Ials:
-    """Implicit-feedback ALS (Hu et al. 2008), with the regularisation of Rendle et al. 2022.
-
-    Minimises sum over taken pairs of (1 - <w, h>)^2, plus `unobserved` times the sum over all pairs of <w, h>^2, plus
-    `regularisation` times the sum over users of (items taken + unobserved * all items) |w|^2, and the same over items.
-    """
-
-    dimensions: int = 64
-    unobserved: float = 0.1
-    regularisation: float = 0.003
-    epochs: int = 16
-    seed: int = 0
-
-    def fit(self, user: Ints, item: Ints, users: int, items: int) -> tuple[Floats, Floats]:
-        """Return vectors of users and items."""
-        draw, scale = np.random.default_rng(self.seed), 0.1 / np.sqrt(self.dimensions)
-        w, h = (draw.normal(scale=scale, size=(count, self.dimensions)) for count in (users, items))
-        of_users, of_items = grouped(user, item, users), grouped(item, user, items)
-        for _ in range(self.epochs):
-            self.solve(w, h, of_users)
-            self.solve(h, w, of_items)
-        return w, h
-
-    def solve(self, own: Floats, other: Floats, taken: tuple[Ints, Ints]) -> None:
-        """Set each own vector to the minimum where the others stay, in place."""
-        gram = self.unobserved * (other.T @ other)
-        values, offsets = taken
-        eye = np.eye(len(gram))
-        for row, (start, stop) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist())):
-            x = other[values[start:stop]]
-            weight = self.regularisation * (stop - start + self.unobserved * len(other))
-            own[row] = np.linalg.solve(gram + x.T @ x + weight * eye, x.sum(0))
+CASES: dict[str, tuple[str, list[str]]] = {
+    "movielens-100k": ("movielens-100k/interactions.parquet", ["data.metadata=[rating]"]),
+    "toys": ("toys/interactions.parquet", []),
+    "movielens-1m": ("movielens-1m/interactions_canonical.parquet", []),
+}
+METRICS = ("recall@20", "ndcg@20")
+SYSTEMS = ("item-kNN", "EASE", "ALS", "trained", COUNTED)
+GRID = [
+    Ials(unobserved=w, regularisation=r, epochs=8) for w, r in itertools.product((0.03, 0.1, 0.3), (0.001, 0.003, 0.01))
+]
 
 
-def grouped(key: Ints, value: Ints, count: int) -> tuple[Ints, Ints]:
-    """Return the values of each key, one key after the other, and where each begins."""
-    order = np.argsort(key, kind="stable")
-    return value[order], np.concatenate([[0], np.bincount(key, minlength=count).cumsum()])
+def measured(path: Path, own: list[str]) -> dict[str, Any]:
+    """Return what one command and ALS reach on a case, and what they cost."""
+    with tempfile.TemporaryDirectory() as folder, judged() as runs:
+        start = time.process_time()
+        options = ["data.ordered=false", f"evaluation.metrics=[{','.join(METRICS)}]", *own]
+        run = tempera.train(str(path), Path(folder) / "run", options)
+        seconds = time.process_time() - start
+        document = run.document
+        (held_out,) = runs
+        als, reached, of_als = peer(held_out)
+    systems: dict[str, Recommended] = {name: each["users"] for name, each in held_out.reached.items()} | {
+        "ALS": reached
+    }
+    ours = systems["trained"].per_query
+    return {
+        "metrics": {name: {key: each.metrics[key] for key in METRICS} for name, each in systems.items()},
+        "trained less": {
+            name: {key: asdict(bootstrap(ours[key], each.per_query[key])) for key in METRICS}
+            for name, each in systems.items() if name in SYSTEMS and name != "trained"
+        },
+        "chosen": document.get("recipe", {}).get("chosen"), "served": document.get("counting"), "als": als,
+        "seconds": {"tempera": seconds, **of_als}, "phases": {k: v["cpu"] for k, v in document["seconds"].items()},
+    }  # fmt: skip
 
 
-def evaluated(scores: Scores, timeline: Timeline, division: Division, part: str) -> dict[str, float]:
-    """Return the metrics of a part's users."""
-    events = getattr(division, part)["users"]
-    query, target = Histories(timeline.item, events, timeline.answers(events)).pairs()
-    seen = Histories(timeline.item, *timeline.histories(events))
-    counts = np.bincount(timeline.item[division.train], minlength=len(timeline.item_ids))
-    reached = Recommended.of(scores, target, seen, Popularity(counts), METRICS, query=query)
-    return {name: round(reached.metrics[name], 4) for name in METRICS}
+def peer(held_out: LaterEvents) -> tuple[dict[str, Any], Recommended, dict[str, float]]:
+    """Return the settings of ALS that validation chooses, what it reaches on the test, and CPU seconds to choose and to fit."""
+    start = time.process_time()
+    validation = held_out.validation["users"]
+
+    def score(each: Ials) -> float:
+        return ranked(held_out, scores_of(each, held_out, 0, validation), validation).metrics["ndcg@20"]
+
+    best = max(GRID, key=score)
+    chosen = time.process_time()
+    best = Ials(best.dimensions, best.unobserved, best.regularisation)
+    test = held_out.events.division.test["users"]
+    reached = ranked(held_out, scores_of(best, held_out, 1, test), test)
+    return asdict(best), reached, {"ALS, chosen": chosen - start, "ALS": time.process_time() - chosen}
+
+
+def scores_of(als: Ials, held_out: LaterEvents, part: int, events: Events) -> Scores:
+    """Return the scores of ALS for the users of events, fitted to the parts up to this one."""
+    timeline = held_out.events.timeline
+    assert timeline.part is not None
+    train = np.flatnonzero(timeline.part <= part)
+    item = timeline.item[train].astype(np.int64)
+    w, h = als.fit(timeline.user_of(train), item, len(timeline.user_ids), len(timeline.item_ids))
+    taste, items = w[timeline.user_of(events)].astype(np.float32), h.astype(np.float32).T
+    return lambda rows: taste[rows] @ items
+
+
+def ranked(held_out: LaterEvents, scores: Scores, events: Events) -> Recommended:
+    """Return the evaluation of scores by the evaluator of the run."""
+    return judge_events(scores, events, held_out.events.timeline, held_out.data.visits.counts, METRICS)
 
 
 def main() -> None:
-    """Print the metrics of one peer on validation and test, and its CPU seconds."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("path", nargs="?", default=str(DATA / "toys/interactions.parquet"))
-    parser.add_argument("peer", nargs="?", default="item-knn", choices=["ials", "item-knn", "ease", "popularity"])
-    for name, default in (("dimensions", 64), ("epochs", 16), ("neighbours", 100)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    for name, value in (("unobserved", 0.1), ("regularisation", 0.003)):
-        parser.add_argument(f"--{name}", type=float, default=value)
-    options = parser.parse_args()
-    timeline = Interactions(path=options.path, metadata=("*",), ordered=False).read()
-    division = AtRandom()(timeline)
-    assert division.timeline is not None
-    timeline, began = division.timeline, time.process_time()
-    observed = Observed(timeline.item, timeline.offsets, len(timeline.item_ids), division.train)
-    if options.peer == "ials":
-        peer = Ials(options.dimensions, options.unobserved, options.regularisation, options.epochs)
-        user, item = timeline.user_of(np.flatnonzero(division.train)), timeline.item[division.train].astype(np.int64)
-        w, h = (x.astype(np.float32) for x in peer.fit(user, item, len(timeline.user_ids), len(timeline.item_ids)))
-        taste = {p: w[timeline.user_of(getattr(division, p)["users"])] for p in ("validation", "test")}
-        scores = {p: (lambda rows, x=x: x[rows] @ h.T) for p, x in taste.items()}
-    else:
-        peers = {"item-knn": ItemKNN(options.neighbours, None), "popularity": Popular()}
-        peers["ease"] = Ease(options.regularisation, None)
-        fitted = peers[options.peer].fit(observed)
-        scores = {
-            p: by_history(fitted, Histories(timeline.item, *timeline.histories(getattr(division, p)["users"])))
-            for p in ("validation", "test")
+    """Measure the cases."""
+    options = arguments(__doc__ or "", cases=len(CASES))
+    torch.set_num_threads(1)
+    figures = {}
+    for name, (path, own) in list(CASES.items())[: int(options.cases)]:
+        if not (DATA / path).is_file():
+            print(f"{name}: {DATA / path} is missing; set TEMPERA_DATA")
+            continue
+        figures[name] = measured(DATA / path, own)
+        print(name, figures[name], file=sys.stderr, flush=True)
+    report(figures)
+
+
+def report(figures: Mapping[str, Any]) -> None:
+    """Print the table and keep the figures."""
+    rows, gaps = [], []
+    for name, each in figures.items():
+        cells = {
+            s: " / ".join(f"{v:.3f}" for v in each["metrics"][s].values()) for s in SYSTEMS if s in each["metrics"]
         }
-    seconds = time.process_time() - began
-    answer = {p: evaluated(scores[p], timeline, division, p) for p in ("validation", "test")}
-    print(json.dumps({**vars(options), "cpu_seconds": round(seconds, 1), **answer}))
+        rows.append([name, *(cells.get(s, "") for s in SYSTEMS), *(f"{v:.0f}" for v in each["seconds"].values())])
+        gaps += [each["trained less"][s]["ndcg@20"] for s in ("item-kNN", "ALS")]
+    table(["data", *SYSTEMS, "CPU s", "ALS chosen", "ALS"], rows)
+    aims = [
+        Aim("cases and peers (item-kNN, ALS) shown above", sum(gap["low"] > 0 for gap in gaps), len(gaps), True),
+        Aim("CPU seconds, at most", max(each["seconds"]["tempera"] for each in figures.values()), 900),
+    ]
+    finish("unordered", figures, aims, ["torch", "scipy", "numpy"])
 
 
 if __name__ == "__main__":

@@ -83,9 +83,11 @@ def begun(options: Training = OPTIONS, dropout: float = 0.3) -> State:
     return loop.begin(Pair(dropout), worlds.OBJECTIVES["mnr"](), options)  # type: ignore[arg-type]
 
 
-def taken(state: State, until: int, group: Group = ALONE, options: Training = OPTIONS) -> list[float | None]:
+def taken(
+    state: State, until: int, group: Group = ALONE, options: Training = OPTIONS, dtype: torch.dtype = torch.float32
+) -> list[float | None]:
     """Norms of the steps up to `until`, of two batches each; weights of rows are given, to no effect on the draws."""
-    batches = [batch(seed, torch.float32) for seed in range(2 * state.step, 2 * STEPS)]
+    batches = [batch(seed, dtype) for seed in range(2 * state.step, 2 * STEPS)]
     mine = batches if group.size == 1 else [worlds.part(each, LAYOUTS[2], group.rank) for each in batches]
     norms = []
     for progress in train(state, mine, STEPS, options, Devices(group)):

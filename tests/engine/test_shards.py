@@ -115,9 +115,9 @@ def test_what_is_refused_is_said() -> None:
         assert process["nobody"] == "a batch needs at least one pair, but no process has one"
         one, memory = process["mistakes"]
         assert (
-            one == "fsdp shards towers over processes, but there is only one: launch several with torchrun, or drop it"
+            one == "fsdp divides towers over processes, but there is only one: launch several with torchrun, or drop it"
         )
-        assert memory.startswith("out of memory within an FSDP-sharded tower") and "train.micro_batch_tokens" in memory
+        assert memory.startswith("out of memory within a divided tower") and "train.micro_batch_tokens" in memory
 
 
 def test_parts_in_common_are_divided_once() -> None:
@@ -145,7 +145,7 @@ def test_layers_are_the_members_of_the_outermost_lists() -> None:
 
 def test_options_that_divided_towers_do_not_go_with_are_refused() -> None:
     Training(fsdp=True).check(Devices(Group(0, 2)))
-    with pytest.raises(ConfigError, match=r"^train\.fsdp shards towers over processes, but there is only one"):
+    with pytest.raises(ConfigError, match=r"^train\.fsdp divides towers over processes, but there is only one"):
         Training(fsdp=True).check(Devices())
     with pytest.raises(ConfigError, match="fp16 needs: use mixed_precision bf16 or no"):
         Training(fsdp=True, mixed_precision="fp16").check(Devices(Group(0, 2)))

@@ -30,6 +30,7 @@ from tempera.core.ragged import Ragged
 from tempera.engine.devices import Devices
 from tempera.errors import ConfigError
 from tempera.io.documents import JsonLines
+from tempera.recommend import recommendation
 from tempera.recommend.recommendation import InteractionTask
 from tempera.run.dry_run import lines, rehearse
 from tempera.run.fit import fit
@@ -262,6 +263,23 @@ def test_all_proofs_hold_for_interactions(options: dict[str, Any], folder: Path,
     assert [proof for proof in proofs if not proof.passed] == []
     assert len(proofs) >= 10 and any("dropout on" in proof.name for proof in proofs)
     assert sum("2 processes = one" in proof.name for proof in proofs) == 2
+
+
+def test_much_data_is_judged_by_some_of_its_queries(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = "last asks {} of 80 test queries, drawn at random; evaluation.queries sets their number"
+    for queries, expected in ((7, 7), (None, 60), (79, 79), (90, USERS)):
+        monkeypatch.setattr(recommendation, "_SCORES", 60 * ITEMS)  # and no fewer than 50
+        options["evaluation"]["queries"] = queries
+        task = InteractionTask.read(build(configuration.of(options)), tmp_path)
+        events = task.data.events.division.test["last"]
+        assert len(events) == len(np.unique(events)) == expected
+        notes = task.showcase.facts().notes
+        assert any(note.format(expected) in each for each in notes) == (expected < USERS)
+    monkeypatch.setattr(recommendation, "_SCORES", ITEMS)
+    options["evaluation"]["queries"] = None
+    assert len(InteractionTask.read(build(configuration.of(options)), tmp_path).data.events.division.test["last"]) == 50
 
 
 def test_a_dry_run_with_the_default_objective(options: dict[str, Any]) -> None:

@@ -109,6 +109,34 @@ def put(path: Path, rows: list[tuple[Any, ...]], names: tuple[str, ...] = ("user
 
 
 @pytest.mark.parametrize("timed", [False, True])
+def test_without_a_file_of_validation_some_training_events_are_it(tmp_path: Path, timed: bool) -> None:
+    draw = random.Random(3)
+    events = [(10 + user, 100 + draw.randrange(40), at) for user in range(30) for at in range(1 if user < 5 else 20)]
+    tests = [(10 + user, 200 + user, 50) for user in range(30)]
+    paths = [
+        put(tmp_path / f"{name}.csv", rows if timed else [row[:2] for row in rows], ("user", "item", "time"))
+        for name, rows in (("train", events), ("test", tests))
+    ]
+    line = Interactions(path=paths[0], test=paths[1]).read()
+    division = line.source.split(line)
+    assert division.timeline is not None
+    line, before = division.timeline, {user: {row[1] for row in events if row[0] == 10 + user} for user in range(30)}
+    for user in range(30):
+        train, validation = own(line, user, TRAIN), own(line, user, VALIDATION)
+        assert train and {int(line.item_ids[item].as_py()) for item in (*train, *validation)} == before[user]
+        assert own(line, user, TEST) == [line.item_ids.to_pylist().index(str(200 + user))]
+        if timed:
+            latest = [item for of, item, _ in events if of == 10 + user][-1:] if user >= 5 else []
+            assert [int(line.item_ids[item].as_py()) for item in validation] == latest
+    share = np.mean(division.part[division.part < TEST] == VALIDATION)
+    assert 0.03 < share < 0.2 and "data.validation names no file" in division.notes[0]
+    asked = [user for user in range(30) if own(line, user, VALIDATION)]
+    assert line.user_of(division.validation["users"]).tolist() == asked and len(division.test["users"]) == 30
+    line = Interactions(path=paths[0], test=paths[1], split=NamedFiles(validation_share=0)).read()
+    assert not NamedFiles(validation_share=0)(line).validation
+
+
+@pytest.mark.parametrize("timed", [False, True])
 def test_files_of_validation_and_test(tmp_path: Path, timed: bool) -> None:
     rows = {
         "train": [(1, "a", 5), (1, "b", 3), (2, "c", 1), (1, "a", 5)],
@@ -312,11 +340,11 @@ def test_runs(name: str, tmp_path: Path) -> None:
 
 
 def test_als_solves_for_the_minimum_of_its_loss() -> None:
-    path = Path(__file__).parents[2] / "bench" / "unordered.py"
-    spec = importlib.util.spec_from_file_location("unordered", path)
+    path = Path(__file__).parents[2] / "bench" / "_ials.py"
+    spec = importlib.util.spec_from_file_location("_ials", path)
     assert spec is not None and spec.loader is not None
     bench = importlib.util.module_from_spec(spec)
-    sys.modules["unordered"] = bench
+    sys.modules["_ials"] = bench
     spec.loader.exec_module(bench)
     peer = bench.Ials(dimensions=3, unobserved=0.3, regularisation=0.1, epochs=1)
     user, item = np.array([0, 0, 1, 2, 2, 2]), np.array([0, 1, 1, 0, 2, 3])

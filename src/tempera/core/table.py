@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,6 +21,14 @@ class Table(nn.Embedding):
     ([[5, 7]], [[1.0, 1.0], [1.0, 1.0]])
     """
 
+    lookup: Callable[[Tensor], Tensor] | None = (
+        None  # takes the place of its own where rows are divided among processes
+    )
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return vectors of rows, [..., D]."""
+        return super().forward(rows) if self.lookup is None else self.lookup(rows)
+
     def mean_of(self, rows: Tensor, starts: Tensor) -> Tensor:
         """The means of bags of vectors, [n, D]; 0 for an empty bag.
 
@@ -26,7 +36,7 @@ class Table(nn.Embedding):
             rows: of all bags, one after the other.
             starts: where each bag begins among them, [n].
         """
-        if not self.sparse:
+        if not self.sparse and self.lookup is None:
             return F.embedding_bag(rows, self.weight, starts, mode="mean")
         # Each row once: a gradient has one vector for what was read, not one for each time.
         distinct, which = torch.unique(rows, return_inverse=True)

@@ -87,7 +87,7 @@ class Work:
             return self.features.spare
         if not isinstance(self.features, Ragged):
             raise TemperaError(
-                "this rank has no rows for an FSDP-sharded tower: increase train.batch_size, so that every rank has some"
+                "this rank has no rows for a divided tower: increase train.batch_size, so that every rank has some"
             )
         return Ragged.of([[0]])
 

@@ -24,7 +24,7 @@ from ..io.documents import read_json
 from .cache import Cache
 from .distributed import ALONE, Group
 from .plan import Footprint
-from .shards import divided_as, whole
+from .shards import at_main, divided_as, is_divided
 
 FORMAT = 2
 _TENSORS, _NUMBERS = "state.safetensors", "state.json"
@@ -65,9 +65,9 @@ class State:
         divided |= {f"optimizer.{i}.{name}": value for i, each in moments.items() for name, value in each.items()}
         tensors = {}
         for name, value in divided.items():
-            everything = whole(value)
-            if self.group.main:  # a copy each: towers may share weights, and the format holds none twice
-                tensors[name] = everything.detach().to("cpu", copy=True).contiguous()
+            everything = at_main(value, self.group)
+            if everything is not None:  # a copy each: towers may share weights, and the format holds none twice
+                tensors[name] = everything.detach().to("cpu", copy=not is_divided(value)).contiguous()
         if not self.group.main:
             return
         cache = {"bytes": self.cache.bytes, "micro_bytes": self.cache.micro_bytes, "tokens": self.cache.tokens}

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.table import Table
+from .shards import is_divided
 
 
 class _Lookup(torch.autograd.Function):
@@ -72,7 +73,10 @@ def _look_up(table: nn.Embedding, indices: Tensor) -> Tensor:
 
 
 def merge(tower: nn.Module) -> None:
-    """Sum the rows that sparse gradients hold several times, so that they do not grow with every micro-batch; in order of rows."""
+    """Sum the rows that sparse gradients hold several times, so that they do not grow with every micro-batch; in order of rows.
+
+    Those of divided tables hold each row once already.
+    """
     for p in tower.parameters():
-        if p.grad is not None and p.grad.is_sparse:
+        if p.grad is not None and p.grad.is_sparse and not is_divided(p):
             p.grad = p.grad.coalesce()

@@ -66,6 +66,9 @@ class Training:
         mixed_precision: precision of the towers: no, bf16 or fp16; logits, norms and softmax are always float32.
         fsdp: shard the weights of the towers, their gradients and the optimiser's moments over the processes (FSDP2), for
             towers that do not fit one device. The first process evaluates and saves a whole copy.
+        divide_tables: divide embedding tables of 1,024 rows or more by rows over the processes, with their gradients and the
+            optimiser's accumulators, for ids and categories that one process cannot hold. The first process puts them together
+            to evaluate and save.
         guide: folder of a saved model, or of a run, whose vectors the mask `guided` compares by; its vectors are cached in
             vectors/ beside the run, by model and content, so each distinct text is embedded once. `self` is the model in training.
         guide_every: number of steps after which the guide `self` embeds all texts again.
@@ -109,6 +112,7 @@ class Training:
     micro_batch_tokens: Annotated[int, Field(gt=0)] | None = None
     mixed_precision: Precision = "no"
     fsdp: bool = False
+    divide_tables: bool = False
     sampled: Annotated[int, Field(ge=0)] = 0
     sampled_power: Annotated[float, Field(ge=0)] = 0.0
     guide: str | None = None
@@ -157,12 +161,17 @@ class Training:
         """Refuse what these devices cannot do.
 
         Raises:
-            ConfigError: divided towers on one process, in fp16, or with sparse gradients.
+            ConfigError: divided towers or tables on one process, in fp16, or both; divided towers with sparse gradients.
         """
-        if self.fsdp and devices.group.size == 1:
-            raise ConfigError(f"train.{ONE_PROCESS}")
-        if self.fsdp and self.mixed_precision == "fp16":
-            raise ConfigError("train.fsdp has no gradient scaler, which fp16 needs: use mixed_precision bf16 or no")
+        if self.fsdp and self.divide_tables:
+            raise ConfigError("train.fsdp divides tables, too: drop it or train.divide_tables")
+        for option in (name for name in ("fsdp", "divide_tables") if getattr(self, name)):
+            if devices.group.size == 1:
+                raise ConfigError("train." + ONE_PROCESS.format(option))
+            if self.mixed_precision == "fp16":
+                raise ConfigError(
+                    f"train.{option} has no gradient scaler, which fp16 needs: use mixed_precision bf16 or no"
+                )
         if self.fsdp and self.table_optimizer == "rowwise_adagrad":
             raise ConfigError("train.fsdp needs dense gradients, not rowwise_adagrad's: use table_optimizer adamw")
 

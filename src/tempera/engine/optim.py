@@ -16,7 +16,7 @@ from ..core.table import Table
 from ..core.temperature import Temperature
 from ..errors import ConfigError
 from .distributed import Group
-from .shards import is_divided, part
+from .shards import divided_as, is_divided, part
 
 Schedule = Literal["linear", "cosine", "constant"]
 ForTables = Literal["adamw", "rowwise_adagrad"]
@@ -55,7 +55,8 @@ def adam(
     if dials:
         groups.append({"params": dials, "lr": temperature_learning_rate, "weight_decay": 0.0})
     decay = 0.0 if rowwise else weight_decay
-    groups += [{"params": same, "lr": table_rate, "weight_decay": decay} for same in apart(tables) if same]
+    # A group each: they keep their order in a checkpoint whichever of them are divided.
+    groups += [{"params": [table], "lr": table_rate, "weight_decay": decay} for table in tables]
     groups = [{**each, "initial_lr": each["lr"]} for each in groups]
     return AdamWWithAdagrad(groups, tables) if rowwise else torch.optim.AdamW(groups, fused=True)
 
@@ -86,9 +87,10 @@ class AdamWWithAdagrad(torch.optim.AdamW):
             if table.grad is None:
                 continue
             if not self.state[table]:
-                self.state[table] = {"step": torch.tensor(0.0), "sum": table.new_zeros(len(table))}
+                sums = torch.zeros(len(table), dtype=table.dtype, device=table.device)
+                self.state[table] = {"step": torch.tensor(0.0), "sum": divided_as(sums, table)}
             self.state[table]["step"] += 1
-            adagrad_rows(table, table.grad, self.state[table]["sum"], rates[table])
+            adagrad_rows(part(table), part(table.grad), part(self.state[table]["sum"]), rates[table])
             table.grad = None  # AdamW passes over it
         super().step()
 
@@ -130,11 +132,11 @@ def total_norm(parameters: Sequence[nn.Parameter], group: Group) -> Tensor:
 
     Sparse ones hold each row once, as `step` and `Group.all_reduce_gradients` leave them.
     """
-    grads = [p.grad.values() if p.grad.is_sparse else p.grad for p in parameters if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm([grad for grad in grads if not is_divided(grad)])
+    reached = [p for p in parameters if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm([_numbers(p.grad) for p in reached if not is_divided(p)])
     if not any(map(is_divided, parameters)):
         return norm
-    mine = float(torch.nn.utils.get_total_norm([part(grad) for grad in grads if is_divided(grad)]))
+    mine = float(torch.nn.utils.get_total_norm([_numbers(p.grad) for p in reached if is_divided(p)]))
     return (norm.double().square() + group.all_reduce_sum(mine**2)).sqrt()
 
 
@@ -145,7 +147,14 @@ def clip(parameters: Sequence[nn.Parameter], norm: Tensor, most: float) -> None:
         torch.nn.utils.clip_grads_with_norm_(same, most, norm)
     for p in parameters:
         if p.grad is not None and p.grad.is_sparse:  # the same formula, which torch has for dense ones
-            p.grad.values().mul_((most / (norm + 1e-6)).clamp(max=1.0))
+            _numbers(p.grad).mul_((most / (norm + 1e-6)).clamp(max=1.0))
+
+
+def _numbers(grad: Tensor | None) -> Tensor:
+    """Return the numbers of this process's part of a gradient, in place; of a sparse one those that are stored."""
+    assert grad is not None
+    mine = part(grad)
+    return mine.values() if mine.is_sparse else mine
 
 
 def schedule_factor(step: int, steps: int, warmup_ratio: float, schedule: Schedule) -> float:

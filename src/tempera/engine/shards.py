@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..errors import ConfigError
 from .distributed import Group
 
-ONE_PROCESS = "fsdp shards towers over processes, but there is only one: launch several with torchrun, or drop it"
+ONE_PROCESS = "{} divides towers over processes, but there is only one: launch several with torchrun, or drop it"
 
 
 def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None = None) -> None:
@@ -35,7 +35,7 @@ def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None =
         ConfigError: there is only one process, or a tower is compiled.
     """
     if group.size == 1:
-        raise ConfigError(ONE_PROCESS)
+        raise ConfigError(ONE_PROCESS.format("fsdp"))
     modules = list(towers)
     roots = _apart(modules)
     refuse_compiled(roots)
@@ -56,10 +56,10 @@ def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None =
         tower.to(group.device)  # what two towers own apart from the parts that they share
 
 
-def refuse_compiled(towers: Iterable[nn.Module]) -> None:
+def refuse_compiled(towers: Iterable[nn.Module], option: str = "fsdp") -> None:
     """Raise ConfigError for a tower that is compiled, or has parts that are."""
     if any(module._compiled_call_impl is not None for tower in towers for module in tower.modules()):
-        raise ConfigError("fsdp does not shard compiled towers: drop torch_compile or fsdp")
+        raise ConfigError(f"{option} does not divide compiled towers: drop torch_compile or {option}")
 
 
 def is_divided(tensor: Tensor) -> TypeGuard[Any]:
@@ -71,6 +71,7 @@ def is_divided(tensor: Tensor) -> TypeGuard[Any]:
     return isinstance(tensor, DTensor)
 
 
+@torch.no_grad()  # with gradient, sparse ones have no part
 def part(tensor: Tensor) -> Tensor:
     """Return this process's part of a tensor, in place; the tensor itself if that is all."""
     mine: Tensor = tensor.to_local() if is_divided(tensor) else tensor
@@ -83,9 +84,27 @@ def whole(tensor: Tensor) -> Tensor:
     return everything
 
 
+def at_main(tensor: Tensor, group: Group) -> Tensor | None:
+    """Return the whole of a tensor in the main process, on its CPU where it was divided; each process has to call."""
+    if not is_divided(tensor):
+        return tensor if group.main else None
+    mine = part(tensor)
+    if not group.main:
+        if len(mine):
+            dist.send(mine.contiguous(), 0)
+        return None
+    everything = torch.empty(tensor.shape, dtype=tensor.dtype)
+    for rank, rows in enumerate(torch.split(everything, len(mine))):
+        sent = torch.empty_like(rows, device=mine.device) if rank else mine
+        if rank:
+            dist.recv(sent, rank)
+        rows.copy_(sent)
+    return everything
+
+
 def divided_as(tensor: Tensor, other: Tensor) -> Tensor:
-    """Divide a tensor, whole on every process, in the same way as another one of its shape."""
-    if not is_divided(other) or tensor.shape != other.shape:
+    """Divide a tensor, whole on every process, in the same way as another one of its shape, or of as many rows."""
+    if not is_divided(other) or tensor.shape[:1] != other.shape[:1]:
         return tensor
     from torch.distributed.tensor import distribute_tensor
 
@@ -93,11 +112,20 @@ def divided_as(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def gather(towers: nn.Module, into: nn.Module) -> None:
-    """Copy the weights of divided towers into the same towers undivided, one tensor at a time; each process has to call."""
+def gather(towers: nn.Module, into: nn.Module, group: Group, everyone: bool = True) -> None:
+    """Copy the weights of divided towers into the same towers undivided, one tensor at a time; each process has to call.
+
+    Args:
+        everyone: on all processes; else on the main one only.
+    """
     divided, undivided = ([*module.parameters(), *module.buffers()] for module in (towers, into))
     for tensor, own in zip(divided, undivided, strict=True):
-        own.copy_(whole(tensor))
+        everything = whole(tensor) if everyone else at_main(tensor, group)
+        if everything is not None:
+            if own.shape == everything.shape:
+                own.copy_(everything)
+            else:  # it has been released
+                own.data = everything.to(own.device)
 
 
 def _apart(modules: Iterable[nn.Module]) -> list[nn.Module]:

@@ -121,7 +121,7 @@ def _attempt(divided: bool, work: Callable[P, X], *args: P.args, **named: P.kwar
     except torch.OutOfMemoryError:
         if divided:
             raise TemperaError(
-                "out of memory within an FSDP-sharded tower, for which the other ranks wait: lower "
+                "out of memory within a divided tower, for which the other ranks wait: lower "
                 "train.micro_batch_tokens or train.cache_memory"
             ) from None
         return None, False

@@ -33,7 +33,8 @@ class Evaluation:
     Args:
         queries: number of distinct test queries, at most half of the eligible ones. None is a tenth of all distinct queries, at
             most 1,500, and at most a quarter of the eligible ones; or all queries of a file that is named as the test. With 0
-            there is no test, and the run reports no metrics; with `validation` 0 too, nothing is evaluated at all.
+            there is no test, and the run reports no metrics; with `validation` 0 too, nothing is evaluated at all. For a
+            recommender, the largest number of test queries of each protocol, by default so many as have 2 billion scores.
         validation: number of distinct validation queries, counted in the same way; with 0 there are none, and evaluations during
             training use the test queries. For a recommender, the largest number of validation events, 1,500 by default.
         seed: seed of the choice of held-out queries, which is independent of `train.seed`.

@@ -324,11 +324,19 @@ def largest(table: Table, most: int) -> Table:
     [[3.0, 5.0, 0.0, 0.0]]
     """
     table.sort_indices()
-    row = np.repeat(np.arange(table.shape[0]), np.diff(table.indptr))
-    order = np.lexsort((-table.data, row))
-    place = np.arange(len(row)) - table.indptr[row]  # in its row, of which none has moved to another one
-    kept = np.sort(order[(place < most) & (table.data[order] > 0)])
-    counts = np.bincount(row[kept], minlength=table.shape[0])
+    rows, lengths = table.shape[0], np.diff(table.indptr)
+    least = np.zeros(rows, table.data.dtype)  # the value that the last of a row has to reach
+    for i in np.flatnonzero(lengths > most):
+        values = table.data[table.indptr[i] : table.indptr[i + 1]]
+        least[i] = max(0, np.partition(values, -most)[-most])
+    row = np.repeat(np.arange(rows), lengths)
+    stays = table.data > least[row]
+    equal = np.flatnonzero((table.data == least[row]) & ~stays & (table.data > 0))
+    first = np.searchsorted(row[equal], row[equal])  # of the equal ones of a row, among all of them
+    left = most - np.bincount(row[stays], minlength=rows)
+    stays[equal[np.arange(len(equal)) - first < left[row[equal]]]] = True
+    kept = np.flatnonzero(stays)
+    counts = np.bincount(row[kept], minlength=rows)
     values = table.data[kept].astype(np.float32), table.indices[kept], np.concatenate([[0], counts.cumsum()])
     return sparse.csr_array(values, table.shape)
 
@@ -342,10 +350,10 @@ def _had(events: Observed, dtype: type[np.floating]) -> Table:
 
 
 def _products(had: Table) -> Iterator[tuple[slice, Table]]:
-    """Yield rows of X'X for X, [u, c], some items at a time."""
-    users, size = had.T.tocsr(), max(1, _CELLS // had.shape[1])
-    for start in range(0, had.shape[1], size):
-        rows = slice(start, min(start + size, had.shape[1]))
+    """Yield rows of X'X for X, [u, c], some items at a time: as many as have a limited number of pairs."""
+    users = had.T.tocsr()
+    pairs = np.minimum((users != 0) @ np.diff(had.indptr), had.shape[1])
+    for rows in _runs(np.concatenate([[0], pairs.cumsum()]), _CELLS):
         yield rows, (users[rows] @ had).tocsr()
 
 

@@ -115,7 +115,7 @@ def _together(
 def _protocols(timeline: Timeline, part: NDArray[np.uint8], split: Divide) -> Mapping[str, Events]:
     """Return the events to ask, by protocol."""
     if not timeline.ordered:
-        return NamedFiles()(timeline).test
+        return NamedFiles(validation_share=0)(timeline).test
     start = timeline.offsets[:-1] + np.add.reduceat(part == TRAIN, timeline.offsets[:-1], dtype=np.int64)
     protocol = split if isinstance(split, GlobalTime) else GlobalTime()
     return protocol.targets(timeline, start, timeline.offsets[1:])

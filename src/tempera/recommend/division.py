@@ -182,13 +182,41 @@ class NamedFiles:
 
     The protocol `user` asks for each user once: all of the user's test items are to be found, those of the earlier files
     left out. Users without an interaction in an earlier file are not asked.
+
+    Args:
+        validation_share: without data.validation, the share of the training events that are validation: drawn by chance,
+            or the last of each user where there is an order; 0 is none. Every user keeps at least one to train on.
+        seed: of the draw.
     """
+
+    validation_share: Share = 0.1
+    seed: Annotated[int, Field(ge=0)] = 0
 
     def __call__(self, timeline: Timeline) -> Division:
         """Divide by the file of each event."""
         if timeline.part is None:
             raise ConfigError("data.split is files: name the file of test interactions with data.test=FILE")
-        return _by_part(timeline)
+        if not self.validation_share or (timeline.part == VALIDATION).any():
+            return _by_part(timeline)
+        part = self._drawn(timeline)
+        note = (
+            f"validation is {np.count_nonzero(part == VALIDATION):,} of the training interactions, as data.validation names no "
+            "file; the model that is evaluated learns them, too, if train.refit is validation, all or auto"
+        )
+        return replace(_by_part(timeline.arranged(part)), notes=(note,))
+
+    def _drawn(self, timeline: Timeline) -> NDArray[np.uint8]:
+        """Return the parts of all events, with some training events as validation, [e]."""
+        assert timeline.part is not None
+        part = timeline.part.copy()
+        if timeline.ordered:
+            last = timeline.ends[:, 0] - 1
+            part[last[last > timeline.offsets[:-1]]] = VALIDATION
+            return part
+        draw = np.where(part == TRAIN, np.random.default_rng(self.seed).random(len(part)), -1)
+        most = np.maximum.reduceat(draw, timeline.offsets[:-1])
+        part[(draw >= 0) & (draw < self.validation_share) & (draw < np.repeat(most, timeline.lengths))] = VALIDATION
+        return part
 
 
 @dataclass(frozen=True)

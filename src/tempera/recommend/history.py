@@ -31,6 +31,9 @@ _APART = (
 )
 
 
+_SHORT = 4  # places: shorter sequences of a transformer are padded to these
+
+
 @dataclass(frozen=True)
 class Sequences:
     """Arrange events as one row for each sequence, counted from its end: place 0 is the latest event that a row has seen.
@@ -259,16 +262,26 @@ class Transforming(nn.Module):
         self.drop, self.norm = nn.Dropout(dropout), nn.LayerNorm(width)
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
-        """Map [s, L, D] to [n, D]."""
+        """Map [s, L, D] to [n, D]; sequences of similar length are read together, so that few places are empty."""
+        longest, known = x.shape[1], sequences.places >= 0
+        lengths = known.sum(1).clamp(_SHORT, max(_SHORT, longest))
+        sizes = (2 ** lengths.log2().ceil().long()).clamp_max(longest)
+        groups = [(size, (sizes == size).nonzero()[:, 0]) for size in torch.unique(sizes).tolist()]
+        parts = [F.pad(self._read(x[of, :size], known[of, :size]), (0, 0, 0, longest - size)) for size, of in groups]
+        states = torch.cat(parts).index_select(0, torch.cat([of for _, of in groups]).argsort())
+        return sequences.rows(self.norm(states))
+
+    def _read(self, x: Tensor, known: Tensor) -> Tensor:
+        """Return the states at all places of some sequences, [s, L, D]; `known` tells which places hold an event, [s, L]."""
         place = torch.arange(x.shape[1], device=x.device)
         age = place - place[:, None]  # [L, L] how much older what is looked at is
         bias = self.age[:, age.clamp(0, self.age.shape[1] - 1)]  # [heads, L, L]
-        visible = (sequences.places >= 0)[:, None] | torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
+        visible = known[:, None] | torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
         bias = bias.masked_fill(~((age >= 0) & visible)[:, None], -torch.inf)  # [s, heads, L, L]
         x = self.drop(x)
         for block in self.blocks:
             x = block(x, bias.to(x.dtype))
-        return sequences.rows(self.norm(x))
+        return x
 
 
 @dataclass(frozen=True)

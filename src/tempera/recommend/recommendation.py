@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..errors import ConfigError, DataError
-from ..ranking.ranking import Part
+from ..ranking.ranking import LEAST_TO_CHOOSE, Evaluation, Part
 from ..ranking.resolved import Config
 from ..towers.rounds import Race
 from .candidates import race_of
@@ -15,10 +15,12 @@ from .encoders import Elapsed
 from .entity_tables import called
 from .features import Features
 from .item_showcase import ItemShowcase
-from .later_events import LaterEvents
+from .later_events import LaterEvents, drawn
 from .timeline import Timeline
 from .training_events import EventData, TrainingEvents
 from .withheld import Withheld, withhold
+
+_SCORES = 2_000_000_000  # of the test queries of a protocol and all items, by each system
 
 
 class InteractionTask:
@@ -61,7 +63,7 @@ class InteractionTask:
         withheld: Withheld | None = None
         if share := config.evaluation.cold_items:
             timeline, division, withheld = withhold(timeline, division, share, config.evaluation.seed)
-        events = EventData.of(timeline, _asking(division), withheld)
+        events = EventData.of(timeline, _asking(division, config.evaluation, len(timeline.item_ids)), withheld)
         called(events.items.table)  # which is refused before hours of training, if at all
         return cls(config, events)
 
@@ -82,8 +84,8 @@ class InteractionTask:
         return task
 
 
-def _asking(division: Division) -> Division:
-    """Leave out protocols without test events, with a note."""
+def _asking(division: Division, options: Evaluation, items: int) -> Division:
+    """Leave out protocols without test events, and ask so many of the others as were set or have a limited number of scores."""
     silent = [name for name, events in division.test.items() if not len(events)]
     if division.test and len(silent) == len(division.test):
         raise DataError(
@@ -91,7 +93,14 @@ def _asking(division: Division) -> Division:
             "user, or set data.split=none to train on all without an evaluation"
         )
     notes = [f"the protocol {name} has no test events" for name in silent]
-    validation, test = (
+    validation, whole = (
         {name: events for name, events in part.items() if len(events)} for part in (division.validation, division.test)
     )
+    most = options.queries or max(LEAST_TO_CHOOSE, _SCORES // items)
+    test = {name: drawn(events, most, options.seed) for name, events in whole.items()}
+    notes += [
+        f"{name} asks {len(test[name]):,} of {len(events):,} test queries, drawn at random; evaluation.queries sets their number"
+        for name, events in whole.items()
+        if len(test[name]) < len(events)
+    ]
     return replace(division, validation=validation, test=test, notes=(*division.notes, *notes))

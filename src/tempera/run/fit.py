@@ -18,6 +18,7 @@ from ..engine import loop, outlook
 from ..engine.cache import free_bytes
 from ..engine.checkpoint import State
 from ..engine.digest import digest
+from ..engine.divided_tables import divided, release
 from ..engine.faults import broken
 from ..engine.shards import gather, refuse_compiled, shard
 from ..errors import DataError, TemperaError
@@ -107,11 +108,13 @@ def _agreed(prepared: Prepared) -> str:
 
 
 def _placed(prepared: Prepared) -> Any:
-    """Return the tower to train, on this process's device; with fsdp a copy, of which each process keeps a part."""
+    """Return the tower to train, on this process's device; a copy if each process keeps only a part of it."""
     group, options, tower = prepared.devices.group, prepared.config.train, prepared.task.data.tower
-    if not options.fsdp:
+    if not options.fsdp and not options.divide_tables:
         return tower.to(group.device)
-    refuse_compiled([tower])  # a copy is not compiled any more
+    refuse_compiled([tower], "fsdp" if options.fsdp else "divide_tables")  # a copy is not compiled any more
+    if options.divide_tables:
+        return divided(tower, group)
     towers: Encoder = copy.deepcopy(tower)
     roles: tuple[Role, ...] = ("query", "doc", "negatives", "sampled")
     modules: Any = [towers.of(role) for role in roles]
@@ -159,6 +162,7 @@ class _Course:
                 self.renew(self.state.step)
                 if not self.state.step:
                     self.announce()
+                self.clear()
                 batches = self.batches(islice(rows, together))
                 progress = loop.take(self.state, batches, self.steps, self.options, devices)
                 self.alarms.step(progress, self.data, together)
@@ -168,7 +172,8 @@ class _Course:
                 self.look()
                 if self.due(progress.step, interruption):
                     self.keep()
-        self.gather()
+        # Before a refit, all processes choose settings by the trained tower.
+        self.gather(everyone=self.options.refit != "none")
 
     def batches(self, rows: Iterator[tuple[int, Tensor]]) -> Iterator[Batch[Any]]:
         """Yield this process's part of numbered batches."""
@@ -226,12 +231,16 @@ class _Course:
         """True if validation has not risen for as many looks as train.patience allows."""
         return self.options.patience is not None and self.position.looks_since >= self.options.patience
 
-    def gather(self) -> None:
-        """Bring the trained weights into the tower that is judged and saved; on the device if that has room."""
-        if not self.options.fsdp:
+    def gather(self, everyone: bool = False) -> None:
+        """Bring the trained weights into the tower that is judged and saved; on the device if that has room.
+
+        Args:
+            everyone: on all processes, where only tables are divided; else on the main one, which judges and saves.
+        """
+        if not self.options.fsdp and not self.options.divide_tables:
             return
         tower: Any = self.data.tower
-        gather(self.state.modules["towers"], tower)
+        gather(self.state.modules["towers"], tower, self.group, everyone or self.options.fsdp)
         if free_bytes(self.group.device) > 2 * sum(p.nbytes for p in tower.parameters()):
             tower.to(self.group.device)
 
@@ -239,12 +248,17 @@ class _Course:
         """Compute again what follows the model, before a step, counted from 0, draws its rows."""
         turn = self.turn(step)
         if turn:
-            self.gather()
+            self.gather(everyone=True)
         record = self.data.refresh(step, self.group)
         if record and (turn or not step):  # a resumed run takes up what it has logged already
             self.prepared.log.write(event="refresh", step=step, **record)
-        if self.options.fsdp:
-            self.data.tower.cpu()  # the device's memory is for the steps
+
+    def clear(self) -> None:
+        """Leave the memory to the steps: a tower that is only judged and saved waits on the CPU, without divided tables."""
+        if self.options.fsdp or self.options.divide_tables:
+            self.data.tower.cpu()
+        if self.options.divide_tables:
+            release(self.data.tower, self.state.modules["towers"])
 
     def turn(self, step: int) -> bool:
         """Return True if something is computed again after so many steps."""
