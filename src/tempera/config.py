@@ -194,6 +194,7 @@ def _overridden(options: Options, overrides: Sequence[str]) -> Options:
             raise ConfigError(f"{override!r}: expected an override dotted.key=value, such as objective.temperature=0.1")
         if "[" in key:
             raise ConfigError(f"{key}: an item of a list cannot be set; set {key[: key.index('[')]} as a whole")
+        text = f'"{text}"' if text and not text.strip(" |") else text  # the sign between the values of a list
         value, below = _parse(text, override, key, lambda _: COMMAND_LINE)
         _set(options.values, key, value)
         for path in [path for path in options.places if path.startswith((f"{key}.", f"{key}["))]:

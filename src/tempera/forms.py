@@ -12,6 +12,7 @@ from .errors import DataError
 from .io.saved_sets import splits
 from .io.tables import blocks, files_of, is_table
 from .recommend.interactions import TABLE as EVENTS
+from .recommend.sessions import Sessions
 from .text.beir import is_beir, split_names
 from .text.roles import TABLE as PAIRS
 from .text.text_files import is_text_file
@@ -108,7 +109,7 @@ def _parts(path: str, names: Sequence[str], remedy: str) -> dict[str, str]:
 
 def _interactions(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options for one table of interactions beside tables of features; nothing if a folder holds others."""
-    columns = {str(file): _columns(file) for file in files_of(folder)}
+    columns = {str(file): _columns(file, options) for file in files_of(folder)}
     events = [file for file, names in columns.items() if EVENTS.suits(options, names)]
     if len(columns) == 1 or len(events) != 1:
         return {}
@@ -121,9 +122,10 @@ def _is_about(role: str, names: Sequence[str]) -> bool:
     return [each for each in EVENTS.needed if EVENTS.usual_columns(each, names)] == [role]
 
 
-def _columns(path: Path) -> list[str]:
-    """Return the names of the columns of a table."""
-    return next((block.table.column_names for block in blocks(path) if len(block.table)), [])
+def _columns(path: Path, options: Mapping[str, Any]) -> list[str]:
+    """Return the names of the columns of a table, of whose rows some may be sessions."""
+    first = next((block for block in blocks(path) if len(block.table)), None)
+    return [] if first is None else Sessions(EVENTS, options).flat(first).table.column_names
 
 
 def _renamed(parts: Mapping[str, str], train: str) -> dict[str, str]:
@@ -131,7 +133,7 @@ def _renamed(parts: Mapping[str, str], train: str) -> dict[str, str]:
 
 
 def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    names = _columns(Path(path))
+    names = _columns(Path(path), options)
     if PAIRS.suits(options, names):  # texts are told apart by their content
         ids = [name for role in _IDS if not options.get(role) for name in PAIRS.usual_columns(role, names)]
         return {"source": "pairs", "metadata": [*ids, "*"]}

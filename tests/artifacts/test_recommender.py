@@ -604,6 +604,6 @@ def test_vectors_of_all_users_are_exported(counted: Path, tmp_path: Path) -> Non
     assert opened.export("parquet", tmp_path / "out")["users"] == USERS
     table, recommender = parquet.read_table(tmp_path / "out" / "users.parquet"), opened.recommender
     assert table["id"].to_pylist() == sorted(f"u{user}" for user in range(USERS))
-    expected = recommender.vectors(range(USERS), [recommender.past(user) for user in range(USERS)])
+    expected = recommender.vectors(range(USERS), [recommender.past(user).items.each[0] for user in range(USERS)])
     np.testing.assert_allclose(np.array(table["vector"].to_pylist()), expected, atol=1e-6)
     assert len(Index(tmp_path / "out").documents) == ITEMS

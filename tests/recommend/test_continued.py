@@ -12,12 +12,17 @@ from tempera.errors import DataError
 from tempera.recommend.continued import Continued
 from tempera.recommend.division import GlobalTime, LeaveLastOut
 from tempera.recommend.full_catalogue import Histories
+from tempera.recommend.past_events import PastEvents
 from tempera.recommend.timeline import Timeline
 
 ITEMS = pa.chunked_array([["a", "b", "c", "d"]])
 
 
-def stored(*rows: list[int]) -> Histories:
+def stored(*rows: list[int], **others: Histories) -> PastEvents:
+    return PastEvents(listed(*rows), **others)
+
+
+def listed(*rows: list[int]) -> Histories:
     return Histories.of(np.array([item for row in rows for item in row], np.int64), np.cumsum([0, *map(len, rows)]))
 
 

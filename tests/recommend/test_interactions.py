@@ -270,7 +270,7 @@ def test_what_is_missing_is_named_or_counted(put) -> None:
         (
             {"user": [1], "item": [1], "genre": ["x"]},
             "a.parquet: column 'genre' has no usual name: give its role as data.ROLE=genre, one of user, item, time, "
-            "position, weight, rating, or declare it: data.metadata=[genre].",
+            "position, weight, rating, behaviour, or declare it: data.metadata=[genre].",
         ),
         (
             {"user": [1], "item": [1], "time": [1], "timestamp": [1]},
@@ -280,7 +280,7 @@ def test_what_is_missing_is_named_or_counted(put) -> None:
         (
             {"item": [1], "who": [1]},
             "a.parquet has no column that is usual for a user (user, userid, uid, customer, customerid, visitorid, "
-            "reviewerid); it has item, who: name one with data.user=COLUMN",
+            "reviewerid, session, sessionid); it has item, who: name one with data.user=COLUMN",
         ),
     ],
 )

@@ -26,6 +26,7 @@ ROWS = [("how, far", "as far as\nyou go"), ('a "b" c', "Größe 漢字"), (" pad
 KINDS = [".parquet", ".arrow"] + [
     kind + end for kind in (".jsonl", ".json", ".csv", ".tsv") for end in ("", ".gz", ".zst")
 ]
+OTHERS = [kind + end for kind in (".tab", ".inter", ".user", ".item") for end in ("", ".gz", ".zst")]
 
 
 def encode(rows: list[tuple[str, str]], kind: str, names: tuple[str, str] = ("query", "doc")) -> bytes:
@@ -282,7 +283,10 @@ def test_a_parquet_file_without_rows(put) -> None:
 def test_extensions_that_are_not_known(put, name: str) -> None:
     kind = {"a.txt": ".txt", "a.gz": ".gz", "a.csv.zip": ".zip"}.get(name, name[1:] or "")
     kind = "a file without extension" if name in ("a", "csv") else kind
-    assert refused(put(name, b"query,doc\na,b\n")) == f"{name}: cannot read {kind}; give one of {', '.join(KINDS)}"
+    assert (
+        refused(put(name, b"query,doc\na,b\n"))
+        == f"{name}: cannot read {kind}; give one of {', '.join(KINDS + OTHERS)}"
+    )
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ Letters in shapes: u users.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,15 @@ from ..io.console import progress_bar
 from ..io.tables import blocks
 from ..recommend.entity_tables import entities
 from ..recommend.feature_tables import KEY, keyed
-from ..recommend.full_catalogue import Histories, query_blocks
+from ..recommend.full_catalogue import query_blocks
 from ..recommend.interactions import USUAL
+from ..recommend.past_events import PastEvents
 from ..recommend.timeline import ITEMS, USERS
 from .recommender import Recommender
 from .stored_histories import Codes
 
 _VECTORS = "users.parquet"
+_UNKNOWN = "the run does not know {:,} of these users, who are recommended to by no history"
 _ROWS = 1 << 17  # of a row group, at least
 
 
@@ -40,6 +42,7 @@ def write_recommendations(
     exclude_seen: bool = True,
     elapsed: float = 0.0,
     hybrid: bool | None = None,
+    context: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
     """Write the k best items of many users, as `Recommender.recommend` ranks them: columns user, rank, item and score.
@@ -50,10 +53,11 @@ def write_recommendations(
         path: a .parquet file, which appears whole or not at all.
         users: a table with a column of ids, or a list of ids, each taken once; None is all users that the run knows. Users
             whom it does not know are counted, and recommended to by no history.
+        context: what all of them ask in.
         overwrite: replace a file that is there.
 
     Returns:
-        The numbers of users, of those whom the run does not know, and of rows; and the system that ranks.
+        The numbers of users, of those whom the run does not know, and of rows; the system that ranks; and notes for the reader.
 
     Raises:
         OutputError: the file exists, or cannot be written.
@@ -64,14 +68,15 @@ def write_recommendations(
     if path.suffix != ".parquet":
         raise OutputError(f"cannot write recommendations to {path}; give a name that ends in .parquet")
     refuse_replacing(path, overwrite, recommender.folder, *([users] if isinstance(users, str | Path) else []))
+    recommender = recommender.within(context) if context else recommender
     counting, known = recommender.counting(hybrid), entities(recommender.folder / USERS).table["id"]
     ids = known if users is None else _ids(recommender, users, known.type)
     items, codes = entities(recommender.folder / ITEMS).table["id"], _codes(recommender, ids)
 
     def tables() -> Iterator[pa.Table]:
-        for rows, histories in _histories(recommender, codes, "recommending"):
+        for rows, past in _past(recommender, codes, "recommending"):
             scores, best, _ = recommender.best(
-                codes[rows].tolist(), histories, k, exclude_seen, elapsed, counting, recommender.index
+                codes[rows].tolist(), past, k, exclude_seen, elapsed, counting, recommender.index
             )
             user, rank = np.isfinite(scores).nonzero()
             columns = {
@@ -86,7 +91,8 @@ def write_recommendations(
         written = _write(partial, tables())
     unknown = int((codes == len(recommender.users.table) - 1).sum())
     system = "the vectors" if counting is None else f"the vectors and {counting.system} together"
-    return {"output": str(path), "users": len(ids), "unknown": unknown, "rows": written, "ranked_by": system}
+    facts = {"output": str(path), "users": len(ids), "unknown": unknown, "rows": written, "ranked_by": system}
+    return {**facts, "notes": [*([_UNKNOWN.format(unknown)] if unknown else []), *recommender.notes]}
 
 
 def write_user_vectors(recommender: Recommender, folder: Path) -> dict[str, Any]:
@@ -98,8 +104,8 @@ def write_user_vectors(recommender: Recommender, folder: Path) -> dict[str, Any]
     ids, stamp = recommender.users.table["id"], recommender.index.stamp
 
     def tables() -> Iterator[pa.Table]:
-        for rows, histories in _histories(recommender, codes, "embedding users"):
-            vectors = recommender.vectors(codes[rows].tolist(), histories.each)
+        for rows, past in _past(recommender, codes, "embedding users"):
+            vectors = recommender.vectors_of(codes[rows].tolist(), past)
             column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
             yield pa.table({"id": ids.take(pa.array(codes[rows])), "vector": column})
 
@@ -131,12 +137,12 @@ def _codes(recommender: Recommender, ids: pa.ChunkedArray) -> Codes:
     return codes
 
 
-def _histories(recommender: Recommender, codes: Codes, label: str) -> Iterator[tuple[slice, Histories]]:
-    """Yield blocks of users with their histories, with a progress bar."""
-    histories = recommender.stored.rows(recommender.users.table["id"].take(pa.array(codes)))
+def _past(recommender: Recommender, codes: Codes, label: str) -> Iterator[tuple[slice, PastEvents]]:
+    """Yield blocks of users with what they have done, with a progress bar."""
+    past = recommender.stored.rows(recommender.users.table["id"].take(pa.array(codes)))
     with progress_bar(label, len(codes), "user") as bar:
         for rows in query_blocks(len(codes), len(recommender.items.table)):
-            yield rows, histories[rows]
+            yield rows, past[rows]
             bar.update(rows.stop - rows.start)
 
 

@@ -18,9 +18,11 @@ from ..build import Config, build
 from ..core.frame import Frame
 from ..errors import DataError
 from ..ranking.verdict import COUNTED
+from ..recommend.behaviours import uses
 from ..recommend.continued import Continued
 from ..recommend.division import Undivided
 from ..recommend.encoders import Elapsed
+from ..recommend.events import BEHAVIOUR
 from ..recommend.full_catalogue import Histories, Scores, inner
 from ..recommend.interactions import Interactions
 from ..recommend.later_events import drawn, judge_events
@@ -103,7 +105,7 @@ def evaluate_events(
         ConfigError: an option or a metric that does not exist.
     """
     config = build(configuration.load(recommender.folder / "config.yaml", options))
-    later = _read(config, data)
+    recommender, later = _in_contexts(recommender, _read(config, data))
     ids = later.user_ids.cast(pa.large_string())
     latest = recommender.stored.latest(ids)
     if latest is None and Elapsed() in recommender.options.query:
@@ -130,12 +132,28 @@ def evaluate_events(
 def _read(config: Config, data: Any) -> Timeline:
     """Return the timeline of other data, read as those of the run were."""
     assert isinstance(config.data, Interactions)
-    absent: dict[str, Any] = dict.fromkeys(("path", "users", "items", "validation", "test"))
+    targets = config.data.targets  # of which the data may lack some
+    absent: dict[str, Any] = dict.fromkeys(("path", "users", "items", "validation", "test", "targets"))
     source = replace(config.data, **absent, split=Undivided())
     later: Timeline = (
         replace(source, path=str(data)).read() if isinstance(data, str | Path) else source.hand(data).read()
     )
+    if later.anonymous:  # the same numbers are other sessions in the run
+        names = [f"session {name}" for name in later.user_ids.to_pylist()]
+        later = replace(later, user_ids=pa.array(names, pa.large_string()))
+    if targets and later.contexts is not None and later.context is not None:
+        later = replace(later, target=uses(later.contexts[BEHAVIOUR], targets)[1][later.context])
     return later
+
+
+def _in_contexts(recommender: Recommender, later: Timeline) -> tuple[Recommender, Timeline]:
+    """Return a recommender that knows what the events of a timeline happened in, and the timeline with its numbers."""
+    if recommender.contexts is None or later.contexts is None or later.context is None:
+        return recommender, replace(later, context=None)
+    names = recommender.contexts.table.column_names
+    happened = {name: later.contexts[name] for name in later.contexts.column_names if name in names}
+    first = len(recommender.contexts.table) - 1
+    return recommender.among(happened, len(later.contexts)), replace(later, context=later.context + first)
 
 
 def _systems(recommender: Recommender, timeline: Timeline, events: Events) -> dict[str, Scores]:
@@ -185,7 +203,8 @@ def _described(
     lines = [later.about, text.format(**counts) + tests]
     lines += [f"left out: {count:,} {reason}" for reason, count in left_out.items()]
     cautions = []
-    if 2 * events.again > events.later:
+    untimed = later.time is None or recommender.stored.latest(ids.cast(pa.large_string())) is None
+    if untimed and 2 * events.again > events.later:
         cautions.append(
             f"{events.again:,} of {events.later:,} interactions are with an item that the history of their user holds already: "
             "if the run was trained on these interactions, give others"

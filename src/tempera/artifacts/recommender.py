@@ -6,7 +6,8 @@ Letters in shapes: n rows, u users, i items, w items of a history, D width.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from .. import config as configuration
 from ..build import Config, build
-from ..core.frame import Events, Frame
+from ..core.frame import Column, Events, Frame
 from ..errors import DataError, did_you_mean, one_line
 from ..ranking.nearest import top_of
 from ..recommend.counts import Counting, open_counts
@@ -30,13 +31,16 @@ from ..recommend.entity_tables import entities, opened, titles_of
 from ..recommend.exportable_users import UserModule
 from ..recommend.features import Features, FeatureTowers
 from ..recommend.full_catalogue import Histories
-from ..recommend.timeline import HISTORIES, ITEMS, USERS
+from ..recommend.past_events import PastEvents, nothing
+from ..recommend.timeline import CONTEXTS, HISTORIES, ITEMS, USERS
 from .index import Found, Index, write_parquet
 from .layout import RunFolder
 from .onnx_users import write_users
 from .stored_histories import Codes, StoredHistories
 
 BLANK = "the model knows nothing of a user without a history: items by their number of training events"
+_NO_CONTEXT = "the model reads what a user asks in, and it is not given: name it with --context NAME=VALUE"
+_NO_FEATURE = "the model has no feature that reads the context of a query"
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ class Recommender(RunFolder):
     users: Entities
     items: Entities
     tower: FeatureTowers
+    has_context = False  # whether queries are asked in a context that is known
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -74,6 +79,9 @@ class Recommender(RunFolder):
         self.options: Features = self.config.tower
         self.users = _texts(entities(folder / USERS), "")  # the last is one whom the run does not know
         self.items = _texts(entities(folder / ITEMS))
+        happened = folder / CONTEXTS
+        # The last two are an event of which nothing is known, and the one that is asked.
+        self.contexts: Entities | None = _texts(entities(happened), "", "") if happened.is_file() else None
         self.tower = self.opened(self.items)
 
     def _refuse_other(self) -> None:
@@ -88,7 +96,47 @@ class Recommender(RunFolder):
     def opened(self, items: Entities) -> FeatureTowers:
         """Return the saved towers, for the run's users and these items."""
         normalised = self.config.similarity.name == "cosine"
-        return opened(self.options, normalised, self.users, items, self.folder / "model" / "model.safetensors")
+        weights = self.folder / "model" / "model.safetensors"
+        return opened(self.options, normalised, self.users, items, weights, self.contexts)
+
+    def within(self, context: Mapping[str, Any]) -> Recommender:
+        """Return the same recommender for queries in a context, such as {"device": "phone"}.
+
+        Raises:
+            DataError: a column that the run's contexts do not have, or a value of another type.
+        """
+        known = [] if self.contexts is None else [name for name in self.contexts.table.column_names if name != "id"]
+        if self.contexts is None or (unknown := next((name for name in context if name not in known), None)):
+            what = f"its contexts have {', '.join(known)}" if known else "it knows no context (data.context)"
+            raise DataError(f"{self.folder} has no context {next(iter(context)) if not known else unknown!r}: {what}")
+        other = self.among({name: [value] for name, value in context.items()}, 1)
+        other.has_context = True
+        return other
+
+    def among(self, contexts: Mapping[str, Any], rows: int) -> Recommender:
+        """Return the same recommender with further contexts at the end, in place of the one of a query.
+
+        Args:
+            contexts: some of the columns of the run's contexts, each with so many rows.
+
+        Raises:
+            DataError: a column of another type.
+        """
+        assert self.contexts is not None
+        table, count = self.contexts.table, self.contexts.count
+        named = {"id": [""] * rows, **contexts}
+        columns = {f.name: _cast(f, named[f.name]) if f.name in named else pa.nulls(rows, f.type) for f in table.schema}
+        other = copy(self)
+        other.contexts = Entities(pa.concat_tables([table[:-1], pa.table(columns)]), np.append(count[:-1], [0] * rows))
+        other.tower = other.opened(self.items)
+        return other
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A note where the towers read no context of a query, and it is known, or the other way round."""
+        if self.contexts is None or (self.tower.query.moment is not None) == self.has_context:
+            return ()
+        return (_NO_FEATURE if self.has_context else _NO_CONTEXT,)
 
     @cached_property
     def item_ids(self) -> pa.ChunkedArray:
@@ -104,48 +152,56 @@ class Recommender(RunFolder):
         index: Path | None = None,
         elapsed: float = 0.0,
         hybrid: bool | None = None,
+        context: Mapping[str, Any] | None = None,
     ) -> Recommendations:
         """Return the k best items for a user, for a history, or for a user with another history than the run knows.
 
         Args:
             user: an id; one that the run does not know has the vector of unknown users.
             history: ids of items, the latest last; None takes all that the run knows of the user.
-            exclude_seen: leave out what the history holds.
+            exclude_seen: leave out what the history holds, and what the user is known not to like.
             index: an exported index to search instead of the run's own.
             elapsed: time since the user's latest event, in the unit of the data, for towers that ask for it.
             hybrid: rank by counts and vectors together, with the weight that the run has chosen; scores are then weighted
                 standard deviations above the mean of all items. None does so where validation has shown it to be better than
                 the vectors alone, and no `index` is named.
+            context: what the user asks in, by column of data.context, for towers that ask for it.
 
         Raises:
             DataError: neither user nor history, an item that is not in the run, an index of another model, a hybrid of a run
                 without counts or with an approximate index.
         """
+        if context:
+            inside = self.within(context)
+            return inside.recommend(user, history, k, exclude_seen, index, elapsed, hybrid)
         if user is None and history is None:
             raise DataError("give a user, a history, or both")
         if k < 1:
             raise DataError(f"k is {k}; expected at least 1")
         code = None if user is None else _place(self.users.table["id"], str(user))
-        taken = self.past(code) if history is None else self.codes([str(item) for item in history])
-        notes = () if user is None or code is not None else (_unknown(user, history),)
-        counting = self.counting(hybrid, index)
+        past = self.past(code)
+        if history is not None:
+            own = self.codes([str(item) for item in history])
+            past = PastEvents(Histories.of(own, np.array([0, len(own)])), dislikes=past.dislikes)
+        notes = self.notes if user is None or code is not None else (_unknown(user, history), *self.notes)
+        counting, taken = self.counting(hybrid, index), int(past.items.lengths[0])
         if index is not None and counting is None:
-            seen = set(self.item_ids.take(taken).to_pylist()) if exclude_seen else set()
-            vector = self.vectors([code], [taken], elapsed)[0]
+            seen = set(self.item_ids.take(past.left_out[1]).to_pylist()) if exclude_seen else set()
+            vector = self.vectors_of([code], past, elapsed)[0]
             hits = Index(index).search(vector, k + len(seen), self.fingerprint)
             hits = [hit for hit in hits if hit.id not in seen][:k]
-            return Recommendations([replace(hit, rank=rank) for rank, hit in enumerate(hits, 1)], len(taken), notes)
-        place, histories = self.index if index is None else Index(index), Histories.of(taken, np.array([0, len(taken)]))
-        scores, codes, blank = self.best([code], histories, k, exclude_seen, elapsed, counting, place)
+            return Recommendations([replace(hit, rank=rank) for rank, hit in enumerate(hits, 1)], taken, notes)
+        place = self.index if index is None else Index(index)
+        scores, codes, blank = self.best([code], past, k, exclude_seen, elapsed, counting, place)
         if blank[0]:
             notes = (*notes, BLANK)
         left = np.isfinite(scores[0])
-        return Recommendations(place.hits(scores[0][left], codes[0][left]), len(taken), notes)
+        return Recommendations(place.hits(scores[0][left], codes[0][left]), taken, notes)
 
     def best(
         self,
         users: Sequence[int | None],
-        histories: Histories,
+        past: PastEvents,
         k: int,
         exclude_seen: bool,
         elapsed: float,
@@ -157,18 +213,16 @@ class Recommender(RunFolder):
         Where fewer items are left, scores are -inf. A user of whom the model knows nothing gets items by their number of
         training events.
         """
-        vectors = self.vectors(users, histories.each, elapsed)
-        seen = histories.pairs() if exclude_seen else None
+        vectors = self.vectors_of(users, past, elapsed)
+        seen = past.left_out if exclude_seen else None
         if counting is None:
             scores, codes = place.nearest(vectors, k, self.fingerprint, seen)
         else:
-            fused = counting.fused(place.scores(vectors, self.fingerprint), histories)
-            if seen is not None:
-                fused[seen] = -np.inf
-            scores, codes = top_of(fused, k)
-        blank = (histories.lengths == 0) & ~vectors.any(1)
+            scores, codes = _best(counting.fused(place.scores(vectors, self.fingerprint), past.items), k, seen)
+        blank = (past.items.lengths == 0) & ~vectors.any(1)
         if blank.any():
-            scores[blank], codes[blank] = top_of(self.items.count[None].astype(np.float32), k)
+            counts = np.repeat(self.items.count[None].astype(np.float32), len(blank), 0)
+            scores[blank], codes[blank] = (each[blank] for each in _best(counts, k, seen))
         return scores, codes, blank
 
     @cached_property
@@ -187,14 +241,13 @@ class Recommender(RunFolder):
 
     @cached_property
     def stored(self) -> StoredHistories:
-        """Histories of the run's users."""
-        return StoredHistories(self.folder / HISTORIES, len(self.items.table))
+        """Past events of the run's users."""
+        contexts = 0 if self.contexts is None else len(self.contexts.table) - 2
+        return StoredHistories(self.folder / HISTORIES, len(self.items.table), contexts)
 
-    def past(self, user: int | None) -> Codes:
-        """Return the codes of all items that a user has taken, the latest last; none for an unknown user."""
-        if user is None:
-            return np.empty(0, np.int64)
-        return self.stored.of(self.users.table["id"][user])
+    def past(self, user: int | None) -> PastEvents:
+        """Return what a user has done, one row; nothing for an unknown user."""
+        return nothing() if user is None else self.stored.of(self.users.table["id"][user])
 
     def codes(self, ids: Sequence[str]) -> Codes:
         """Return the codes of items.
@@ -216,25 +269,43 @@ class Recommender(RunFolder):
         near = did_you_mean(text.lower(), titles).removeprefix(" Did you mean ").removesuffix("?")
         return f" Did you mean {self.item_ids[titles.index(near)]} ({near})?" if near else ""
 
+    def vectors_of(self, users: Sequence[int | None], past: PastEvents, elapsed: float = 0.0) -> NDArray[np.float32]:
+        """Return vectors of users by all that they have done, [n, D]; None is an unknown user."""
+        return self.vectors(users, past.items.each, elapsed, None if past.contexts is None else past.contexts.each)
+
     def vectors(
-        self, users: Sequence[int | None], histories: Sequence[NDArray[np.integer]], elapsed: float = 0.0
+        self,
+        users: Sequence[int | None],
+        histories: Sequence[NDArray[np.integer]],
+        elapsed: float = 0.0,
+        contexts: Sequence[NDArray[np.integer]] | None = None,
     ) -> NDArray[np.float32]:
-        """Return vectors of users with their histories, [n, D], as they are compared; None is an unknown user."""
+        """Return vectors of users with their histories, [n, D], as they are compared; None is an unknown user.
+
+        Args:
+            contexts: what the events of each history happened in; None is not known.
+        """
         last = 0 if self.options.history is None else self.options.history.last
         read = [codes[max(0, len(codes) - last) :] for codes in histories]
         stop = np.cumsum([len(codes) for codes in read])
         start = stop - [len(codes) for codes in read]
         unknown = len(self.users.table) - 1
-        frame = Frame(
-            {
-                "user": torch.tensor([unknown if user is None else user for user in users]),
-                "history": Events(
-                    torch.from_numpy(np.concatenate(read).astype(np.int64)), torch.tensor(start), torch.tensor(stop)
-                ),
-                "elapsed": torch.tensor([elapsed if len(codes) else math.nan for codes in read]),
-            }
+        history = Events(
+            torch.from_numpy(np.concatenate(read).astype(np.int64)), torch.tensor(start), torch.tensor(stop)
         )
-        vectors: NDArray[np.float32] = self.tower.encode(frame, "query").numpy()
+        columns: dict[str, Column] = {
+            "user": torch.tensor([unknown if user is None else user for user in users]),
+            "history": history,
+            "elapsed": torch.tensor([elapsed if len(codes) else math.nan for codes in read]),
+        }
+        if self.contexts is not None:
+            nobody, query = len(self.contexts.table) - 2, len(self.contexts.table) - 1
+            happened = [np.full(len(codes), nobody) for codes in histories] if contexts is None else contexts
+            happened = [codes[max(0, len(codes) - last) :] for codes in happened]
+            events = torch.from_numpy(np.concatenate(happened).astype(np.int64))
+            columns["contexts"] = Events(events, history.start, history.stop)
+            columns["context"] = torch.full((len(users),), query)
+        vectors: NDArray[np.float32] = self.tower.encode(Frame(columns), "query").numpy()
         return vectors
 
     def export_users(self, folder: Path, probes: int = 64) -> dict[str, Any]:
@@ -248,7 +319,8 @@ class Recommender(RunFolder):
         known, history = len(self.users.table) - 1, self.options.history
         module = UserModule(self.tower, history.pools if history else (), len(self.items.table), known + 1)
         users = np.random.default_rng(0).permutation(known)[:probes].tolist()
-        histories = [np.empty(0, np.int64), np.arange(min(3, len(self.items.table))), *map(self.past, users)]
+        histories: list[NDArray[Any]] = [np.empty(0, np.int64), np.arange(min(3, len(self.items.table)))]
+        histories += [self.past(user).items.each[0] for user in users]
         users = [known, known, *users]
         worst = write_users(folder, module, self.fingerprint, histories, users, self.vectors(users, histories))
         write_parquet(folder, self.index)
@@ -273,6 +345,23 @@ def _configuration(path: Path) -> Config:
     if not isinstance(config.tower, Features):
         raise DataError(f"{path} does not describe a recommender: tower.kind has to be features")
     return config
+
+
+def _cast(field: pa.Field, values: Any) -> pa.Array | pa.ChunkedArray:
+    """Return values of a column of contexts in its type, [n]."""
+    try:
+        return (values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)).cast(field.type)
+    except pa.ArrowException as error:
+        raise DataError(f"context {field.name}: expected {field.type}: {error}") from None
+
+
+def _best(
+    scores: NDArray[np.float32], k: int, without: tuple[Codes, Codes] | None
+) -> tuple[NDArray[np.float32], Codes]:
+    """Return the k best scores of each row, which may be written over, and their codes; -inf for the pairs left out."""
+    if without is not None:
+        scores[without] = -np.inf
+    return top_of(scores, k)
 
 
 def _place(ids: pa.ChunkedArray, name: str) -> int | None:

@@ -1,6 +1,6 @@
 """Histories of a run's users, as its folder keeps them: one of them, or those of many users at once.
 
-Letters in shapes: n users, v items of all histories together.
+Letters in shapes: n users.
 """
 
 from __future__ import annotations
@@ -19,44 +19,45 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..io.tables import parquet_table
 from ..recommend.full_catalogue import Histories
+from ..recommend.past_events import PastEvents, nothing
 
 Codes = NDArray[np.int64]
 
 
 class StoredHistories:
-    """Read the histories of a run, each with the latest item last.
+    """Read what the users of a run have done, each with the latest event last.
 
     Args:
         path: the file.
         items: number of items that the run has.
+        contexts: number of contexts that it has.
 
     Raises:
         DataError: by every method, where the file is damaged.
     """
 
-    def __init__(self, path: Path, items: int) -> None:
-        self.path, self.items = path, items
+    def __init__(self, path: Path, items: int, contexts: int = 0) -> None:
+        self.path = path
+        self.known = {"items": items, "targets": 3, "contexts": contexts, "dislikes": items}
 
-    def of(self, user: pa.Scalar) -> Codes:
-        """Return the codes of all items that one user has taken; only the part of the file with that user is read in full."""
+    def of(self, user: pa.Scalar) -> PastEvents:
+        """Return what one user has done; only the part of the file with that user is read in full."""
         with self._readable(), parquet.ParquetFile(self.path) as file:
+            names = ["items", *(name for name in file.schema_arrow.names if name in self.known and name != "items")]
             for group in range(file.num_row_groups):
                 ids = file.read_row_group(group, ["id"], use_threads=False)["id"].cast(pa.large_string())
                 if (at := pc.index(ids, user).as_py()) >= 0:
-                    items = file.read_row_group(group, ["items"], use_threads=False)["items"]
-                    items.validate(full=True)
-                    return self._checked(items[at].values.to_numpy()).astype(np.int64)
-        return np.empty(0, np.int64)
+                    return self._past(file.read_row_group(group, names, use_threads=False).slice(at, 1))
+        return nothing()
 
-    def rows(self, users: pa.ChunkedArray) -> Histories:
-        """Return the histories of users, n rows; those of users whom the run does not know are empty."""
-        _, offsets, items = self._all
-        at = self._places(users)
-        return Histories(items, np.where(at < 0, 0, offsets[at]), np.where(at < 0, 0, offsets[at + 1]))
+    def rows(self, users: pa.ChunkedArray) -> PastEvents:
+        """Return what users have done, n rows; those of users whom the run does not know are empty."""
+        _, past = self._all
+        return past.at(self._places(users))
 
     def latest(self, users: pa.ChunkedArray) -> NDArray[np.float64] | None:
         """Return the time of the latest event of each user, [n], nan for unknown ones; None if the run has no times."""
-        table, _, _ = self._all
+        table, _ = self._all
         if "time" not in table.column_names:
             return None
         at = self._places(users)
@@ -69,20 +70,28 @@ class StoredHistories:
         return at
 
     @cached_property
-    def _all(self) -> tuple[pa.Table, Codes, NDArray[np.integer]]:
-        """The table without its lists, with ids as texts; the offsets of the lists, and their items, [v]."""
+    def _all(self) -> tuple[pa.Table, PastEvents]:
+        """The table without its lists, with ids as texts, and the lists of all users."""
         with self._readable():
             table = parquet_table(self.path)
-            lists = table["items"].combine_chunks()
-            lists.validate(full=True)
-            items = self._checked(lists.values.to_numpy())
-            rest = table.drop_columns(["items"])
-            return rest.set_column(0, "id", rest["id"].cast(pa.large_string())), lists.offsets.to_numpy(), items
+            rest = table.drop_columns([name for name in table.column_names if name in self.known])
+            return rest.set_column(0, "id", rest["id"].cast(pa.large_string())), self._past(table)
 
-    def _checked(self, codes: NDArray[np.integer]) -> NDArray[np.integer]:
-        if len(codes) and not 0 <= codes.min() <= codes.max() < self.items:
-            raise DataError(f"{self.path} names items that the run does not have: it is damaged")
-        return codes
+    def _past(self, table: pa.Table) -> PastEvents:
+        """Return the lists of a table, each with codes that the run has; those of one user's events are of one length."""
+        rows = {name: self._rows(table, name) for name in self.known if name in table.column_names or name == "items"}
+        for name in ("targets", "contexts"):
+            if name in rows and not np.array_equal(rows[name].stops, rows["items"].stops):
+                raise DataError(f"{self.path} has other {name} than items: it is damaged")
+        return PastEvents(**rows)
+
+    def _rows(self, table: pa.Table, name: str) -> Histories:
+        lists = table[name].combine_chunks()
+        lists.validate(full=True)
+        codes, lengths = lists.flatten().to_numpy(), lists.value_lengths().to_numpy().astype(np.int64)
+        if len(codes) and not 0 <= codes.min() <= codes.max() < self.known[name]:
+            raise DataError(f"{self.path} names {name} that the run does not have: it is damaged")
+        return Histories.of(codes, np.concatenate([[0], lengths.cumsum()]))
 
     @contextmanager
     def _readable(self) -> Iterator[None]:

@@ -11,7 +11,6 @@ from ..errors import TemperaError
 from .shared import Json, answer, say
 
 _WRITTEN = "written: {output}: {rows:,} recommendations for {users:,} users, ranked by {ranked_by}"
-_UNKNOWN = "\nnote: the run does not know {unknown:,} of these users, who are recommended to by no history"
 
 
 def recommend(
@@ -22,6 +21,7 @@ def recommend(
     include_seen: bool = False,
     index: Path | None = None,
     elapsed: Annotated[float, typer.Option(min=0)] = 0.0,
+    context: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE")] = None,
     hybrid: Annotated[bool | None, typer.Option("--hybrid/--vectors")] = None,
     every: Annotated[bool, typer.Option("--all")] = False,
     users: Path | None = None,
@@ -41,6 +41,7 @@ def recommend(
         include_seen: recommend items of the history, too.
         index: exported index to search instead of the run's own.
         elapsed: time since the user's last event (only for models with an `elapsed` feature).
+        context: what the user asks in, such as device=phone; may be repeated (only for models with features of data.context).
         hybrid: rank by counts and vectors together, or by the vectors alone [default: as validation has shown].
         every: recommend to every user that the run knows.
         users: recommend to the users of this table, with a column of their ids.
@@ -49,18 +50,19 @@ def recommend(
     """
     from ..artifacts.run_folder import Run
 
+    pairs = [pair.partition("=") for pair in context or ()]
+    if wrong := next((name for name, equals, _ in pairs if not equals), None):
+        raise TemperaError(f"--context {wrong!r} has no value; give it as NAME=VALUE, such as device=phone")
     options: dict[str, Any] = {"k": k, "exclude_seen": not include_seen, "elapsed": elapsed, "hybrid": hybrid}
+    options["context"] = {name: value for name, _, value in pairs}
     if every or users is not None or output is not None:
         if output is None or every == (users is not None) or (user, history, index) != (None, None, None):
             raise TemperaError(
                 "give --all or --users FILE, with --output FILE.parquet and without --user, --history and --index"
             )
         facts = Run(run).recommend_all(output, users, overwrite=overwrite, **options)
-        answer(
-            facts,
-            as_json,
-            lambda: say(_WRITTEN.format(**facts) + (_UNKNOWN.format(**facts) if facts["unknown"] else "")),
-        )
+        lines = [_WRITTEN.format(**facts), *(f"note: {note}" for note in facts["notes"])]
+        answer(facts, as_json, lambda: say("\n".join(lines)))
         return
     items = None if history is None else [name.strip() for name in history.split(",") if name.strip()]
     if items == [] and user is None:

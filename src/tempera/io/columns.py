@@ -165,9 +165,9 @@ class ColumnsSoFar:
         self.columns: Columns = {}
 
     def of(self, blocks: Iterable[TableBlock]) -> Iterator[TableBlock]:
-        """Pass on the blocks that hold rows; `columns` are those of the latest."""
+        """Pass on the blocks whose files hold rows; `columns` are those of the latest."""
         for block in blocks:
-            if not len(block.table):
+            if not len(block.table) and block.origin is None:
                 continue
             names = block.table.column_names
             new = [name for name in names if name not in self.names or names.count(name) > 1]

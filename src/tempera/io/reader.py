@@ -94,10 +94,10 @@ class BlockReader:
         self.count(reason, rows & self.keep)
         self.keep &= ~rows
 
-    def leave_out_below(self, role: str, least: float | None) -> None:
-        """Leave out the rows whose number is below the least, if the table has such a column."""
+    def leave_out_below(self, role: str, least: float | None, but: Mask | bool = False) -> None:
+        """Leave out the rows whose number is below the least, if the table has such a column, `but` those of this mask."""
         if role in self.columns and least is not None:
-            self.leave_out(f"rows below min_{role}", self.numbers(role) < least)
+            self.leave_out(f"rows below min_{role}", (self.numbers(role) < least) & ~np.bool_(but))
 
     def count(self, reason: str, which: Mask) -> None:
         """Count what is left out."""
@@ -122,7 +122,7 @@ class BlockReader:
 
     def fail(self, name: str, row: int, text: str) -> NoReturn:
         """Refuse a row for one of its columns."""
-        raise DataError(f"{self.block.file}, row {self.block.first + row}: column {name!r} {text}") from None
+        raise DataError(f"{self.block.file}, row {self.block.number(row)}: column {name!r} {text}") from None
 
     def refuse_type(self, name: str, kind: pa.DataType, expected: str) -> NoReturn:
         """Refuse a column for its type."""

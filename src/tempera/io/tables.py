@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from ..errors import DataError
 from .json_tables import BLOCK, json_tables, opened
@@ -20,6 +24,8 @@ from .untrusted import refuse_irregular
 _ROWS = 1 << 16  # rows of a Parquet file that are held at once
 _COMPRESSED = (".gz", ".zst")  # of texts; Parquet and Arrow have compression of their own
 _SEPARATORS = ("::", ";", "\t", "|")  # that other programs write in place of commas
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+_TYPES = ("token", "float", "token_seq", "float_seq")  # of columns of RecBole's files
 
 
 @dataclass(frozen=True)
@@ -29,10 +35,17 @@ class TableBlock:
     table: pa.Table
     file: str  # as it is named in messages
     first: int = 1  # number of the first row, counted from 1
+    origin: NDArray[np.int64] | None = (
+        None  # row of the file, counted from `first`, that each row is from; None: in order
+    )
+
+    def number(self, row: int) -> int:
+        """Return the number in its file of a row of this block."""
+        return self.first + (row if self.origin is None else int(self.origin[row]))
 
     def place(self, row: int) -> str:
         """Return what to call a row of this block."""
-        return f"{self.file}:{self.first + row}"
+        return f"{self.file}:{self.number(row)}"
 
 
 Parse = Callable[[Path], Iterator[pa.Table]]  # a file some rows at a time
@@ -189,7 +202,8 @@ def csv_tables(path: Path, names: Sequence[str] = (), sign: str = ",", quoted: b
     """Read separated values, all of them texts; an empty one is null.
 
     Args:
-        names: of the columns; without any, the first row holds them.
+        names: of the columns; without any, the first row holds them, unless all its values are numbers: columns are then called
+            column1, column2, ...
         sign: what stands between values.
         quoted: whether double quotes enclose a value.
     """
@@ -203,6 +217,8 @@ def csv_tables(path: Path, names: Sequence[str] = (), sign: str = ",", quoted: b
     try:
         with pa.input_stream(str(path)) as stream:  # decompresses by extension
             names = reader.open_csv(stream, read, parse).schema.names
+        if not read.column_names and len(names) > 1 and all(map(_NUMBER.fullmatch, names)):
+            read.column_names = names = [f"column{i}" for i in range(1, len(names) + 1)]
         if len(names) == 1 and sign == ",":
             _refuse_separator(path, names[0])
         texts = reader.ConvertOptions(
@@ -215,6 +231,26 @@ def csv_tables(path: Path, names: Sequence[str] = (), sign: str = ",", quoted: b
         if "UTF8" in str(error):
             _refuse_cell(path, sign)
         raise
+
+
+def typed_tables(path: Path) -> Iterator[pa.Table]:
+    """Read one of RecBole's files: values between tabs, columns called NAME:TYPE, and lists with spaces between values.
+
+    Values are texts and lists of texts, as those of separated values are.
+
+    Raises:
+        DataError: a column without a type.
+    """
+    for table in csv_tables(path, sign="\t", quoted=False):
+        for i, header in enumerate(table.column_names):
+            name, _, kind = header.rpartition(":")
+            if not name or kind not in _TYPES:
+                raise DataError(
+                    f"{path}: column {header!r} has no type: call it NAME:TYPE, with one of {', '.join(_TYPES)}"
+                )
+            values = table.column(i)
+            table = table.set_column(i, name, pc.split_pattern(values, " ") if kind.endswith("_seq") else values)
+        yield table
 
 
 def _refuse_separator(path: Path, header: str) -> None:
@@ -246,7 +282,8 @@ _TEXTS: dict[str, Parse] = {
     ".jsonl": json_tables,
     ".json": json_tables,
     ".csv": csv_tables,
-    ".tsv": partial(csv_tables, sign="\t"),
+    **dict.fromkeys((".tsv", ".tab"), partial(csv_tables, sign="\t")),
+    **dict.fromkeys((".inter", ".user", ".item"), typed_tables),
 }
 _PARSERS: dict[str, Parse] = {
     ".parquet": _parquet,

@@ -71,16 +71,19 @@ OPEN = {
 _FEW = 5  # entities that a value has on average, for a column of categories
 
 
-def race_of(users: Entities, items: Entities, ordered: bool, timed: bool) -> Race:
+def race_of(users: Entities, items: Entities, ordered: bool, timed: bool, happened: Entities | None = None) -> Race:
     """Return the towers for these users and items: each alone, the best two with and without features, the best two for longer.
 
     Args:
         ordered: the order of a user's events means something.
         timed: they have times.
+        happened: the context of events, a row for each.
     """
     known = TOWERS if ordered else UNORDERED
     towers = [Setting(values, name) for name, values in known.items()]
     of_users, of_items = features_of(users), features_of(items)
+    if happened is not None:
+        of_users += features_of(happened)
     if ordered and timed:
         of_users.append({"elapsed": {}})
     own = {"tower.doc": [*(_IDS if ordered else ["id"]), *of_items], **({"tower.query": of_users} if of_users else {})}

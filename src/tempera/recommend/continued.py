@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..errors import DataError
 from .division import TEST, TRAIN, Divide, GlobalTime, NamedFiles
-from .full_catalogue import Histories
+from .past_events import PastEvents
 from .timeline import Events, Timeline
 
 Times = NDArray[np.float64]
@@ -33,7 +34,7 @@ class Continued:
 
     @classmethod
     def of(
-        cls, later: Timeline, items: pa.ChunkedArray, stored: Histories, latest: Times | None, split: Divide
+        cls, later: Timeline, items: pa.ChunkedArray, stored: PastEvents, latest: Times | None, split: Divide
     ) -> Continued:
         """Put the events of a file after stored ones.
 
@@ -41,17 +42,18 @@ class Continued:
         out and counted. Data with an order are asked as `GlobalTime` asks events after its cut, others as `NamedFiles` does.
 
         Args:
-            later: the events of the file.
+            later: the events of the file; their contexts, if there are any, are numbered like the stored ones.
             items: ids of the run's items, as texts.
-            stored: what each user of the file has taken before, u rows.
+            stored: what each user of the file has done before, u rows.
             latest: the time of each user's latest stored event, [u], nan where there is none; None without times.
             split: the division of the run, whose settings are used if it is by time.
 
         Raises:
             DataError: nothing is left to ask.
 
+        >>> from tempera.recommend.full_catalogue import Histories
         >>> later = Timeline.of(["new", "new", "old"], ["a", "b", "b"])
-        >>> stored = Histories(np.array([0, 1]), np.array([0, 0]), np.array([0, 2]))
+        >>> stored = PastEvents(Histories(np.array([0, 1]), np.array([0, 0]), np.array([0, 2])))
         >>> both = Continued.of(later, pa.chunked_array([["a", "b", "c"]]), stored, None, GlobalTime(least=2))
         >>> both.timeline.item.tolist(), {name: events.tolist() for name, events in both.test.items()}
         ([0, 1, 0, 1, 1], {'next': [4], 'rolling': [1, 4]})
@@ -79,30 +81,33 @@ class Continued:
         test = {name: events for name, events in protocols.items() if len(events)}
         if not test:
             reasons = "".join(f"; {count:,} {reason}" for reason, count in left_out.items())
+            which = "" if later.target is None else " of a behaviour that is evaluated"
             raise DataError(
-                f"nothing can be asked of the {len(later):,} interactions: no event is left that has a history before it{reasons}"
+                f"nothing can be asked of the {len(later):,} interactions: no event{which} is left that has a history before it"
+                f"{reasons}"
             )
         return cls(timeline, test, left_out, left, again)
 
 
 def _together(
-    later: Timeline, user: Events, stored: Histories, latest: Times | None, left: NDArray[np.bool_]
+    later: Timeline, user: Events, stored: PastEvents, latest: Times | None, left: NDArray[np.bool_]
 ) -> tuple[Timeline, NDArray[np.uint8]]:
     """Return the stored events of each user of whom an event of the file is left, followed by these, and the part of each."""
-    owner, past = stored.pairs()
+    owner, past = stored.items.pairs()
     order = np.argsort(np.concatenate([owner, user]), kind="stable")
     part = np.repeat(np.array([TRAIN, TEST], np.uint8), [len(past), len(user)])[order]
-    time = later.time
-    if time is not None:
+    columns: dict[str, Any] = {"item": np.concatenate([past, later.item])[order].astype(np.int32)}
+    if later.time is not None:
         before = np.full(len(stored), -np.inf) if latest is None else latest
-        time = np.concatenate([before[owner], time])[order]
-    both = replace(
-        later,
-        offsets=later.offsets + np.concatenate([[0], stored.lengths.cumsum()]),
-        item=np.concatenate([past, later.item])[order].astype(np.int32),
-        time=time,
-        weight=None,
-    )
+        columns["time"] = np.concatenate([before[owner], later.time])[order]
+    if later.context is not None and stored.contexts is not None:
+        columns["context"] = np.concatenate([stored.contexts.pairs()[1], later.context])[order].astype(np.int32)
+    if later.target is not None:
+        use = np.full(len(past), 2) if stored.targets is None else stored.targets.pairs()[1]
+        columns["target"] = np.concatenate([use, later.target])[order].astype(np.uint8)
+    absent: dict[str, Any] = dict.fromkeys(("time", "weight", "context", "target", "dislikes"))
+    offsets = later.offsets + np.concatenate([[0], stored.items.lengths.cumsum()])
+    both = replace(later, offsets=offsets, **{**absent, **columns})
     kept = np.concatenate([np.isin(owner, user[left]), left])[order]
     return both.kept(kept), part[kept]
 

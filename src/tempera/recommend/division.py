@@ -120,15 +120,17 @@ class GlobalTime:
     def targets(self, timeline: Timeline, start: Events, stop: Events) -> dict[str, Events]:
         """Return both protocols' targets between two positions of each user, [u]."""
         begin = timeline.offsets[:-1]
-        eligible = (start - begin >= self.least) & (start < stop)
-        start = np.maximum(start, begin + _first(timeline))  # an event that has no history is not asked
-        lengths = np.clip(stop - start, 0, self.rolling)
-        return {"next": start[eligible], "rolling": _spread(start, lengths)}
+        first = np.maximum(start, begin + _first(timeline))  # an event that has no history is not asked
+        judged = timeline.judged
+        low, high = np.searchsorted(judged, first), np.searchsorted(judged, stop)
+        eligible = (start - begin >= self.least) & (low < high)
+        lengths = np.clip(high - low, 0, self.rolling)
+        return {"next": judged[low[eligible]], "rolling": judged[_spread(low, lengths)]}
 
 
 @dataclass(frozen=True)
 class LeaveLastOut:
-    """Test on the last event of each user, validate on the one before it, train on the others.
+    """Test on the last event of each user that may be evaluated, validate on the one before it, train on those before.
 
     As the published sequential recommenders do; users of fewer than three events train only. Where users overlap in
     time, training sees the future of what is asked.
@@ -142,11 +144,18 @@ class LeaveLastOut:
         """Divide each user's events."""
         if not timeline.ordered:
             raise ConfigError("leave_last_out needs an order, and data.ordered is false: set data.split=random")
-        last = timeline.offsets[1:][timeline.lengths >= 3] - 1
+        judged = timeline.judged
+        ends = np.searchsorted(judged, timeline.offsets)
+        two = np.diff(ends) >= 2
+        before = judged[ends[1:][two] - 2]
+        enough = before > timeline.offsets[:-1][two]  # something stands before it
+        before, last, stop = before[enough], judged[ends[1:][two] - 1][enough], timeline.offsets[1:][two][enough]
         if not len(last):
             raise DataError("leave_last_out needs users with at least 3 events, but there are none: give more data")
-        part = np.zeros(len(timeline), np.uint8)
-        part[last], part[last - 1] = TEST, VALIDATION
+        rises = np.zeros(len(timeline) + 1, np.int8)
+        for events, by in ((before, 1), (last, 1), (stop, -2)):
+            np.add.at(rises, events, by)
+        part = rises[:-1].cumsum(dtype=np.int8).astype(np.uint8)
         few = len(timeline.user_ids) - len(last)
         note = (
             "leave_last_out trains on what other users did after the moment that is asked about: figures are higher "
@@ -158,13 +167,13 @@ class LeaveLastOut:
                 "the interactions have no column of times, so that the order of their rows is taken for the order in which "
                 "they happened; if it is another, name the column with data.time=COLUMN or data.position=COLUMN"
             )
-            again = np.count_nonzero(timeline.item[last] == timeline.item[last - 1])
+            again = np.count_nonzero(timeline.item[last] == timeline.item[before])
             if again > len(last) / 4:
                 notes.append(
                     f"{again:,} of {len(last):,} users have the same item twice at their end: if events are written twice, "
                     "remove the repetitions, since they make the test easy"
                 )
-        return Division(part, {"last": last - 1}, {"last": last}, {"users of fewer than 3 events": few}, tuple(notes))
+        return Division(part, {"last": before}, {"last": last}, {"users of fewer than 3 events": few}, tuple(notes))
 
 
 @dataclass(frozen=True)

@@ -50,17 +50,25 @@ def documents_of(items: Entities) -> pa.Table:
     return pa.table({"doc_id": ids, "name": titles, "place": places, "doc": titles})
 
 
-def opened(options: Features, normalised: bool, users: Entities, items: Entities, weights: Path) -> FeatureTowers:
+def opened(
+    options: Features,
+    normalised: bool,
+    users: Entities,
+    items: Entities,
+    weights: Path,
+    contexts: Entities | None = None,
+) -> FeatureTowers:
     """Build the towers for these users and items, with saved weights.
 
     Args:
         normalised: vectors are compared by cosine.
+        contexts: what events happened in, if the run knows it.
 
     Raises:
         DataError: weights that are of other towers, or no weights.
     """
     try:
-        tower = options.build(users, items)
+        tower = options.build(users, items, contexts)
         tower.load_state_dict(tensors_of(weights.read_bytes()))
     except DataError as error:
         raise DataError(f"the tables in {weights.parent} do not fit the run's config.yaml: {error}") from None

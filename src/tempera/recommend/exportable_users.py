@@ -26,7 +26,7 @@ class UserModule(nn.Module):
     the features of items and users is looked up: it is computed once, for all of them.
 
     Raises:
-        ConfigError: a pool that reads events one after the other, or the time since the latest event.
+        ConfigError: a pool that reads events one after the other, the time since the latest event, or features of events.
     """
 
     items: Tensor
@@ -36,8 +36,11 @@ class UserModule(nn.Module):
         super().__init__()
         past = tower.query.past
         other = next((type(pool).__name__.lower() for pool in pools if not isinstance(pool, _EXPORTED)), None)
-        if other or tower.query.waiting is not None:
-            what = f"the pool {other}" if other else "the time since the latest event"
+        waits = tower.query.waiting is not None
+        if other or waits or tower.query.moment is not None or (past and past.happened is not None):
+            what = (
+                f"the pool {other}" if other else "the time since the latest event" if waits else "features of events"
+            )
             raise ConfigError(f"a user tower with {what} cannot be exported: pools may be {POOLINGS}")
         learned = iter([module for module in past.pools if isinstance(module, Attending | Ageing)] if past else [])
         means = [pool for pool in pools if isinstance(pool, Mean)]

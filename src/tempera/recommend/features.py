@@ -36,7 +36,7 @@ class Features:
 
     Args:
         doc: features of the items.
-        query: features of the users themselves.
+        query: features of the users themselves, and of the context in which they are asked.
         history: what users have taken before; None leaves it out.
         dimensions: width of all vectors.
         query_layers: widths of the hidden layers of the users' network; none makes it one linear layer, which begins as the mean
@@ -109,9 +109,9 @@ class Features:
             return max(2, min(2048, pairs)), 4.0
         return batch_of(pairs, 125, 64, 2048 if self.is_bag else 1024), epochs_of(pairs, 12_000_000, 3, 12)
 
-    def build(self, users: Entities, items: Entities) -> FeatureTowers:
-        """Return untrained towers for these users and items."""
-        return FeatureTowers(self, users, items)
+    def build(self, users: Entities, items: Entities, contexts: Entities | None = None) -> FeatureTowers:
+        """Return untrained towers for these users and items, and what events happened in."""
+        return FeatureTowers(self, users, items, contexts)
 
 
 class FeatureTowers(Encoder):
@@ -119,7 +119,7 @@ class FeatureTowers(Encoder):
 
     padded = False
 
-    def __init__(self, options: Features, users: Entities, items: Entities) -> None:
+    def __init__(self, options: Features, users: Entities, items: Entities, contexts: Entities | None = None) -> None:
         super().__init__()
         width, tables = options.dimensions, Tables()
         of_items = Sum([feature.encoder(items, "item", width, tables) for feature in options.doc])
@@ -127,11 +127,19 @@ class FeatureTowers(Encoder):
         if options.history is not None:
             shared = options.history.items == "shared"
             own = of_items if shared else Sum([Id().encoder(items, "history", width, Tables())])
-            past = Past(options.history, own, width)
+            happened = _sum(options.history.features(contexts), contexts, width, tables)
+            past = Past(options.history, own, width, happened)
         own_features = [feature for feature in options.query if not isinstance(feature, Elapsed)]
-        of_users = Sum([feature.encoder(users, "user", width, tables) for feature in own_features])
+        moment = [feature for feature in own_features if _reads(feature, contexts)]
+        if twice := next((feature for feature in moment if _reads(feature, users)), None):
+            raise ConfigError(
+                f"tower.query: the column {twice.column} is one of users and one of data.context: rename one"  # type: ignore[union-attr]
+            )
+        of_users = Sum(
+            [feature.encoder(users, "user", width, tables) for feature in own_features if feature not in moment]
+        )
         self.doc = ItemTower(of_items, layers([width, *options.doc_layers, width], options.dropout))
-        self.query = UserTower(past, of_users, width, options)
+        self.query = UserTower(past, of_users, _sum(moment, contexts, width, tables), width, options)
         self.normalised, self.width = True, width
 
     def of(self, role: Role) -> Embeds:
@@ -172,6 +180,18 @@ class Sum(nn.Module):
         return total
 
 
+def _sum(features: Sequence[Feature], contexts: Entities | None, width: int, tables: Tables) -> Sum | None:
+    """Return the sum of features of the context; None without features."""
+    if not features or contexts is None:
+        return None
+    return Sum([feature.encoder(contexts, "event", width, tables) for feature in features])
+
+
+def _reads(feature: Feature, entities: Entities | None) -> bool:
+    """Return whether a feature reads a column that these entities have."""
+    return entities is not None and getattr(feature, "column", None) in entities.table.column_names
+
+
 class ItemTower(nn.Module):
     """Map items to vectors, [n, D]."""
 
@@ -191,11 +211,12 @@ class UserTower(nn.Module):
 
     padded = False
 
-    def __init__(self, past: Past | None, features: Sum, width: int, options: Features) -> None:
+    def __init__(self, past: Past | None, features: Sum, moment: Sum | None, width: int, options: Features) -> None:
         super().__init__()
-        self.past, self.features = past, features
+        self.past, self.features, self.moment = past, features, moment
         self.waiting = Waiting(width) if any(isinstance(feature, Elapsed) for feature in options.query) else None
-        inputs = (past.width if past else 0) + width * (bool(features.encoders) + (self.waiting is not None))
+        besides = bool(features.encoders) + (self.waiting is not None) + (moment is not None)
+        inputs = (past.width if past else 0) + width * besides
         self.network = layers([inputs, *options.query_layers, width], options.dropout)
         if past and inputs > width and not options.query_layers:
             self._begin_at_the_mean(past.width // width)
@@ -210,11 +231,15 @@ class UserTower(nn.Module):
             block += torch.eye(linear.out_features) / pools
 
     def forward(self, frame: Frame) -> Tensor:
-        parts = [] if self.past is None else [self.past(frame.columns["history"], frame.columns.get("own"))]
+        columns, parts = frame.columns, []
+        if self.past is not None:
+            parts.append(self.past(columns["history"], columns.get("own"), columns.get("contexts")))
         if len(self.features.encoders):
-            parts.append(self.features(frame.columns["user"]))
+            parts.append(self.features(columns["user"]))
         if self.waiting is not None:
-            parts.append(self.waiting(frame.columns["elapsed"]))
+            parts.append(self.waiting(columns["elapsed"]))
+        if self.moment is not None:
+            parts.append(self.moment(columns["context"]))
         vectors: Tensor = self.network(torch.cat(parts, 1))
         return vectors
 

@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from ..core.frame import Events
 from ..core.ragged import spread
 from ..errors import ConfigError
+from .encoders import Category, Entities, Feature
+from .events import BEHAVIOUR
 
 Count = Annotated[int, Field(gt=0)]
 Decay = Annotated[float, Field(gt=0, le=1)]
@@ -382,14 +384,22 @@ class History:
         items: "shared" takes the items' vectors of the document tower; "own" a table that only histories use.
         targets: consecutive events of a user that share the reading of their history; more are faster and more alike.
         dropout: share of the numbers of the items' vectors that the pools lose in training.
+        context: features of what past events happened in (data.context), added to their items' vectors; that of the behaviour is
+            always there, if there is one.
+
+    Raises:
+        ConfigError: no pools, or a context beside a bag, which reads items alone.
     """
 
     pools: Sequence[Pooling] = WINDOWS
     items: Literal["shared", "own"] = "shared"
     targets: Count = 16
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    context: Sequence[Feature] = ()
 
     def __post_init__(self) -> None:
+        if self.context and any(isinstance(pool, BagOfOthers) for pool in self.pools):
+            raise ConfigError("context is for pools of an order: the bag reads items alone")
         if not self.pools:
             raise ConfigError("pools is empty: give at least one, such as mean, or leave history out")
 
@@ -398,36 +408,60 @@ class History:
         """Events that the pools look back on."""
         return max(pool.last for pool in self.pools)
 
+    def features(self, contexts: Entities | None) -> list[Feature]:
+        """Return the features of past events beside their items, where these contexts are known.
+
+        Raises:
+            ConfigError: features without a context.
+        """
+        if self.context and contexts is None:
+            raise ConfigError("tower.history.context reads columns of events: name them in data.context")
+        named = [getattr(feature, "column", "") for feature in self.context]
+        behaves = contexts is not None and BEHAVIOUR in contexts.table.column_names and BEHAVIOUR not in named
+        return [*([Category(BEHAVIOUR)] if behaves else []), *self.context]
+
 
 class Past(nn.Module):
     """Map events of rows to [n, P D]: the pools of a history, side by side, means before others; 0 for an empty history.
 
     Args:
         items: codes [e] to vectors [e, D].
+        happened: the same of what events happened in, which is added to them.
     """
 
-    def __init__(self, history: History, items: Callable[[Tensor], Tensor], width: int) -> None:
+    def __init__(
+        self, history: History, items: Callable[[Tensor], Tensor], width: int, happened: nn.Module | None = None
+    ) -> None:
         super().__init__()
-        self.items, self.width = items, width * len(history.pools)
+        self.items, self.happened, self.width = items, happened, width * len(history.pools)
         self.drop = nn.Dropout(history.dropout)
         means = [pool for pool in history.pools if isinstance(pool, Mean)]
         self.pools = nn.ModuleList([Means(means)] if means else [])
         self.pools.extend(_module(pool, width) for pool in history.pools if not isinstance(pool, Mean))
 
-    def forward(self, events: Events, own: Tensor | None = None) -> Tensor:
+    def forward(self, events: Events, own: Tensor | None = None, contexts: Events | None = None) -> Tensor:
         if not len(events):
             return self.items(events.items[:0]).new_zeros(0, self.width)
-        distinct, which = torch.unique(events.items, return_inverse=True)
-        vectors = self.items(distinct)
         if isinstance(self.pools[0], Others):
+            distinct, which = torch.unique(events.items, return_inverse=True)
+            vectors = self.items(distinct)
             return torch.cat([pool(self.drop(vectors), which, events, own) for pool in self.pools], 1)
         sequences = Sequences(events)
-        vectors = torch.cat([vectors, vectors.new_zeros(1, vectors.shape[1])])  # the last stands for no event
-        which = torch.cat([which, which.new_full((1,), len(distinct))])
-        looked_up = vectors.index_select(0, which[sequences.places].flatten())
-        x = self.drop(looked_up.view(*sequences.places.shape, vectors.shape[1]))  # [s, L, D]
+        x = _looked_up(self.items, events.items, sequences.places)
+        if self.happened is not None and contexts is not None:
+            x = x + _looked_up(self.happened, contexts.items, sequences.places)
+        x = self.drop(x)  # [s, L, D]
         pooled = torch.cat([pool(x, sequences) for pool in self.pools], 1)
         return pooled.masked_fill((sequences.seen == 0)[:, None], 0)
+
+
+def _looked_up(vectors_of: Callable[[Tensor], Tensor], codes: Tensor, places: Tensor) -> Tensor:
+    """Return vectors of the events at some places, [s, L, D], each distinct code embedded once; 0 at the place -1."""
+    distinct, which = torch.unique(codes, return_inverse=True)
+    vectors = vectors_of(distinct)
+    vectors = torch.cat([vectors, vectors.new_zeros(1, vectors.shape[1])])  # the last stands for no event
+    which = torch.cat([which, which.new_full((1,), len(distinct))])
+    return vectors.index_select(0, which[places].flatten()).view(*places.shape, vectors.shape[1])
 
 
 def _module(pool: Pooling, width: int) -> nn.Module:

@@ -6,32 +6,37 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
 from ..errors import ConfigError, DataError, did_you_mean
 from ..io.arrays import gathered
 from ..io.columns import Columns, ColumnsSoFar, RoleTable
 from ..io.streams import stream
 from ..io.tables import TableBlock, blocks
+from .behaviours import aimed, usable_dislikes, with_contexts
 from .division import TEST, TRAIN, VALIDATION, AtRandom, Divide, Fitting, NamedFiles, Undivided
-from .events import events_of
+from .events import events_of, in_context
 from .feature_tables import aligned
+from .sessions import Sessions
 from .timeline import Timeline, timeline_of
 
 # Usual names of the columns, without case and signs. user and item every table has.
 USUAL: dict[str, tuple[str, ...]] = {
-    "user": ("user", "userid", "uid", "customer", "customerid", "visitorid", "reviewerid"),
+    "user": ("user", "userid", "uid", "customer", "customerid", "visitorid", "reviewerid", "session", "sessionid"),
     "item": (
         *("item", "itemid", "iid", "movie", "movieid", "product", "productid", "article", "articleid"),
         *("asin", "parentasin", "book", "bookid", "track", "trackid", "song", "songid"),
+        *("items", "itemids", "itemlist", "itemidlist", "sequence"),
     ),
     "time": ("time", "timestamp", "datetime", "date", "ts", "unixreviewtime"),
     "position": ("position", "order"),
     "weight": ("weight", "weights"),
     "rating": ("rating", "ratings", "stars", "score", "overall"),
+    "behaviour": (),  # such a column says what a row's user did, which is for the user of the package to name
 }
 TABLE = RoleTable(USUAL, ("user", "item"))
 
@@ -41,20 +46,31 @@ class Interactions:
     """Read rows of a user and an item, with or without a time, from a file, a folder of files or an object in memory.
 
     A role that is not given is found by its usual names; a column without role is an error. Rows of one user and one
-    time are in the order of `position`, if there is one, and then as they stand in the file, files by name.
+    time are in the order of `position`, if there is one, and then as they stand in the file, files by name. Where the items are
+    lists, a row holds several events in their order; without a user, every row is a session of a user of its own.
 
     Args:
-        path: a .parquet, .arrow, .jsonl, .json, .csv or .tsv file, the last four also with .gz or .zst, or a folder of them.
+        path: a .parquet, .arrow, .jsonl, .json, .csv or .tsv file or one of RecBole's (.inter), all but the first two also with
+            .gz or .zst, or a folder of them.
         user: column of the users' ids, texts or integers.
         item: column of the items' ids.
         time: column of the times, numbers or dates; dates become microseconds since 1970, UTC.
         position: column of the order of a user's rows: among those of one time, or of all where there is no time.
         weight: column of how much a row counts in the loss.
         rating: column of grades; needs min_rating.
+        behaviour: column of what the user did, such as view or buy, which histories then tell apart.
+        targets: behaviours to predict, with their weights in the loss; None is all of them, with 1. Other ones stand in histories
+            only. Those of the largest weight are evaluated; items taken by a target's behaviour are the seen ones.
+        context: columns of what an event happened in, such as the device, which features of the tower may read.
         metadata: columns that are not read; ["*"] is all without a role.
         users: a table of the users' features, with a column of their ids.
         items: the same of the items.
+        separator: what stands between the items of a row, where a row's list is one text.
         min_rating: rows of a lower rating are left out, and counted.
+        dislikes: rows of at most this rating, or of these behaviours, are dislikes and no interactions: neither asked nor part of
+            histories, they are hard negatives of their user, and never recommended to him. Dislikes of items that nobody
+            takes are left out.
+        negatives: dislikes of its user that an event has beside it in a batch, at most.
         missing_time: what to do with a row that has no time: drop counts them.
         repeated: what to do with a row of the same user, item, time and position as one before: drop counts them. "auto" drops
             them, but keeps rows of data without times and positions, where an item may be taken again, and says how many
@@ -76,10 +92,16 @@ class Interactions:
     position: str | None = None
     weight: str | None = None
     rating: str | None = None
+    behaviour: str | None = None
+    targets: Mapping[str, Annotated[float, Field(gt=0)]] | None = None
+    context: tuple[str, ...] = ()
     metadata: tuple[str, ...] = ()
     users: str | None = None
     items: str | None = None
+    separator: str | None = None
     min_rating: float | None = None
+    dislikes: float | tuple[str, ...] | None = None
+    negatives: Annotated[int, Field(ge=1)] = 1
     missing_time: Literal["refuse", "drop"] = "refuse"
     repeated: Literal["auto", "drop", "keep"] = "auto"
     validation: str | None = None
@@ -87,6 +109,11 @@ class Interactions:
     split: Divide = field(default_factory=Fitting)
     ordered: bool | None = None
     strict_time: bool = False
+
+    def __post_init__(self) -> None:
+        if self.behaviour is None and (self.targets or isinstance(self.dislikes, tuple)):
+            name = "targets" if self.targets else "dislikes"
+            raise ConfigError(f"data.{name} names behaviours: say which column holds them, data.behaviour=COLUMN")
 
     @classmethod
     def of(cls, data: Any, users: Any = None, items: Any = None, **options: Any) -> Handed:
@@ -126,23 +153,33 @@ class Interactions:
 
     def columns(self, names: Sequence[str], where: str) -> Columns:
         """Return the columns of every role that a table with these columns has; raises as `RoleTable.columns` does."""
-        columns = TABLE.columns(self, names, where)
-        if "rating" in columns and self.min_rating is None:
+        for name in self.context:
+            if name not in names:
+                near = did_you_mean(name, names)
+                raise DataError(f"{where} has no column {name!r} for data.context; it has {', '.join(names)}.{near}")
+        of_roles = {name for role in USUAL for name in (getattr(self, role), *TABLE.usual_columns(role, names))}
+        besides = (name for name in self.context if name not in of_roles)
+        columns = TABLE.columns(replace(self, metadata=(*self.metadata, *besides)), names, where)
+        if self.context:
+            columns = {**columns, "context": self.context}
+        by_rating = isinstance(self.dislikes, float | int)
+        if "rating" in columns and self.min_rating is None and not by_rating:
             name = columns["rating"][0]
             raise DataError(
                 f"{where}: column {name!r} holds ratings, and low ones would train as positives, too: add "
                 f"data.metadata=[{name}] to take all rows, data.min_rating=4 to take those of 4 and more, or "
                 f"data.weight={name} to count rows by their rating"
             )
-        if self.min_rating is not None and "rating" not in columns:
+        needs = "min_rating" if self.min_rating is not None else "dislikes" if by_rating else None
+        if needs is not None and "rating" not in columns:
             for name in TABLE.usual_columns("rating", names):
                 other = next((role for role, of_role in columns.items() if name in of_role), "metadata")
                 raise ConfigError(
-                    f"{where}: column {name!r} is given as {other}, and data.min_rating needs it as the rating: "
-                    f"leave out data.min_rating, or name another column with data.rating=COLUMN"
+                    f"{where}: column {name!r} is given as {other}, and data.{needs} needs it as the rating: "
+                    f"leave out data.{needs}, or name another column with data.rating=COLUMN"
                 )
             near = did_you_mean("rating", names)
-            raise DataError(f"{where} has no column for data.min_rating: name one with data.rating=COLUMN.{near}")
+            raise DataError(f"{where} has no column for data.{needs}: name one with data.rating=COLUMN.{near}")
         return columns
 
 
@@ -177,19 +214,29 @@ def _timeline(
     so_far = ColumnsSoFar(options.columns)
     where = options.path or "data"
     read |= {part: blocks(Path(path)) for part, path in _named(options).items()}
+    sessions = Sessions(TABLE, vars(options), dropped)
     tables = (
         _of_part(
-            part, events_of(block, so_far.columns, dropped, options.min_rating, options.missing_time), len(read) > 1
+            part,
+            events_of(block, so_far.columns, dropped, options.min_rating, options.missing_time, options.dislikes),
+            len(read) > 1,
         )
         for part, each in read.items()
-        for block in so_far.of(each)
+        for block in so_far.of(map(sessions.flat, each))
     )
     events = gathered(tables, f"{where}: the files hold one column with different types", folder, "events")
-    columns = TABLE.options(so_far.columns)
+    columns = TABLE.options({role: names for role, names in so_far.columns.items() if role != "context"})
+    events = usable_dislikes(events, dropped)
     _refuse_unusable(events, columns, dropped, where)
+    events, contexts = with_contexts(aimed(events, options.targets, where))
     ordered = _ordered(options, columns)
     source = replace(options, **columns, ordered=ordered)
-    fields = {"source": source, "strict_time": options.strict_time}
+    fields = {
+        "source": source,
+        "strict_time": options.strict_time,
+        "contexts": contexts,
+        "anonymous": sessions.anonymous,
+    }
     drops = options.repeated == "drop" or (options.repeated == "auto" and bool({"time", "position"} & {*columns}))
     timeline = timeline_of(events, folder, drops, ordered, **fields)
     if isinstance(options.split, Fitting):
@@ -201,8 +248,9 @@ def _timeline(
             again = "; every row has a copy, so that repeated rows are left out (data.repeated=keep keeps them)"
         else:
             again = f"; {int(repeats.sum()):,} rows repeat a user and an item, and are kept (data.repeated=drop leaves them out)"
-    if len(timeline) < len(events):
-        dropped["repeated interactions"] = len(events) - len(timeline)
+    disliked = 0 if timeline.dislikes is None else len(timeline.dislikes.item)
+    if len(timeline) + disliked < len(events):
+        dropped["repeated interactions"] = len(events) - len(timeline) - disliked
     if folder is not None:
         for path in folder.glob("events.*.arrow"):
             path.unlink()
@@ -212,6 +260,8 @@ def _timeline(
         for role, table in (("user", users), ("item", items))
         if table is not None
     }
+    if timeline.dislikes is not None:
+        again += f"; {disliked:,} dislikes are no interactions"
     about = so_far.sentence(where, "interactions") + again
     return replace(timeline, **features, dropped=dict(dropped), about=about)
 
@@ -239,7 +289,7 @@ def _ordered(options: Interactions, columns: Mapping[str, str]) -> bool:
 
 def _refuse_unusable(events: pa.Table, columns: Mapping[str, str], dropped: Counter[str], where: str) -> None:
     for name, column in zip(events.column_names, events.columns):
-        if column.null_count:
+        if column.null_count and not name.startswith(in_context("")):
             raise DataError(f"{where}: only some of the files have a column for data.{name}: add it to the others")
     if not len(events):
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())

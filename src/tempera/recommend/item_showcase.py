@@ -17,7 +17,7 @@ from ..ranking.verdict import SystemScores, best_baseline
 from .counts import COUNTS
 from .entity_tables import documents_of, opened, titles_of, with_counts
 from .later_events import LaterEvents
-from .timeline import HISTORIES, ITEMS, USERS
+from .timeline import CONTEXTS, HISTORIES, ITEMS, USERS
 from .training_events import TrainingEvents
 from .visits_preview import visits_summary
 
@@ -54,7 +54,7 @@ class ItemShowcase:
         counts = {
             "pairs": len(timeline),
             "dropped": {**timeline.dropped, **division.counts},
-            "train": int(division.train.sum()),
+            "train": int(self.data.visits.train.sum()),
             "validation": len(next(iter(self.held_out.validation.values()), ())),
             "queries": len(division.test.get(self.events.protocol, ())),
             "corpus": len(timeline.item_ids),
@@ -87,12 +87,21 @@ class ItemShowcase:
         timeline, users, items = self.events.timeline, self.events.users, self.events.items
         whole = timeline if self.events.withheld is None else self.events.withheld.whole
         histories = pa.LargeListArray.from_arrays(whole.offsets, np.asarray(whole.item, np.int32))
-        latest = {} if whole.time is None or not whole.ordered else {"time": whole.time[whole.offsets[1:] - 1]}
+        taken = {"id": whole.user_ids, "items": histories}
+        if whole.time is not None and whole.ordered:
+            taken["time"] = whole.time[whole.offsets[1:] - 1]
+        if (dislikes := whole.dislikes) is not None:
+            taken["dislikes"] = pa.LargeListArray.from_arrays(dislikes.offsets, dislikes.item)
+        for name, values in (("targets", whole.target), ("contexts", whole.context)):
+            if values is not None:
+                taken[name] = pa.LargeListArray.from_arrays(whole.offsets, np.asarray(values))
         tables = {
             USERS: with_counts(users),
             ITEMS: with_counts(items),
-            HISTORIES: pa.table({"id": whole.user_ids, "items": histories, **latest}),
+            HISTORIES: pa.table(taken),
         }
+        if self.events.contexts is not None:
+            tables[CONTEXTS] = with_counts(self.events.contexts)
         if (counting := self.held_out.counting) is not None:
             tables[COUNTS] = counting.table()
         return Searched(self.data.item_vectors, documents_of(items), self.data.tower.normalised, tables)
@@ -102,7 +111,9 @@ class ItemShowcase:
         data, own = self.data, self.data.tower
         own.save(folder)
         weights = folder / "model.safetensors"
-        other = opened(data.options, own.normalised, self.events.users, self.events.items, weights)
+        other = opened(
+            data.options, own.normalised, self.events.users, self.events.items, weights, self.events.contexts
+        )
         items = Frame({"item": torch.arange(min(8, len(self.events.timeline.item_ids)))})
         trained = np.flatnonzero(self.events.division.train)
         users = data.visits.frame(torch.from_numpy(self.events.division.test.get(self.events.protocol, trained)[:8]))

@@ -101,12 +101,12 @@ class LaterEvents:
 
     def _reached(self, scores: Scores, events: Events) -> Recommended:
         """Evaluate scores of all items for events."""
-        return judge_events(scores, events, self.events.timeline, self.data.visits.counts, self.options.metrics)
+        return judge_events(scores, events, self.events.timeline, self.events.items.count, self.options.metrics)
 
     def _judge_cold(self, system: str, withheld: Withheld, items: NDArray[np.float32]) -> None:
         events, own = withheld.targets, self.events
         target, users = own.targets(events), own.timeline.user_of(events)
-        queries = ColdItems(withheld.items, withheld.counts, target, own.histories(events), self.options.metrics, users)
+        queries = ColdItems(withheld.items, withheld.counts, target, own.taken(events), self.options.metrics, users)
         self.cold[system] = queries.model(self.data.user_vectors(events), items)
         self.cold |= {"popularity as if known": queries.popularity(), "random": queries.chance()}
 
@@ -234,7 +234,7 @@ def judge_events(
     Args:
         counts: training events of each item.
     """
-    seen = Histories(timeline.item, *timeline.histories(events))
+    seen = Histories(*timeline.taken(events))
     of, target = Histories(timeline.item, events, timeline.answers(events)).pairs()
     several = None if timeline.part is None else of
     return Recommended.of(scores, target, seen, Popularity(counts), metrics, timeline.user_of(events), query=several)

@@ -56,6 +56,10 @@ class InteractionTask:
             )
         division: Division = timeline.source.split(timeline)
         timeline = division.timeline or timeline
+        if timeline.part is not None and timeline.target is not None:
+            raise ConfigError(
+                "data.targets needs events in their order and a split by it: set data.split=leave_last_out, global_time or none"
+            )
         withheld: Withheld | None = None
         if share := config.evaluation.cold_items:
             timeline, division, withheld = withhold(timeline, division, share, config.evaluation.seed)
@@ -66,7 +70,8 @@ class InteractionTask:
     def race(self, config: Config) -> Race:
         """Return the towers that are tried on these events."""
         events = self.data.events
-        return race_of(events.users, events.items, events.timeline.ordered, events.timeline.time is not None)
+        timeline = events.timeline
+        return race_of(events.users, events.items, timeline.ordered, timeline.time is not None, events.happened)
 
     def fresh(self, config: Config, cache: Path) -> InteractionTask:
         """Return another run on the same timeline and division, before its training."""

@@ -34,6 +34,7 @@ class Segments:
         offsets: [u + 1] where each user's events begin, in the timeline.
         counts: [u] how many of them train: the first ones.
         targets: events of a run at most.
+        positions: [e] the events that these are numbers of, where only some of a user's first events train; None: all do.
 
     Raises:
         ConfigError: a batch that is larger than the data, or too small to hold a negative.
@@ -49,6 +50,7 @@ class Segments:
     batch_size: int
     seed: int
     targets: Annotated[int, Field(ge=1)] = 16
+    positions: Events | None = None
 
     def __post_init__(self) -> None:
         refuse_size(self.events, self.batch_size)
@@ -57,9 +59,12 @@ class Segments:
     def of(
         cls, timeline: Timeline, train: NDArray[np.bool_], batch_size: int, seed: int, targets: int = 16
     ) -> Segments:
-        """Return segments of the events to train on, [e], which stand before all others of their user."""
+        """Return segments of the events to train on, [e], which stand before all others of their user that are targets."""
         counts = np.add.reduceat(train, timeline.offsets[:-1], dtype=np.int64)
-        return cls(timeline.offsets, counts, batch_size, seed, targets)
+        if timeline.target is None:
+            return cls(timeline.offsets, counts, batch_size, seed, targets)
+        offsets = np.concatenate([[0], counts.cumsum()])
+        return cls(offsets, counts, batch_size, seed, targets, np.flatnonzero(train))
 
     @cached_property
     def events(self) -> int:
@@ -92,7 +97,7 @@ class Segments:
         runs = slice(*np.searchsorted(ends, [low, high - 1], side="right") + (0, 1))
         lengths = np.diff(np.minimum(ends[runs], high), prepend=low)
         events: Events = np.arange(low, high) + np.repeat(shift[runs], lengths)
-        return events
+        return events if self.positions is None else self.positions[events]
 
     @cached_property
     def plan(self) -> Callable[[int], tuple[Events, Events]]:

@@ -17,8 +17,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..io.arrays import reserved
+from .dislikes import Dislikes
 
 USERS, ITEMS, HISTORIES = "model/users.parquet", "model/items.parquet", "histories.parquet"  # of a run's folder
+CONTEXTS = "model/contexts.parquet"
 Events = NDArray[np.int64]  # positions of events in a timeline
 _ROWS = 1 << 20  # events that are sorted at once, and more only where one user has them
 
@@ -52,6 +54,13 @@ class Timeline:
     strict_time: bool = False  # whether what carries an event's own time is no history of it
     part: NDArray[np.uint8] | None = None  # [e] rising for each user: 0 trains, 1 validates, 2 tests; None: no parts
     ordered: bool = True  # whether the order of a user's events means anything; without, there are parts
+    context: NDArray[np.int32] | None = None  # [e] row of `contexts` that each event happened in
+    contexts: pa.Table | None = None  # the distinct circumstances of events, such as device and price
+    target: NDArray[np.uint8] | None = (
+        None  # [e] 0 stands in histories only, 1 trains, 2 is evaluated, too; None: all are 2
+    )
+    anonymous: bool = False  # whether users are rows of the data, and nobody whom other data know
+    dislikes: Dislikes | None = None  # what users do not like, which is neither asked nor part of histories
 
     @classmethod
     def of(
@@ -82,27 +91,39 @@ class Timeline:
         """Return the timeline of some of the events, [e], and of the users who have one of them."""
         offsets = np.concatenate([[0], np.cumsum(left)])[self.offsets]
         stay = np.diff(offsets) > 0
+        columns: dict[str, Any] = {name: values[left] for name, values in self._columns.items()}
         return replace(
             self,
             user_ids=self.user_ids.filter(pa.array(stay)),
             offsets=np.concatenate([[0], offsets[1:][stay]]),
-            item=self.item[left],
-            time=None if self.time is None else self.time[left],
-            weight=None if self.weight is None else self.weight[left],
-            part=None if self.part is None else self.part[left],
+            **columns,
             users=None if self.users is None else self.users.filter(pa.array(stay)),
+            dislikes=None if self.dislikes is None else self.dislikes.kept(left, stay),
         )
+
+    @property
+    def _columns(self) -> dict[str, Any]:
+        """Everything that is known of each event, by name."""
+        columns = {name: getattr(self, name) for name in ("item", "time", "weight", "part", "context", "target")}
+        return {name: values for name, values in columns.items() if values is not None}
+
+    def without(self, disliked: NDArray[np.bool_]) -> Timeline:
+        """Return the timeline of all other events, with what the users of these do not like beside it."""
+        here = np.flatnonzero(disliked)
+        offsets = np.searchsorted(here, self.offsets)
+        time = None if self.time is None else self.time[here]
+        return replace(self, dislikes=Dislikes(self.item[here], offsets, here, time)).kept(~disliked)
 
     def arranged(self, part: NDArray[np.uint8]) -> Timeline:
         """Return the timeline with these parts of its events, [e], which every user then has one after the other."""
         order = np.lexsort((part, self.user_of(np.arange(len(self)))))
-        return replace(
-            self,
-            item=self.item[order],
-            time=None if self.time is None else self.time[order],
-            weight=None if self.weight is None else self.weight[order],
-            part=part[order],
-        )
+        columns: dict[str, Any] = {name: values[order] for name, values in self._columns.items()}
+        return replace(self, **{**columns, "part": part[order]})
+
+    @property
+    def judged(self) -> Events:
+        """Events that may be evaluated, in rising order."""
+        return np.arange(len(self)) if self.target is None else np.flatnonzero(self.target == 2)
 
     @cached_property
     def ends(self) -> Events:
@@ -152,6 +173,14 @@ class Timeline:
         known = self.ends[user, np.maximum(part, 1) - 1]
         return begin, np.where(part == 0, stop, known) if self.ordered else known
 
+    def taken(self, events: Events) -> tuple[NDArray[np.int32], Events, Events]:
+        """Return the items of all targets, and where among them those of the history of each event start and end."""
+        start, stop = self.histories(events)
+        if self.target is None:
+            return self.item, start, stop
+        chosen = np.flatnonzero(self.target)
+        return self.item[chosen], np.searchsorted(chosen, start), np.searchsorted(chosen, stop)
+
     def answers(self, events: Events) -> Events:
         """Return the end (exclusive) of what is to be found for each event: itself, and the rest of its part."""
         return events + 1 if self.part is None else self.ends[self.user_of(events), self.part[events]]
@@ -160,7 +189,7 @@ class Timeline:
 def timeline_of(
     events: pa.Table, folder: Path | None = None, drop_repeats: bool = False, ordered: bool = True, **about: Any
 ) -> Timeline:
-    """Return a timeline from columns user, item and, where there are any, part, time, position and weight.
+    """Return a timeline from columns user, item and, where there are any, part, time, position, weight, context, target, disliked.
 
     Rows go to their user by counting, some at a time, then into order user by user: memory beyond the result is that of
     the users' and items' numbers and of some rows.
@@ -179,18 +208,20 @@ def timeline_of(
         counts += np.bincount(part, minlength=len(counts))
     offsets = np.concatenate([[0], counts.cumsum()])
     parts: dict[str, Iterable[NDArray[Any]]] = {"item": items}
-    for name in ("part", "time", "position", "weight"):
+    for name in ("part", "time", "position", "weight", "context", "target", "disliked"):
         if name in events.column_names:
             parts[name] = map(_numbers, _chunks(events[name]))
     columns: dict[str, Any] = {name: _by_user(users, offsets, values, name, folder) for name, values in parts.items()}
     _order(offsets, columns)
-    alike = ["item", *(name for name in ("time", "position") if ordered and name in columns)]
+    apart = ("time", "position", "context", "disliked") if ordered else ("disliked",)
+    alike = ["item", *(name for name in apart if name in columns)]
     drops = drop_repeats or not ordered
     if drops and (repeats := _repeats(offsets, [columns[name] for name in alike])).any():
         offsets = np.concatenate([[0], np.cumsum(~repeats)])[offsets]
         columns = {name: _compacted(values, ~repeats) for name, values in columns.items()}
-    columns.pop("position", None)
-    return Timeline(user_ids, item_ids, offsets, **columns, ordered=ordered, **about)
+    disliked, _ = columns.pop("disliked", None), columns.pop("position", None)
+    timeline = Timeline(user_ids, item_ids, offsets, **columns, ordered=ordered, **about)
+    return timeline if disliked is None else timeline.without(disliked)
 
 
 def numbered(ids: pa.ChunkedArray) -> tuple[pa.Array, list[NDArray[np.int32]]]:
@@ -216,7 +247,7 @@ def _chunks(column: pa.ChunkedArray) -> list[pa.Array]:
 def _numbers(values: pa.Array) -> NDArray[Any]:
     if pa.types.is_timestamp(values.type):
         values = values.cast(pa.int64())
-    numbers: NDArray[Any] = values.to_numpy()
+    numbers: NDArray[Any] = values.to_numpy(zero_copy_only=not pa.types.is_boolean(values.type))
     return numbers
 
 

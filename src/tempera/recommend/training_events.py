@@ -16,12 +16,15 @@ from ..core.batch import Batch, Role
 from ..core.frame import Frame
 from ..engine.batches import Draws, Sampler
 from ..engine.distributed import ALONE, Group
+from ..errors import ConfigError
 from ..ranking.nearest import refuse_not_finite
 from ..ranking.ranking import Part
 from ..ranking.resolved import Config
 from .cooccurrence import Cooccurrence
+from .disliked import Disliked, known_dislikes
 from .division import Division
 from .encoders import Entities
+from .events import BEHAVIOUR
 from .features import Features, FeatureTowers
 from .frequency import counted
 from .full_catalogue import Histories
@@ -29,6 +32,8 @@ from .segments import Contexts, Segments
 from .timeline import Events, Timeline
 from .visits import Visits
 from .withheld import Withheld
+
+_SOME = 10_000  # events by which the kinds of their columns are told
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,7 @@ class EventData:
     users: Entities
     items: Entities
     withheld: Withheld | None
+    contexts: Entities | None = None  # what events happened in
 
     @classmethod
     def of(cls, timeline: Timeline, division: Division, withheld: Withheld | None = None) -> EventData:
@@ -53,7 +59,12 @@ class EventData:
         users = Entities(_features(timeline.user_ids, timeline.users), of_users)
         first = Cooccurrence(timeline, division.train)
         items = Entities(_features(timeline.item_ids, timeline.items), of_items, first)
-        return cls(timeline, division, users, items, withheld)
+        contexts: Entities | None = None
+        if timeline.contexts is not None and timeline.context is not None:
+            number = pa.array(range(len(timeline.contexts)))
+            of_contexts = counted(timeline.context, division.train, len(number))
+            contexts = Entities(_features(number, timeline.contexts), of_contexts)
+        return cls(timeline, division, users, items, withheld, contexts)
 
     def extended(self, part: Part) -> EventData:
         """Return the same events, trained on also where they are of this part or before it, without those of withheld items."""
@@ -70,9 +81,23 @@ class EventData:
         """First protocol of the split, by which systems are compared; empty where nothing is evaluated."""
         return next(iter(self.division.test), "")
 
+    @property
+    def happened(self) -> Entities | None:
+        """Return contexts of some training events, a row for each of them."""
+        if self.contexts is None or self.timeline.context is None:
+            return None
+        some = self.timeline.context[np.flatnonzero(self.division.train)[:_SOME]]
+        table = self.contexts.table.take(pa.array(some))
+        columns = [name for name in table.column_names if name != BEHAVIOUR]  # which the one who asks need not name
+        return Entities(table.select(columns), np.ones(len(some), np.int64))
+
     def histories(self, events: Events) -> Histories:
         """Return the histories before events."""
         return Histories(self.timeline.item, *self.timeline.histories(events))
+
+    def taken(self, events: Events) -> Histories:
+        """Return the targets before events: what their users have taken, not only looked at."""
+        return Histories(*self.timeline.taken(events))
 
     def targets(self, events: Events) -> NDArray[np.int64]:
         """Return the items of events."""
@@ -91,15 +116,26 @@ class TrainingEvents:
     def __init__(self, config: Config, events: EventData) -> None:
         self.events = events
         timeline, train = events.timeline, events.division.train
+        if timeline.target is not None:
+            train = train & (timeline.target > 0)
         self.options: Features = config.tower.suited(timeline.ordered)
         history = self.options.history
         options = replace(config, tower=self.options).settled(int(train.sum())).train
         contexts = Contexts(timeline, history.last, history.targets) if history else Contexts(timeline, 1)
         draws = Draws(options.sampled, options.sampled_power, options.seed)
-        self.visits = Visits(timeline, train, contexts, draws, config.base.asks_known)
+        disliked = self._disliked(config, events.division.train, options.seed)
+        self.visits = Visits(timeline, train, contexts, draws, config.base.asks_known, disliked)
         self.sampler: Sampler = Segments.of(timeline, train, options.size, options.seed, contexts.targets)
-        self.tower: FeatureTowers = self.options.build(events.users, events.items)
+        self.tower: FeatureTowers = self.options.build(events.users, events.items, events.contexts)
         self.tower.normalised = config.base.similarity.name == "cosine"
+
+    def _disliked(self, config: Config, train: NDArray[np.bool_], seed: int) -> Disliked | None:
+        known = known_dislikes(self.events.timeline, train)
+        if known is None:
+            return None
+        if not any(role == "negatives" for pool in config.base.pools for _, role in pool.blocks):
+            raise ConfigError("data.dislikes are negatives, but no pool of the objective uses them: add negatives")
+        return Disliked(known, self.events.timeline.source.negatives, seed)
 
     def batch(self, rows: Tensor, number: int) -> Batch[Frame]:
         """Return chosen events, with the items that batch `number` draws in addition."""

@@ -5,7 +5,7 @@ Letters in shapes: b events of a batch, u users, i items, m drawn items, d disti
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -18,6 +18,7 @@ from ..core.corrections import expected_logq, inclusion_logq
 from ..core.frame import Column, Events, Frame
 from ..core.ragged import Ragged, Shared, from_lengths
 from ..engine.batches import Draws
+from .disliked import Disliked
 from .frequency import counted
 from .segments import Contexts
 from .timeline import Timeline
@@ -28,14 +29,16 @@ class Visits:
     """Hold event k as row k: its user with the earlier events, and its item.
 
     A batch holds each item once, however many rows it answers, with the log of the chance that the batch holds it at
-    all. Items that are drawn in addition are listed apart, without those of the rows. A user is listed once for
-    each row, with the log of the expected count.
+    all. Items that are drawn in addition are listed apart, without those of the rows; dislikes stand beside them for each row
+    that brings them, and the expected number of these is added to the chance. A user is listed once for each row, with the log
+    of the expected count.
 
     Args:
         train: events that are trained on, [e].
         contexts: what each event is predicted from.
         draws: items drawn in addition to each batch, from the training items.
         knowing: whether batches tell what else each user has taken, for masks and numerators that ask.
+        disliked: draws items that a row's user does not like, as its hard negatives.
     """
 
     timeline: Timeline
@@ -43,11 +46,18 @@ class Visits:
     contexts: Contexts
     draws: Draws = field(default_factory=Draws)
     knowing: bool = True
+    disliked: Disliked | None = None
 
     @cached_property
     def item(self) -> Tensor:
         """The item of each event, [e]."""
         return torch.from_numpy(np.asarray(self.timeline.item))
+
+    @cached_property
+    def context(self) -> Tensor | None:
+        """Number of what each event happened in, [e]."""
+        context = self.timeline.context
+        return None if context is None else torch.from_numpy(np.asarray(context))
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -65,6 +75,13 @@ class Visits:
         return self.draws.proposal(self.frequency)
 
     @cached_property
+    def visits_of_disliked(self) -> Tensor | None:
+        """Return how often a row of a batch is expected to bring each item as a dislike, [i]."""
+        if self.disliked is None:
+            return None
+        return self.disliked.expected(self.known.lengths / len(self.known.values), len(self.timeline.item_ids))
+
+    @cached_property
     def known(self) -> Ragged:
         """The training items of each user, u rows."""
         lengths = np.add.reduceat(self.train, self.timeline.offsets[:-1], dtype=np.int64)
@@ -75,6 +92,8 @@ class Visits:
         user = torch.from_numpy(self.timeline.user_of(events.numpy()))
         start, stop = self.contexts(events)
         columns: dict[str, Column] = {"user": user, "history": Events.of(self.item, start, stop)}
+        if self.context is not None:
+            columns |= {"context": self.context[events].long(), "contexts": Events.of(self.context, start, stop)}
         if not self.timeline.ordered:
             columns["own"] = torch.where(events < stop, events - start, -1)
         elif self.timeline.time is not None:
@@ -98,20 +117,26 @@ class Visits:
             drawn = torch.unique(self.draws(self.proposal, step))
             drawn = drawn[~torch.isin(drawn, distinct)]
         weight = self.timeline.weight
+        disliked, owner = drawn[:0], drawn[:0]
+        if self.disliked is not None:
+            disliked, owner = self.disliked(user, step)
         return Batch(
             query=Side(
                 frame, ids=user, logq=expected_logq(len(events), self.known.lengths[user] / len(self.known.values))
             ),
             doc=self._items(distinct, len(events)),
+            negatives=replace(self._items(disliked, len(events)), owner=owner) if len(disliked) else None,
             sampled=self._items(drawn, len(events)) if len(drawn) else None,
             weight=None if weight is None else torch.from_numpy(weight[events.numpy()]),
-            known=self._known(user, torch.cat([distinct, drawn])) if self.knowing else None,
+            known=self._known(user, torch.cat([distinct, drawn, disliked])) if self.knowing else None,
             answer=answer,
         )
 
     def _items(self, items: Tensor, rows: int) -> Side[Frame]:
         proposal = self.proposal[items] if self.draws.count else None
         logq = inclusion_logq(rows, self.frequency[items], self.draws.count, proposal)
+        if self.visits_of_disliked is not None:
+            logq = torch.logaddexp(logq, (rows * self.visits_of_disliked[items]).log())
         return Side(Frame({"item": items}), ids=items, logq=logq)
 
     def _known(self, user: Tensor, present: Tensor) -> Shared:

@@ -30,11 +30,17 @@ def visits_summary(visits: Visits, events: torch.Tensor, titles: Sequence[str], 
     begin, stop = visits.timeline.histories(train)
     own = torch.ones(len(events), dtype=torch.int64) if batch.known is None else batch.known.lengths
     present = len(batch.doc) + (0 if batch.sampled is None else len(batch.sampled))
-    shown = events[np.linspace(0, len(events) - 1, SHOWN).astype(int)].tolist()
+    shown = np.linspace(0, len(events) - 1, SHOWN).astype(int).tolist()
+
+    def disliked(row: int) -> list[dict[str, Any]]:
+        side = batch.negatives
+        items = [] if side is None or side.ids is None else side.ids[side.owner == row].tolist()
+        return [_item(visits, item, titles) for item in items]
+
     users = len(np.unique(visits.timeline.user_of(train)))
     return {
         "unit": "events",
-        "rows": [_visit(visits, event, titles, last) for event in shown],
+        "rows": [{**_visit(visits, int(events[row]), titles, last), "negatives": disliked(row)} for row in shown],
         "events": {
             "history": quantiles(np.minimum(stop - begin, last)),
             "item": quantiles(count[count > 0]),
@@ -50,10 +56,12 @@ def _visit(visits: Visits, event: int, titles: Sequence[str], last: int) -> dict
     line = visits.timeline
     (user,), ((begin,), (stop,)) = line.user_of(np.array([event])), line.histories(np.array([event]))
     past = line.item[[k for k in range(max(begin, stop - last), stop) if k != event]].tolist()
-    item = int(line.item[event])
     return {
         "place": f"user {line.user_ids[int(user)]}, event {event - begin + 1:,} of {line.lengths[user]:,}",
         "query": {"text": " | ".join(titles[i] for i in past)[-_CHARACTERS:], "events": len(past)},
-        "doc": {"text": titles[item][:_CHARACTERS], "events": int(visits.counts[item])},
-        "negatives": [],
+        "doc": _item(visits, int(line.item[event]), titles),
     }
+
+
+def _item(visits: Visits, item: int, titles: Sequence[str]) -> dict[str, Any]:
+    return {"text": titles[item][:_CHARACTERS], "events": int(visits.counts[item])}

@@ -1,0 +1,71 @@
+"""Uses of events by their behaviour: targets with weights, dislikes, and the contexts that events happened in, each once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from ..errors import DataError, did_you_mean
+from .division import TRAIN
+from .events import BEHAVIOUR, TEXT, in_context
+
+_SHOWN = 10  # behaviours that a message names
+
+
+def usable_dislikes(events: pa.Table, dropped: Counter[str]) -> pa.Table:
+    """Leave out dislikes of items that nobody takes, and those in files of validation and test."""
+    if "disliked" not in events.column_names:
+        return events
+    taken = pc.invert(events["disliked"])
+    usable = pc.is_in(events["item"], pc.unique(events["item"].filter(taken)))
+    if "part" in events.column_names:
+        usable = pc.and_(usable, pc.equal(events["part"], TRAIN))
+    left = pc.or_(taken, usable)
+    if unusable := len(events) - (pc.sum(left).as_py() or 0):
+        dropped["dislikes of items that nobody takes, or held out"] = unusable
+    return events.filter(left)
+
+
+def aimed(events: pa.Table, targets: Mapping[str, float] | None, where: str) -> pa.Table:
+    """Return events with what each is used for, and its weight, by its behaviour."""
+    if in_context(BEHAVIOUR) not in events.column_names or targets is None:
+        return events
+    behaviours = events[in_context(BEHAVIOUR)]
+    known = pc.unique(behaviours).to_pylist()
+    for name in targets:
+        if name not in known:
+            raise DataError(
+                f"{where}: data.targets names {name!r}, but the behaviours are "
+                f"{', '.join(map(str, known[:_SHOWN]))}.{did_you_mean(name, known)}"
+            )
+    weight, target = uses(behaviours, targets)
+    if "weight" in events.column_names:
+        weight = weight * events["weight"].to_numpy()
+        events = events.drop_columns(["weight"])
+    return events.append_column("weight", pa.array(weight)).append_column("target", pa.array(target))
+
+
+def uses(behaviours: pa.ChunkedArray, targets: Mapping[str, float]) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """Return the weights of behaviours, and what events with them are used for, as `Timeline.target` has it."""
+    at = pc.fill_null(pc.index_in(behaviours, pa.array(targets, TEXT)), len(targets)).to_numpy()
+    weight = np.array([*targets.values(), 0.0], np.float32)[at]
+    return weight, ((weight > 0).astype(np.uint8) + (weight == max(targets.values()))).astype(np.uint8)
+
+
+def with_contexts(events: pa.Table) -> tuple[pa.Table, pa.Table | None]:
+    """Return events with the number of what each happened in, and the table of these, each once."""
+    names = [name for name in events.column_names if name.startswith(in_context(""))]
+    if not names:
+        return events, None
+    codes = np.zeros(len(events), np.int64)
+    for name in names:
+        encoded = events[name].combine_chunks().dictionary_encode(null_encoding="encode")
+        codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy()
+        _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
+    contexts = pa.table({name.removeprefix(in_context("")): events[name].take(pa.array(first)) for name in names})
+    return events.drop_columns(names).append_column("context", pa.array(codes.astype(np.int32))), contexts

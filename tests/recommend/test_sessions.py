@@ -1,0 +1,104 @@
+"""Lists of items in a row, RecBole's files and tables without names: what is read, and one line for whatever is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from tempera import config as configuration
+from tempera.errors import DataError, TemperaError
+from tempera.forms import with_source
+from tempera.recommend.division import GlobalTime, LeaveLastOut
+from tempera.recommend.interactions import Interactions
+from tempera.recommend.timeline import Timeline
+
+LISTS = [["a", "b", "a"], ["c", "b"], [], ["b", "a", "c", "d"]]
+
+
+def taken(timeline: Timeline) -> dict[Any, list[Any]]:
+    items = timeline.item_ids.take(pa.array(timeline.item)).to_pylist()
+    users = timeline.user_ids.to_pylist()
+    return {user: items[timeline.offsets[j] : timeline.offsets[j + 1]] for j, user in enumerate(users)}
+
+
+def test_every_row_of_items_is_a_session_of_nobody(tmp_path: Path) -> None:
+    table = pa.table({"items": LISTS, "time": [9, 8, 7, 6]})
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=2)
+    timeline = Interactions(path=str(tmp_path / "a.parquet")).read()
+    assert taken(timeline) == {1: LISTS[0], 2: LISTS[1], 4: LISTS[3]}
+    assert timeline.dropped == {"rows without an item": 1} and timeline.time is not None
+    assert timeline.time.tolist() == [9] * 3 + [8] * 2 + [6] * 4
+    assert "user = session, item = items" in timeline.about
+    assert LeaveLastOut()(timeline).test["last"].tolist() == [2, 8]
+    assert len(GlobalTime(0.3, 0)(timeline).test["rolling"]) == 2
+    again = timeline.source.read()  # the source with its roles decided, as a run saves it
+    assert taken(again) == taken(timeline)
+
+
+def test_lists_of_a_user_follow_each_other_and_times_go_along() -> None:
+    table = pa.table({"user": [7, 8, 7], "items": [[3, 1], [5], [4, 2]], "time": [[10, 30], [1], [20, 20]]})
+    timeline = Interactions.of(table).read()
+    assert taken(timeline) == {7: [3, 4, 2, 1], 8: [5]}
+    without = Interactions.of(table.drop_columns(["time"])).read()
+    assert taken(without) == {7: [3, 1, 4, 2], 8: [5]}
+
+
+@pytest.mark.parametrize("sign", [" ", "|"])
+def test_texts_are_lists_when_a_separator_is_named(sign: str, tmp_path: Path) -> None:
+    lines = ["basket"] + [sign.join(items) for items in LISTS if items]
+    (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
+    options = configuration.load(None, [f"data.separator={sign}"]).values["data"] | {"item": "basket"}
+    timeline = Interactions(path=str(tmp_path / "a.csv"), **options).read()
+    assert list(taken(timeline).values()) == [items for items in LISTS if items]
+    assert with_source(str(tmp_path / "a.csv"), options)["source"] == "interactions"
+
+
+def test_recbole_files_are_read_by_their_types(tmp_path: Path) -> None:
+    (tmp_path / "a.inter").write_text('user_id:token\titem_id:token\ttimestamp:float\nu\t"x\t2.5\nu\ty\t1\n')
+    (tmp_path / "a.item").write_text("item_id:token\ttitle:token_seq\ny\tTwo words\n")
+    found = with_source(str(tmp_path), {})
+    assert Path(found["path"]).name == "a.inter" and Path(found["items"]).name == "a.item"
+    timeline = Interactions(path=found["path"], items=found["items"]).read()
+    assert taken(timeline) == {"u": ["y", '"x']} and timeline.items is not None
+    assert timeline.items["title"].to_pylist() == [None, ["Two", "words"]]
+    (tmp_path / "b.inter").write_text("item_id_list:token_seq\nx y\ny x z\n")
+    assert taken(Interactions(path=str(tmp_path / "b.inter")).read()) == {1: ["x", "y"], 2: ["y", "x", "z"]}
+
+
+def test_a_table_whose_first_row_is_numbers_has_columns_by_number(tmp_path: Path) -> None:
+    (tmp_path / "a.tab").write_text("1\t5\t3\n1\t6\t2\n")
+    timeline = Interactions(path=str(tmp_path / "a.tab"), user="column1", item="column2", time="column3").read()
+    assert taken(timeline) == {"1": ["6", "5"]}
+    with pytest.raises(DataError, match=r"has the columns column1, column2, column3, and none .* data.user=COLUMN"):
+        with_source(str(tmp_path / "a.tab"), {})
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (
+            {"items": LISTS[:2], "time": [[1, 2, 3], [1]]},
+            "data, row 2: column 'time' has 1 values, and 'items' has 2: ",
+        ),
+        ({"items": [["a"], ["b", None]]}, "data, row 2: column 'items' has no id"),
+        ({"items": [[1.5]]}, "data: column 'items' holds double; expected ids"),
+        ({"items": [["a"], ["b"]], "time": ["x", "y"]}, "data, row 1: column 'time' is 'x'; expected numbers or"),
+        ({"items": [[], []]}, "data: no interactions are left: 2 rows without an item"),
+    ],
+)
+def test_faults_of_lists_are_one_line(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(TemperaError) as error:
+        Interactions.of(pa.table(table)).read()
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_file_of_recbole_needs_types(tmp_path: Path) -> None:
+    (tmp_path / "a.inter").write_text("user_id\titem_id:token\nu\tx\n")
+    with pytest.raises(DataError, match="column 'user_id' has no type: call it NAME:TYPE, with one of token, float"):
+        Interactions(path=str(tmp_path / "a.inter")).read()
+    assert np.array_equal(Interactions.of(pa.table({"items": [["a", "b"]]})).read().item, [0, 1])
