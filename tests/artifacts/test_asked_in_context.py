@@ -181,6 +181,13 @@ def test_later_events_are_judged_as_the_run_judged_them(whole: Run, earlier: Run
             )
             assert rows == theirs, (system, name)
     assert finding.metrics["trained"]["rolling"]["hit@3"] > 0 and not finding.cautions
+    line, asked, rows = finding.events.timeline, finding.events.test["rolling"], interactions().to_pylist()
+    assert line.time is not None
+    taken = [  # by the definition
+        len([r for r in rows if r["user"] == user and r["time"] < when and r["event"] in READ["targets"]])
+        for user, when in zip(line.user_ids.take(pa.array(line.user_of(asked))).to_pylist(), line.time[asked].tolist())
+    ]
+    assert finding.reached["trained"]["rolling"].lengths.tolist() == taken
     without = later.filter(pc.not_equal(later["event"], "cart"))  # a file may lack a behaviour
     assert len(earlier.evaluate(without).events.test["rolling"]) == len(finding.events.test["rolling"])
     looked_at = later.filter(pc.equal(later["event"], "view"))
