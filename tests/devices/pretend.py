@@ -1,8 +1,8 @@
 """A pretend accelerator: numbers of the CPU behind a device of their own, so that a step can be judged without a GPU.
 
-Tensors of two devices in one operation are an error that names its line, as is float64 on a device without it. What a GPU would wait for
-(values that the program reads, shapes that depend on values), copies to it and launches on it are counted by line; what runs in a
-backward pass counts for the line whose gradient it is.
+Tensors of two devices in one operation are an error that names its line, as is float64 on a device without it. What a GPU would
+wait for (values that the program reads, shapes that depend on values), copies to it and launches on it are counted by line; what
+runs in a backward pass counts for the line whose gradient it is. Views and new memory are no launches.
 
     with Accelerator() as used:
         objective.propagate(batch.to(used.device), shares)
@@ -132,6 +132,12 @@ class Pretend(torch.Tensor):
     # What C++ asks of memory and layout without dispatching.
     def untyped_storage(self) -> Any:
         return self.raw.untyped_storage()
+
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
+    def numpy(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(f"a tensor of the device is no array of numpy, at {line()}: copy it to the CPU first")
 
     def data_ptr(self) -> int:
         return self.raw.data_ptr()
@@ -267,6 +273,10 @@ def _wrap(x: Any) -> Any:
     return Pretend(x)
 
 
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
+
+
 def _is_here(device: Any) -> bool:
     return device is not None and torch.device(device).type == NAME
 
@@ -292,7 +302,7 @@ def _run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         _raw(to).copy_(_raw(source))
         return to
     _refuse_strangers(name, op, args, flat)
-    if name in _SHAPES or (name in _INDEXED and any(isinstance(x, Pretend) and x.dtype == torch.bool for x in flat)):
+    if name in _SHAPES or (name in _INDEXED and any(_is_mask(x) for x in args[1])):
         _count("waits")
     if name not in _FREE and not op.is_view:
         _count("launches")

@@ -20,8 +20,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from .shards import part
 
-# What starting a micro-batch costs, in tokens: the weights are read once more on a CPU, some hundred kernels launched on a GPU.
-START_TOKENS = {"cpu": 32, "cuda": 8192}
 PROBE_TOKENS = 512  # most of the short rows that a footprint is measured on, padding counted
 
 
@@ -42,6 +40,11 @@ class FeaturesLike(Protocol):
     @classmethod
     def cat(cls, parts: Sequence[Any]) -> Self:
         """The rows of several, in order."""
+
+
+def start_tokens(device: torch.device) -> int:
+    """Return the cost of starting a micro-batch, in tokens: a CPU reads the weights again, a GPU launches hundreds of kernels."""
+    return 32 if device.type == "cpu" else 8192
 
 
 def pack(lengths: Tensor, budget: int, padded: bool, start_tokens: int = 32) -> list[Tensor]:

@@ -186,7 +186,13 @@ def _lasting(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options as JSON has them, without those that may change when a run is resumed."""
     known: dict[str, Any] = parsed(json.dumps(config, default=str))
     reporting = ("save_steps", "save_total_limit", "skip_non_finite", "report_to")
-    fitted = ("cache", "cache_memory", "micro_batch_tokens", "fsdp")  # to what memory there is: equal up to rounding
+    fitted = (
+        "cache",
+        "cache_memory",
+        "micro_batch_tokens",
+        "fsdp",
+        "device",
+    )  # to what memory there is: equal up to rounding
     for name in (*reporting, *fitted):
         known.get("train", {}).pop(name, None)
     return known
