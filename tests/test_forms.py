@@ -10,11 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tempera.build import build, describe
-from tempera.config import load
+from tempera.build import build, describe, kind_of_tower
+from tempera.config import Options, load
 from tempera.errors import DataError
+from tempera.forms import source_of
+from tempera.recommend.features import Features
 from tempera.recommend.interactions import Interactions
-from tempera.run.train import default_output
+from tempera.run.train import default_output, with_rows
+from tempera.towers.static import Static
 
 Put = Callable[[str, str], Path]
 
@@ -155,3 +158,24 @@ def test_a_run_lies_in_a_folder_of_the_name_of_its_data(tmp_path: Path) -> None:
     assert default_output(tmp_path / "my.pairs" / "faq.jsonl.gz") == Path("runs/faq")
     assert default_output(tmp_path / "..") == Path("runs", tmp_path.parent.name)
     assert default_output(None) == default_output("/") == Path("runs/first")
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "source"),
+    [
+        (["user_id", "item_id"], {}, "interactions"),
+        (["customer", "sku"], {"user": "customer", "item": "sku"}, "interactions"),
+        (["customer", "sku"], {"source": "interactions"}, "interactions"),
+        (["user_id", "item_id"], {"source": "given"}, "given"),
+        (["query", "doc", "user_id", "item_id"], {}, "given"),
+        (["a", "b"], {}, "given"),
+    ],
+)
+def test_rows_of_python_are_interactions_by_their_columns(
+    names: list[str], options: dict[str, str], source: str
+) -> None:
+    rows = pa.table({name: [1] for name in names})
+    assert source_of(rows, options)["source"] == source
+    assert kind_of_tower(with_rows(Options({"data": options}), rows)) is (
+        Features if source == "interactions" else Static
+    )

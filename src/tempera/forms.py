@@ -41,6 +41,22 @@ def with_source(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {**detected, **options}
 
 
+def source_of(data: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a `data:` section for rows of Python, which hold interactions or pairs, by the names of their columns.
+
+    Options that name a source say it themselves; rows that do not tell their columns are pairs.
+
+    >>> source_of(pa.table({"user_id": [1], "item_id": [7]}), {})
+    {'metadata': ['*'], 'source': 'interactions'}
+    """
+    names = [str(name) for name in getattr(data, "column_names", getattr(data, "columns", ()))]
+    if "source" in options:
+        return {**options, "source": "interactions" if options["source"] == "interactions" else "given"}
+    if PAIRS.suits(options, names) or not EVENTS.suits(options, names):
+        return {**options, "source": "given"}
+    return {"metadata": ["*"], **options, "source": "interactions"}
+
+
 def _detected(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that the path and what it holds determine."""
     place = Path(path)

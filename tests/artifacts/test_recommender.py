@@ -488,6 +488,18 @@ def test_what_won_is_said(counted: Path) -> None:
     assert document["hybrid"] == {"weight": 0.3, "queries": 0} and document["counting"]["served"] is False
 
 
+def test_the_lead_over_each_system_is_that_of_the_metrics(counted: Path) -> None:
+    document = Run(counted).document
+    (protocol,) = document["protocols"]["trained"]
+    for name, metrics in document["metrics"].items():
+        lead = document["protocols"][name][protocol].get("lead")
+        if name == "trained":
+            assert lead is None
+        else:
+            assert lead["mean"] == pytest.approx(document["metrics"]["trained"]["ndcg@10"] - metrics["ndcg@10"])
+            assert lead["low"] <= lead["mean"] <= lead["high"] and lead["metric"] == "ndcg@10"
+
+
 def test_counts_and_vectors_recommend_together(counted: Path, tmp_path: Path) -> None:
     opened = Run(counted).recommender
     history = [f"i{item:02}" for item in (4, 7, 10)]

@@ -21,9 +21,15 @@ def reached(seed: int, queries: int = 60, items: int = 40) -> Recommended:
     return Recommended.of(lambda rows: scores[rows].copy(), target, seen, Popularity(draw.integers(0, 50, items)))
 
 
+LEAD = {"metric": "ndcg@10", "mean": 0.0123, "low": -0.001, "high": 0.0251, "confidence": 0.95}
+
+
 def document() -> dict[str, Any]:
     first, second = reached(0), reached(1)
-    protocols = {"trained": {"next": first.json(), "rolling": second.json()}, "EASE": {"next": second.json()}}
+    protocols = {
+        "trained": {"next": first.json(), "rolling": second.json()},
+        "EASE": {"next": {**second.json(), "lead": LEAD}},
+    }
     half = {"hit@10": {"mean": 0.5, "low": 0.4, "high": 0.6, "confidence": 0.95}}
     flat = {"hit@10": {"mean": 0.25, "low": 0.25, "high": 0.25, "confidence": 0.95}}
     cold = {"queries": 12, "items": 4, "systems": {"trained": half, "random": flat}}
@@ -36,7 +42,7 @@ def cells(table: ReportTable, heading: str) -> dict[str, list[float]]:
 
 def test_tables_say_what_was_reached() -> None:
     found = tables(document())["protocols"]
-    assert [table.title.split(":")[0].split(",")[0] for table in found] == ["next"] * 3 + ["rolling"] * 3 + [
+    assert [table.title.split(":")[0].split(",")[0] for table in found] == ["next"] * 4 + ["rolling"] * 3 + [
         "items never trained on"
     ]
     ours, theirs = reached(0), reached(1)
@@ -46,13 +52,15 @@ def test_tables_say_what_was_reached() -> None:
         assert list(rows) == ["EASE", "trained"]  # ours is the last
         for name, system in (("trained", ours), ("EASE", theirs)):
             np.testing.assert_allclose(rows[name], [system.metrics[metric + seen] for metric in METRICS], atol=5e-4)
-    parts = cells(found[1], "")
+    assert found[1].head == ("", "ndcg@10", "95 % interval")
+    assert found[1].sections[""] == [("EASE", "+0.012", "-0.001 to +0.025")]
+    parts = cells(found[2], "")
     for which, mask in ours.parts.items():
         if mask.any():
             assert parts[which][0] == mask.sum()
             means = [ours.per_query[metric][mask].mean() for metric in METRICS]
             np.testing.assert_allclose(parts[which][1:], means, atol=5e-4)
-    np.testing.assert_allclose(cells(found[2], "")["trained"][4], ours.lists["coverage"], atol=5e-4)
+    np.testing.assert_allclose(cells(found[3], "")["trained"][4], ours.lists["coverage"], atol=5e-4)
     assert found[-1].sections[""] == [("random", "0.250"), ("trained", "0.500±0.100")]
     assert "12 queries" in found[-1].title and "4 such items" in found[-1].title
 

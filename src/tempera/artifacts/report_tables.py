@@ -45,7 +45,12 @@ def _protocols(document: Mapping[str, Any]) -> list[ReportTable]:
     parts = []
     for name, ours in protocols[_OURS].items():
         systems = {system: protocols[system][name] for system in order if name in protocols[system]}
-        parts += [_systems(name, ours, systems), _parts(name, ours), _lists(name, ours, systems)]
+        parts += [
+            _systems(name, ours, systems),
+            *_leads(name, systems),
+            _parts(name, ours),
+            _lists(name, ours, systems),
+        ]
     cold = document.get("cold")
     return [*parts, *([] if cold is None else [_cold(cold)])]
 
@@ -81,6 +86,15 @@ def _systems(name: str, ours: Any, systems: Mapping[str, Any]) -> ReportTable:
         for seen, text in SEEN.items()
     }
     return ReportTable(f"{name}: {ours['queries']:,} queries, {ours['items']:,} items", ("", *metrics), sections)
+
+
+def _leads(name: str, systems: Mapping[str, Any]) -> list[ReportTable]:
+    """Return the table of the leads over the other systems; none where no document has them."""
+    leads = {system: protocol["lead"] for system, protocol in systems.items() if "lead" in protocol}
+    cells = [(system, f"{d['mean']:+.3f}", f"{d['low']:+.3f} to {d['high']:+.3f}") for system, d in leads.items()]
+    title = f"{name}: lead of {_OURS} over the others, {SEEN['excluded']}, paired by user"
+    metric = next((d["metric"] for d in leads.values()), "")
+    return [ReportTable(title, ("", metric, "95 % interval"), {"": cells})] if cells else []
 
 
 def _parts(name: str, ours: Any) -> ReportTable:

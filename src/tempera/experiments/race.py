@@ -29,6 +29,9 @@ from ..towers.rounds import LEARNING_RATE, TEMPERATURE, Race, Setting, Values
 
 Known = dict[str, tuple[Floats, float]]  # the scores of a setting after some steps, and the CPU seconds that they took
 LEAST_STEPS = 16  # of a run, for a sixth of it to tell anything
+MOST_STEPS = (
+    6_000  # of a run, of which a part tells settings apart: on more data they differ by more than chance sooner
+)
 _MEASURED, _SHARE = 3, 0.02  # steps of a setting that tell its time, where they are at most this share of its steps
 
 
@@ -80,7 +83,7 @@ def settle(prepared: Prepared, free: Sequence[str], known: Mapping[str, Any] | N
     record = dict(known or {})
     if not record and group.main:
         with prepared.phases("race"):
-            tried, winner = run_race(prepared, race, steps)
+            tried, winner = run_race(prepared, race, min(steps, MOST_STEPS))
         record = {"metric": main_metric(config.evaluation.metrics), "tried": [asdict(each) for each in tried]}
         record["chosen"] = winner.values
     if group.main:

@@ -11,7 +11,7 @@ from .. import config as configuration
 from ..artifacts.run_folder import Run
 from ..build import AUTO, RECIPE, kind_of_tower
 from ..config import Options
-from ..run.train import default_output
+from ..run.train import default_output, with_rows
 from ..run.train import train as train_resolved
 from ..towers.rounds import Open
 from .race import settle
@@ -38,7 +38,7 @@ def train(
         overrides: dotted.key=value, as on the command line.
         overwrite: replace a run that `output` holds, once the new one is complete; forget one that was interrupted.
         data: rows to train on, in place of a source: a datasets.Dataset, a frame of pandas or polars, a table of pyarrow.
-            The options of `data:` then say what its columns are; with `source: interactions` they are interactions.
+            With columns such as user_id and item_id they are interactions. The options of `data:` name other columns.
 
     Raises:
         TemperaError: wrong options, no data, or an output that cannot be written.
@@ -47,7 +47,7 @@ def train(
     >>> list(run.metrics)
     ['untrained', 'bm25', 'trained', 'trained + BM25']
     """
-    options, free = opened(configuration.of(config, overrides))
+    options, free = opened(with_rows(configuration.of(config, overrides), data))
     if output is None and isinstance(config, str | Path):
         output = default_output(config)
     return train_resolved(options, output, overwrite=overwrite, data=data, settle=partial(settle, free=free))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..io.console import logger
-from ..ranking.compare import bootstrap_columns
+from ..ranking.compare import Difference, bootstrap_columns
 from ..ranking.fusion import WEIGHTS
 from ..ranking.ranking import LEAST_TO_CHOOSE, MOST, Part
 from ..ranking.resolved import Config
@@ -209,18 +209,30 @@ class LaterEvents:
             **({"winner": self._winner()} if self.chosen else {}),
             **({} if self.counting is None else self.counting.about()),
             "protocols": {
-                system: {name: reached.json() for name, reached in protocols.items()}
+                system: {name: {**reached.json(), **self._lead(system, name)} for name, reached in protocols.items()}
                 for system, protocols in self.reached.items()
             },
         }
+
+    def _lead(self, system: str, protocol: str) -> dict[str, Any]:
+        """Return the lead of the trained towers over another system, in the main metric of a protocol."""
+        if system == OURS[1] or protocol not in self.reached.get(OURS[1], {}):
+            return {}
+        lead = asdict(self._ahead(OURS[1], system, protocol))
+        return {"lead": {"metric": main_metric(self.options.metrics), **lead}}
+
+    def _ahead(self, system: str, other: str, protocol: str) -> Difference:
+        """Return the main metric of a system less that of another, with its interval over users."""
+        both = [self.reached[name][protocol] for name in (system, other)]
+        first, second = (each.per_query[main_metric(self.options.metrics)] for each in both)
+        return bootstrap_columns((first - second)[:, None], both[0].users)[0]
 
     def _winner(self) -> str:
         """Return which system is best on the test, and by how much, in a sentence."""
         metric, protocol = main_metric(self.options.metrics), self.events.protocol
         systems = {name: each[protocol] for name, each in self.reached.items() if name != OURS[0]}
         best, second, *_ = sorted(systems, key=lambda name: -systems[name].metrics[metric])
-        ahead = systems[best].per_query[metric] - systems[second].per_query[metric]
-        (d,) = bootstrap_columns(ahead[:, None], systems[best].users)
+        d = self._ahead(best, second, protocol)
         others = ", ".join(f"{name} {each.metrics[metric]:.3f}" for name, each in systems.items() if name != best)
         return (
             f"{best} is {'the best' if d.low > 0 else 'not shown to be the best'} on the test: {metric} "

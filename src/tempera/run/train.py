@@ -13,6 +13,7 @@ from ..artifacts.run_folder import Run
 from ..build import Config, build
 from ..config import Options
 from ..engine.devices import Devices, one_voice, start
+from ..forms import source_of
 from ..io.atomic import staged
 from ..io.documents import JsonLines
 from ..recommend.interactions import Interactions
@@ -81,15 +82,18 @@ def train(
 
 def _resolved(config: Options | Mapping[str, Any] | str | Path | None, overrides: Sequence[str], data: Any) -> Config:
     """Check the options, and hand rows of Python to the section that describes them."""
-    options = configuration.of(config, overrides)
-    if data is not None:
-        about = options.values.get("data", {})
-        source = "interactions" if about.get("source") == "interactions" else "given"
-        options.values["data"] = {**about, "source": source}
+    options = with_rows(configuration.of(config, overrides), data)
     resolved = build(options)
     if isinstance(resolved.data, Given) or (data is not None and isinstance(resolved.data, Interactions)):
         return replace(resolved, data=resolved.data.hand(data))
     return resolved
+
+
+def with_rows(options: Options, data: Any) -> Options:
+    """Return options whose `data:` section names the source of rows of Python; the same options without rows."""
+    if data is None:
+        return options
+    return Options({**options.values, "data": source_of(data, options.values.get("data") or {})}, options.places)
 
 
 def default_output(path: str | Path | None) -> Path:

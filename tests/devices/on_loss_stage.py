@@ -148,9 +148,7 @@ def test_what_is_planted_in_a_mask_fails_with_its_line() -> None:
         used.clear()
         Objective(masks=[Planted("wait")]).propagate(rows, rows.shares())
         copies = {"core/abilities.py placed": 1, "core/objective.py Objective._term": 1}
-        with pytest.raises(AssertionError, match=r"1 waits, tests/devices/test_loss_stage.py:\d+ .*# planted wait"):
+        with pytest.raises(AssertionError, match=r"1 waits, tests/devices/on_loss_stage.py:\d+ .*# planted wait"):
             used.within(waits={}, copies=copies, launches=99)
-        with pytest.raises(
-            RuntimeError, match=r"two devices, at tests/devices/test_loss_stage.py:\d+ .*# planted mixed"
-        ):
+        with pytest.raises(RuntimeError, match=r"two devices, at tests/devices/on_loss_stage.py:\d+ .*# planted mixed"):
             Objective(masks=[Planted("mixed")]).propagate(rows, rows.shares())

@@ -46,9 +46,9 @@ def test_a_value_that_is_read_in_a_tower_or_a_backward_pass_is_a_wait_of_its_lin
             tower = Tower(plant).to(used.device)
             tower(torch.ones(2, 4, device=used.device)).sum().backward()
         with pytest.raises(
-            AssertionError, match=rf"1 waits, tests/devices/test_pretend.py:\d+ .*# planted in the {plant}"
+            AssertionError, match=rf"1 waits, tests/devices/on_pretend.py:\d+ .*# planted in the {plant}"
         ):
-            used.within(waits={}, copies={"tests/devices/test_pretend.py *": 9}, launches=99)
+            used.within(waits={}, copies={"tests/devices/on_pretend.py *": 9}, launches=99)
 
 
 def test_what_autograd_computes_counts_for_the_line_whose_gradient_it_is() -> None:
@@ -62,7 +62,7 @@ def test_what_autograd_computes_counts_for_the_line_whose_gradient_it_is() -> No
 
 
 def test_tensors_of_two_devices_are_an_error_with_its_line() -> None:
-    with Accelerator() as used, pytest.raises(RuntimeError, match=r"test_pretend.py:\d+ .*planted"):
+    with Accelerator() as used, pytest.raises(RuntimeError, match=r"on_pretend.py:\d+ .*planted"):
         torch.ones(2, device=used.device) + torch.ones(2)  # planted
 
 
@@ -78,7 +78,7 @@ def test_a_mistake_in_a_backward_pass_is_an_error_with_its_line() -> None:
 
     with Accelerator() as used:
         loss = Mixed.apply(torch.ones(2, device=used.device, requires_grad=True)).sum()  # type: ignore[no-untyped-call]
-        with pytest.raises(RuntimeError, match=r"test_pretend.py:\d+ .*planted"):
+        with pytest.raises(RuntimeError, match=r"on_pretend.py:\d+ .*planted"):
             loss.backward()
 
 
