@@ -18,17 +18,21 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, Self
 
 import pytest
 import torch
+import torch.utils._device
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 import tempera
+from tempera.core import abilities
+from tempera.engine import clock
 
 PACKAGE = str(Path(tempera.__file__).parent) + "/"
 TESTS = str(Path(__file__).parents[1]) + "/"
@@ -57,7 +61,42 @@ _FREE = {
     _aten.new_empty,
 }
 _FREE |= {_aten.new_empty_strided, _aten._values, _aten._indices, _aten._reshape_alias, _aten.is_same_size}
+_SPARSE = torch.sparse_coo_tensor
+torch.utils._device._device_constructors()  # looked up once, before some of them are replaced
 _running: list[Accelerator] = []  # the innermost one last
+
+
+def _made(make: Any, sparse: bool, *data: Any, device: Any = None, **options: Any) -> Any:
+    """Make a tensor by a function that would not be dispatched: on the CPU, and then on its device."""
+    here = any(isinstance(x, Pretend) for x in data)
+    if make is _SPARSE and here:
+        if not sparse:
+            raise NotImplementedError(f"the device has no sparse tensors, at {line()}")
+        _count("launches")
+        return Pretend(make(*map(_raw, data), **options))
+    if not _is_here(device):
+        return make(*data, device=device, **options)
+    _count("copies")
+    return _wrap(make(*data, **options))
+
+
+def _new_tensor(like: torch.Tensor, data: Any, dtype: Any = None, device: Any = None) -> Any:
+    return torch.tensor(data, dtype=dtype or like.dtype, device=like.device if device is None else device)
+
+
+def _gru(own: Any, x: torch.Tensor, state: torch.Tensor, weights: Any, *options: Any) -> Any:
+    """Run one layer as a CPU does it, where devices have a kernel of their own."""
+    if not isinstance(x, Pretend):
+        return own(x, state, weights, *options)
+    inward, recurrent, *biases = weights
+    of_input, h, states = torch.nn.functional.linear(x.transpose(0, 1), inward, biases[0]), state[0], []
+    for gates in of_input.unbind(0):
+        (r, z, n), (hr, hz, hn) = gates.chunk(3, 1), torch.nn.functional.linear(h, recurrent, biases[1]).chunk(3, 1)
+        reset, update = (hr + r).sigmoid(), (hz + z).sigmoid()
+        new = (n + hn * reset).tanh()
+        h = (h - new) * update + new
+        states.append(h)
+    return torch.stack(states).transpose(0, 1), h[None]
 
 
 class Line(NamedTuple):
@@ -104,6 +143,25 @@ class _Hook(backend_registration._DummyPrivateUse1Hook):  # type: ignore[misc]
 backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Module(), hook=_Hook())
 
 
+def _lowered(op: Any) -> Any:
+    """Make a product that autocast runs in its half precision."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        dtype = torch.get_autocast_dtype(NAME)
+        lower = [x.to(dtype) if isinstance(x, torch.Tensor) and x.dtype == torch.float32 else x for x in args]
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
+            return op(*lower, **kwargs)
+
+    return run
+
+
+_fallback = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
+_fallback.fallback(torch.library.fallthrough_kernel)
+_products = torch.library.Library("aten", "IMPL", "AutocastPrivateUse1")
+for _name in ("linear", "mm", "addmm", "bmm", "baddbmm", "matmul"):
+    _products.impl(_name, _lowered(getattr(_aten, _name).default))
+
+
 class Pretend(torch.Tensor):
     """A tensor of the CPU that is on the device."""
 
@@ -112,9 +170,9 @@ class Pretend(torch.Tensor):
     @staticmethod
     def __new__(cls, raw: torch.Tensor) -> Pretend:
         thick = raw.layout == torch.strided
-        strides, offset = (raw.stride(), raw.storage_offset()) if thick else (None, 0)
+        where = {"strides": raw.stride(), "storage_offset": raw.storage_offset()} if thick else {}
         tensor: Pretend = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, raw.shape, strides=strides, storage_offset=offset, dtype=raw.dtype, device=torch.device(NAME, 0)
+            cls, raw.shape, **where, dtype=raw.dtype, device=torch.device(NAME, 0)
         )
         tensor.raw = raw
         return tensor
@@ -169,6 +227,7 @@ class Accelerator(TorchDispatchMode):
         memory: of the device in bytes, all of it free; None is a device that cannot be asked.
         float64: whether it has it.
         half: half precisions that it has.
+        sparse: whether it has sparse tensors.
     """
 
     def __init__(
@@ -176,9 +235,10 @@ class Accelerator(TorchDispatchMode):
         memory: int | None = 80 * GIB,
         float64: bool = True,
         half: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16),
+        sparse: bool = True,
     ) -> None:
         super().__init__()
-        self.memory, self.float64, self.half = memory, float64, list(half)
+        self.memory, self.float64, self.half, self.sparse = memory, float64, list(half), sparse
         self.device = torch.device(NAME, 0)
         self.counts: Counter[tuple[str, Line]] = Counter()
         self.lines: dict[int, Line] = {}  # that made each node of the graph, by its number
@@ -187,6 +247,13 @@ class Accelerator(TorchDispatchMode):
     def __enter__(self) -> Self:
         _running.append(self)
         self.patch.setattr(torch.accelerator, "get_memory_info", self._memory_info)
+        self.patch.setattr(torch.accelerator, "synchronize", lambda device=None: _count("waits"))
+        for module in (abilities, clock):
+            self.patch.setattr(module, "event", lambda device: None)
+        for name, make in (("tensor", torch.tensor), ("sparse_coo_tensor", torch.sparse_coo_tensor)):
+            self.patch.setattr(torch, name, partial(_made, make, self.sparse))
+        self.patch.setattr(torch.Tensor, "new_tensor", _new_tensor)
+        self.patch.setattr(torch._VF, "gru", partial(_gru, torch._VF.gru))  # type: ignore[attr-defined]
         return super().__enter__()  # type: ignore[no-any-return]
 
     def __exit__(self, *error: Any) -> None:

@@ -171,7 +171,8 @@ def footprint(tower: torch.nn.Module, probes: Sequence[FeaturesLike], padded: bo
         sizes = [
             sum(size for storage, size in _saved(tower, probe).items() if storage not in shared) for probe in probes
         ]
-    widths = [max(1.0, float(p.lengths.max() if padded else p.lengths.double().mean())) for p in probes]
+    lengths = [probe.lengths.cpu() for probe in probes]
+    widths = [max(1.0, float(each.max() if padded else each.double().mean())) for each in lengths]
     return Footprint.through(list(zip(map(len, probes), widths, sizes, strict=True)))
 
 

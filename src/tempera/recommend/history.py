@@ -40,19 +40,30 @@ class Sequences:
 
     @cached_property
     def _shared(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Start and end of each sequence, [s], and the sequence of each row, [n]."""
-        order = (self.events.start * (self.events.stop.max() + 1) + self.events.stop).argsort()
-        start, stop = self.events.start[order], self.events.stop[order]
+        """Start and end of each sequence, [s], and the sequence of each row, [n]; on the host, so that no device is waited for."""
+        events = self.events.on_host
+        order = (events.start * (events.stop.max() + 1) + events.stop).argsort()
+        start, stop = events.start[order], events.stop[order]
         fresh = torch.ones_like(start, dtype=torch.bool)
         fresh[1:] = (start.diff() > 0) | (stop.diff() > _APART)
         first = fresh.nonzero()[:, 0]
         last = torch.cat([first[1:], first.new_tensor([len(start)])]) - 1
         return start[first], stop[last], torch.empty_like(order).index_copy_(0, order, fresh.cumsum(0) - 1)
 
-    @property
+    @cached_property
+    def _longest(self) -> int:
+        starts, ends, _ = self._shared
+        return max(1, int((ends - starts).max()))
+
+    @cached_property
+    def _back(self) -> Tensor:
+        _, ends, of = self._shared
+        return (ends[of] - self.events.on_host.stop).clamp_max(self._longest - 1)
+
+    @cached_property
     def of(self) -> Tensor:
         """The sequence of each row, [n]."""
-        return self._shared[2]
+        return self._shared[2].to(self.events.start.device)
 
     @cached_property
     def back(self) -> Tensor:
@@ -60,8 +71,7 @@ class Sequences:
 
         An empty history has no place of its own, and looks back from the last.
         """
-        _, ends, of = self._shared
-        return (ends[of] - self.events.stop).clamp_max(self.places.shape[1] - 1)
+        return self._back.to(self.events.start.device)
 
     @cached_property
     def seen(self) -> Tensor:
@@ -72,9 +82,8 @@ class Sequences:
     def places(self) -> Tensor:
         """Event at each place of each sequence, [s, L], L at least 1; -1 before the sequence begins."""
         starts, ends, _ = self._shared
-        longest = max(1, int((ends - starts).max()))
-        at = ends[:, None] - 1 - torch.arange(longest, device=ends.device)
-        return torch.where(at >= starts[:, None], at, -1)
+        at = ends[:, None] - 1 - torch.arange(self._longest)
+        return torch.where(at >= starts[:, None], at, -1).to(self.events.start.device)
 
     def rows(self, values: Tensor) -> Tensor:
         """Return the values of each row, [n, ...], from those of every place that rows look back from, [s, E, ...]."""
@@ -89,7 +98,7 @@ class Sequences:
     @cached_property
     def depth(self) -> int:
         """Number E of places that rows look back from."""
-        return int(self.back.max()) + 1
+        return int(self._back.max()) + 1
 
 
 class Means(nn.Module):
@@ -187,10 +196,13 @@ class Others(nn.Module):
         Args:
             own: place of each row's own item in its history, [n]; -1, or None for all, where it is not there.
         """
-        spans, of = torch.unique(torch.stack([events.start, events.stop], 1), dim=0, return_inverse=True)  # [s, 2]
+        known = events.on_host
+        spans, of = torch.unique(torch.stack([known.start, known.stop], 1), dim=0, return_inverse=True)  # [s, 2]
         lengths = spans[:, 1] - spans[:, 0]
+        read = spread(spans[:, 0], lengths)
+        of, lengths, read = (each.to(vectors.device) for each in (of, lengths, read))
         first = lengths.cumsum(0) - lengths
-        which = which[spread(spans[:, 0], lengths)]
+        which = which[read]
         weight = torch.ones_like(which, dtype=vectors.dtype)
         if self.training and self.dropout:
             weight = F.dropout(weight, self.dropout)
@@ -403,7 +415,9 @@ class Past(nn.Module):
     def forward(self, events: Events, own: Tensor | None = None) -> Tensor:
         if not len(events):
             return self.items(events.items[:0]).new_zeros(0, self.width)
-        distinct, which = torch.unique(events.items, return_inverse=True)
+        distinct, which = (
+            each.to(events.items.device) for each in torch.unique(events.on_host.items, return_inverse=True)
+        )
         vectors = self.items(distinct)
         if isinstance(self.pools[0], Others):
             return torch.cat([pool(self.drop(vectors), which, events, own) for pool in self.pools], 1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +89,7 @@ class TextTower(Tower):
     def forward(self, features: Ragged) -> Tensor:
         if not len(features):
             return next(self.parameters()).new_empty(0, self.width)
-        inputs = self._inputs(Ragged(features.values.long(), features.offsets))
+        inputs = self._inputs(replace(features, values=features.values.long()))
         embeddings: Tensor = self.model({**inputs, **self.constants})["sentence_embedding"]
         return embeddings[:, : self.width]
 
@@ -131,7 +132,7 @@ class TextTower(Tower):
 
     def _padded(self, rows: Ragged) -> dict[str, Any]:
         lengths, n = rows.lengths, len(rows)
-        width = max(1, int(lengths.max()))
+        width = max(1, rows.longest)
         if width * n == len(rows.values):
             return {"input_ids": rows.values.view(n, width)}
         place = torch.arange(width, device=lengths.device)
@@ -143,7 +144,7 @@ class TextTower(Tower):
         lengths, ends = rows.lengths, rows.offsets.int()
         row = torch.arange(len(rows), device=lengths.device).repeat_interleave(lengths)  # [v]
         place = torch.arange(len(row), device=lengths.device) - rows.offsets[row] + self.first
-        longest = int(lengths.max())
+        longest = rows.longest
         return {
             "input_ids": rows.values[None],
             "position_ids": place[None],
