@@ -63,7 +63,7 @@ class Events:
 
     def to(self, device: torch.device) -> Events:
         """The same rows on another device."""
-        return Events(*(tensor.to(device) for tensor in (self.items, self.start, self.stop)), origin=self.on_host)
+        return Events(self.items.to(device), self.start.to(device), self.stop.to(device), self.on_host)
 
     @classmethod
     def cat(cls, parts: Sequence[Events]) -> Events:
