@@ -15,12 +15,14 @@ import torch
 from pretend import Accelerator
 from torch import Tensor
 
+from tempera import train
 from tempera.build import build
 from tempera.config import of
 from tempera.core import abilities
 from tempera.engine import cache, lookup, loop
-from tempera.engine.devices import Devices, Precision
+from tempera.engine.devices import Devices, Precision, start
 from tempera.engine.distributed import Group
+from tempera.errors import ConfigError
 from tempera.io.documents import JsonLines
 from tempera.run.fit import fit
 from tempera.run.judge import judge
@@ -276,3 +278,47 @@ def test_what_is_planted_in_the_loop_fails_with_its_line(tmp_path: Path, monkeyp
         warm(TEXT["tower"][0], tmp_path / "run", used)
     with pytest.raises(AssertionError, match=r"1 waits, tests/devices/on_runs.py:\d+ .*# planted in the loop"):
         used.within(waits=READ, copies={where.place: 9 for _, where in used.counts}, launches=999)
+
+
+# A whole run ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_takes_the_accelerator_and_resumes_and_its_files_are_those_of_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choice = {**TEXT["tower"][0], "objective.temperature": LEARNED}
+    options = {**sections(choice), "recipe": "none", "evaluation": {"queries": 10, "validation": 0, "bm25": False}}
+    options["train"] = {"batch_size": 16, "max_steps": 4, "evaluations": 1, "learning_rate": 0.01, "save_steps": 1}
+    train(options, tmp_path / "cpu", ["train.device=cpu"], data=pairs())
+    counted, add_gradients = iter(range(10**9)), loop.add_gradients
+
+    def stopping(*given: Any) -> Any:
+        if next(counted) == 2:
+            raise KeyboardInterrupt
+        return add_gradients(*given)
+
+    with Accelerator() as used:
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "add_gradients", stopping)
+            with pytest.raises(KeyboardInterrupt):
+                train(options, tmp_path / "device", data=pairs())
+        run = train(options, tmp_path / "device", data=pairs())
+        assert used.total("launches") > 100
+        assert len(run.search("kaban lofin", k=3)) == 3
+    files = [path.relative_to(tmp_path / "cpu") for path in (tmp_path / "cpu").rglob("*.safetensors")]
+    assert len(files) >= 2
+    for file in files:
+        assert (tmp_path / "cpu" / file).read_bytes() == (tmp_path / "device" / file).read_bytes(), file
+
+
+def test_a_device_is_chosen_by_name() -> None:
+    with Accelerator() as used:
+        assert start().group.device == start(device="pretend").group.device == used.device
+        assert start(device="cpu").group.device.type == "cpu"
+        for name, message in (("cuda", "torch finds pretend and a CPU here"), ("pretend:7", "there are 1 of pretend")):
+            with pytest.raises(ConfigError, match=message):
+                start(device=name)
+    assert start().group.device.type == "cpu"
+    for name, message in (("xpu", "torch finds a CPU only here"), ("nonsense", "which torch does not know")):
+        with pytest.raises(ConfigError, match=message):
+            start(device=name)
