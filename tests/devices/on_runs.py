@@ -15,7 +15,7 @@ import torch
 from pretend import Accelerator
 from torch import Tensor
 
-from tempera import train
+from tempera import Temperature, mnr, train
 from tempera.build import build
 from tempera.config import of
 from tempera.core import abilities
@@ -27,6 +27,7 @@ from tempera.io.documents import JsonLines
 from tempera.run.fit import fit
 from tempera.run.judge import judge
 from tempera.run.prepare import prepare
+from tempera.towers.transformer import Transformer
 
 Choice = dict[str, Any]  # options by their dotted names
 LEARNED = {"value": 0.05, "learnable": True}
@@ -322,3 +323,28 @@ def test_a_device_is_chosen_by_name() -> None:
     for name, message in (("xpu", "torch finds a CPU only here"), ("nonsense", "which torch does not know")):
         with pytest.raises(ConfigError, match=message):
             start(device=name)
+
+
+def through_contrastive_loss(device: torch.device) -> tuple[float, Tensor, list[Tensor]]:
+    """Return loss and gradients of a model and its temperature, as the other library's trainer has them."""
+    from tempera.integrations.sentence_transformers import ContrastiveLoss
+
+    torch.manual_seed(0)
+    texts = [pairs()[name].to_pylist()[:8] for name in ("query", "doc")]
+    tower: Any = Transformer(layers=1, width=16, heads=2, vocabulary=100, max_length=16).build([*texts[0], *texts[1]])
+    dial = Temperature(0.05, learnable=True)
+    loss = ContrastiveLoss(tower.model, mnr(temperature=dial))
+    tower.model.to(device)
+    features = [tower.model.preprocess(column) for column in texts]
+    value = loss([{k: v.to(device) if isinstance(v, Tensor) else v for k, v in each.items()} for each in features])
+    value.backward()
+    assert dial.log_scale.grad is not None
+    return value.item(), dial.log_scale.grad, [p.grad.cpu() for p in tower.parameters() if p.grad is not None]
+
+
+def test_the_loss_of_another_librarys_trainer() -> None:
+    want = through_contrastive_loss(torch.device("cpu"))
+    with Accelerator() as used:
+        got = through_contrastive_loss(used.device)
+    assert got[0] == pytest.approx(want[0], rel=1e-5)
+    torch.testing.assert_close(got[1:], want[1:], rtol=1e-3, atol=1e-5)
