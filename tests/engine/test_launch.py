@@ -31,7 +31,7 @@ from tempera.cli import main
 from tempera.engine import loop
 from tempera.errors import TemperaError
 
-step, steps = loop.step, []
+step, steps = loop.add_gradients, []
 
 def failing(*given):
     steps.append(1)
@@ -39,7 +39,7 @@ def failing(*given):
         {happens}
     return step(*given)
 
-loop.step = failing
+loop.add_gradients = failing
 main()
 """
 # `tempera`, and whether threads of the others' are left, which would abort a process while Python is being torn down.

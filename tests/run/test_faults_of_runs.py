@@ -66,13 +66,13 @@ def left(folder: Path) -> dict[str, Any]:
 
 def at_step(monkeypatch: pytest.MonkeyPatch, then: Callable[[int], None]) -> None:
     """Have something happen before each of the run's steps, told its number from 1."""
-    step, counted = loop.step, iter(range(1, 10**9))
+    step, counted = loop.add_gradients, iter(range(1, 10**9))
 
     def happening(*given: Any) -> Any:
         then(next(counted))
         return step(*given)
 
-    monkeypatch.setattr(loop, "step", happening)
+    monkeypatch.setattr(loop, "add_gradients", happening)
 
 
 # Numbers -------------------------------------------------------------------------------------------------------------

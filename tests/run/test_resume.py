@@ -122,14 +122,14 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """Break a run off in the middle of its next step."""
     from tempera.engine import loop
 
-    step, counted = loop.step, iter(range(10**9))
+    step, counted = loop.add_gradients, iter(range(10**9))
 
     def counting(*arguments: Any) -> Any:
         if next(counted) == steps:
             raise Stopped
         return step(*arguments)
 
-    monkeypatch.setattr(loop, "step", counting)
+    monkeypatch.setattr(loop, "add_gradients", counting)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -312,7 +312,7 @@ def test_a_signal_saves_and_ends_with_the_handler_that_was_there(
     from tempera.engine import loop
 
     caplog.set_level("INFO", "tempera")
-    step, counted = loop.step, iter(range(10**9))
+    step, counted = loop.add_gradients, iter(range(10**9))
 
     def asking(*arguments: Any) -> Any:
         if next(counted) == steps - 1:
@@ -320,7 +320,7 @@ def test_a_signal_saves_and_ends_with_the_handler_that_was_there(
         return step(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "step", asking)
+        patch.setattr(loop, "add_gradients", asking)
         with pytest.raises(KeyboardInterrupt):  # as Python has it without a command line
             train(options_of[kind], tmp_path / "run", ["train.save_steps=100"])
     assert [path.name for path in (tmp_path / "run.checkpoints").glob("step-*")] == [f"step-{steps:09}"]

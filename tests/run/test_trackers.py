@@ -69,7 +69,7 @@ def test_a_run_that_goes_on_tells_nothing_twice(
 ) -> None:
     from tempera.engine import loop
 
-    step, taken = loop.step, iter(range(10**9))
+    step, taken = loop.add_gradients, iter(range(10**9))
 
     class Killed(BaseException):
         pass
@@ -80,7 +80,7 @@ def test_a_run_that_goes_on_tells_nothing_twice(
         return step(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "step", until)
+        patch.setattr(loop, "add_gradients", until)
         with pytest.raises(Killed):
             train(options(pairs_file), tmp_path / "run", ["train.report_to=[tensorboard]"])
     assert len(scalars(tmp_path / "run.trackers")["train/loss"]) == 8

@@ -138,7 +138,7 @@ def test_dropout_that_is_not_replayed_is_found(case: Case, monkeypatch: pytest.M
     dropping = Case(Dropping(case.tower), *list(vars(case).values())[1:])
     (proof,) = verification._replayed(dropping)
     assert proof.passed and "dropout on" in proof.name
-    monkeypatch.setattr(cache, "_seeded", lambda seed, device: nullcontext())
+    monkeypatch.setattr(cache, "seeded", lambda seed, device: nullcontext())
     assert failed(verification._replayed(dropping)) != []
 
 

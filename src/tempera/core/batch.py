@@ -56,10 +56,10 @@ class Side(Generic[X]):
         return Side(**chosen)
 
     def to(self, device: torch.device) -> Side[X]:
-        """Return the same side on another device."""
-        present = {f.name: getattr(self, f.name) for f in fields(self)}
+        """Return the same side with what is computed with on another device; ids and owners stay where they are."""
+        present = {name: getattr(self, name) for name in ("rows", "logq", "guide")}
         moved: Any = {name: None if value is None else value.to(device) for name, value in present.items()}
-        return Side(**moved)
+        return replace(self, **moved)
 
     def of(self, rows: Y) -> Side[Y]:
         """Return the same side with other `rows`: embeddings in place of features."""
@@ -124,18 +124,18 @@ class Batch(Generic[X]):
 
     @cached_property
     def answers(self) -> Tensor:
-        """Return the position of each row's document among the documents, [n].
+        """Return the position of each row's document among the documents, [n], on the host.
 
         Raises:
             DataError: an answer that is not among them.
         """
         if self.answer is None:
-            return torch.arange(len(self), device=_device(self.query.rows))
+            return torch.arange(len(self))
         assert self.doc.ids is not None
-        ordered, order = self.doc.ids.sort(stable=True)
-        at = torch.searchsorted(ordered, self.answer).clamp_(max=max(0, len(ordered) - 1))
-        if not torch.equal(ordered[at], self.answer):
-            lost = self.answer[ordered[at] != self.answer][0]
+        answer, (ordered, order) = self.answer.cpu(), self.doc.ids.cpu().sort(stable=True)
+        at = torch.searchsorted(ordered, answer).clamp_(max=max(0, len(ordered) - 1))
+        if not torch.equal(ordered[at], answer):
+            lost = answer[ordered[at] != answer][0]
             raise DataError(f"a batch has the answer {int(lost)}, and no document of that id")
         return order[at]
 
@@ -163,16 +163,13 @@ class Batch(Generic[X]):
         return self.of({role: fn(side.rows) for role, side in self.sides().items()})
 
     def to(self, device: torch.device) -> Batch[X]:
-        """Return the same batch on another device."""
+        """Return the same batch with its rows on another device; ids and the like stay, so that nothing waits for them."""
         moved: Any = {role: side.to(device) for role, side in self.sides().items()}
-        about: Any = {
-            name: None if (x := getattr(self, name)) is None else x.to(device) for name in ("weight", "known", "answer")
-        }
-        return replace(self, **moved, **about)
+        return replace(self, **moved)
 
     def shares(self) -> Tensor:
         """Return the weight of each of this device's rows in the mean over all devices, [b]."""
-        weight = torch.ones(len(self), dtype=torch.float64) if self.weight is None else self.weight.double()
+        weight = torch.ones(len(self), dtype=torch.float64) if self.weight is None else self.weight.cpu().double()
         return weight[self.local] / weight.sum().clamp_min(torch.finfo(weight.dtype).tiny)  # rows may all weigh nothing
 
 
@@ -218,10 +215,6 @@ def divide(batch: Batch[X], part: int, parts: int) -> Batch[X]:
         value = getattr(batch, name)
         changed[name] = None if value is None else value[rows]
     return replace(batch, **changed)
-
-
-def _device(rows: Any) -> torch.device | None:
-    return rows.device if isinstance(rows, Tensor) else None
 
 
 def _share(count: int, part: int, parts: int) -> slice:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError
-from .matches import match
+from .matches import match, on_device
 from .pools import Block
 
 
@@ -30,7 +30,9 @@ class Addition:
     """
 
     candidate: Tensor | None = None  # [c] added to every candidate, positive or not
-    positive: Callable[[Tensor, Tensor], Tensor] | None = None  # (rows [k], columns [k]) -> [k], added to positives
+    positive: Callable[[Tensor, Tensor], Tensor] | None = (
+        None  # (rows [k], columns [k]) -> [k] or one number, added to positives
+    )
     # (tile, similarities / t [r, c], t): adds to these in place, not to positives; without gradient
     pairwise: Callable[[slice, Tensor, float], None] | None = None
 
@@ -152,7 +154,7 @@ class Hardness:
     def __call__(self, block: Block) -> Addition:
         if block.direction != "query>doc":
             return Addition()
-        own = match(block.rows, block.owner)
+        own = on_device(match(block.rows, block.owner), block.device)
 
         def harder(tile: slice, logits: Tensor, temperature: float) -> None:
             gain = 1 + self.strength * temperature  # s / t + strength * s
@@ -186,4 +188,4 @@ class Margin:
     margin: float
 
     def __call__(self, block: Block) -> Addition:
-        return Addition(positive=lambda rows, columns: torch.full_like(rows, -self.margin, dtype=torch.float64))
+        return Addition(positive=lambda rows, columns: torch.tensor(-self.margin, dtype=torch.float64))

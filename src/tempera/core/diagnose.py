@@ -162,9 +162,9 @@ def _masked(objective: Objective, batch: Batch[Tensor]) -> dict[str, float]:
         left_out = total = 0
         for block in blocks:
             b, c = len(block.rows), len(block.candidates)
-            for start in range(0, b, height := max(1, objective.tile_elements // c)):
+            for start in range(0, b, height := max(1, objective.tile_size(block.device) // c)):
                 tile = slice(start, min(start + height, b))
-                table = torch.zeros(tile.stop - tile.start, c)
+                table = torch.zeros(tile.stop - tile.start, c, device=block.device)
                 for exclusion in mask(block):
                     leave_out(table, exclusion(tile))
                 for own in (block.positive, block.own if block.own_kind and block.paired else None):

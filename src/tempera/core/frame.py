@@ -28,6 +28,12 @@ class Events:
     items: Tensor  # [e] codes
     start: Tensor  # [n]
     stop: Tensor  # [n]
+    origin: Events | None = None  # of what is on a device: the same on the host
+
+    @property
+    def on_host(self) -> Events:
+        """The same rows where the program reads them without waiting, if they were there."""
+        return self.origin or self
 
     @classmethod
     def of(cls, items: Tensor, start: Tensor, stop: Tensor) -> Events:
@@ -43,6 +49,8 @@ class Events:
 
     def __getitem__(self, rows: Any) -> Events:
         """The chosen rows, with the events that they have seen and no others."""
+        if self.origin is not None:
+            return self.origin[rows].to(self.start.device)
         return Events.of(self.items, self.start[rows], self.stop[rows])
 
     @cached_property
@@ -55,7 +63,7 @@ class Events:
 
     def to(self, device: torch.device) -> Events:
         """The same rows on another device."""
-        return Events(*(tensor.to(device) for tensor in (self.items, self.start, self.stop)))
+        return Events(self.items.to(device), self.start.to(device), self.stop.to(device), self.on_host)
 
     @classmethod
     def cat(cls, parts: Sequence[Events]) -> Events:

@@ -75,7 +75,8 @@ class KnownPositives:
     def __call__(self, block: Block) -> tuple[Exclusion, ...]:
         known = block.batch.known
         if isinstance(known, Shared) and block.candidate != "query":
-            return (_shared(known[block.batch.local], _paired_ids(block) if block.paired else _candidate_ids(block)),)
+            ids = _paired_ids(block) if block.paired else _candidate_ids(block)
+            return (_shared(known[block.batch.local], ids, block.device),)
         return self.matches(block)
 
     def matches(self, block: Block) -> tuple[Matches, ...]:
@@ -125,7 +126,7 @@ class Guided:
     def __call__(self, block: Block) -> tuple[Exclusion, ...]:
         local = block.batch.local
         query = self._vectors(block, "query")[local]  # [b, G]
-        doc = self._vectors(block, "doc")[block.batch.answers[local]]  # [b, G]
+        doc = self._vectors(block, "doc")[block.batch.answers[local].to(query.device)]  # [b, G]
         pair = (query * doc).sum(1, keepdim=True)  # [b, 1]
         bound = pair - (self.margin if self.kind == "absolute" else self.margin * pair.abs())
         bound += TIE * torch.finfo(bound.dtype).eps
@@ -150,15 +151,16 @@ class Guided:
         return exact(side.guide)
 
 
-def _shared(known: Shared, ids: Tensor) -> Exclusion:
+def _shared(known: Shared, ids: Tensor, device: torch.device) -> Exclusion:
     """Candidates whose ids, [c], are on the list of a row: found once for all rows of a tile that share it."""
     matches = match(known.lists.values, ids, known.lists.offsets)
 
     def on_the_list(tile: slice) -> Tensor:
         lists, of = torch.unique(known.of[tile], return_inverse=True)
-        left_out = torch.zeros(len(lists), len(ids), device=ids.device)
-        left_out[matches.of(lists)(slice(0, len(lists)))] = -torch.inf
-        return left_out[of]  # several times as fast as pair by pair
+        left_out = torch.zeros(len(lists), len(ids), device=device)
+        rows, columns = matches.of(lists)(slice(0, len(lists)))
+        left_out[rows.to(device), columns.to(device)] = -torch.inf
+        return left_out[of.to(device)]  # several times as fast as pair by pair
 
     return on_the_list
 

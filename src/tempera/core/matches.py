@@ -1,10 +1,13 @@
 """Equal keys of rows and candidates, found by sorting: memory grows with their number, not its square.
 
+They are looked for on the host, where a batch has its ids, so that no device is waited for; a device gets them once a batch.
+
 Letters in shapes: b rows, p keys of all rows, c candidates, k matches in a tile.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +44,11 @@ class Matches:
         count = self.count[keys]
         return torch.repeat_interleave(row_of_key, count), self.columns[spread(first, count)]
 
+    @property
+    def rows(self) -> int:
+        """Return the number of rows."""
+        return len(self.offsets) - 1
+
     def of(self, rows: Tensor) -> Matches:
         """The matches of the chosen rows, [k]."""
         starts = self.offsets[rows]
@@ -50,6 +58,39 @@ class Matches:
         return Matches(self.columns, self.first[keys], count, from_lengths(lengths))
 
 
+@dataclass(frozen=True)
+class Listed:
+    """Matches on a device, in the order of their rows; which of them a tile has is known without asking the device.
+
+    >>> tensor = torch.tensor([7, 8, 7])
+    >>> rows, columns = listed([match(tensor, tensor)], torch.device("cpu"))(slice(1, 3))
+    >>> rows.tolist(), columns.tolist()
+    ([0, 1, 1], [1, 0, 2])
+    """
+
+    pairs: Tensor  # [2, k] rows and columns
+    ends: Tensor  # [b + 1] where the matches of each row begin, on the host
+
+    def __call__(self, tile: slice) -> tuple[Tensor, Tensor]:
+        """Rows (counted from the tile's first) and columns of the tile's matches, [k] and [k]."""
+        rows, columns = self.pairs[:, int(self.ends[tile.start]) : int(self.ends[tile.stop])]
+        return rows - tile.start if tile.start else rows, columns
+
+
+def listed(several: Sequence[Matches], device: torch.device) -> Listed:
+    """Return the matches of several together, on a device, in one copy."""
+    whole = [matches(slice(0, matches.rows)) for matches in several]
+    rows, columns = (torch.cat(parts) for parts in zip(*whole, strict=True))
+    order = rows.argsort(stable=True)
+    ends = from_lengths(torch.bincount(rows, minlength=several[0].rows))
+    return Listed(torch.stack([rows[order], columns[order]]).to(device), ends)
+
+
+def on_device(matches: Matches, device: torch.device) -> Matches | Listed:
+    """Return matches that name what a tile has on a device; on a CPU each tile finds its own."""
+    return matches if device.type == "cpu" else listed([matches], device)
+
+
 def match(keys: Tensor, candidates: Tensor, offsets: Tensor | None = None, columns: Tensor | None = None) -> Matches:
     """Prepare the matches of row keys, [p], among candidate keys, [c].
 
@@ -57,6 +98,8 @@ def match(keys: Tensor, candidates: Tensor, offsets: Tensor | None = None, colum
         offsets: [b + 1] the keys of each row; None gives every row one key.
         columns: [c] the column each candidate key stands for; None is its position.
     """
+    keys, candidates = keys.cpu(), candidates.cpu()
+    offsets, columns = (None if each is None else each.cpu() for each in (offsets, columns))
     ordered, order = candidates.sort(stable=True)
     distinct, runs = torch.unique_consecutive(ordered, return_counts=True)
     if offsets is None:

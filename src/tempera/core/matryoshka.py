@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError, DataError
+from .abilities import widest
 from .batch import Batch, as_batch
 from .objective import Objective
 from .temperature import Temperature
@@ -52,7 +53,9 @@ class Matryoshka(nn.Module):
 
     def propagate(self, batch: Batch[Tensor], shares: Tensor) -> Tensor:
         """Losses, [b]; gradients of sum(shares * losses) are added to `.grad`, one pass over the scores a width."""
-        losses = torch.zeros_like(shares)
+        rows = batch.doc.rows
+        exact = widest(rows.device) if shares.dtype == torch.float64 else shares.dtype
+        losses = torch.zeros(shares.shape, dtype=exact, device=rows.device)
         for width, weight in self._parts():
             with torch.enable_grad():
                 cut = self._cut(batch, width)

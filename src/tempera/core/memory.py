@@ -47,6 +47,11 @@ class Memory(nn.Module):
             return None
         return Side(**{name: getattr(self, name) for name in _FIELDS})
 
+    def hold(self, side: Side[Tensor] | None) -> None:
+        """Hold what `side` returned before, and forget what has been pushed since."""
+        for name in _FIELDS:
+            setattr(self, name, None if side is None else getattr(side, name))
+
     @torch.no_grad()
     def push(self, side: Side[Tensor]) -> None:
         """Remember documents and forget the oldest above `size`."""

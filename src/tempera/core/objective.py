@@ -19,14 +19,15 @@ from torch.autograd.function import once_differentiable
 
 from ..errors import ConfigError, DataError
 from . import pools as P
+from .abilities import placed
 from .batch import Batch, Role, as_batch
 from .corrections import Correction
 from .masks import KnownPositives, Mask, SameId
-from .matches import Matches
+from .matches import Matches, listed
 from .memory import Memory
 from .similarity import Similarity, cosine
 from .temperature import Temperature
-from .tiles import TILE_ELEMENTS, Numerator, Problem, Term, sweep
+from .tiles import Numerator, Problem, Term, sweep, tile_elements
 
 
 class Objective(nn.Module):
@@ -45,7 +46,8 @@ class Objective(nn.Module):
             log of their summed probability (Miech et al. 2020, eq. 1).
         hardest: keep only this many highest negatives of each row; None keeps all.
         memory: a queue of past documents for the pool `memory`.
-        tile_elements: scores held at once; a matter of speed and memory only.
+        tile_elements: scores held at once, a matter of speed and memory only; None is 2^20 on a CPU, and what fits a
+            sixteenth of the free memory on another device, measured once.
 
     Raises:
         ConfigError: parts that do not go together.
@@ -69,7 +71,7 @@ class Objective(nn.Module):
         numerator: Numerator = "one",
         hardest: int | None = None,
         memory: Memory | None = None,
-        tile_elements: int = TILE_ELEMENTS,
+        tile_elements: int | None = None,
     ) -> None:
         super().__init__()
         self.similarity = similarity
@@ -77,6 +79,7 @@ class Objective(nn.Module):
         self.pools, self.corrections, self.masks = tuple(pools), tuple(corrections), tuple(masks)
         self.partition, self.numerator, self.hardest = partition, numerator, hardest
         self.memory, self.tile_elements = memory, tile_elements
+        self.tiles: dict[str, int] = {}  # scores of a tile by type of device, as measured; a checkpoint keeps them
         if hardest is not None and hardest < 1:
             raise ConfigError(f"hardest keeps at least 1 negative and is {hardest}; None keeps all")
         if (memory is not None) != (P.memory in self.pools):
@@ -113,12 +116,17 @@ class Objective(nn.Module):
         rows = {role: side.rows for role, side in batch.sides().items()}
         with torch.no_grad(), autocast_off(batch.doc.rows):
             vectors = {role: self.similarity.vectors(side) for role, side in rows.items()}
-            losses, grads = sweep(self.problem(batch), vectors, float(scale), shares.to(vectors["query"]))
+            near = placed(shares, vectors["query"])
+            losses, grads = sweep(self.problem(batch), vectors, float(scale), near, scale.requires_grad)
             assert grads is not None
-            pulled = [self.similarity.pullback(side, vectors[role], grads.vectors[role]) for role, side in rows.items()]
-        ends = [(scale, scale.new_tensor(grads.scale)), *zip(rows.values(), pulled, strict=True)]
-        reached = [(end, grad) for end, grad in ends if end.requires_grad]
-        torch.autograd.backward([end for end, _ in reached], [grad for _, grad in reached])
+            reached = [
+                (side, self.similarity.pullback(side, vectors[role], grads.vectors[role]))
+                for role, side in rows.items()
+                if side.requires_grad
+            ]
+        torch.autograd.backward([side for side, _ in reached], [grad for _, grad in reached])
+        if scale.requires_grad:
+            self.temperature.receive(grads.scale)
         return losses
 
     def scale(self, batch: Batch[Tensor]) -> Tensor:
@@ -129,12 +137,19 @@ class Objective(nn.Module):
 
     def recall(self, batch: Batch[Tensor]) -> Batch[Tensor]:
         """The batch with what the memory holds, if there is one."""
-        return batch if self.memory is None else replace(batch, memory=self.memory.side())
+        memory = None if self.memory is None else self.memory.side()
+        return batch if self.memory is None else replace(batch, memory=memory and memory.to(batch.doc.rows.device))
 
     def remember(self, batch: Batch[Tensor]) -> None:
         """Put the batch's documents into the memory, if there is one; to be called after the step."""
         if self.memory is not None:
             self.memory.push(batch.doc)
+
+    def tile_size(self, device: torch.device) -> int:
+        """Return the scores that a tile holds on a device, in all batches the same."""
+        if self.tile_elements is None and device.type not in self.tiles:
+            self.tiles[device.type] = tile_elements(device)
+        return self.tile_elements or self.tiles[device.type]
 
     def _groups(self) -> dict[str, list[tuple[Role, Role]]]:
         """Blocks (anchor role, candidate role) of each softmax."""
@@ -157,21 +172,34 @@ class Objective(nn.Module):
                     first = not any(term.positive is not None for term in terms)
                     terms.append(self._term(P.Block(batch, anchor, candidate), first))
             groups.append(tuple(terms))
-        return Problem(tuple(groups), batch.local, self.hardest, self.numerator, self.tile_elements)
+        tile = self.tile_size(batch.doc.rows.device)
+        return Problem(tuple(groups), batch.local, self.hardest, self.numerator, tile)
 
     def _term(self, block: P.Block, first: bool) -> Term:
         others: tuple[Matches, ...] = ()
         if self.numerator != "one" and first and block.positive is not None:
             others = (*SameId()(block), *(KnownPositives().matches(block) if block.batch.known is not None else ()))
+        positive, anchor_rows = block.positive, block.anchor_rows
         return Term(
             anchor=block.anchor,
             candidate=block.candidate,
-            positive=block.positive,
+            positive=positive if positive is None or others else positive.to(block.device),
             others=others,
             additions=tuple(correction(block) for correction in self.corrections),
-            exclusions=(*block.own_kind, *(exclusion for mask in self.masks for exclusion in mask(block))),
-            anchor_rows=block.anchor_rows,
+            exclusions=tuple(self._exclusions(block)),
+            anchor_rows=None if anchor_rows is None else anchor_rows.to(block.device),
         )
+
+    def _exclusions(self, block: P.Block) -> list[P.Exclusion]:
+        """Return all that is left out of a block; on a device, all matches as one."""
+        exclusions: list[P.Exclusion] = [
+            *block.own_kind,
+            *(exclusion for mask in self.masks for exclusion in mask(block)),
+        ]
+        matches = [each for each in exclusions if isinstance(each, Matches)]
+        if block.device.type == "cpu" or not matches:
+            return exclusions
+        return [listed(matches, block.device), *(each for each in exclusions if not isinstance(each, Matches))]
 
 
 def autocast_off(rows: Tensor) -> torch.autocast:
@@ -195,14 +223,14 @@ class _Losses(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        scale, *rows = ctx.saved_tensors
+        (scale, *rows), learns = ctx.saved_tensors, ctx.needs_input_grad[3]
         similarity = ctx.objective.similarity
         with autocast_off(rows[0]):
             vectors = {role: similarity.vectors(side) for role, side in zip(ctx.roles, rows, strict=True)}
-            grads = sweep(ctx.problem, vectors, float(scale), grad)[1]
+            grads = sweep(ctx.problem, vectors, float(scale), grad, learns)[1]
             assert grads is not None
             pulled = [
                 similarity.pullback(side, vectors[role], grads.vectors[role])
                 for role, side in zip(ctx.roles, rows, strict=True)
             ]
-        return (None, None, None, scale.new_tensor(grads.scale), *pulled)
+        return (None, None, None, grads.scale.to(scale) if learns else None, *pulled)

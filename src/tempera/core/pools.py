@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from .batch import Batch, Role, Side
-from .matches import Index, match
+from .matches import Index, Matches, match
 
 Exclusion = Callable[[slice], Index]
 
@@ -82,11 +82,16 @@ class Block:
         """All candidates, [c]."""
         return self.batch.sides()[self.candidate]
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the embeddings; positions of rows and candidates are on the host."""
+        return self.candidates.rows.device
+
     @cached_property
     def rows(self) -> Tensor:
         """The row of each anchor, [b]."""
         span = self.batch.local
-        return torch.arange(span.start, span.stop, device=self.candidates.rows.device)
+        return torch.arange(span.start, span.stop)
 
     @property
     def paired(self) -> bool:
@@ -111,17 +116,16 @@ class Block:
     @cached_property
     def owner(self) -> Tensor:
         """The row each candidate came with, [c]; -1 for none, or for a document that rows share."""
-        device = self.candidates.rows.device
         if self.paired and (self.candidate == "query" or self.batch.answer is None):
-            return torch.arange(len(self.candidates), device=device)
+            return torch.arange(len(self.candidates))
         owner = self.candidates.owner
-        return torch.full((len(self.candidates),), -1, device=device) if owner is None else owner
+        return torch.full((len(self.candidates),), -1) if owner is None else owner
 
     @property
-    def own_kind(self) -> tuple[Exclusion, ...]:
+    def own_kind(self) -> tuple[Matches, ...]:
         """Return the pairs that are no candidates: among its own kind, the anchor itself; for a document, its row's negatives."""
         if self.anchor == self.candidate:
-            return (match(self.own, torch.arange(len(self.candidates), device=self.own.device)),)
+            return (match(self.own, torch.arange(len(self.candidates))),)
         if self.anchor == "doc" and self.candidate == "negatives":
             return (match(self.rows, self.owner),)
         return ()

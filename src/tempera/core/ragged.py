@@ -23,6 +23,7 @@ class Ragged:
     Args:
         values: [v] those of all rows, one row after the other.
         offsets: [n + 1] int64, from 0 to v.
+        origin: the same rows on the host, where a device is not waited for.
 
     >>> tokens = Ragged.of([[5, 6], [], [7]])
     >>> len(tokens), tokens.lengths.tolist()
@@ -33,6 +34,7 @@ class Ragged:
 
     values: Tensor  # [v]
     offsets: Tensor  # [n + 1] int64, from 0 to v
+    origin: Ragged | None = None  # of what is on a device: the same on the host
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> Ragged:
@@ -55,15 +57,23 @@ class Ragged:
         """Values of each row, [n]."""
         return self.offsets.diff()
 
+    @property
+    def longest(self) -> int:
+        """Return the values of the longest row, 0 without rows; nothing waits for a device that the rows were copied to."""
+        lengths = (self.origin or self).lengths
+        return int(lengths.max()) if len(lengths) else 0
+
     def __getitem__(self, rows: Any) -> Ragged:
         """The chosen rows, by slice, boolean mask or indices."""
+        if self.origin is not None:
+            return self.origin[rows].to(self.values.device)
         starts = self.offsets[:-1][rows]
         lengths = self.offsets[1:][rows] - starts
         return Ragged(self.values[spread(starts, lengths)].long(), from_lengths(lengths))
 
     def to(self, device: torch.device | str) -> Ragged:
         """The same rows on another device."""
-        return Ragged(self.values.to(device), self.offsets.to(device))
+        return Ragged(self.values.to(device), self.offsets.to(device), self.origin or self)
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def _unit_pullback(embeddings: Tensor, vectors: Tensor, grad: Tensor) -> Tensor:
     """(g - u (u . g)) / |e|, in place of g; 0 where the embedding has no direction."""
     along = torch.linalg.vecdot(vectors, grad)[:, None]  # [n, 1]
     lengths = _lengths(embeddings)
-    inverse = torch.where(lengths > _SHORTEST, 1 / lengths, 0)
+    inverse = lengths.reciprocal().masked_fill_(lengths <= _SHORTEST, 0)
     return grad.addcmul_(vectors, along, value=-1).mul_(inverse).to(embeddings.dtype)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,7 @@ class Temperature(nn.Module):
     (0.05, 20.0)
     """
 
+    owed: Tensor | None = None  # gradient of log_scale that is still on the device of the loss
     origin: Tensor  # what it started from, nan for an auto one that is not settled; part of the state
 
     def __init__(
@@ -90,6 +91,23 @@ class Temperature(nn.Module):
             with torch.no_grad():
                 self.log_scale.clamp_(-math.log(self.ceiling), -math.log(self.floor))
         return self.log_scale.exp()
+
+    def receive(self, gradient: Tensor) -> None:
+        """Add a gradient of the scale to that of its logarithm; one on another device is owed until `collect`, without a wait."""
+        of_log = gradient * float(self.log_scale.detach().exp())
+        self.owed = of_log if self.owed is None else self.owed + of_log
+        if of_log.device == self.log_scale.device:
+            self.collect()
+
+    def collect(self) -> None:
+        """Bring home the gradient that is owed, if there is one, which waits for its device."""
+        if self.owed is not None:
+            home, grad = self.owed.to(self.log_scale), self.log_scale.grad
+            self.log_scale.grad, self.owed = home if grad is None else grad + home, None
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Temperature:
+        """Stay on the host in float64, wherever the towers go: the host needs the number, and some devices have no float64."""
+        return self
 
     def settle(self, candidates: int, normalised: bool, lowest_q: float | None = None) -> None:
         """Give an auto temperature its value; see `starting_value`. Every other keeps its own."""

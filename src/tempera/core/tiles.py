@@ -20,6 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from .abilities import free_memory, widest
 from .batch import Role
 from .corrections import Addition
 from .matches import Index, Matches
@@ -27,8 +28,11 @@ from .pools import Exclusion
 
 Numerator = Literal["one", "mean", "sum"]
 
-# Scores held at once: 4 MiB of float32. Fewer make thin matrix products, more fall out of the cache.
+# Scores held at once on a CPU: 4 MiB of float32. Fewer make thin matrix products, more fall out of the cache.
 TILE_ELEMENTS = 1 << 20
+_DEVICE_SHARE = 1 / 16  # of an accelerator's free memory: every tile costs it the same launches, whatever its height
+_SCORE_BYTES = 8  # of float32, and as much for what is made of it on the way
+_UNKNOWN_MEMORY = 8 << 30
 
 
 # A share this small cannot be seen in a sum of either precision, and subnormal numbers take 40 times as long.
@@ -42,8 +46,8 @@ class Term:
 
     anchor: Role
     candidate: Role
-    positive: Tensor | None  # [b] column of each row's own positive
-    others: tuple[Matches, ...]  # further positives, where the numerator counts them
+    positive: Tensor | None  # [b] column of each row's own positive; on the host if there are others
+    others: tuple[Matches, ...]  # further positives, where the numerator counts them; on the host
     additions: tuple[Addition, ...]
     exclusions: tuple[Exclusion, ...]
     anchor_rows: Tensor | None = (
@@ -73,14 +77,27 @@ class Tile:
     held: int  # the term whose positives the loss is about
     # Rows in the tile and columns of each term's positives, [k] each; where there are any, the first r are the rows' own.
     positives: list[tuple[Tensor, Tensor]]
+    values: Tensor  # [k] logits of the positives of the term held
 
 
 Vectors = Mapping[Role, Tensor]
 
 
+def tile_elements(device: torch.device) -> int:
+    """Return the scores that a tile holds on a device: 2^20 on a CPU, and a sixteenth of the free memory on an accelerator.
+
+    >>> tile_elements(torch.device("cpu"))
+    1048576
+    """
+    if device.type == "cpu":
+        return TILE_ELEMENTS
+    return int((free_memory(device) or _UNKNOWN_MEMORY) * _DEVICE_SHARE / _SCORE_BYTES)
+
+
 def tiles(problem: Problem, vectors: Vectors, scale: float) -> Iterator[Tile]:
     """Yield every tile of every group. The logits are valid until the next tile is requested."""
     first, rows = problem.local.start, problem.local.stop - problem.local.start
+    device = next(iter(vectors.values())).device
     for g, group in enumerate(problem.groups):
         widths = [len(vectors[term.candidate]) for term in group]
         height = min(rows, max(1, problem.tile_elements // max(1, sum(widths))))
@@ -89,14 +106,19 @@ def tiles(problem: Problem, vectors: Vectors, scale: float) -> Iterator[Tile]:
         for start in range(0, rows, max(1, height)):  # a device may have no rows
             tile = slice(start, min(start + height, rows))
             anchors = [vectors[term.anchor][_places(term, tile, first)] for term in group]
-            positives = [_positives(term, tile, width) for term, width in zip(group, widths, strict=True)]
-            logits = []
+            positives = [_positives(term, tile, width, device) for term, width in zip(group, widths, strict=True)]
+            logits, scaled, values = [], dict[Role, Tensor](), None
             for term, anchor, out, kept in zip(group, anchors, scratch, positives, strict=True):
-                raw = torch.mm(anchor * scale, vectors[term.candidate].T, out=out[: len(anchor)])
-                logits.append(_adjust(raw, term, tile, kept, 1 / scale))
+                if term.anchor not in scaled:
+                    scaled[term.anchor] = anchor * scale
+                raw = torch.mm(scaled[term.anchor], vectors[term.candidate].T, out=out[: len(anchor)])
+                own = _adjust(raw, term, tile, kept, 1 / scale)
+                values = own if values is None else values
+                logits.append(raw)
             if problem.hardest is not None:
                 _keep_hardest(logits, positives, problem.hardest)
-            yield Tile(tile, g, anchors, logits, held, positives)
+            assert values is not None
+            yield Tile(tile, g, anchors, logits, held, positives, values)
 
 
 def _aligned(like: Tensor, height: int, width: int) -> Tensor:
@@ -109,32 +131,42 @@ class Gradients:
     """Gradients of the weighted sum of losses."""
 
     vectors: dict[Role, Tensor]  # like the vectors
-    scale: float
+    scale: Tensor  # a scalar on the device of the vectors
 
 
-def sweep(problem: Problem, vectors: Vectors, scale: float, shares: Tensor | None) -> tuple[Tensor, Gradients | None]:
-    """Losses, [b], and the gradients of sum(shares * losses); no gradients where `shares` is None."""
+def sweep(
+    problem: Problem, vectors: Vectors, scale: float, shares: Tensor | None, learns: bool = True
+) -> tuple[Tensor, Gradients | None]:
+    """Losses, [b], and the gradients of sum(shares * losses); no gradients where `shares` is None. No device is waited for.
+
+    Args:
+        learns: whether the gradient of the scale is needed; it is 0 without.
+    """
     some = next(iter(vectors.values()))
     losses = some.new_zeros(problem.local.stop - problem.local.start)
     grads = {role: torch.zeros_like(vector) for role, vector in vectors.items()} if shares is not None else {}
-    first, scale_grad, groups = problem.local.start, 0.0, len(problem.groups)
+    first, groups = problem.local.start, len(problem.groups)
+    scale_grad = torch.zeros((), dtype=widest(some.device), device=some.device)
     for tile in tiles(problem, vectors, scale):
         level, target = _numerator(problem.numerator, tile)
         mass, top = exponentiate(tile.logits)
-        losses[tile.rows] += (top + mass.log() - level) / groups
+        loss = top + mass.log() - level
+        losses[tile.rows] += loss if groups == 1 else loss / groups
         if shares is None:
             continue
         positives = tile.positives[tile.held]
-        tile.logits[tile.held][positives] -= target * mass[positives[0]]
-        factor = (shares[tile.rows] / (mass * groups))[:, None]  # [r, 1]
+        tile.logits[tile.held][positives] -= mass if target is None else target * mass[positives[0]]
+        factor = (shares[tile.rows] / (mass if groups == 1 else mass * groups))[:, None]  # [r, 1]
+        inward = factor * scale
         for term, anchors, x in zip(problem.groups[tile.group], tile.anchors, tile.logits, strict=True):
             towards = (x @ vectors[term.candidate]).mul_(factor)  # [r, D] gradient of the scaled anchors
-            scale_grad += float(torch.vdot(towards.flatten(), anchors.flatten()))
+            if learns:
+                scale_grad += torch.vdot(towards.flatten(), anchors.flatten())
             if term.anchor_rows is None:
                 grads[term.anchor][_places(term, tile.rows, first)].add_(towards, alpha=scale)
             else:  # rows may share an anchor
                 grads[term.anchor].index_add_(0, term.anchor_rows[tile.rows], towards, alpha=scale)
-            grads[term.candidate].addmm_(x.T, anchors * (factor * scale))
+            grads[term.candidate].addmm_(x.T, anchors * inward)
     return losses, None if shares is None else Gradients(grads, scale_grad)
 
 
@@ -145,23 +177,26 @@ def _places(term: Term, tile: slice, first: int) -> slice | Tensor:
 
 def exponentiate(logits: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Turn logits into exp(logit - top) in place; their sum, [r], and the highest logit, [r]."""
-    top = torch.stack([x.amax(1) for x in logits]).amax(0)
-    mass = torch.zeros_like(top)
+    tops = [x.amax(1) for x in logits]
+    top = tops[0] if len(tops) == 1 else torch.stack(tops).amax(0)
+    masses = []
     for x in logits:
         x.sub_(top[:, None]).clamp_min_(_LOWEST).exp_()
-        mass += torch.threshold_(x, _INVISIBLE, 0.0).sum(1)
+        masses.append(torch.threshold_(x, _INVISIBLE, 0.0).sum(1))
+    mass = masses[0]
+    for more in masses[1:]:
+        mass += more
     return mass, top
 
 
-def _numerator(kind: Numerator, tile: Tile) -> tuple[Tensor, Tensor]:
-    """Return the level that a row's log-sum-exp is compared with, [r], and the target share of each positive, [k]."""
-    rows, columns = tile.positives[tile.held]
-    values = tile.logits[tile.held][rows, columns]  # [k]
+def _numerator(kind: Numerator, tile: Tile) -> tuple[Tensor, Tensor | None]:
+    """Return the level that a row's log-sum-exp is compared with, [r], and the target share of each positive, [k]; None is 1."""
+    rows, values = tile.positives[tile.held][0], tile.values
     count = tile.rows.stop - tile.rows.start
     if kind == "one":
-        return values, torch.ones_like(values)
+        return values, None
     if kind == "mean":  # of log-probabilities: Khosla et al. 2020, eq. 2
-        target = 1 / torch.bincount(rows, minlength=count).to(values)[rows]
+        target = 1 / values.new_zeros(count).index_add_(0, rows, torch.ones_like(values))[rows]
         return values.new_zeros(count).index_add_(0, rows, values * target), target
     # log of the summed probability: Miech et al. 2020, eq. 1
     top = values.new_full((count,), -torch.inf).scatter_reduce_(0, rows, values, "amax")
@@ -170,7 +205,7 @@ def _numerator(kind: Numerator, tile: Tile) -> tuple[Tensor, Tensor]:
     return level, (values - level[rows]).exp()
 
 
-def _positives(term: Term, tile: slice, width: int) -> tuple[Tensor, Tensor]:
+def _positives(term: Term, tile: slice, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Rows and columns of a tile's positives, each once, the rows' own first."""
     if term.positive is None:
         nothing = torch.empty(0, dtype=torch.int64)
@@ -182,18 +217,25 @@ def _positives(term: Term, tile: slice, width: int) -> tuple[Tensor, Tensor]:
     pairs = [other(tile) for other in term.others]
     keys = torch.unique(torch.cat([rows * width + columns for rows, columns in pairs]))
     keys = keys[keys != here[keys // width] * width + own[keys // width]]
-    return torch.cat([here, keys // width]), torch.cat([own, keys % width])
+    return torch.cat([here, keys // width]).to(device), torch.cat([own, keys % width]).to(device)
 
 
-def _adjust(logits: Tensor, term: Term, tile: slice, positives: tuple[Tensor, Tensor], temperature: float) -> Tensor:
-    """Scaled similarities to logits, [r, c], in place: corrections first, masks last; positives always stay."""
+def _adjust(
+    logits: Tensor, term: Term, tile: slice, positives: tuple[Tensor, Tensor], temperature: float
+) -> Tensor | None:
+    """Scaled similarities to logits, [r, c], in place: corrections first, masks last; positives always stay.
+
+    Returns:
+        The logits of the positives, [k]; None where the term has none.
+    """
     rows, columns = positives
-    kept = logits[rows, columns]  # [k]
-    for addition in term.additions:
-        if addition.candidate is not None:
-            kept = kept + addition.candidate[columns].to(kept)
-        if addition.positive is not None:
-            kept = kept + addition.positive(rows + tile.start, columns).to(kept)
+    kept = logits[rows, columns] if len(rows) else None  # [k]
+    if kept is not None:
+        for addition in term.additions:
+            if addition.candidate is not None:
+                kept = kept + addition.candidate[columns].to(kept)
+            if addition.positive is not None:
+                kept = kept + addition.positive(rows + tile.start, columns).to(kept.dtype)
     pairwise = [addition.pairwise for addition in term.additions if addition.pairwise is not None]
     raw = logits.clone() if len(pairwise) > 1 else logits
     for i, change in enumerate(pairwise):
@@ -208,9 +250,9 @@ def _adjust(logits: Tensor, term: Term, tile: slice, positives: tuple[Tensor, Te
             logits += addition.candidate.to(logits)
     for exclusion in term.exclusions:
         leave_out(logits, exclusion(tile))
-    if len(rows):
+    if kept is not None and (term.additions or term.exclusions):
         logits[rows, columns] = kept
-    return logits
+    return kept
 
 
 def leave_out(logits: Tensor, index: Index) -> None:

@@ -15,8 +15,8 @@ fill up with one row whose embedding is thrown away and whose gradient is 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -24,6 +24,7 @@ import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor
 
+from ..core.abilities import free_memory, seeded
 from ..core.advice import refuse_batch_statistics
 from ..core.batch import Batch, Role
 from ..core.frame import Frame
@@ -33,7 +34,7 @@ from ..io.console import logger
 from .clock import Clock
 from .distributed import ALONE, Group
 from .lookup import adding_in_place, merge
-from .plan import START_TOKENS, FeaturesLike, Footprint, footprint, keep, pack, probe_rows
+from .plan import FeaturesLike, Footprint, footprint, keep, pack, probe_rows, start_tokens
 from .shards import is_divided
 
 CPU_MEMORY = 4 << 30  # bytes for kept graphs; a stated amount, so that a run repeats exactly
@@ -112,7 +113,7 @@ class Micro:
             features = self.work.spare
         elif self.work.tower.padded or len(self.index) < len(features):  # else all of them, in order
             features = features[self.index]
-        with _seeded(self.seed, device), adding_in_place(self.work.tower):
+        with seeded(self.seed, device), adding_in_place(self.work.tower):
             embeddings: Tensor = self.work.tower(features.to(device))
         return embeddings if len(self.index) else embeddings[:0]
 
@@ -199,7 +200,7 @@ class Cache:
     autocast: Context = nullcontext
 
     def __post_init__(self) -> None:
-        on_gpu = self.device.type == "cuda"
+        on_gpu = self.device.type != "cpu"
         if self.memory is None:
             self.bytes = GPU_MEMORY * free_bytes(self.device) if on_gpu else float(CPU_MEMORY)
         else:
@@ -274,7 +275,7 @@ class Cache:
         widest = max(1.0, float(lengths.max() if padded else lengths.double().mean()))
         budget = self.tokens or weight.tokens(self.micro_bytes, widest)
         micros = []
-        for index in pack(lengths, budget, padded, START_TOKENS[self.device.type]):
+        for index in pack(lengths, budget, padded, start_tokens(self.device)):
             total = max(1, int(lengths[index].sum()))
             width = max(1, int(lengths[index].max())) if padded else total / len(index)
             tokens = int(len(index) * width)
@@ -289,7 +290,7 @@ class Cache:
             refuse_batch_statistics(work.tower)
             features = work.features if len(work.features) else work.spare
             probes = [features[index].to(self.device) for index in probe_rows(features.lengths.cpu())]
-            with _seeded(0, self.device), self.autocast():
+            with seeded(0, self.device), self.autocast():
                 size = footprint(work.tower, probes, work.tower.padded)
             if work.divided:  # equal micro-batches leave little to fill up
                 size = Footprint(*(float(group.all_reduce_max(math.ceil(x))) for x in (size.linear, size.square)))
@@ -304,9 +305,9 @@ class Cache:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return the bytes of free memory on a device."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+    """Return the bytes of free memory on a device, or of the machine where the device cannot be asked."""
+    if (free := free_memory(device)) is not None:
+        return free
     import psutil
 
     return int(psutil.virtual_memory().available)
@@ -334,19 +335,3 @@ def _put(micro: Micro, embeddings: Tensor) -> None:
     if work.embeddings is None:
         work.embeddings = embeddings.new_empty(sum(work.counts), embeddings.shape[1])
     work.embeddings[micro.index.to(embeddings.device)] = embeddings
-
-
-@contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Draw random numbers from a seed in the block, and restore the generators afterwards."""
-    devices: Sequence[torch.device] = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        reseed(seed, device)
-        yield
-
-
-def reseed(seed: int, device: torch.device) -> None:
-    """Draw on the CPU and on a GPU from a seed: `torch.manual_seed` without its 2 to 4 ms of asking for other devices."""
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed_all(seed)

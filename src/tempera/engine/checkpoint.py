@@ -18,6 +18,8 @@ import xxhash
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from ..core.memory import Memory
+from ..core.objective import Objective
 from ..errors import DataError
 from ..io.atomic import new_folder
 from ..io.documents import read_json
@@ -46,6 +48,16 @@ class State:
     def parameters(self) -> list[nn.Parameter]:
         """The parameters that are trained; walking through the modules in every step would cost a tenth of a small one."""
         return [p for p in self.modules.parameters() if p.requires_grad]
+
+    @cached_property
+    def memories(self) -> list[Memory]:
+        """The memories of the objective."""
+        return [module for module in self.modules.modules() if isinstance(module, Memory)]
+
+    @cached_property
+    def tiles(self) -> dict[str, int]:
+        """The scores of a tile, by type of device."""
+        return next((each.tiles for each in self.modules.modules() if isinstance(each, Objective)), {})
 
     def save(self, folder: Path, beside: Mapping[str, bytes] | None = None) -> None:
         """Write a checkpoint that is whole or not there; one that `folder` holds is replaced.
@@ -78,6 +90,7 @@ class State:
             "step": self.step,
             "left_out": self.left_out,
             "scaler": self.scaler.state_dict(),
+            "tiles": self.tiles,
             "cache": cache | {"footprints": [asdict(each) for each in self.cache.footprints.values()]},
         }
         content = {_TENSORS: data, _NUMBERS: json.dumps(numbers, indent=2).encode(), **(beside or {})}
@@ -106,6 +119,7 @@ class State:
             self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
             self.scaler.load_state_dict(numbers["scaler"])
             self.step, self.left_out = int(numbers["step"]), int(numbers["left_out"])
+            self.tiles.update({kind: int(size) for kind, size in numbers.get("tiles", {}).items()})
             cache = numbers["cache"]
             self.cache.bytes, self.cache.micro_bytes = float(cache["bytes"]), float(cache["micro_bytes"])
             self.cache.tokens = cache["tokens"]

@@ -12,6 +12,8 @@ from typing import Annotated, Any
 import torch
 from pydantic import BeforeValidator, Field
 
+from ..core.abilities import event
+
 _UNITS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600}  # in seconds
 
 
@@ -45,21 +47,22 @@ class Clock:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.on_gpu = device.type == "cuda"
+        self.device = device
+        self.on_device = device.type != "cpu" and event(device) is not None
         self.passed = 0.0
-        self.events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []  # entered and left, not read yet
+        self.events: list[tuple[torch.Event, torch.Event]] = []  # entered and left, not read yet
 
     def __enter__(self) -> None:
-        if self.on_gpu:
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        if self.on_device:
+            start, end = (torch.Event(self.device, enable_timing=True) for _ in range(2))
             self.events.append((start, end))
-            self.events[-1][0].record()
+            start.record()
         self.start = time.perf_counter()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.on_gpu:
+        if self.on_device:
             self.events[-1][1].record()
         else:
             self.passed += time.perf_counter() - self.start
@@ -67,7 +70,7 @@ class Clock:
     def seconds(self) -> float:
         """Seconds so far; waits for the device."""
         if self.events:
-            torch.cuda.synchronize()
+            torch.accelerator.synchronize(self.device)
             self.passed += sum(start.elapsed_time(end) for start, end in self.events) / 1000
             self.events.clear()
         return self.passed

@@ -1,7 +1,7 @@
 """Devices, processes and precision of a run, as it was launched.
 
-The same program runs under `python`, `torchrun`, `accelerate launch` and `mpirun`, on CPUs (gloo) and CUDA (NCCL): Accelerate
-reads what the launcher left in the environment.
+The same program runs under `python`, `torchrun`, `accelerate launch` and `mpirun`, on CPUs (gloo) and on the accelerator that torch
+finds (CUDA and ROCm, XPU, MPS): Accelerate reads what the launcher left in the environment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from ..errors import ConfigError
 from ..io.console import silenced
-from .distributed import ALONE, Group
+from .distributed import ALONE, CPU, Group
 
 Precision = Literal["no", "bf16", "fp16"]
 # What launchers leave in the environment: torchrun and accelerate, Intel MPI and MPICH, Open MPI, MVAPICH.
@@ -54,32 +54,58 @@ class Devices:
         return torch.amp.GradScaler(self.group.device.type, enabled=self.mixed_precision == "fp16")
 
 
-def start(mixed_precision: Precision = "no", cpu: bool = False, timeout: float = 1800.0) -> Devices:
+def start(mixed_precision: Precision = "no", device: str = "auto", timeout: float = 1800.0) -> Devices:
     """Join the processes that were launched together, and take this process's device; once, at the start of a program.
 
     Args:
         mixed_precision: of the towers; fp16 scales its gradients.
-        cpu: compute on CPUs although there is a GPU.
+        device: to compute on: "cpu", "auto" for the accelerator if there is one, or its name, as cuda, cuda:1, xpu or mps.
         timeout: seconds that a process waits for the others before it ends with an error. A process that ends, or is
             killed, is noticed at once by gloo and by the launchers; this is for one that hangs.
 
     Raises:
-        ConfigError: the device does not have the precision.
+        ConfigError: there is no such device, or it does not have the precision.
     """
-    if not launched() and not torch.cuda.is_available():  # importing accelerate takes 2 s
-        return _checked(Devices(mixed_precision=mixed_precision))
+    chosen = _chosen(device)
+    if not launched():  # importing accelerate takes 2 s
+        if chosen.type != "cpu":
+            torch.accelerator.set_device_index(chosen)
+        return _checked(Devices(Group(device=chosen), mixed_precision))
     from accelerate import PartialState
-    from accelerate.utils import parse_flag_from_env
 
     # Imported before there is a group: defaults of its functions would hold on to the group, and its threads, for good.
     from torch.distributed.nn import functional  # noqa: F401
 
-    cpu = cpu or parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.cuda.is_available()
+    cpu = chosen.type == "cpu"
     state = PartialState(cpu=cpu, timeout=timedelta(seconds=timeout))
-    device = torch.device("cpu") if cpu else state.device
     if dist.is_initialized() and dist.get_backend() == "gloo":
         atexit.register(stop)  # whatever ends the program: gloo's threads abort a process that has not left the others
-    return _checked(Devices(Group(state.process_index, state.num_processes, device), mixed_precision))
+    own = chosen if cpu else state.device
+    return _checked(Devices(Group(state.process_index, state.num_processes, own), mixed_precision))
+
+
+def _chosen(name: str) -> torch.device:
+    """Return the device of a name; "auto" is the accelerator, if torch finds one."""
+    try:
+        wanted = None if name == "auto" else torch.device(name)
+    except RuntimeError:
+        raise ConfigError(
+            f"train.device is {name!r}, which torch does not know: use auto, cpu, cuda, xpu or mps"
+        ) from None
+    if wanted == CPU or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "y", "on", "t"):
+        return CPU
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if wanted is None and accelerator is None:
+        return CPU
+    if accelerator is None or (wanted is not None and wanted.type != accelerator.type):
+        has = "a CPU only" if accelerator is None else f"{accelerator.type} and a CPU"
+        raise ConfigError(f"train.device is {name}, but torch finds {has} here: use auto, or cpu")
+    index = (
+        wanted.index if wanted is not None and wanted.index is not None else torch.accelerator.current_device_index()
+    )
+    if index >= (count := torch.accelerator.device_count()):
+        raise ConfigError(f"train.device is {name}, but there are {count} of {accelerator.type}, counted from 0")
+    return torch.device(accelerator.type, index)
 
 
 def launched() -> bool:
@@ -91,8 +117,10 @@ def _checked(devices: Devices) -> Devices:
     device, mixed_precision = devices.group.device, devices.mixed_precision
     if mixed_precision == "fp16" and device.type == "cpu":
         raise ConfigError("mixed_precision: fp16 needs a GPU, but this process runs on a CPU; use bf16 or no")
-    if mixed_precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
-        raise ConfigError(f"mixed_precision: {torch.cuda.get_device_name(device)} has no bf16; use fp16 or no")
+    if mixed_precision == "bf16" and device.type != "cpu":
+        supported = getattr(torch.get_device_module(device), "is_bf16_supported", None)
+        if supported is not None and not supported():
+            raise ConfigError(f"mixed_precision: the device {device} has no bf16; use fp16 or no")
     return devices
 
 

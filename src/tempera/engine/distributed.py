@@ -146,6 +146,13 @@ class Group:
         """Return the sum of a number over all processes."""
         return self._agree(value, dist.ReduceOp.SUM) if self.size > 1 else value
 
+    def all_reduce_sums(self, values: Tensor) -> Tensor:
+        """Sum a tensor on the group's device over all processes, in place, and return it; nothing is waited for."""
+        if self.size > 1:
+            with self._together("an all-reduce"):
+                dist.all_reduce(values)
+        return values
+
     def all_reduce_max(self, count: int) -> int:
         """Return the largest of all processes' counts."""
         return int(self._agree(count, dist.ReduceOp.MAX)) if self.size > 1 else count

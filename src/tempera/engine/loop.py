@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Annotated, Any, Literal
@@ -12,18 +12,22 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
+from ..core.abilities import missing, reseed, widest
 from ..core.batch import Batch
+from ..core.temperature import Temperature
 from ..errors import ConfigError
-from .cache import Cache, Mode, Size, reseed
+from ..io.console import logger
+from .cache import Cache, Mode, Size
 from .checkpoint import State
 from .clock import Seconds
 from .devices import Devices, Precision
+from .distributed import Group
 from .faults import Fault, NotFinite, trace
 from .optim import ForTables, Schedule, adam, clip, schedule_factor, total_norm
 from .shards import ONE_PROCESS
-from .step import Loss, TowersLike, step
+from .step import Loss, TowersLike, add_gradients
 
 Refit = Literal["none", "validation", "all", "auto"]
 SELF = "self"  # the guide that is the model in training
@@ -64,6 +68,8 @@ class Training:
         micro_batch_tokens: largest number of tokens, with padding, that a tower embeds at once; None is as many as fit 256 MiB of
             graph on a CPU, and 1/8 of `cache_memory` on a GPU.
         mixed_precision: precision of the towers: no, bf16 or fp16; logits, norms and softmax are always float32.
+        device: device of the towers: "auto" is the accelerator that torch finds (cuda, xpu, mps), or else "cpu"; or its name,
+            as cuda:1.
         fsdp: shard the weights of the towers, their gradients and the optimiser's moments over the processes (FSDP2), for
             towers that do not fit one device. The first process evaluates and saves a whole copy.
         divide_tables: divide embedding tables of 1,024 rows or more by rows over the processes, with their gradients and the
@@ -111,6 +117,7 @@ class Training:
     cache_memory: Size | None = None
     micro_batch_tokens: Annotated[int, Field(gt=0)] | None = None
     mixed_precision: Precision = "no"
+    device: str = "auto"
     fsdp: bool = False
     divide_tables: bool = False
     sampled: Annotated[int, Field(ge=0)] = 0
@@ -158,11 +165,13 @@ class Training:
         return self.max_steps or max(1, round(batches / self.gradient_accumulation_steps))
 
     def check(self, devices: Devices) -> None:
-        """Refuse what these devices cannot do.
+        """Refuse what these devices cannot do, and say in one line what they lack and what is done instead.
 
         Raises:
             ConfigError: divided towers or tables on one process, in fp16, or both; divided towers with sparse gradients.
         """
+        if devices.group.main and (lacks := missing(devices.group.device)):
+            logger.info(f"the device {devices.group.device} has {'; '.join(lacks)}")
         if self.fsdp and self.divide_tables:
             raise ConfigError("train.fsdp divides tables, too: drop it or train.divide_tables")
         for option in (name for name in ("fsdp", "divide_tables") if getattr(self, name)):
@@ -249,16 +258,23 @@ def take(
         each["lr"] = each["initial_lr"] * factor
     objective.temperature.advance(i / max(1, steps - 1))
     optimizer.zero_grad()
-    scale = scaler.get_scale() / len(several)
-    loss = sum(step(towers, objective, batch, state.cache, group, scale) for batch in several) / len(several)
+    objective.temperature.owed = None
+    memories = [(memory, memory.side()) for memory in state.memories]
+    losses = []
+    for batch in several:
+        mine, everyone = add_gradients(towers, objective, batch, state.cache, group, 1 / len(several), scaler)
+        objective.remember(everyone)
+        losses.append(mine.to(widest(mine.device)))
     group.all_reduce_gradients(parameters)
     scaler.unscale_(optimizer)
-    norm = total_norm(parameters, group)
+    loss, norm = _figures(losses, objective.temperature, parameters, scaler, group)
     grad_norm = float(norm)
     # The scaler leaves such a step out and lowers its scale, which helps as long as there is one to lower.
     overflow = scaler.is_enabled() and not math.isfinite(grad_norm) and scaler.get_scale() > _LEAST_SCALE
     fault = None
     if not math.isfinite(loss) or not (overflow or math.isfinite(grad_norm)):
+        for memory, earlier in memories:
+            memory.hold(earlier)  # what it has seen would spoil the batches to come
         reseed(seed_of(options.seed, i, group.rank), group.device)
         what = "gradient" if math.isfinite(loss) else "loss"
         fault = trace(state, several, what, devices)
@@ -275,6 +291,28 @@ def take(
     seconds = time.perf_counter() - start
     dial, learning_rate = objective.temperature.value, options.learning_rate * factor
     return Progress(i + 1, steps, loss, dial, learning_rate, None if overflow else grad_norm, seconds, fault)
+
+
+def _figures(
+    losses: Sequence[Tensor],
+    dial: Temperature,
+    parameters: Sequence[nn.Parameter],
+    scaler: torch.amp.GradScaler,
+    group: Group,
+) -> tuple[float, Tensor]:
+    """Return the mean loss of a step's batches, and the norm of all gradients on the host: the one time that a step waits.
+
+    The gradient that a learned temperature is owed comes along.
+    """
+    owed = [] if dial.owed is None else [dial.owed]
+    figures = group.all_reduce_sums(torch.stack([*losses, *owed]))
+    owed = [gradient / scaler.scale(torch.ones_like(gradient)) for gradient in figures[len(losses) :]]
+    norm = total_norm(parameters, group, owed)
+    *each, length = torch.stack([*figures[: len(losses)], *owed, norm.to(figures)]).tolist()
+    if owed:
+        dial.owed = torch.tensor(each.pop(), dtype=torch.float64)
+        dial.collect()
+    return sum(each) / len(losses), torch.tensor(length, dtype=norm.dtype)
 
 
 def seed_of(seed: int, step: int, rank: int) -> int:

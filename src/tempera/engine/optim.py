@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ..core.abilities import has_sparse
 from ..core.table import Table
 from ..core.temperature import Temperature
 from ..errors import ConfigError
@@ -45,7 +46,7 @@ def adam(
     trained = [p for p in modules.parameters() if p.requires_grad]
     dials = [p for m in modules.modules() if isinstance(m, Temperature) for p in m.parameters() if p.requires_grad]
     rowwise = for_tables == "rowwise_adagrad"
-    tables = set_sparse(modules, rowwise)
+    tables = set_sparse(modules, rowwise and all(map(has_sparse, {p.device for p in trained})))
     if rowwise and not tables:
         raise ConfigError("table_optimizer is rowwise_adagrad, but the towers have no table of their own: drop it")
     table_rate = table_learning_rate or (TABLE_RATE if rowwise else learning_rate)
@@ -105,7 +106,7 @@ def adagrad_rows(table: Tensor, grad: Tensor, sums: Tensor, rate: float) -> None
 
     Args:
         table: [rows, D].
-        grad: of the table, sparse.
+        grad: of the table, sparse; or dense, where rows of zeros are not touched.
         sums: one a row, [rows].
 
     >>> table, sums = torch.zeros(3, 2), torch.zeros(3)
@@ -114,6 +115,10 @@ def adagrad_rows(table: Tensor, grad: Tensor, sums: Tensor, rate: float) -> None
     >>> sums.tolist(), [round(number, 4) for number in table[1].tolist()]
     ([0.0, 25.0, 0.0], [-0.02, -0.14])
     """
+    if not grad.is_sparse:  # of a device without sparse tensors; a row of zeros changes nothing
+        sums += grad.square().mean(1)
+        table -= grad / (sums.sqrt() + _EPS)[:, None] * rate
+        return
     grad = grad.coalesce()
     rows, values = grad.indices()[0], grad.values()  # [k], [k, D]
     seen = sums[rows] + values.square().mean(1)
@@ -127,13 +132,16 @@ def apart(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
     return [[p for p in parameters if not is_divided(p)], *([divided] if divided else [])]
 
 
-def total_norm(parameters: Sequence[nn.Parameter], group: Group) -> Tensor:
+def total_norm(parameters: Sequence[nn.Parameter], group: Group, more: Sequence[Tensor] = ()) -> Tensor:
     """Return the Euclidean norm of all gradients, the same on every process; each adds its part of those that are divided.
 
     Sparse ones hold each row once, as `step` and `Group.all_reduce_gradients` leave them.
+
+    Args:
+        more: gradients that are no parameter's yet, whole on every process.
     """
     reached = [p for p in parameters if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm([_numbers(p.grad) for p in reached if not is_divided(p)])
+    norm = torch.nn.utils.get_total_norm([*(_numbers(p.grad) for p in reached if not is_divided(p)), *more])
     if not any(map(is_divided, parameters)):
         return norm
     mine = float(torch.nn.utils.get_total_norm([_numbers(p.grad) for p in reached if is_divided(p)]))
@@ -141,13 +149,11 @@ def total_norm(parameters: Sequence[nn.Parameter], group: Group) -> Tensor:
 
 
 def clip(parameters: Sequence[nn.Parameter], norm: Tensor, most: float) -> None:
-    """Scale gradients of a total `norm` down to `most`."""
-    thick = [p for p in parameters if p.grad is not None and not p.grad.is_sparse]
-    for same in apart(thick):
-        torch.nn.utils.clip_grads_with_norm_(same, most, norm)
-    for p in parameters:
-        if p.grad is not None and p.grad.is_sparse:  # the same formula, which torch has for dense ones
-            _numbers(p.grad).mul_((most / (norm + 1e-6)).clamp(max=1.0))
+    """Scale gradients of a total `norm`, which is on the host, down to `most`: torch's formula."""
+    factor = float((most / (norm + 1e-6)).clamp(max=1.0))
+    grads = [_numbers(p.grad) for p in parameters if p.grad is not None]
+    if factor < 1 and grads:
+        torch._foreach_mul_(grads, factor)
 
 
 def _numbers(grad: Tensor | None) -> Tensor:

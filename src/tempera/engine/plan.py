@@ -20,8 +20,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from .shards import part
 
-# What starting a micro-batch costs, in tokens: the weights are read once more on a CPU, some hundred kernels launched on a GPU.
-START_TOKENS = {"cpu": 32, "cuda": 8192}
 PROBE_TOKENS = 512  # most of the short rows that a footprint is measured on, padding counted
 
 
@@ -42,6 +40,11 @@ class FeaturesLike(Protocol):
     @classmethod
     def cat(cls, parts: Sequence[Any]) -> Self:
         """The rows of several, in order."""
+
+
+def start_tokens(device: torch.device) -> int:
+    """Return the cost of starting a micro-batch, in tokens: a CPU reads the weights again, a GPU launches hundreds of kernels."""
+    return 32 if device.type == "cpu" else 8192
 
 
 def pack(lengths: Tensor, budget: int, padded: bool, start_tokens: int = 32) -> list[Tensor]:
@@ -168,7 +171,8 @@ def footprint(tower: torch.nn.Module, probes: Sequence[FeaturesLike], padded: bo
         sizes = [
             sum(size for storage, size in _saved(tower, probe).items() if storage not in shared) for probe in probes
         ]
-    widths = [max(1.0, float(p.lengths.max() if padded else p.lengths.double().mean())) for p in probes]
+    lengths = [probe.lengths.cpu() for probe in probes]
+    widths = [max(1.0, float(each.max() if padded else each.double().mean())) for each in lengths]
     return Footprint.through(list(zip(map(len, probes), widths, sizes, strict=True)))
 
 

@@ -17,7 +17,9 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ..core.abilities import placed
 from ..core.batch import Batch, Role
+from ..core.similarity import exact
 from ..core.temperature import Temperature
 from ..errors import TemperaError
 from .cache import Cache
@@ -73,7 +75,7 @@ def step(
     group: Group = ALONE,
     scale: float = 1.0,
 ) -> float:
-    """Add the gradient of the batch's weighted mean loss to every parameter; return that loss.
+    """Add the gradient of the batch's weighted mean loss to every parameter; return that loss, for which the program waits.
 
     On several processes `batch` holds the rows of this one, the loss is that of all rows, and the gradient what this
     process's rows add to it: `group.all_reduce_gradients` makes it whole, once for any number of batches.
@@ -83,23 +85,52 @@ def step(
 
     Args:
         cache: the gradient cache that embeds; None makes a new one.
-        scale: multiplies the gradient (accumulation of several batches, or a gradient scaler).
+        scale: multiplies the gradient (accumulation of several batches).
 
     Raises:
         TemperaError: no micro-batch is small enough for the device, or it runs out of memory within a divided tower.
     """
+    mine, everyone = add_gradients(towers, objective, batch, cache, group, scale)
+    loss = group.all_reduce_sum(float(mine))
+    objective.temperature.collect()
+    if math.isfinite(loss):  # else what is remembered would spoil the batches to come
+        objective.remember(everyone)
+    return loss
+
+
+def add_gradients(
+    towers: TowersLike,
+    objective: Loss,
+    batch: Batch[Any],
+    cache: Cache | None = None,
+    group: Group = ALONE,
+    scale: float = 1.0,
+    scaler: torch.amp.GradScaler | None = None,
+) -> tuple[Tensor, Batch[Tensor]]:
+    """Do what `step` does, and wait for nothing: the loss stays on the device, and a learned temperature's gradient is owed.
+
+    Args:
+        scaler: multiplies the gradient as well, on the device.
+
+    Returns:
+        This process's part of the loss, a scalar, and the embedded batch of all processes, to be remembered.
+    """
     cache = Cache() if cache is None else cache
     parameters = [p for module in (towers, objective) for p in module.parameters() if p.requires_grad]
-    earlier = [p.grad for p in parameters]  # of batches that are accumulated
+    earlier, owed = [p.grad for p in parameters], objective.temperature.owed  # of batches that are accumulated
     divided = any(map(is_divided, parameters))
     while True:
         for p in parameters:
             p.grad = None
+        objective.temperature.owed = owed
         embedded, fits = _attempt(divided, cache.embed, towers, batch, group)
         if not group.any(not fits):
             everyone = group.gather(embedded.batch)
             shares = everyone.shares()
-            losses = objective.propagate(objective.recall(everyone), shares * scale)
+            scaled = shares * scale
+            if scaler is not None and scaler.is_enabled():
+                scaled = scaler.scale(placed(scaled, exact(everyone.doc.rows)))
+            losses = objective.propagate(objective.recall(everyone), scaled)
             grads = group.reduce_scatter(everyone)
             _, fits = _attempt(divided, embedded.backward, grads)
             if not group.any(not fits):
@@ -108,10 +139,7 @@ def step(
     for p, grad in zip(parameters, earlier, strict=True):
         if grad is not None:
             p.grad = grad if p.grad is None else p.grad.add_(grad)
-    loss = group.all_reduce_sum(float((losses * shares.to(losses)).sum()))
-    if math.isfinite(loss):  # else what is remembered would spoil the batches to come
-        objective.remember(everyone)
-    return loss
+    return (losses * placed(shares, losses)).sum(), everyone
 
 
 def _attempt(divided: bool, work: Callable[P, X], *args: P.args, **named: P.kwargs) -> tuple[X | Any, bool]:

@@ -91,7 +91,7 @@ class Trainings:
             cache.mkdir(parents=True)
             config = build(Options(job["reference"]))
             with JsonLines(cache / "log.jsonl") as log:
-                devices = start(config.train.mixed_precision)
+                devices = start(config.train.mixed_precision, config.train.device)
                 task = prepare(config, devices, cache, log, Path(job["vectors"])).task
             batch = next(iter(task.data.sampler(0, 1)))
             self.data = ReadData(job["reference"], task, batch, f"{digest(task.data.content()):016x}")
@@ -102,7 +102,7 @@ class Trainings:
         if job["threads"]:
             torch.set_num_threads(job["threads"])
         config, folder, metric = build(Options(job["options"])), Path(job["folder"]), job["metric"]
-        devices = start(config.train.mixed_precision)
+        devices = start(config.train.mixed_precision, config.train.device)
         config.train.check(devices)
         held_out, choice = self.data.task.held_out, config.train.keep_best or config.train.patience is not None
         chooses = held_out.chooses or config.evaluation.validation == 0

@@ -261,6 +261,7 @@ class ContrastiveLoss(nn.Module):
         for p in learned:
             p.grad = None
         losses = self.objective.propagate(batch, shares)
+        self._dial.collect()
         gradients = [(p, p.grad) for p in learned if p.grad is not None]
         for p, grad in zip(learned, earlier, strict=True):
             p.grad = grad
@@ -270,7 +271,7 @@ class ContrastiveLoss(nn.Module):
         """Propagate to the model and the temperature, times the factor by which the loss was multiplied."""
         passed.embedded.backward({role: grad * (factor * passed.shared) for role, grad in passed.home.items()})
         for parameter, grad in passed.dial:
-            earlier, parameter.grad = parameter.grad, grad * (factor * passed.shared)
+            earlier, parameter.grad = parameter.grad, grad * (factor.to(grad.device) * passed.shared)
             _average([parameter], world)
             if earlier is not None:
                 parameter.grad.add_(earlier)

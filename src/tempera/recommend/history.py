@@ -45,19 +45,35 @@ class Sequences:
 
     @cached_property
     def _shared(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Start and end of each sequence, [s], and the sequence of each row, [n]."""
-        order = (self.events.start * (self.events.stop.max() + 1) + self.events.stop).argsort()
-        start, stop = self.events.start[order], self.events.stop[order]
+        """Start and end of each sequence, [s], and the sequence of each row, [n]; on the host, so that no device is waited for."""
+        events = self.events.on_host
+        order = (events.start * (events.stop.max() + 1) + events.stop).argsort()
+        start, stop = events.start[order], events.stop[order]
         fresh = torch.ones_like(start, dtype=torch.bool)
         fresh[1:] = (start.diff() > 0) | (stop.diff() > _APART)
         first = fresh.nonzero()[:, 0]
         last = torch.cat([first[1:], first.new_tensor([len(start)])]) - 1
         return start[first], stop[last], torch.empty_like(order).index_copy_(0, order, fresh.cumsum(0) - 1)
 
-    @property
+    @cached_property
+    def lengths(self) -> Tensor:
+        """Events of each sequence, [s], on the host."""
+        starts, ends, _ = self._shared
+        return ends - starts
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(1, int(self.lengths.max()))
+
+    @cached_property
+    def _back(self) -> Tensor:
+        _, ends, of = self._shared
+        return (ends[of] - self.events.on_host.stop).clamp_max(self._longest - 1)
+
+    @cached_property
     def of(self) -> Tensor:
         """The sequence of each row, [n]."""
-        return self._shared[2]
+        return self._shared[2].to(self.events.start.device)
 
     @cached_property
     def back(self) -> Tensor:
@@ -65,8 +81,7 @@ class Sequences:
 
         An empty history has no place of its own, and looks back from the last.
         """
-        _, ends, of = self._shared
-        return (ends[of] - self.events.stop).clamp_max(self.places.shape[1] - 1)
+        return self._back.to(self.events.start.device)
 
     @cached_property
     def seen(self) -> Tensor:
@@ -77,9 +92,8 @@ class Sequences:
     def places(self) -> Tensor:
         """Event at each place of each sequence, [s, L], L at least 1; -1 before the sequence begins."""
         starts, ends, _ = self._shared
-        longest = max(1, int((ends - starts).max()))
-        at = ends[:, None] - 1 - torch.arange(longest, device=ends.device)
-        return torch.where(at >= starts[:, None], at, -1)
+        at = ends[:, None] - 1 - torch.arange(self._longest)
+        return torch.where(at >= starts[:, None], at, -1).to(self.events.start.device)
 
     def rows(self, values: Tensor) -> Tensor:
         """Return the values of each row, [n, ...], from those of every place that rows look back from, [s, E, ...]."""
@@ -94,7 +108,7 @@ class Sequences:
     @cached_property
     def depth(self) -> int:
         """Number E of places that rows look back from."""
-        return int(self.back.max()) + 1
+        return int(self._back.max()) + 1
 
 
 class Means(nn.Module):
@@ -192,11 +206,14 @@ class Others(nn.Module):
         Args:
             own: place of each row's own item in its history, [n]; -1, or None for all, where it is not there.
         """
-        beyond = events.stop.max() + 1
-        spans, of = torch.unique(events.start * beyond + events.stop, return_inverse=True)
+        known = events.on_host
+        beyond = known.stop.max() + 1
+        spans, of = torch.unique(known.start * beyond + known.stop, return_inverse=True)
         begin, lengths = spans // beyond, spans % beyond - spans // beyond
+        read = spread(begin, lengths)
+        of, lengths, read = (each.to(vectors.device) for each in (of, lengths, read))
         first = lengths.cumsum(0) - lengths
-        which = which[spread(begin, lengths)]
+        which = which[read]
         weight = torch.ones_like(which, dtype=vectors.dtype)
         if self.training and self.dropout:
             weight = F.dropout(weight, self.dropout)
@@ -265,11 +282,14 @@ class Transforming(nn.Module):
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
         """Map [s, L, D] to [n, D]; sequences of similar length are read together, so that few places are empty."""
         longest, known = x.shape[1], sequences.places >= 0
-        lengths = known.sum(1).clamp(_SHORT, max(_SHORT, longest))
-        sizes = (2 ** lengths.log2().ceil().long()).clamp_max(longest)
-        groups = [(size, (sizes == size).nonzero()[:, 0]) for size in torch.unique(sizes).tolist()]
-        parts = [F.pad(self._read(x[of, :size], known[of, :size]), (0, 0, 0, longest - size)) for size, of in groups]
-        states = torch.cat(parts).index_select(0, torch.cat([of for _, of in groups]).argsort())
+        sizes = 2 ** sequences.lengths.clamp_min(_SHORT).log2().ceil().long()
+        groups = [((sizes == size).nonzero()[:, 0], min(size, longest)) for size in torch.unique(sizes).tolist()]
+        order = torch.cat([of for of, _ in groups]).argsort().to(x.device)
+        parts = []
+        for of, size in ((of.to(x.device), size) for of, size in groups):
+            read = self._read(x[:, :size].index_select(0, of), known[:, :size].index_select(0, of))
+            parts.append(F.pad(read, (0, 0, 0, longest - size)))
+        states = torch.cat(parts).index_select(0, order)
         return sequences.rows(self.norm(states))
 
     def _read(self, x: Tensor, known: Tensor) -> Tensor:
@@ -443,25 +463,31 @@ class Past(nn.Module):
         if not len(events):
             return self.items(events.items[:0]).new_zeros(0, self.width)
         if isinstance(self.pools[0], Others):
-            distinct, which = torch.unique(events.items, return_inverse=True)
+            distinct, which = _distinct(events)
             vectors = self.items(distinct)
             return torch.cat([pool(self.drop(vectors), which, events, own) for pool in self.pools], 1)
         sequences = Sequences(events)
-        x = _looked_up(self.items, events.items, sequences.places)
+        x = _looked_up(self.items, events, sequences.places)
         if self.happened is not None and contexts is not None:
-            x = x + _looked_up(self.happened, contexts.items, sequences.places)
+            x = x + _looked_up(self.happened, contexts, sequences.places)
         x = self.drop(x)  # [s, L, D]
         pooled = torch.cat([pool(x, sequences) for pool in self.pools], 1)
         return pooled.masked_fill((sequences.seen == 0)[:, None], 0)
 
 
-def _looked_up(vectors_of: Callable[[Tensor], Tensor], codes: Tensor, places: Tensor) -> Tensor:
+def _looked_up(vectors_of: Callable[[Tensor], Tensor], events: Events, places: Tensor) -> Tensor:
     """Return vectors of the events at some places, [s, L, D], each distinct code embedded once; 0 at the place -1."""
-    distinct, which = torch.unique(codes, return_inverse=True)
+    distinct, which = _distinct(events)
     vectors = vectors_of(distinct)
     vectors = torch.cat([vectors, vectors.new_zeros(1, vectors.shape[1])])  # the last stands for no event
     which = torch.cat([which, which.new_full((1,), len(distinct))])
     return vectors.index_select(0, which[places].flatten()).view(*places.shape, vectors.shape[1])
+
+
+def _distinct(events: Events) -> tuple[Tensor, Tensor]:
+    """Return the distinct codes of events, and the place of each event's among them; found on the host."""
+    distinct, which = torch.unique(events.on_host.items, return_inverse=True)
+    return distinct.to(events.items.device), which.to(events.items.device)
 
 
 def _module(pool: Pooling, width: int) -> nn.Module:

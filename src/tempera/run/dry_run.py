@@ -31,7 +31,7 @@ def rehearse(config: Options | Path | None = None, overrides: Sequence[str] = ()
         TemperaError: whatever would stop the run.
     """
     made = build(configuration.of(config, overrides))
-    devices = start(made.train.mixed_precision)
+    devices = start(made.train.mixed_precision, made.train.device)
     made.train.check(devices)
     with TemporaryDirectory() as folder:
         short = replace(made.train, max_steps=MEASURED, max_time=None)

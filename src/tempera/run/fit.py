@@ -351,10 +351,13 @@ class _Course:
         mine = divide(batch, self.group.rank, self.group.size)
         plan = self.state.cache.plan(self.state.modules["towers"], mine, self.group)
         width = self.data.tower.encode(batch.doc.rows[:1]).shape[1]
-        sizes = outlook.memory(plan, [self.state.modules], objective.tile_elements, width)
+        tile = objective.tile_size(self.group.device)
+        sizes = outlook.memory(plan, [self.state.modules], tile, width)
         epochs = self.steps * together / self.data.sampler.batches_per_epoch
         first = f"{self.steps:,} steps, {epochs:.3g} epochs; {outlook.negatives(objective, mine, self.group)}"
         lines = [f"towers: {plan}", outlook.described(sizes)]
+        if self.group.device.type != "cpu":
+            lines.append(f"device: {self.group.device}; scores in tiles of {tile:,}")
         if together > 1:
             lines.append(
                 f"{together} batches a step: each is a softmax of its own, which averages gradients and adds no negatives"

@@ -59,7 +59,8 @@ def train(
     if output is None:
         output = default_output(config if isinstance(config, str | Path) else resolved.resolved["data"].get("path"))
     output = Path(output)
-    devices = start(resolved.train.mixed_precision, timeout=resolved.train.ddp_timeout)
+    options = resolved.train
+    devices = start(options.mixed_precision, options.device, options.ddp_timeout)
     resolved.train.check(devices)
     folders = staged(output, overwrite) if devices.group.main else TemporaryDirectory()
     place, training = output.resolve(), resolved.train

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ _FLAT = {"position_ids", "seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_lengt
 _MADE = {"input_ids", "attention_mask", "offsets", "token_type_ids", *_FLAT}
 _TOKENIZED_AT_ONCE = 1000
 # Tokens that are encoded together. What a core holds near itself is fastest: of 512, 2,048 and 8,192 the first by 1.3x and 2.9x.
-_ENCODED_AT_ONCE = {"cpu": 512, "cuda": 65_536}
+_ENCODED_AT_ONCE, _ENCODED_ON_DEVICE = 512, 65_536
 
 Saving = Callable[["SentenceTransformer"], AbstractContextManager[Any]]
 
@@ -88,7 +89,7 @@ class TextTower(Tower):
     def forward(self, features: Ragged) -> Tensor:
         if not len(features):
             return next(self.parameters()).new_empty(0, self.width)
-        inputs = self._inputs(Ragged(features.values.long(), features.offsets))
+        inputs = self._inputs(replace(features, values=features.values.long()))
         embeddings: Tensor = self.model({**inputs, **self.constants})["sentence_embedding"]
         return embeddings[:, : self.width]
 
@@ -103,7 +104,7 @@ class TextTower(Tower):
     def encode(self, features: Ragged, role: Role = "doc", tokens: int | None = None) -> Tensor:
         """Unit vectors of rows, [n, D], as the saved model gives them; in blocks of rows of like length and at most `tokens`."""
         training, device = self.training, next(self.parameters()).device
-        tokens = tokens or _ENCODED_AT_ONCE[device.type]
+        tokens = tokens or (_ENCODED_AT_ONCE if device.type == "cpu" else _ENCODED_ON_DEVICE)
         vectors = torch.empty(len(features), self.width)
         order = features.lengths.cpu().argsort(stable=True)
         lengths = features.lengths.cpu()[order].clamp(min=1)
@@ -131,7 +132,7 @@ class TextTower(Tower):
 
     def _padded(self, rows: Ragged) -> dict[str, Any]:
         lengths, n = rows.lengths, len(rows)
-        width = max(1, int(lengths.max()))
+        width = max(1, rows.longest)
         if width * n == len(rows.values):
             return {"input_ids": rows.values.view(n, width)}
         place = torch.arange(width, device=lengths.device)
@@ -143,7 +144,7 @@ class TextTower(Tower):
         lengths, ends = rows.lengths, rows.offsets.int()
         row = torch.arange(len(rows), device=lengths.device).repeat_interleave(lengths)  # [v]
         place = torch.arange(len(row), device=lengths.device) - rows.offsets[row] + self.first
-        longest = int(lengths.max())
+        longest = rows.longest
         return {
             "input_ids": rows.values[None],
             "position_ids": place[None],

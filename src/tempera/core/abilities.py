@@ -1,0 +1,97 @@
+"""Abilities of a device, asked of torch and not guessed from its name; where one is missing there is something else to do.
+
+A CPU is the host: nothing waits for it, and what it has is not asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Return the bytes that are free on an accelerator; None on a CPU, or where the device cannot be asked."""
+    if device.type == "cpu":
+        return None
+    try:
+        return int(torch.accelerator.get_memory_info(device)[0])
+    except (RuntimeError, AttributeError):
+        return None
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """Return float64, or float32 where the device has no float64 (MPS).
+
+    >>> widest(torch.device("cpu"))
+    torch.float64
+    """
+    if device.type == "cpu":
+        return torch.float64
+    try:
+        return torch.empty(0, dtype=torch.float64, device=device).dtype
+    except (TypeError, RuntimeError):
+        return torch.float32
+
+
+def has_sparse(device: torch.device) -> bool:
+    """Return True if the device sums the rows of sparse gradients.
+
+    >>> has_sparse(torch.device("cpu"))
+    True
+    """
+    try:
+        indices, values = torch.zeros(1, 0, dtype=torch.int64, device=device), torch.zeros(0, 1, device=device)
+        torch.sparse_coo_tensor(indices, values, (1, 1), check_invariants=False).coalesce()
+    except (NotImplementedError, RuntimeError):
+        return False
+    return True
+
+
+def missing(device: torch.device) -> list[str]:
+    """Name what a device does not have, and what is done instead.
+
+    >>> missing(torch.device("cpu"))
+    []
+    """
+    if device.type == "cpu":
+        return []
+    lacks = {
+        "no float64: sums of losses are float32": widest(device) == torch.float32,
+        "no query of free memory: that of the machine is taken": free_memory(device) is None,
+        "no sparse gradients: those of tables are dense": not has_sparse(device),
+        "no timed events: seconds are the program's": event(device) is None,
+    }
+    return [text for text, is_lacking in lacks.items() if is_lacking]
+
+
+def event(device: torch.device) -> torch.Event | None:
+    """Return a mark to be set in the work of a device, by which to time it; None where it has none."""
+    try:
+        return torch.Event(device, enable_timing=True)
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def reseed(seed: int, device: torch.device) -> None:
+    """Draw on the CPU and on a device from a seed: `torch.manual_seed` without its 2 to 4 ms of asking for other devices."""
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed_all(seed)
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Draw random numbers from a seed in the block, and restore the generators afterwards."""
+    on_host = device.type == "cpu"
+    kind = "cuda" if on_host else device.type  # of no devices
+    with torch.random.fork_rng([] if on_host else [device], device_type=kind):
+        reseed(seed, device)
+        yield
+
+
+def placed(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return a tensor in the dtype and on the device of another; its dtype changes first, which the device may not have."""
+    return tensor.to(like.dtype).to(like.device)
