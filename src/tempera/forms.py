@@ -47,6 +47,7 @@ def source_of(data: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 
     Options that name a source say it themselves; rows that do not tell their columns are pairs.
 
+    >>> import pyarrow as pa
     >>> source_of(pa.table({"user_id": [1], "item_id": [7]}), {})
     {'metadata': ['*'], 'source': 'interactions'}
     """
