@@ -9,7 +9,17 @@ import pytest
 
 from tempera.errors import DataError
 from tempera.recommend import baselines
-from tempera.recommend.baselines import BASELINES, Ease, ItemKNN, Observed, Popular, Transitions, by_history
+from tempera.recommend.baselines import (
+    BASELINES,
+    UNORDERED,
+    Ease,
+    ItemKNN,
+    Observed,
+    Popular,
+    Transitions,
+    by_history,
+    grid,
+)
 from tempera.recommend.full_catalogue import Histories, rank
 
 USERS = [[0, 1, 2, 1], [2, 3], [], [4, 0, 1, 5, 2], [1, 1, 3], [5], [0, 2, 4, 5, 3]]
@@ -161,3 +171,13 @@ def test_tables_are_counted_some_items_at_a_time_and_once(monkeypatch: pytest.Mo
     table = given.latest
     assert len(table) == 1 and Transitions(decay=0.9).fit(given).decay == 0.9 != fitted.decay
     assert (given.latest == table and Transitions(window=3).fit(given) and given.latest.keys() != table.keys()) or table
+
+
+@pytest.mark.parametrize("system", UNORDERED)
+def test_without_an_order_the_places_of_a_history_say_nothing(system: str) -> None:
+    given, _ = events()
+    choices = grid(system, given, ordered=False)
+    assert not {"last", "decay"} & {*choices} and ("regularisation" in choices) == (system == "EASE")
+    fitted = UNORDERED[system].fit(given)
+    forward, back = (fitted.scores(histories([row[::step] for row in ASKED])) for step in (1, -1))
+    np.testing.assert_allclose(forward, back, rtol=1e-6, atol=1e-7)

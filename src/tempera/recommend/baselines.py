@@ -278,7 +278,7 @@ COUNTING = ("item-kNN", "transitions")  # with sparse weights not below 0, which
 # What is tried on validation, one option after the other.
 _GRID: Mapping[str, Mapping[str, Sequence[float | None]]] = {
     "item-kNN": {"neighbours": (20, 100, 400), "last": (3, 10, None), "decay": (0.8, 1.0)},
-    "EASE": {"last": (3, 10, None), "decay": (0.8, 1.0)},
+    "EASE": {"last": (3, 10, None), "decay": (0.8, 1.0), "regularisation": (100.0, 300.0, 1000.0)},
     "transitions": {
         "window": (5, 10, 20, 40),
         "slope": (0.0, 0.25, 0.5, 1.0),
@@ -288,7 +288,11 @@ _GRID: Mapping[str, Mapping[str, Sequence[float | None]]] = {
     },
 }
 # Where histories have no order.
-UNORDERED: dict[str, Baseline] = {"popularity": Popular(), "item-kNN": ItemKNN(last=None), "EASE": Ease(last=None)}
+UNORDERED: dict[str, Baseline] = {
+    "popularity": Popular(),
+    "item-kNN": ItemKNN(last=None, decay=1.0),
+    "EASE": Ease(last=None, decay=1.0),
+}
 
 
 def grid(system: str, events: Observed, ordered: bool = True) -> Mapping[str, Sequence[float | None]]:
@@ -298,8 +302,9 @@ def grid(system: str, events: Observed, ordered: bool = True) -> Mapping[str, Se
         ordered: False leaves out those by which the latest events of a history count more.
     """
     again = events.train.sum() <= _AGAIN
-    kept = [name for name in _GRID.get(system, {}) if (again or name not in _TABLE) and (ordered or name not in _ORDER)]
-    return {name: _GRID[system][name] for name in kept}
+    few = not ordered and events.items <= _SOLVED
+    left = (() if again else _TABLE) + (() if ordered else _ORDER) + (() if few else ("regularisation",))
+    return {name: values for name, values in _GRID.get(system, {}).items() if name not in left}
 
 
 def tuned(baseline: Any, grid: Mapping[str, Sequence[float | None]], score: Callable[[Any], float]) -> Any:
@@ -313,6 +318,7 @@ def tuned(baseline: Any, grid: Mapping[str, Sequence[float | None]], score: Call
     return baseline
 
 
+_SOLVED = 5_000  # items of which EASE is solved for each regularisation, where there is no order to choose
 _ORDER = ("last", "decay")
 _TABLE = ("neighbours", "window", "slope")  # settings that need another table
 
