@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup demo test test-long test-all soak check bench study docs clean
+.PHONY: setup demo test test-long test-all soak check bench gpu study docs clean
 
 setup: .venv/.ready
 
@@ -51,6 +51,9 @@ bench: $(patsubst bench/%.py,bench-%,$(filter-out bench/_%,$(wildcard bench/*.py
 
 bench-%: setup
 	$(BIN)/python bench/$*.py
+
+# What a GPU has to show: verify, the tests marked gpu, the loss stage and a step at 65,536 pairs, two cards against one. Ends in one line without a GPU.
+gpu: bench-gpu
 
 # Which temperature: docs/study.md from scratch, overnight on two cores and resumable; QUICK=1 makes a small one among the runs.
 study: setup

@@ -154,7 +154,9 @@ def finish(name: str, figures: Any, aims: Sequence[Aim], packages: Sequence[str]
     for aim in aims:
         print(aim)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    cpu = [line.partition(": ")[2] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+    info = Path("/proc/cpuinfo")  # of Linux
+    lines = info.read_text().splitlines() if info.exists() else []
+    cpu = [line.partition(": ")[2] for line in lines if "model name" in line]
     record = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "commit": commit.stdout.strip(),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from pretend import GIB, Accelerator
+from pretend import GIB, Accelerator, assert_same
 from torch import Tensor
 
 from tempera import Batch, Objective, Ragged, Side, Temperature, gte, mnr, pools, symmetric
@@ -70,6 +70,7 @@ def on(used: Accelerator, rows: Batch[Tensor]) -> Batch[Tensor]:
     return moved.map(lambda x: x.detach().requires_grad_())
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("name", LEARNED)
 def test_losses_and_gradients_have_the_bits_of_the_cpu_and_nothing_waits(name: str, shared: bool) -> None:
@@ -82,7 +83,7 @@ def test_losses_and_gradients_have_the_bits_of_the_cpu_and_nothing_waits(name: s
         assert not list(used.by_line("waits"))
         rows, objective = on(used, batch(shared=shared)), LEARNED[name]().to(used.device)
         got = gradients(objective, rows)
-    assert len(got) == len(want) and all(map(torch.equal, got, want))
+    assert_same(got, want)
 
 
 @pytest.mark.parametrize("name", ["guided", "several positives"])
@@ -90,7 +91,7 @@ def test_a_device_without_float64_or_an_answer_about_its_memory_computes_the_sam
     want = gradients(LEARNED[name](), batch())
     with Accelerator(memory=None, float64=False) as used:
         got = gradients(LEARNED[name]().to(used.device), on(used, batch()))
-    assert all(map(torch.equal, got, want))
+    assert_same(got, want)
 
 
 def counted(objective: Objective, rows: int, tiles: int) -> int:

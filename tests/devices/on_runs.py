@@ -158,6 +158,8 @@ def ended(choice: Choice, folder: Path, device: torch.device, precision: Precisi
     folder.mkdir()
     config = config_of(choice)
     config = replace(config, train=replace(config.train, mixed_precision=precision))
+    if not Accelerator.exact and hasattr(config.tower, "dropout"):  # whose draws are a device's own
+        config = replace(config, tower=replace(config.tower, dropout=0.0))
     with JsonLines(folder / "log.jsonl") as log, pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "take", noted)
         run = prepare(config, Devices(Group(device=device), precision), folder, log)
@@ -183,20 +185,22 @@ def name_of(choice: Choice) -> str:
     return " ".join(f"{path.rpartition('.')[2]}={value}" for path, value in choice.items() if path != "tower")[:100]
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("choice", CHOICES, ids=name_of)
 def test_a_run_ends_with_the_bits_of_the_cpu(choice: Choice, tmp_path: Path) -> None:
     want = ended(choice, tmp_path / "cpu", torch.device("cpu"))
     with Accelerator() as used:
         got = ended(choice, tmp_path / "device", used.device)
-    assert used.total("launches") > 100 and got[1].keys() == want[1].keys()
-    if "gru" in name_of(choice):  # devices have a kernel of their own, which rounds otherwise
+    assert got[1].keys() == want[1].keys() and (used.total("launches") > 100 or not used.exact)
+    if "gru" in name_of(choice) or not used.exact:  # devices have kernels of their own, which round otherwise
         losses = [[step.loss for step in steps] for steps in (got[0], want[0])]
-        assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+        assert losses[0] == pytest.approx(losses[1], rel=1e-4 if used.exact else 1e-2)
         return
     assert got[0] == want[0] and got[2] == want[2]
     assert all(torch.equal(got[1][name], want[1][name]) for name in want[1])
 
 
+@pytest.mark.gpu
 def test_a_run_in_half_precision_scales_its_gradients(tmp_path: Path) -> None:
     choice = {**TEXT["tower"][1], "objective.temperature": LEARNED}
     with Accelerator() as used:

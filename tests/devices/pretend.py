@@ -17,7 +17,7 @@ import linecache
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -230,6 +230,8 @@ class Accelerator(TorchDispatchMode):
         sparse: whether it has sparse tensors.
     """
 
+    exact = True  # numbers are the CPU's
+
     def __init__(
         self,
         memory: int | None = 80 * GIB,
@@ -407,3 +409,8 @@ def _refuse_strangers(name: Any, op: Any, args: Any, flat: list[Any]) -> None:
             raise RuntimeError(f"{op} has tensors of two devices, at {line()}")
         for _ in strangers:
             _count("copies")
+
+
+def assert_same(got: Sequence[torch.Tensor], want: Sequence[torch.Tensor]) -> None:
+    """Fail if a bit differs."""
+    assert len(got) == len(want) and all(map(torch.equal, got, want))
