@@ -46,7 +46,8 @@ CASES: dict[str, tuple[str, list[str]]] = {
 METRICS = ("recall@20", "ndcg@20")
 SYSTEMS = ("item-kNN", "EASE", "ALS", "trained", COUNTED)
 GRID = [
-    Ials(unobserved=w, regularisation=r, epochs=8) for w, r in itertools.product((0.03, 0.1, 0.3), (0.001, 0.003, 0.01))
+    Ials(unobserved=w, regularisation=r, epochs=8)
+    for w, r in itertools.product((0.03, 0.1, 0.3, 1.0), (0.0003, 0.001, 0.003, 0.01))
 ]
 
 
