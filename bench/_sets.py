@@ -5,7 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +49,20 @@ def pairs_of(path: str, query: str, doc: str, most: int) -> pa.Table:
         )
     )
     return kept.take(pa.array(np.random.default_rng(0).permutation(len(kept))[:most]))
+
+
+def measured_cases(
+    cases: Mapping[str, tuple[str, list[str]]], most: int, measured: Callable[[Path, list[str]], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return what is measured on the first cases, a file with options each, of which the files are there."""
+    figures = {}
+    for name, (path, options) in list(cases.items())[:most]:
+        if not (DATA / path).is_file():
+            print(f"{name}: {DATA / path} is missing; set TEMPERA_DATA")
+            continue
+        figures[name] = measured(DATA / path, options)
+        print(name, json.dumps(figures[name]), file=sys.stderr, flush=True)
+    return figures
 
 
 def shown(a: Floats, b: Floats) -> dict[str, float]:

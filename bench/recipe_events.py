@@ -12,8 +12,6 @@ import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-import json
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -23,7 +21,7 @@ import torch
 
 import tempera
 from _harness import Aim, arguments, finish, table
-from _sets import DATA
+from _sets import measured_cases
 from tempera.ranking.verdict import COUNTED
 
 CASES: dict[str, tuple[str, list[str]]] = {
@@ -59,14 +57,7 @@ def main() -> None:
     """Measure the cases."""
     options = arguments(__doc__ or "", cases=len(CASES))
     torch.set_num_threads(1)
-    figures = {}
-    for name, (path, own) in list(CASES.items())[: int(options.cases)]:
-        if not (DATA / path).is_file():
-            print(f"{name}: {DATA / path} is missing; set TEMPERA_DATA")
-            continue
-        figures[name] = measured(DATA / path, own)
-        print(name, json.dumps(figures[name]), file=sys.stderr, flush=True)
-    report(figures)
+    report(measured_cases(CASES, int(options.cases), measured))
 
 
 def report(figures: dict[str, Any]) -> None:

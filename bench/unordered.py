@@ -15,11 +15,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import itertools
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ import tempera
 from _harness import Aim, arguments, finish, table
 from _ials import Ials
 from _reached import judged
-from _sets import DATA
+from _sets import measured_cases
 from tempera.ranking.compare import bootstrap
 from tempera.ranking.verdict import COUNTED
 from tempera.recommend.full_catalogue import Scores
@@ -86,7 +85,7 @@ def peer(held_out: LaterEvents) -> tuple[dict[str, Any], Recommended, dict[str, 
 
     best = max(GRID, key=score)
     chosen = time.process_time()
-    best = Ials(best.dimensions, best.unobserved, best.regularisation)
+    best = replace(best, epochs=Ials.epochs)
     test = held_out.events.division.test["users"]
     reached = ranked(held_out, scores_of(best, held_out, 1, test), test)
     return asdict(best), reached, {"ALS, chosen": chosen - start, "ALS": time.process_time() - chosen}
@@ -112,14 +111,7 @@ def main() -> None:
     """Measure the cases."""
     options = arguments(__doc__ or "", cases=len(CASES))
     torch.set_num_threads(1)
-    figures = {}
-    for name, (path, own) in list(CASES.items())[: int(options.cases)]:
-        if not (DATA / path).is_file():
-            print(f"{name}: {DATA / path} is missing; set TEMPERA_DATA")
-            continue
-        figures[name] = measured(DATA / path, own)
-        print(name, figures[name], file=sys.stderr, flush=True)
-    report(figures)
+    report(measured_cases(CASES, int(options.cases), measured))
 
 
 def report(figures: Mapping[str, Any]) -> None:

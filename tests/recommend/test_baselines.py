@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -181,3 +182,11 @@ def test_without_an_order_the_places_of_a_history_say_nothing(system: str) -> No
     fitted = UNORDERED[system].fit(given)
     forward, back = (fitted.scores(histories([row[::step] for row in ASKED])) for step in (1, -1))
     np.testing.assert_allclose(forward, back, rtol=1e-6, atol=1e-7)
+
+
+def test_tables_are_those_of_their_own_events() -> None:
+    whole, _ = events()
+    some, _ = events(0)
+    Ease().fit(whole)
+    again = Ease().fit(replace(whole, train=some.train)).scores(histories(ASKED))
+    np.testing.assert_array_equal(again, Ease().fit(some).scores(histories(ASKED)))

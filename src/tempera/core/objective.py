@@ -137,8 +137,10 @@ class Objective(nn.Module):
 
     def recall(self, batch: Batch[Tensor]) -> Batch[Tensor]:
         """The batch with what the memory holds, if there is one."""
-        memory = None if self.memory is None else self.memory.side()
-        return batch if self.memory is None else replace(batch, memory=memory and memory.to(batch.doc.rows.device))
+        if self.memory is None:
+            return batch
+        side = self.memory.side()
+        return replace(batch, memory=None if side is None else side.to(batch.doc.rows.device))
 
     def remember(self, batch: Batch[Tensor]) -> None:
         """Put the batch's documents into the memory, if there is one; to be called after the step."""

@@ -144,6 +144,11 @@ class Training:
         """Return the steps after which the guide embeds all texts again; None if it is not the model in training."""
         return self.guide_every if self.guide == SELF else None
 
+    @property
+    def divides(self) -> bool:
+        """True if each process keeps only a part of the towers, or of their tables."""
+        return self.fsdp or self.divide_tables
+
     def settled(self, batch_size: int, epochs: float) -> Training:
         """Return options in which nothing is "auto": what is left open takes these values."""
         own, passes = self.batch_size, self.num_train_epochs

@@ -78,7 +78,7 @@ def settle(prepared: Prepared, free: Sequence[str], known: Mapping[str, Any] | N
             logger.info(f"validation has fewer than {LEAST_TO_CHOOSE} queries or events, which choose nothing: {name}")
         return with_setting(prepared, race.unproven or {})
     steps = config.train.steps(task.data.sampler.batches_per_epoch)
-    if steps < LEAST_STEPS or config.train.fsdp or config.train.divide_tables:
+    if steps < LEAST_STEPS or config.train.divides:
         return prepared  # too short to tell settings apart, or a tower that one process cannot hold
     record = dict(known or {})
     if not record and group.main:

@@ -134,6 +134,11 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether a column holds lists."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
 def missing(values: pa.Array) -> Mask:
     """Return which values are null, not a number, or an empty text, [k]."""
     absent: Mask = pc.is_null(values, nan_is_null=True).to_numpy(zero_copy_only=False)

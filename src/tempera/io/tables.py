@@ -35,9 +35,7 @@ class TableBlock:
     table: pa.Table
     file: str  # as it is named in messages
     first: int = 1  # number of the first row, counted from 1
-    origin: NDArray[np.int64] | None = (
-        None  # row of the file, counted from `first`, that each row is from; None: in order
-    )
+    origin: NDArray[np.int64] | None = None  # row of the file, from `first` on, that each row is of; None: in order
 
     def number(self, row: int) -> int:
         """Return the number in its file of a row of this block."""

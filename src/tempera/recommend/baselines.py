@@ -44,7 +44,9 @@ class Observed:
     offsets: Ints  # [u + 1]: user j's are `offsets[j]` to `offsets[j + 1]`
     items: int  # c
     train: NDArray[np.bool_]  # [e]
-    latest: dict[Any, Table] = field(default_factory=dict, repr=False, compare=False)  # the table that was counted last
+    latest: dict[Any, Table] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )  # the table counted last
 
     @property
     def counts(self) -> Ints:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..io.reader import is_text
+from ..io.reader import is_list, is_text
 from ..towers.rounds import LEARNING_RATE, TEMPERATURE, Open, Race, Round, Setting
 from .encoders import Entities
 
@@ -110,7 +110,7 @@ def features_of(entities: Entities) -> list[dict[str, Any]]:
 
 def _kind(values: pa.ChunkedArray) -> str:
     """Return the kind of feature that reads a column's values, without nulls; empty if they tell nothing."""
-    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+    if is_list(values.type):
         return "categories"
     distinct = pc.count_distinct(values).as_py()
     if distinct < 2:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from ..errors import DataError
 from ..io.columns import RoleTable, refuse_repeated
-from ..io.reader import is_text
+from ..io.reader import is_list, is_text
 from ..io.tables import TableBlock
 
 SESSION, POSITION = "session", "position"  # columns that flat tables have in addition
@@ -63,7 +63,7 @@ class Sessions:
         columns = {}
         for name in names:
             values = lists if name == item else block.table[name]
-            if not _is_list(values.type):
+            if not is_list(values.type):
                 columns[name] = values.take(pa.array(row))
             elif np.array_equal(_lengths(values), lengths):
                 columns[name] = pc.list_flatten(values.combine_chunks())
@@ -91,7 +91,7 @@ class Sessions:
         separator = self.options.get("separator")
         if separator and is_text(values.type):
             return pc.split_pattern(values, separator)
-        return values if _is_list(values.type) else None
+        return values if is_list(values.type) else None
 
     def _refuse_lengths(self, block: TableBlock, name: str, item: str, own: Any, lengths: Any) -> None:
         row = int((own != lengths).argmax())
@@ -99,10 +99,6 @@ class Sessions:
             f"{block.file}, row {block.number(row)}: column {name!r} has {own[row]} values, and {item!r} has {lengths[row]}: give "
             "one for each item, or one for the row"
         )
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _lengths(lists: pa.ChunkedArray) -> Any:

@@ -75,7 +75,7 @@ class Visits:
         return self.draws.proposal(self.frequency)
 
     @cached_property
-    def visits_of_disliked(self) -> Tensor | None:
+    def expected_dislikes(self) -> Tensor | None:
         """Return how often a row of a batch is expected to bring each item as a dislike, [i]."""
         if self.disliked is None:
             return None
@@ -135,8 +135,8 @@ class Visits:
     def _items(self, items: Tensor, rows: int) -> Side[Frame]:
         proposal = self.proposal[items] if self.draws.count else None
         logq = inclusion_logq(rows, self.frequency[items], self.draws.count, proposal)
-        if self.visits_of_disliked is not None:
-            logq = torch.logaddexp(logq, (rows * self.visits_of_disliked[items]).log())
+        if self.expected_dislikes is not None:
+            logq = torch.logaddexp(logq, (rows * self.expected_dislikes[items]).log())
         return Side(Frame({"item": items}), ids=items, logq=logq)
 
     def _known(self, user: Tensor, present: Tensor) -> Shared:

@@ -110,7 +110,7 @@ def _agreed(prepared: Prepared) -> str:
 def _placed(prepared: Prepared) -> Any:
     """Return the tower to train, on this process's device; a copy if each process keeps only a part of it."""
     group, options, tower = prepared.devices.group, prepared.config.train, prepared.task.data.tower
-    if not options.fsdp and not options.divide_tables:
+    if not options.divides:
         return tower.to(group.device)
     refuse_compiled([tower], "fsdp" if options.fsdp else "divide_tables")  # a copy is not compiled any more
     if options.divide_tables:
@@ -237,7 +237,7 @@ class _Course:
         Args:
             everyone: on all processes, where only tables are divided; else on the main one, which judges and saves.
         """
-        if not self.options.fsdp and not self.options.divide_tables:
+        if not self.options.divides:
             return
         tower: Any = self.data.tower
         gather(self.state.modules["towers"], tower, self.group, everyone or self.options.fsdp)
@@ -255,7 +255,7 @@ class _Course:
 
     def clear(self) -> None:
         """Leave the memory to the steps: a tower that is only judged and saved waits on the CPU, without divided tables."""
-        if self.options.fsdp or self.options.divide_tables:
+        if self.options.divides:
             self.data.tower.cpu()
         if self.options.divide_tables:
             release(self.data.tower, self.state.modules["towers"])

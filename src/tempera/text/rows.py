@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..io.columns import Columns
 from ..io.ids import content_ids, given_ids, mixed
-from ..io.reader import BlockReader, Mask, Rows, is_text
+from ..io.reader import BlockReader, Mask, Rows, is_list, is_text
 from ..io.tables import TableBlock
 from .roles import WHOLE, Roles
 
@@ -213,6 +213,6 @@ class PairReader(BlockReader):
 
 def _flattened(column: pa.Array) -> tuple[pa.Array, Rows]:
     """Return the values of a column of lists, or of single values, and the row of each."""
-    if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
+    if not is_list(column.type):
         return column, np.arange(len(column))
     return pc.list_flatten(column), pc.list_parent_indices(column).to_numpy().astype(np.int64)
