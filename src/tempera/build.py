@@ -24,6 +24,7 @@ from .core.matryoshka import Matryoshka
 from .core.memory import Memory
 from .core.objective import Objective
 from .core.pools import POOLS, Pool
+from .core.teacher import Teacher
 from .core.temperature import Temperature
 from .engine.loop import Training
 from .errors import ConfigError, did_you_mean
@@ -128,6 +129,8 @@ def build(options: Options) -> Config:
         section = dict(section or {})
         if name == "train" and section.get("learning_rate", AUTO) == AUTO:
             section["learning_rate"] = made["tower"].learning_rate
+        if name == "objective" and _section(options, "train").get("teacher") is not None:
+            section.setdefault("teacher", {})
         if plain is not None:
             made[name] = builder.call(plain, section, name)
             resolved[name] = describe(made[name])
@@ -145,7 +148,18 @@ def build(options: Options) -> Config:
         if wrapper is not None:
             made[name] = builder.wrapped(made[name], wrapper, f"{name}.matryoshka")
             resolved[name]["matryoshka"] = {"widths": list(made[name].widths), "weights": list(made[name].weights)}
-    return Config(**made, resolved=resolved)
+    config = Config(**made, resolved=resolved)
+    if (config.base.teacher is None) != (config.train.teacher is None):
+        builder.fail("objective.teacher", "needs a model that teaches: give its folder as train.teacher")
+    if config.train.teacher is not None and isinstance(config.data, Interactions):
+        builder.fail("train.teacher", "is for models of texts, and the data are interactions")
+    return config
+
+
+def _section(options: Options, name: str) -> Mapping[str, Any]:
+    """Return a section of a configuration; what is none will be refused."""
+    section = options.values.get(name)
+    return section if isinstance(section, Mapping) else {}
 
 
 def _with_source(section: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,8 +171,7 @@ def _with_source(section: Mapping[str, Any]) -> dict[str, Any]:
 
 def kind_of_tower(options: Options) -> Any:
     """Return the class of the options of the tower, by its name or else by the data; None if that is no name."""
-    sections = [options.values.get(name) for name in ("tower", "data")]
-    tower, data = (section if isinstance(section, Mapping) else {} for section in sections)
+    tower, data = (_section(options, name) for name in ("tower", "data"))
     _, tag, default = SECTIONS["tower"]
     if (
         tag not in tower
@@ -276,7 +289,8 @@ class _Builder:
         if _is_kind(hint):
             return self.part(hint, value, path)
         state = next(
-            (kind for kind in (Temperature, Memory, Lora, History) if hint is kind or kind in get_args(hint)), None
+            (kind for kind in (Temperature, Memory, Lora, History, Teacher) if hint is kind or kind in get_args(hint)),
+            None,
         )
         if state is not None:
             if isinstance(value, state) or (value is None and type(None) in get_args(hint)):

@@ -20,12 +20,19 @@ from tempera.core.memory import Memory
 from tempera.core.objective import Objective
 from tempera.core.ragged import Ragged
 from tempera.core.similarity import cosine, dot
+from tempera.core.teacher import Teacher
 from tempera.core.temperature import Temperature
 
 T, WEIGHT, STRENGTH, MARGIN = 0.3, 0.8, 3.0, 0.7
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 6))]  # of samples of all combinations
 POOLS = tuple(pool.name for pool in pools.POOLS)
 GUIDES = {"absolute": Guided(0.1), "relative": Guided(0.2, "relative"), "self": Guided(0.15, "relative", by="self")}
+TEACHERS = {
+    None: None,
+    "alone": Teacher(weight=1.0, temperature=0.2),
+    "beside": Teacher(weight=0.3, temperature=0.3, student_temperature=0.2),
+    "documents": Teacher(weight=0.6, pools=(pools.docs, pools.memory, pools.back_positives)),
+}
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,7 @@ class Parts:
     numerator: str = "one"
     hardest: int | None = None
     tile: int | None = None
+    teacher: str | None = None
 
     @property
     def allowed(self) -> bool:
@@ -75,6 +83,7 @@ def made(seed: int, n: int = 7, width: int = 5, bare: bool = False, shared: bool
             torch.tensor([draw.gauss(-1, 1) for _ in range(count)], dtype=torch.float64),
             torch.nn.functional.normalize(vectors(count, 3), dim=1),
             None if owner is None else torch.tensor(owner, dtype=torch.int64),
+            torch.nn.functional.normalize(vectors(count, 4), dim=1),
         )
 
     docs = n + 3
@@ -131,6 +140,7 @@ def objective_of(parts: Parts, temperature: float | Temperature = T) -> Objectiv
         parts.numerator,
         parts.hardest,
         Memory(3) if "memory" in parts.pools else None,
+        TEACHERS[parts.teacher],
         **({} if parts.tile is None else {"tile_elements": parts.tile}),
     )
 
@@ -162,6 +172,7 @@ CHOICES = {
     "numerator": ("one", "mean", "sum"),
     "hardest": (None, 3),
     "tile": (None, 100),
+    "teacher": tuple(TEACHERS),
 }
 
 

@@ -130,7 +130,8 @@ def documents(first: int, count: int, grad: bool = False) -> Side[Tensor]:
     """Documents first, first + 1, ..., recognisable in everything that is known of them."""
     numbers = torch.arange(first, first + count)
     rows = numbers[:, None].float() * torch.tensor([1.0, 10.0])
-    return Side(rows.requires_grad_(grad), numbers, numbers.float() / 4, numbers[:, None].float() + 0.5)
+    vectors = numbers[:, None].float() + 0.5
+    return Side(rows.requires_grad_(grad), numbers, numbers.float() / 4, vectors, teacher=vectors + 1)
 
 
 def held(memory: Memory) -> list[int]:
@@ -138,7 +139,7 @@ def held(memory: Memory) -> list[int]:
     side = memory.side()
     assert side is not None and side.owner is None and not side.rows.requires_grad
     numbers = side.ids.tolist()
-    for field in ("rows", "ids", "logq", "guide"):
+    for field in ("rows", "ids", "logq", "guide", "teacher"):
         assert getattr(side, field).equal(getattr(documents(numbers[0], len(numbers)), field))
     return numbers
 

@@ -124,6 +124,7 @@ def test_adding_a_candidate_that_is_left_out_of_every_row_changes_nothing(
         torch.cat([side.logq, torch.randn(2, dtype=torch.float64)]),
         torch.cat([side.guide, side.guide[:1].expand(2, -1) if len(side) else torch.ones(2, 3, dtype=torch.float64)]),
         None if side.owner is None else torch.cat([side.owner, torch.tensor([0, -1])]),
+        torch.cat([side.teacher, torch.eye(4, dtype=torch.float64)[:2]]),
     )
     longer = replace(batch, **{role: more})
     losses, grads = gradients(objective, batch)
@@ -187,7 +188,7 @@ def test_tiles_change_nothing(parts: Parts, batch: Batch[Tensor], tile: int) -> 
 def test_the_temperature_scales_logits_only(parts: Parts, batch: Batch[Tensor], a: float) -> None:
     """Embeddings times a at temperature times a^2 are the same logits, and what is added to them is not divided."""
     longer = examples.with_sides(batch, lambda side: replace(side, rows=a * side.rows))
-    parts = replace(parts, similarity="dot", hardness=None)
+    parts = replace(parts, similarity="dot", hardness=None, teacher=None)
     same(examples.objective_of(parts, examples.T * a * a)(longer), examples.objective_of(parts)(batch), 1e-9)
     parts = replace(parts, similarity="cosine", hardness="others")
     same(examples.objective_of(parts)(longer), examples.objective_of(parts)(batch), 1e-9)

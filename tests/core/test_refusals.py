@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import examples
 import pytest
@@ -17,6 +18,7 @@ from tempera.core.masks import Guided, KnownPositives, SameId
 from tempera.core.memory import Memory
 from tempera.core.objective import Objective
 from tempera.core.similarity import cosine
+from tempera.core.teacher import Teacher
 from tempera.errors import ConfigError, DataError
 
 WHOLE = examples.batch_of(examples.made(0), torch.float32)
@@ -82,9 +84,32 @@ def test_a_guide_is_asked_of_every_side(role: str) -> None:
     Objective(pools=chosen, masks=(Guided(by="self"),), memory=Memory(3))(lacking("guide", role))
 
 
+@pytest.mark.parametrize("role", ["query", "doc", "negatives", "sampled"])
+def test_a_teacher_is_asked_of_every_side_that_it_compares(role: str) -> None:
+    assert f"{role} has none: give teacher=" in refusal(lacking("teacher", role), teacher=Teacher())
+    if role != "query":
+        one = Objective(teacher=Teacher(pools=(pools.back_queries,)))
+        assert bool(one(lacking("teacher", *{"negatives", "sampled"} - {role})).isfinite().all())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"weight": 1.5}, "weight is a share from 0 to 1, not 1.5"),
+        ({"turn": -0.1}, "turn is a share"),
+        ({"temperature": 0.0}, "the temperature must be above 0"),
+        ({"student_temperature": -1.0}, "the temperature must be above 0"),
+        ({"pools": ()}, "no pools"),
+    ],
+)
+def test_teachers_that_are_none(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Teacher(**wrong)
+
+
 def test_what_no_part_asks_for_may_be_missing() -> None:
     bare = replace(WHOLE, known=None, weight=None)
-    for field in ("ids", "logq", "guide"):
+    for field in ("ids", "logq", "guide", "teacher"):
         bare = replace(bare, **{r: replace(side, **{field: None}) for r, side in bare.sides().items()})
     assert Objective(pools=EVERY, memory=Memory(3))(bare).equal(Objective(pools=EVERY, memory=Memory(3))(WHOLE))
 

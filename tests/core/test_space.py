@@ -21,6 +21,7 @@ from tempera.core.objective import Objective
 from tempera.core.pools import POOLS
 from tempera.core.ragged import Ragged
 from tempera.core.similarity import cosine
+from tempera.core.teacher import Teacher
 from tempera.core.temperature import Temperature
 
 D = 32
@@ -67,7 +68,7 @@ def batch_of(n: int, span: range | None) -> Batch[Tensor]:
         rows = torch.randn(count, D, generator=generator).requires_grad_(grad)
         guide = F.normalize(torch.randn(count, 8, generator=generator), dim=1)
         ids = torch.randint(0, 2 * n, (count,), generator=generator)
-        return Side(rows, ids, torch.randn(count, generator=generator), guide, owner)
+        return Side(rows, ids, torch.randn(count, generator=generator), guide, owner, guide)
 
     known = Ragged.of(torch.randint(0, 2 * n, (n, 3), generator=generator).tolist())
     negatives = side(n, owner=torch.arange(n).flip(0))
@@ -87,6 +88,7 @@ def measured(
         numerator=numerator,
         hardest=50,
         memory=Memory(n // 2),
+        teacher=Teacher(pools=POOLS),
         tile_elements=tile_elements,
     )
     with Meter() as meter:

@@ -84,7 +84,8 @@ def test_a_batch_holds_the_features_and_ids_of_its_rows() -> None:
         assert side.logq.tolist() == pytest.approx([math.log(3 * count / 4) for count in counts])
 
 
-def test_a_guide_is_looked_up_for_every_side() -> None:
+@pytest.mark.parametrize("model", ["guide", "teacher"])
+def test_a_model_is_looked_up_for_every_side(model: str) -> None:
     """By the distinct query or document that stands in each row, of whatever role."""
     tables = {"query": torch.rand(3, 2), "doc": torch.rand(4, 2)}
     examples = Examples(
@@ -97,13 +98,14 @@ def test_a_guide_is_looked_up_for_every_side() -> None:
         draws=Draws(2),
         negatives=Ragged.of([[3], [0, 2], []]),
         all_ids=torch.arange(20, 24),
-        guide=lambda role, rows: tables["query" if role == "query" else "doc"][rows],
+        **{model: lambda role, rows: tables["query" if role == "query" else "doc"][rows]},
     )
     batch = examples.batch(torch.tensor([1, 0]))
     assert batch.negatives is not None and batch.sampled is not None
-    torch.testing.assert_close(batch.query.guide, tables["query"][[0, 2]])
-    torch.testing.assert_close(batch.doc.guide, tables["doc"][[1, 1]])
-    torch.testing.assert_close(batch.negatives.guide, tables["doc"][[0, 2, 3]])
+    vectors = {role: getattr(side, model) for role, side in batch.sides().items()}
+    torch.testing.assert_close(vectors["query"], tables["query"][[0, 2]])
+    torch.testing.assert_close(vectors["doc"], tables["doc"][[1, 1]])
+    torch.testing.assert_close(vectors["negatives"], tables["doc"][[0, 2, 3]])
     assert batch.sampled.ids is not None
-    torch.testing.assert_close(batch.sampled.guide, tables["doc"][batch.sampled.ids - 20])
-    assert replace(examples, guide=None).batch(torch.tensor([1, 0])).doc.guide is None
+    torch.testing.assert_close(vectors["sampled"], tables["doc"][batch.sampled.ids - 20])
+    assert getattr(replace(examples, **{model: None}).batch(torch.tensor([1, 0])).doc, model) is None

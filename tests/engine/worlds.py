@@ -28,6 +28,7 @@ from tempera.core.memory import Memory
 from tempera.core.pools import POOLS
 from tempera.core.pools import memory as memory_pool
 from tempera.core.ragged import Ragged
+from tempera.core.teacher import Teacher
 from tempera.core.temperature import Temperature
 from tempera.engine import loop
 from tempera.engine.checkpoint import State
@@ -99,13 +100,14 @@ def whole(layout: Layout, seed: int, dtype: torch.dtype = torch.float64) -> Batc
             torch.randint(WORDS, (int(n),), generator=draw).tolist()
             for n in torch.randint(1, 6, (rows,), generator=draw)
         ]
-        guide = torch.randn(rows, 3, generator=draw, dtype=dtype)
+        guide, teacher = (torch.randn(rows, width, generator=draw, dtype=dtype) for width in (3, 5))
         return Side(
             Ragged.of(words),
             ids=torch.randint(8, (rows,), generator=draw),
             logq=torch.rand(rows, generator=draw, dtype=dtype).log(),
             guide=nn.functional.normalize(guide, dim=1),
             owner=owner,
+            teacher=nn.functional.normalize(teacher, dim=1),
         )
 
     n = sum(layout.pairs)
@@ -191,6 +193,8 @@ OBJECTIVES: dict[str, Callable[[], Any]] = {
     "several positives": lambda: presets.symmetric(dial(), masks=(KnownPositives(),), numerator="sum"),
     "everything": everything,
     "memory": remembering,
+    "taught": lambda: presets.symmetric(dial(), masks=(KnownPositives(),), teacher=Teacher(0.4, temperature=0.2)),
+    "taught without pairs": lambda: Matryoshka(presets.mnr(dial(), teacher=Teacher(1.0)), (2, WIDTH)),
     "matryoshka": lambda: Matryoshka(presets.gte(dial()), (2, WIDTH), (0.5, 1.0)),
     "matryoshka of memory": lambda: Matryoshka(remembering(), (2, WIDTH)),  # type: ignore[arg-type]
 }

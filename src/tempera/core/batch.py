@@ -1,7 +1,7 @@
 """The batch that an objective is computed on: its rows, and everything known about each of them.
 
 Letters in shapes: b rows of this device, n rows of all devices, m documents that are not a row's pair,
-D embedding width, G guide width.
+D embedding width, G guide width, T teacher width.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Side(Generic[X]):
         logq: [n] natural log of how often the sampler is expected to put this row into a batch.
         guide: [n, G] a guide model's unit vectors of the same rows.
         owner: [n] the row a negative came with, -1 for none; None for rows that are pairs.
+        teacher: [n, T] a teacher's unit vectors of the same rows.
 
     >>> side = Side(torch.eye(3), ids=torch.tensor([7, 8, 9]))
     >>> len(side), side[1:].ids.tolist()
@@ -45,6 +46,7 @@ class Side(Generic[X]):
     logq: Tensor | None = None
     guide: Tensor | None = None
     owner: Tensor | None = None
+    teacher: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.rows)  # type: ignore[arg-type]
@@ -57,7 +59,7 @@ class Side(Generic[X]):
 
     def to(self, device: torch.device) -> Side[X]:
         """Return the same side with what is computed with on another device; ids and owners stay where they are."""
-        present = {name: getattr(self, name) for name in ("rows", "logq", "guide")}
+        present = {name: getattr(self, name) for name in ("rows", "logq", "guide", "teacher")}
         moved: Any = {name: None if value is None else value.to(device) for name, value in present.items()}
         return replace(self, **moved)
 

@@ -2,6 +2,8 @@
 
     loss_i = mean over softmaxes of [ log sum_c exp(l_ic) - level_i ],    l_ic = s_ic / t + corrections
 
+or, with a teacher, (1 - w) of that and w of the mean of its divergences, sum_c P_c (log P_c - log Q_c).
+
 Shares no line with the tiles. Gradients are autograd's. Takes some milliseconds for ten rows, so it is for small batches.
 
 Letters: i a row, c a candidate, n rows, k candidates of a row. A block is a pair of roles: anchor and candidate.
@@ -23,6 +25,7 @@ from .masks import Guided, KnownPositives, SameId
 from .matryoshka import Matryoshka
 from .objective import Objective
 from .similarity import cosine
+from .teacher import Teacher
 
 Block = tuple[Role, Role]
 
@@ -61,9 +64,48 @@ class Definition:
     scale: Tensor  # 1/t
 
     def losses(self) -> Tensor:
-        """Compute the loss of every row, [n]: the mean of its losses in each softmax."""
-        softmaxes = self.softmaxes()
-        return torch.stack([self.loss(blocks) for blocks in softmaxes]).mean(0)
+        """Compute the loss of every row, [n]: the mean of its losses in each softmax, mixed with what the teacher says."""
+        contrast = torch.stack([self.loss(blocks) for blocks in self.softmaxes()]).mean(0)
+        teacher = self.objective.teacher
+        if teacher is None:
+            return contrast
+        weight = teacher.share(self.objective.progress)
+        blocks = [block for pool in teacher.pools for block in pool.blocks if len(self._sides.get(block[1], ()))]
+        divergences = [
+            self.divergence(teacher, [block for block in blocks if block[0] == anchor])
+            for anchor in ("query", "doc")
+            if any(block[0] == anchor for block in blocks)
+        ]
+        return (1 - weight) * contrast + weight * torch.stack(divergences).mean(0)
+
+    def divergence(self, teacher: Teacher, blocks: list[Block]) -> Tensor:
+        """Compute how far the softmax of each row's anchor over the candidates of some blocks is from the teacher's, [n]."""
+        losses = []
+        allowed = {block: self.compared(block) for block in blocks}
+        for i in range(len(self.batch)):
+            student, target = [], []
+            for block in blocks:
+                chosen = allowed[block][i]
+                vectors = [_needed(self._sides[role].teacher).double() for role in block]
+                said = vectors[0][self.places(block[0])[i]] @ vectors[1][chosen].T
+                added = torch.zeros(len(chosen), dtype=torch.float64)
+                for correction in self.objective.corrections:
+                    if isinstance(correction, LogQ):
+                        added = added - correction.weight * _needed(self._sides[block[1]].logq).double()[chosen]
+                target.append(said / teacher.temperature + added)
+                own = self.similarities(block)[i, chosen]
+                student.append(own / (teacher.student_temperature or teacher.temperature) + added)
+            p, log_q = torch.cat(target).softmax(0), torch.cat(student).log_softmax(0)
+            losses.append(torch.sum(p * (p.log() - log_q)))
+        return torch.stack(losses)
+
+    def compared(self, block: Block) -> list[list[int]]:
+        """List the candidates that a teacher compares with each row's anchor: all but itself and what masks leave out."""
+        count, masked = len(self._sides[block[1]]), self.masked(block)
+        own = [{place} if holds_positive(block) else set() for place in self.places(block[1])]
+        itself = [{place} if block[0] == block[1] else set() for place in self.places(block[1])]
+        rows = zip(masked, own, itself, strict=True)
+        return [sorted(set(range(count)) - (out - kept) - anchor) for out, kept, anchor in rows]
 
     def softmaxes(self) -> list[list[Block]]:
         """List the blocks of each softmax; a block whose candidates the batch does not have is left out."""

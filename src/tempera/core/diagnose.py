@@ -99,7 +99,7 @@ def diagnose(
 
 
 def _diagnosis(objective: Objective, batch: Batch[Tensor], seed: int) -> Diagnosis:
-    problem, temperature = objective.problem(batch), batch.temperature or objective.temperature.value
+    problem, temperature = objective.problem(batch, taught=False), batch.temperature or objective.temperature.value
     vectors = {role: objective.similarity(side.rows) for role, side in batch.sides().items()}
     columns: dict[str, list[Tensor]] = {name: [] for name in ("rank", "probability", "effective", "share", "hardest")}
     for tile in tiles(problem, vectors, 1 / temperature):
@@ -119,7 +119,7 @@ def _diagnosis(objective: Objective, batch: Batch[Tensor], seed: int) -> Diagnos
         columns["probability"].append((positive - torch.logaddexp(positive, log_mass)).exp())
         columns["effective"].append(entropy.exp().where(some, torch.zeros_like(entropy)))
         columns["share"].append(p.amax(1).where(some, torch.full_like(entropy, math.nan)))
-        columns["hardest"].append(_hardest_similarity(problem.groups[0], vectors, tile))
+        columns["hardest"].append(_hardest_similarity(problem.groups[0].terms, vectors, tile))
     rank, probability, effective, share, hardest = (torch.cat(part) for part in columns.values())
     query, doc = objective.similarity(batch.query.rows), objective.similarity(batch.doc.rows)
     doc = doc[batch.answers]

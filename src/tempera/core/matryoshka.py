@@ -62,6 +62,10 @@ class Matryoshka(nn.Module):
             losses = losses + weight * self.objective.propagate(cut, weight * shares)
         return losses
 
+    def advance(self, progress: float) -> None:
+        """Follow the schedules of the objective."""
+        self.objective.advance(progress)
+
     def recall(self, batch: Batch[Tensor]) -> Batch[Tensor]:
         """The batch with what the objective's memory holds."""
         return self.objective.recall(batch)

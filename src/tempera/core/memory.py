@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..errors import ConfigError, DataError
 from .batch import Side
 
-_FIELDS = ("rows", "ids", "logq", "guide")
+_FIELDS = ("rows", "ids", "logq", "guide", "teacher")
 
 
 class Memory(nn.Module):
@@ -24,7 +24,7 @@ class Memory(nn.Module):
 
     Raises:
         ConfigError: a size below 1.
-        DataError: documents with ids, logq or guide vectors after some without.
+        DataError: documents with ids, logq, or vectors of a guide or teacher after some without.
 
     >>> memory = Memory(3)
     >>> memory.push(Side(torch.eye(2), ids=torch.tensor([1, 2])))

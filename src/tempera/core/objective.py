@@ -9,7 +9,7 @@ Each part is free of the others, and every combination of them runs through the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -21,13 +21,14 @@ from ..errors import ConfigError, DataError
 from . import pools as P
 from .abilities import placed
 from .batch import Batch, Role, as_batch
-from .corrections import Correction
+from .corrections import Addition, Correction
 from .masks import KnownPositives, Mask, SameId
 from .matches import Matches, listed
 from .memory import Memory
 from .similarity import Similarity, cosine
+from .teacher import Teacher
 from .temperature import Temperature
-from .tiles import Numerator, Problem, Term, sweep, tile_elements
+from .tiles import Group, Numerator, Problem, Term, sweep, tile_elements
 
 
 class Objective(nn.Module):
@@ -46,6 +47,7 @@ class Objective(nn.Module):
             log of their summed probability (Miech et al. 2020, eq. 1).
         hardest: keep only this many highest negatives of each row; None keeps all.
         memory: a queue of past documents for the pool `memory`.
+        teacher: a `Teacher`, whose distributions are learned beside the pairs, or in their place.
         tile_elements: scores held at once, a matter of speed and memory only; None is 2^20 on a CPU, and what fits a
             sixteenth of the free memory on another device, measured once.
 
@@ -71,6 +73,7 @@ class Objective(nn.Module):
         numerator: Numerator = "one",
         hardest: int | None = None,
         memory: Memory | None = None,
+        teacher: Teacher | None = None,
         tile_elements: int | None = None,
     ) -> None:
         super().__init__()
@@ -78,13 +81,14 @@ class Objective(nn.Module):
         self.temperature = temperature if isinstance(temperature, Temperature) else Temperature(temperature)
         self.pools, self.corrections, self.masks = tuple(pools), tuple(corrections), tuple(masks)
         self.partition, self.numerator, self.hardest = partition, numerator, hardest
-        self.memory, self.tile_elements = memory, tile_elements
+        self.memory, self.teacher, self.tile_elements = memory, teacher, tile_elements
+        self.progress = 0.0  # of the training, from 0 to 1, which the teacher's weight may follow
         self.tiles: dict[str, int] = {}  # scores of a tile by type of device, as measured; a checkpoint keeps them
         if hardest is not None and hardest < 1:
             raise ConfigError(f"hardest keeps at least 1 negative and is {hardest}; None keeps all")
         if (memory is not None) != (P.memory in self.pools):
             raise ConfigError("a memory and the pool memory go together: give both or neither")
-        for name, blocks in (self._groups() or {"no pools": []}).items():
+        for name, blocks in (self._groups(self.pools) or {"no pools": []}).items():
             if not any(P.holds_positive(*pair) for pair in blocks):
                 advice = "add docs or back_queries to pools" if partition == "joint" else "choose partition joint"
                 raise ConfigError(f"no pool holds the positive of the softmax over {name}: {advice}")
@@ -135,6 +139,11 @@ class Objective(nn.Module):
             return self.temperature.scale()
         return torch.tensor(1 / batch.temperature, dtype=torch.float64)
 
+    def advance(self, progress: float) -> None:
+        """Follow the schedules of the temperature and the teacher to `progress` of the run, from 0 to 1."""
+        self.temperature.advance(progress)
+        self.progress = progress
+
     def recall(self, batch: Batch[Tensor]) -> Batch[Tensor]:
         """The batch with what the memory holds, if there is one."""
         if self.memory is None:
@@ -153,55 +162,97 @@ class Objective(nn.Module):
             self.tiles[device.type] = tile_elements(device)
         return self.tile_elements or self.tiles[device.type]
 
-    def _groups(self) -> dict[str, list[tuple[Role, Role]]]:
+    def _groups(self, pools: Sequence[P.Pool], by_anchor: bool = False) -> dict[str, list[tuple[Role, Role]]]:
         """Blocks (anchor role, candidate role) of each softmax."""
         groups: dict[str, list[tuple[Role, Role]]] = {}
-        for pair in (pair for pool in self.pools for pair in pool.blocks):
+        for pair in (pair for pool in pools for pair in pool.blocks):
             name = P.direction(*pair) if self.partition == "per_direction" else "all pools"
-            groups.setdefault(name, []).append(pair)
+            groups.setdefault(pair[0] if by_anchor else name, []).append(pair)
         return groups
 
-    def problem(self, batch: Batch[Tensor]) -> Problem:
-        """The parts, bound to a batch."""
+    def problem(self, batch: Batch[Tensor], taught: bool = True) -> Problem:
+        """Return the parts, bound to a batch.
+
+        Args:
+            taught: False leaves the teacher out.
+        """
         sides = batch.sides()
         if len(widths := sorted({side.rows.shape[1] for side in sides.values()})) > 1:
             raise DataError(f"embeddings of one batch have one width, and these have {widths}")
-        groups = []
-        for pairs in self._groups().values():
-            terms: list[Term] = []
-            for anchor, candidate in pairs:
-                if candidate in sides and len(sides[candidate]):
-                    first = not any(term.positive is not None for term in terms)
-                    terms.append(self._term(P.Block(batch, anchor, candidate), first))
-            groups.append(tuple(terms))
+        weight = self.teacher.share(self.progress) if self.teacher is not None and taught else 0.0
+        groups = self._contrast(batch, 1 - weight) + self._teaching(batch, weight)
         tile = self.tile_size(batch.doc.rows.device)
         return Problem(tuple(groups), batch.local, self.hardest, self.numerator, tile)
+
+    def _contrast(self, batch: Batch[Tensor], weight: float) -> list[Group]:
+        """Return the softmaxes whose targets are positives, which weigh nothing where a teacher is all."""
+        groups = self._groups(self.pools) if weight else {}
+        made = []
+        for pairs in groups.values():
+            terms: list[Term] = []
+            for block in _present(batch, pairs):
+                first = not any(term.positive is not None for term in terms)
+                terms.append(self._term(block, first))
+            made.append(Group(tuple(terms), weight / len(groups)))
+        return made
+
+    def _teaching(self, batch: Batch[Tensor], weight: float) -> list[Group]:
+        """Return the softmaxes whose targets are the teacher's: one for each kind of anchor."""
+        if self.teacher is None or not weight:
+            return []
+        blocks = [list(_present(batch, pairs)) for pairs in self._groups(self.teacher.pools, by_anchor=True).values()]
+        present = [each for each in blocks if each]
+        return [Group(tuple(map(self._taught, each)), weight / len(present), self.teacher.scales) for each in present]
+
+    def _taught(self, block: P.Block) -> Term:
+        """Return a term whose target is the teacher's: of corrections, only what is added to every candidate is in both."""
+        assert self.teacher is not None
+        positive, added = block.positive, [correction(block).candidate for correction in self.corrections]
+        additions = [Addition(candidate=each) for each in added if each is not None]
+        term = self._bound(block, None if positive is None else positive.to(block.device), additions, block.itself)
+        return replace(term, teacher=self.teacher.vectors(block))
 
     def _term(self, block: P.Block, first: bool) -> Term:
         others: tuple[Matches, ...] = ()
         if self.numerator != "one" and first and block.positive is not None:
             others = (*SameId()(block), *(KnownPositives().matches(block) if block.batch.known is not None else ()))
-        positive, anchor_rows = block.positive, block.anchor_rows
+        positive = block.positive
+        positive = positive if positive is None or others else positive.to(block.device)
+        additions = [correction(block) for correction in self.corrections]
+        return replace(self._bound(block, positive, additions, block.own_kind), others=others)
+
+    def _bound(
+        self, block: P.Block, positive: Tensor | None, additions: Sequence[Addition], own: Sequence[Matches]
+    ) -> Term:
+        """Return the term of a block; `own` is left out whatever the masks say."""
+        anchor_rows = block.anchor_rows
         return Term(
             anchor=block.anchor,
             candidate=block.candidate,
-            positive=positive if positive is None or others else positive.to(block.device),
-            others=others,
-            additions=tuple(correction(block) for correction in self.corrections),
-            exclusions=tuple(self._exclusions(block)),
+            positive=positive,
+            others=(),
+            additions=tuple(additions),
+            exclusions=tuple(self._exclusions(block, own)),
             anchor_rows=None if anchor_rows is None else anchor_rows.to(block.device),
         )
 
-    def _exclusions(self, block: P.Block) -> list[P.Exclusion]:
-        """Return all that is left out of a block; on a device, all matches as one."""
+    def _exclusions(self, block: P.Block, own: Sequence[Matches]) -> list[P.Exclusion]:
+        """Return all that is left out of a block, `own` in any case; on a device, all matches as one."""
         exclusions: list[P.Exclusion] = [
-            *block.own_kind,
+            *own,
             *(exclusion for mask in self.masks for exclusion in mask(block)),
         ]
         matches = [each for each in exclusions if isinstance(each, Matches)]
         if block.device.type == "cpu" or not matches:
             return exclusions
         return [listed(matches, block.device), *(each for each in exclusions if not isinstance(each, Matches))]
+
+
+def _present(batch: Batch[Tensor], pairs: Sequence[tuple[Role, Role]]) -> Iterator[P.Block]:
+    """Yield the blocks whose candidates the batch has."""
+    for anchor, candidate in pairs:
+        if len(batch.sides().get(candidate, ())):
+            yield P.Block(batch, anchor, candidate)
 
 
 def autocast_off(rows: Tensor) -> torch.autocast:

@@ -122,10 +122,15 @@ class Block:
         return torch.full((len(self.candidates),), -1) if owner is None else owner
 
     @property
+    def itself(self) -> tuple[Matches, ...]:
+        """Return the anchors among candidates of their own kind."""
+        return (match(self.own, torch.arange(len(self.candidates))),) if self.anchor == self.candidate else ()
+
+    @property
     def own_kind(self) -> tuple[Matches, ...]:
         """Return the pairs that are no candidates: among its own kind, the anchor itself; for a document, its row's negatives."""
         if self.anchor == self.candidate:
-            return (match(self.own, torch.arange(len(self.candidates))),)
+            return self.itself
         if self.anchor == "doc" and self.candidate == "negatives":
             return (match(self.rows, self.owner),)
         return ()

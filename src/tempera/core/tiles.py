@@ -13,7 +13,7 @@ Letters in shapes: b rows of this device, n rows of all, r rows of a tile, c can
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,6 +38,7 @@ _UNKNOWN_MEMORY = 8 << 30
 # A share this small cannot be seen in a sum of either precision, and subnormal numbers take 40 times as long.
 _INVISIBLE = 1e-30
 _LOWEST = -70.0  # exp of this lies below
+_LEFT_OUT = -1e30  # a logit that is left out, where it has to be finite
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,27 @@ class Term:
     anchor_rows: Tensor | None = (
         None  # [b] where the anchors stand among their vectors; None: they are this device's rows
     )
+    teacher: tuple[Tensor, Tensor] | None = (
+        None  # a teacher's vectors of the anchors, [b, T], and the candidates, [c, T]
+    )
+
+
+@dataclass(frozen=True)
+class Group:
+    """One softmax. Its target is the positives of its first term that has some, or a teacher's softmax."""
+
+    terms: tuple[Term, ...]
+    share: float = 1.0  # of its loss in a row's
+    scales: tuple[float, float] | None = (
+        None  # 1/t of student and teacher; None is that of the sweep, without a teacher
+    )
 
 
 @dataclass(frozen=True)
 class Problem:
     """Everything a sweep needs besides the vectors."""
 
-    groups: tuple[tuple[Term, ...], ...]  # one softmax each; a row's loss is their mean
+    groups: tuple[Group, ...]
     local: slice  # this device's rows, of the anchors
     hardest: int | None = None
     numerator: Numerator = "one"
@@ -77,7 +92,8 @@ class Tile:
     held: int  # the term whose positives the loss is about
     # Rows in the tile and columns of each term's positives, [k] each; where there are any, the first r are the rows' own.
     positives: list[tuple[Tensor, Tensor]]
-    values: Tensor  # [k] logits of the positives of the term held
+    values: Tensor | None  # [k] logits of the positives of the term held
+    teacher: list[Tensor]  # one [r, c] a term that has one: the teacher's logits
 
 
 Vectors = Mapping[Role, Tensor]
@@ -99,26 +115,34 @@ def tiles(problem: Problem, vectors: Vectors, scale: float) -> Iterator[Tile]:
     first, rows = problem.local.start, problem.local.stop - problem.local.start
     device = next(iter(vectors.values())).device
     for g, group in enumerate(problem.groups):
-        widths = [len(vectors[term.candidate]) for term in group]
-        height = min(rows, max(1, problem.tile_elements // max(1, sum(widths))))
-        scratch = [_aligned(vectors[term.candidate], height, width) for term, width in zip(group, widths, strict=True)]
-        held = next(i for i, term in enumerate(group) if term.positive is not None)
+        terms, taught = group.terms, group.scales is not None
+        own_scale, teacher_scale = group.scales or (scale, 0.0)
+        widths = [len(vectors[term.candidate]) for term in terms]
+        height = min(rows, max(1, problem.tile_elements // max(1, sum(widths) * (1 + taught))))
+        scratch = [_aligned(vectors[term.candidate], height, width) for term, width in zip(terms, widths, strict=True)]
+        held = next((i for i, term in enumerate(terms) if term.positive is not None), 0)
         for start in range(0, rows, max(1, height)):  # a device may have no rows
             tile = slice(start, min(start + height, rows))
-            anchors = [vectors[term.anchor][_places(term, tile, first)] for term in group]
-            positives = [_positives(term, tile, width, device) for term, width in zip(group, widths, strict=True)]
-            logits, scaled, values = [], dict[Role, Tensor](), None
-            for term, anchor, out, kept in zip(group, anchors, scratch, positives, strict=True):
+            anchors = [vectors[term.anchor][_places(term, tile, first)] for term in terms]
+            positives = [_positives(term, tile, width, device) for term, width in zip(terms, widths, strict=True)]
+            logits, teacher, scaled, values = [], list[Tensor](), dict[Role, Tensor](), None
+            for term, anchor, out, kept in zip(terms, anchors, scratch, positives, strict=True):
                 if term.anchor not in scaled:
-                    scaled[term.anchor] = anchor * scale
+                    scaled[term.anchor] = anchor * own_scale
                 raw = torch.mm(scaled[term.anchor], vectors[term.candidate].T, out=out[: len(anchor)])
-                own = _adjust(raw, term, tile, kept, 1 / scale)
+                left_out: Iterable[Index] = (exclusion(tile) for exclusion in term.exclusions)
+                if term.teacher is not None:
+                    left_out = list(left_out)
+                    of_anchors, of_candidates = term.teacher
+                    target = ((of_anchors[tile] * teacher_scale) @ of_candidates.T).to(raw.dtype)
+                    _adjust(target, term, tile, kept, 1 / teacher_scale, left_out)
+                    teacher.append(target)
+                own = _adjust(raw, term, tile, kept, 1 / own_scale, left_out)
                 values = own if values is None else values
                 logits.append(raw)
-            if problem.hardest is not None:
+            if problem.hardest is not None and not taught:
                 _keep_hardest(logits, positives, problem.hardest)
-            assert values is not None
-            yield Tile(tile, g, anchors, logits, held, positives, values)
+            yield Tile(tile, g, anchors, logits, held, positives, values, teacher)
 
 
 def _aligned(like: Tensor, height: int, width: int) -> Tensor:
@@ -145,29 +169,71 @@ def sweep(
     some = next(iter(vectors.values()))
     losses = some.new_zeros(problem.local.stop - problem.local.start)
     grads = {role: torch.zeros_like(vector) for role, vector in vectors.items()} if shares is not None else {}
-    first, groups = problem.local.start, len(problem.groups)
+    first = problem.local.start
     scale_grad = torch.zeros((), dtype=widest(some.device), device=some.device)
     for tile in tiles(problem, vectors, scale):
-        level, target = _numerator(problem.numerator, tile)
-        mass, top = exponentiate(tile.logits)
-        loss = top + mass.log() - level
-        losses[tile.rows] += loss if groups == 1 else loss / groups
+        group = problem.groups[tile.group]
+        loss, mass = _taught(tile) if tile.teacher else _contrasted(tile, problem.numerator)
+        losses[tile.rows] += loss if group.share == 1 else loss * group.share
         if shares is None:
             continue
-        positives = tile.positives[tile.held]
-        tile.logits[tile.held][positives] -= mass if target is None else target * mass[positives[0]]
-        factor = (shares[tile.rows] / (mass if groups == 1 else mass * groups))[:, None]  # [r, 1]
-        inward = factor * scale
-        for term, anchors, x in zip(problem.groups[tile.group], tile.anchors, tile.logits, strict=True):
+        factor = (shares[tile.rows] if group.share == 1 else shares[tile.rows] * group.share).div(mass)[
+            :, None
+        ]  # [r, 1]
+        own_scale = scale if group.scales is None else group.scales[0]
+        inward = factor * own_scale
+        for term, anchors, x in zip(group.terms, tile.anchors, tile.logits, strict=True):
             towards = (x @ vectors[term.candidate]).mul_(factor)  # [r, D] gradient of the scaled anchors
-            if learns:
+            if learns and group.scales is None:
                 scale_grad += torch.vdot(towards.flatten(), anchors.flatten())
             if term.anchor_rows is None:
-                grads[term.anchor][_places(term, tile.rows, first)].add_(towards, alpha=scale)
+                grads[term.anchor][_places(term, tile.rows, first)].add_(towards, alpha=own_scale)
             else:  # rows may share an anchor
-                grads[term.anchor].index_add_(0, term.anchor_rows[tile.rows], towards, alpha=scale)
+                grads[term.anchor].index_add_(0, term.anchor_rows[tile.rows], towards, alpha=own_scale)
             grads[term.candidate].addmm_(x.T, anchors * inward)
     return losses, None if shares is None else Gradients(grads, scale_grad)
+
+
+def _contrasted(tile: Tile, numerator: Numerator) -> tuple[Tensor, Tensor]:
+    """Return the loss of each row, [r], and the mass of its softmax, [r]; its logits become their gradients times that mass."""
+    level, target = _numerator(numerator, tile)
+    mass, top = exponentiate(tile.logits)
+    positives = tile.positives[tile.held]
+    tile.logits[tile.held][positives] -= mass if target is None else target * mass[positives[0]]
+    return top + mass.log() - level, mass
+
+
+def _taught(tile: Tile) -> tuple[Tensor, Tensor]:
+    """Return the same of a teacher: KL(P || Q) of each row, with gradients Q - P; 0 in a row that has no candidates.
+
+    KL = sum_c P_c (log P_c - log Q_c),    P = p / sum p,    Q = q / sum q
+    """
+    student, teacher = _lowered(tile.logits), _lowered(tile.teacher)
+    targets = [_shares(each.clone()) for each in teacher]
+    gaps = [torch.linalg.vecdot(p, u.sub_(x)) for p, u, x in zip(targets, teacher, student, strict=True)]
+    mass = _total([_shares(x).sum(1) for x in student])  # in place
+    target_mass = _total([p.sum(1) for p in targets])
+    for x, p in zip(student, targets, strict=True):
+        x.sub_(p.mul_((mass / target_mass)[:, None]))
+    return sum(gaps[1:], gaps[0]) / target_mass - (target_mass.log() - mass.log()), mass
+
+
+def _lowered(logits: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Lower logits in place so that each row's highest is 0; what is left out is finite, and alike in all of them."""
+    top = torch.stack([x.amax(1) for x in logits]).amax(0).clamp_min_(_LEFT_OUT)
+    for x in logits:
+        x.sub_(top[:, None]).clamp_min_(_LEFT_OUT)
+    return logits
+
+
+def _shares(lowered: Tensor) -> Tensor:
+    """Return exp in place, and 0 for what cannot be seen in a sum."""
+    return torch.threshold_(lowered.clamp_min_(_LOWEST).exp_(), _INVISIBLE, 0.0)
+
+
+def _total(masses: Sequence[Tensor]) -> Tensor:
+    """Return the sum of masses, [r], above 0 where a row has no candidates."""
+    return sum(masses[1:], masses[0]).clamp_min(_INVISIBLE)
 
 
 def _places(term: Term, tile: slice, first: int) -> slice | Tensor:
@@ -192,6 +258,7 @@ def exponentiate(logits: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 def _numerator(kind: Numerator, tile: Tile) -> tuple[Tensor, Tensor | None]:
     """Return the level that a row's log-sum-exp is compared with, [r], and the target share of each positive, [k]; None is 1."""
     rows, values = tile.positives[tile.held][0], tile.values
+    assert values is not None
     count = tile.rows.stop - tile.rows.start
     if kind == "one":
         return values, None
@@ -221,9 +288,17 @@ def _positives(term: Term, tile: slice, width: int, device: torch.device) -> tup
 
 
 def _adjust(
-    logits: Tensor, term: Term, tile: slice, positives: tuple[Tensor, Tensor], temperature: float
+    logits: Tensor,
+    term: Term,
+    tile: slice,
+    positives: tuple[Tensor, Tensor],
+    temperature: float,
+    left_out: Iterable[Index],
 ) -> Tensor | None:
     """Scaled similarities to logits, [r, c], in place: corrections first, masks last; positives always stay.
+
+    Args:
+        left_out: what each exclusion leaves out of the tile.
 
     Returns:
         The logits of the positives, [k]; None where the term has none.
@@ -248,8 +323,8 @@ def _adjust(
     for addition in term.additions:
         if addition.candidate is not None:
             logits += addition.candidate.to(logits)
-    for exclusion in term.exclusions:
-        leave_out(logits, exclusion(tile))
+    for index in left_out:
+        leave_out(logits, index)
     if kept is not None and (term.additions or term.exclusions):
         logits[rows, columns] = kept
     return kept

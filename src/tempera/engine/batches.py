@@ -16,6 +16,8 @@ from ..core.corrections import expected_logq
 from ..core.ragged import Ragged, from_lengths
 from ..errors import ConfigError
 
+Vectors = Callable[[Role, Tensor], Tensor]
+
 
 class Sampler(Protocol):
     """Choose which rows stand in which batch."""
@@ -72,7 +74,8 @@ class Examples:
     all_ids: Tensor | None = None  # [u] ids of the distinct documents, which negatives need
     weight: Tensor | None = None  # [n]
     chance: Tensor | None = None  # [n] of each row in one draw of the sampler, 1/n if None
-    guide: Callable[[Role, Tensor], Tensor] | None = None  # a guide's vectors of distinct queries or documents, [n, G]
+    guide: Vectors | None = None  # a guide's vectors of distinct queries or documents, [n, G]
+    teacher: Vectors | None = None  # a teacher's, [n, T]
     temperature: Callable[[Tensor], float | None] | None = None  # of a batch of some rows; None is the objective's
 
     def __len__(self) -> int:
@@ -128,7 +131,7 @@ class Examples:
             drawn = self._docs("sampled", chosen, self.id_of_doc[chosen], len(rows))
         logq = expected_logq(len(rows), self.query_frequency[query])
         return Batch(
-            query=Side(self.queries[query], self.query_ids[rows], logq, self._guided("query", query)),
+            query=self._judged("query", query, Side(self.queries[query], self.query_ids[rows], logq)),
             doc=self._docs("doc", doc, self.doc_ids[rows], len(rows)),
             negatives=self._negatives(rows),
             sampled=drawn,
@@ -153,10 +156,12 @@ class Examples:
 
     def _docs(self, role: Role, docs: Tensor, ids: Tensor | None, rows: int) -> Side[Ragged]:
         """Return documents in a role, with everything known about them, in a batch of `rows` pairs."""
-        return Side(self.docs[docs], ids, self._logq(docs, rows), self._guided(role, docs))
+        return self._judged(role, docs, Side(self.docs[docs], ids, self._logq(docs, rows)))
 
-    def _guided(self, role: Role, rows: Tensor) -> Tensor | None:
-        return None if self.guide is None else self.guide(role, rows)
+    def _judged(self, role: Role, rows: Tensor, side: Side[Ragged]) -> Side[Ragged]:
+        """Return a side with the vectors of other models."""
+        guide, teacher = (None if of is None else of(role, rows) for of in (self.guide, self.teacher))
+        return replace(side, guide=guide, teacher=teacher)
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,8 @@ class Training:
             to evaluate and save.
         guide: folder of a saved model, or of a run, whose vectors the mask `guided` compares by; its vectors are cached in
             vectors/ beside the run, by model and content, so each distinct text is embedded once. `self` is the model in training.
+        teacher: folder of a saved model, or of a run, whose similarities the model learns as `objective.teacher` says, which has
+            its defaults if it is not set; its vectors are cached as the guide's.
         guide_every: number of steps after which the guide `self` embeds all texts again.
         ddp_timeout: seconds that a process waits for the others before it gives up. The first process evaluates and writes alone
             while the others wait.
@@ -123,6 +125,7 @@ class Training:
     sampled: Annotated[int, Field(ge=0)] = 0
     sampled_power: Annotated[float, Field(ge=0)] = 0.0
     guide: str | None = None
+    teacher: str | None = None
     guide_every: Annotated[int, Field(gt=0)] = 1000
     ddp_timeout: Annotated[float, Field(gt=0)] = 1800.0
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
@@ -261,7 +264,7 @@ def take(
     factor = schedule_factor(i, steps, options.warmup_ratio, options.lr_scheduler_type)
     for each in optimizer.param_groups:
         each["lr"] = each["initial_lr"] * factor
-    objective.temperature.advance(i / max(1, steps - 1))
+    objective.advance(i / max(1, steps - 1))
     optimizer.zero_grad()
     objective.temperature.owed = None
     memories = [(memory, memory.side()) for memory in state.memories]

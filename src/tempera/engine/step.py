@@ -55,6 +55,9 @@ class Loss(Protocol):
     def temperature(self) -> Temperature:
         """The temperature, fixed or learnable."""
 
+    def advance(self, progress: float) -> None:
+        """Follow schedules to a share of the training, from 0 to 1."""
+
     def propagate(self, batch: Batch[Tensor], shares: Tensor) -> Tensor:
         """Return the losses, [b], and leave the gradients of sum(shares * losses) on the embeddings."""
 

@@ -323,7 +323,7 @@ class ObjectiveState(TrainerCallback, ExportableState):
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Advance the schedules of the temperatures."""
         for loss in self.losses.values():
-            loss.objective.temperature.advance(state.global_step / max(1, state.max_steps - 1))
+            loss.objective.advance(state.global_step / max(1, state.max_steps - 1))
 
 
 _numbers = count()  # of losses, in the order of their making, which is the same in every process

@@ -48,18 +48,24 @@ class Guide:
         widths = self.query.vectors.shape[1], self.doc.vectors.shape[1]
         if widths[0] != widths[1]:
             raise DataError(
-                f"a guide compares queries with documents, but its embeddings have the widths {widths[0]} and {widths[1]}"
+                f"a guide or a teacher compares queries with documents, but its embeddings have the widths {widths[0]} and {widths[1]}"
             )
 
     @classmethod
     def of(
-        cls, model: Path, queries: Sequence[str], docs: Sequence[str], folder: Path, dtype: Dtype = "float32"
+        cls,
+        model: Path,
+        queries: Sequence[str],
+        docs: Sequence[str],
+        folder: Path,
+        called: str = "the guide",
+        dtype: Dtype = "float32",
     ) -> Guide:
         """Return a guide by a saved model or the model of a run; stored embeddings in `folder` are reused."""
         model = model_folder(model)
         return cls(
-            embed_by(model, "query", queries, folder, dtype, "embedding queries with the guide"),
-            embed_by(model, "doc", docs, folder, dtype, "embedding documents with the guide"),
+            embed_by(model, "query", queries, folder, dtype, f"embedding queries with {called}"),
+            embed_by(model, "doc", docs, folder, dtype, f"embedding documents with {called}"),
         )
 
     def __call__(self, role: Role, rows: Tensor) -> Tensor:

@@ -152,6 +152,10 @@ def _rows(options: Training, texts: TextData, sampler: Sampler, store: Path) -> 
         rows = replace(rows, chance=sampler.chance, temperature=sampler.temperature)
     if options.guide is not None and options.guide != SELF:
         rows = replace(rows, guide=Guide.of(Path(options.guide), catalogue.queries, catalogue.docs, store))
+    if options.teacher is not None:
+        rows = replace(
+            rows, teacher=Guide.of(Path(options.teacher), catalogue.queries, catalogue.docs, store, "the teacher")
+        )
     return rows
 
 

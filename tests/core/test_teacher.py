@@ -1,0 +1,106 @@
+"""A teacher beside the pairs or in their place: what it does, apart from what every combination shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import examples
+import pytest
+import torch
+from torch import Tensor
+
+from tempera.core import pools
+from tempera.core.batch import Batch, Side
+from tempera.core.definition import defined_losses
+from tempera.core.masks import SameId
+from tempera.core.matryoshka import Matryoshka
+from tempera.core.objective import Objective
+from tempera.core.teacher import Teacher
+from tempera.core.temperature import Temperature
+
+BATCH = examples.made(4)
+ALONE = Teacher(weight=1.0)
+
+
+def copied(batch: Batch[Tensor]) -> Batch[Tensor]:
+    """A batch whose teacher is the student itself."""
+    return examples.with_sides(
+        batch, lambda side: replace(side, teacher=torch.nn.functional.normalize(side.rows, dim=1))
+    )
+
+
+def test_a_student_with_the_teachers_similarities_has_no_loss_and_no_gradient() -> None:
+    batch = examples.batch_of(copied(BATCH), grad=True)
+    losses = Objective(teacher=ALONE)(batch)
+    losses.sum().backward()
+    assert float(losses.detach().abs().max()) < 1e-12
+    assert all(float(side.rows.grad.abs().max()) < 1e-10 for role, side in batch.sides().items() if role != "memory")
+    warmer = Objective(teacher=replace(ALONE, student_temperature=0.1))(copied(BATCH))
+    assert float(warmer.min()) > 1e-3
+
+
+def test_no_pair_matters_to_a_teacher_alone() -> None:
+    """Rows may be any two texts: documents in another order are other rows of the same comparisons."""
+    order = torch.arange(len(BATCH)).roll(1)
+    moved = replace(BATCH, doc=BATCH.doc[order], negatives=None)
+    here = Objective(teacher=ALONE)(replace(BATCH, negatives=None))
+    torch.testing.assert_close(Objective(teacher=ALONE)(moved).sum(), here.sum(), rtol=1e-12, atol=1e-12)
+
+
+def test_an_anchor_without_candidates_has_no_loss() -> None:
+    """All rows are one query, so that nothing is left to compare it with."""
+    same = replace(BATCH, query=replace(BATCH.query, ids=torch.zeros(len(BATCH), dtype=torch.int64)))
+    objective = Objective(masks=[SameId()], teacher=replace(ALONE, pools=(pools.queries,)))
+    for dtype in (torch.float64, torch.float32):
+        batch = examples.batch_of(same, dtype, grad=True)
+        losses = objective.propagate(batch, batch.shares())
+        assert not losses.any() and not batch.query.rows.grad.any()
+    one = Batch(*(Side(side.rows[:1], teacher=side.teacher[:1]) for side in (BATCH.query, BATCH.doc)))
+    assert Objective(teacher=replace(ALONE, pools=(pools.queries,)))(one).tolist() == [0.0]
+
+
+@pytest.mark.parametrize("far", [1.0, 0.003])
+def test_what_the_student_finds_impossible_counts_in_full(far: float) -> None:
+    """Far below what float32 can hold as a probability."""
+    query = torch.eye(4, dtype=torch.float64)
+    teacher = query.roll(1, 0)
+    batch = Batch(Side(query, teacher=teacher), Side(query, teacher=query))
+    objective = Objective(teacher=replace(ALONE, pools=(pools.docs,), temperature=0.01, student_temperature=0.01 * far))
+    expected = defined_losses(objective, batch)
+    torch.testing.assert_close(objective(batch), expected, rtol=1e-12, atol=1e-12)
+    single = objective(examples.batch_of(batch, torch.float32))
+    torch.testing.assert_close(single.double(), expected, rtol=1e-5, atol=1e-4)
+    assert float(expected.min()) > 99 / far
+
+
+def test_the_weight_follows_the_training() -> None:
+    teacher = Teacher(weight=0.8, final=0.2)
+    assert [round(teacher.share(p), 6) for p in (0, 0.5, 1)] == [0.8, 0.5, 0.2]
+    staged = replace(teacher, turn=0.5)
+    assert [staged.share(p) for p in (0, 0.49, 0.5, 1)] == [0.8, 0.8, 0.2, 0.2]
+    objective = Objective(temperature=Temperature(0.1, final=0.05), teacher=staged)
+    before = objective(BATCH)
+    objective.advance(1.0)
+    assert objective.temperature.value == pytest.approx(0.05)
+    after = objective(BATCH)
+    torch.testing.assert_close(after, defined_losses(objective, BATCH), rtol=1e-10, atol=1e-10)
+    assert not after.allclose(before)
+    wrapped = Matryoshka(objective, (2, 5))
+    wrapped.advance(0.0)
+    assert objective.progress == 0.0
+
+
+def test_pairs_alone_and_a_teacher_alone_are_the_ends_of_the_weight() -> None:
+    plain, taught = Objective(), Objective(teacher=ALONE)
+    both = Objective(teacher=Teacher(weight=0.25))(BATCH)
+    torch.testing.assert_close(both, 0.75 * plain(BATCH) + 0.25 * taught(BATCH), rtol=1e-12, atol=1e-12)
+    assert Objective(teacher=Teacher(weight=0.0))(BATCH).equal(plain(BATCH))
+
+
+def test_a_learned_temperature_is_that_of_the_pairs_alone() -> None:
+    grads = []
+    for teacher in (None, Teacher(weight=0.5), ALONE):
+        dial = Temperature(0.2, learnable=True)
+        Objective(temperature=dial, teacher=teacher).propagate(batch := examples.batch_of(BATCH), batch.shares())
+        grads.append(0.0 if dial.log_scale.grad is None else float(dial.log_scale.grad))
+    assert grads[1] == pytest.approx(grads[0] / 2, rel=1e-12) and grads[2] == 0.0
