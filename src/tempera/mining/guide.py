@@ -48,7 +48,7 @@ class Guide:
         widths = self.query.vectors.shape[1], self.doc.vectors.shape[1]
         if widths[0] != widths[1]:
             raise DataError(
-                f"a guide or a teacher compares queries with documents, but its embeddings have the widths {widths[0]} and {widths[1]}"
+                f"a guide or teacher compares queries with documents, but its vectors have the widths {widths[0]} and {widths[1]}"
             )
 
     @classmethod
