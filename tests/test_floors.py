@@ -37,7 +37,7 @@ CEILINGS = {
     "artifacts": 1817,
     "cli": 732,
     "core": 1555,  # with devices
-    "engine": 1770,  # with tables divided over processes, and devices
+    "engine": 1817,  # with tables divided over processes, devices, and divided towers that leave a pass together
     "experiments": 2200,
     "integrations": 410,
     "io": 935,
