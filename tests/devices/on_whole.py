@@ -17,7 +17,7 @@ from tempera import train
 from tempera.towers.static import Static
 from tempera.towers.transformer import Transformer
 
-HELD_OUT = {"evaluation": {"queries": 10, "validation": 0, "bm25": False}}
+HELD_OUT = {"evaluation": {"queries": 24, "validation": 0, "bm25": False}}
 GUIDED = {"objective.masks": ["same_id", {"guided": {"kind": "relative", "margin": 0.1}}]}
 MINED = {"mining.every": 2, "mining.negatives": 2, "mining.depth": 12, "mining.relative_margin": None}
 STATIC, PRETRAINED = TEXT["tower"][0], {"tower": {"kind": "pretrained", "model": "STUDENT"}}
@@ -65,14 +65,14 @@ def answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
     return said
 
 
-def both(folder: Path, options: dict[str, Any], data: Any, **more: Any) -> Iterator[tuple[Path, Any]]:
-    """Yield the run of a CPU, and then that of the device, while the device is there."""
+def both(folder: Path, options: dict[str, Any], data: Any = None) -> Iterator[Path]:
+    """Yield the folder of a run on a CPU, and then that of one on the device, while the device is there."""
     (folder / "cpu").mkdir()
-    yield train(options, folder / "cpu" / "run", ["train.device=cpu"], data=data, **more).folder, None
+    yield train(options, folder / "cpu" / "run", ["train.device=cpu"], data=data).folder
     with Accelerator() as used:
-        run = train(options, folder / "device" / "run", data=data, **more)
+        run = train(options, folder / "device" / "run", data=data)
         assert used.total("launches") > 100
-        yield run.folder, used
+        yield run.folder
 
 
 def assert_alike(folder: Path, least: int) -> None:
@@ -92,7 +92,9 @@ def test_runs_that_mine_are_guided_and_taught_and_their_commands(
         "train", {}
     )
     said = []
-    for run, _ in both(tmp_path, options, pairs()):
+    parquet.write_table(pairs(), tmp_path / "pairs.parquet")
+    options["data"] = {"path": str(tmp_path / "pairs.parquet")}
+    for run in both(tmp_path, options):
         commands = [("search", run, "kaban lofin", "-k", 3), ("calibrate", run, "--precision", 0.5)]
         said.append([answer(*command).replace(str(run), "RUN") for command in commands])
     assert said[0] == said[1] and all(said[0])
@@ -106,7 +108,7 @@ def test_a_recommender_answers_alike(tmp_path: Path, answer: Callable[..., str])
     options = {**options, "recipe": "none", "evaluation": {"metrics": ["hit@10"]}}
     options["data"] |= {"source": "interactions", "split": "leave_last_out"}
     options["train"] = {"batch_size": 16, "max_steps": 5, "evaluations": 1, "learning_rate": 0.01}
-    said = [answer("recommend", run, "--user", 3, "-k", 5) for run, _ in both(tmp_path, options, table)]
+    said = [answer("recommend", run, "--user", 3, "-k", 5) for run in both(tmp_path, options, table)]
     assert said[0] == said[1] and len(said[0].splitlines()) >= 5
     assert_alike(tmp_path, 1)
 
@@ -119,4 +121,4 @@ def test_a_warm_step_of_a_taught_model_waits_once(models: dict[str, str], tmp_pa
             used,
         )
     waits = {"engine/loop.py _figures": 1}
-    used.within(waits=waits, copies={where.place: 16 for _, where in used.counts}, launches=200)
+    used.within(waits=waits, copies={where.place: 16 for _, where in used.counts}, launches=340)

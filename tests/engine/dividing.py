@@ -65,7 +65,7 @@ def found(group: Group) -> Found:
         "runs": runs,
         "held": held(group),
         "recommender": recommender(group),
-        "out of memory": out_of_memory(group, 6),
+        "out of memory": out_of_memory(group, 16),
     }
 
 

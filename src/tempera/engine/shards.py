@@ -54,8 +54,8 @@ def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None =
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)  # gloo has sums only
             if can_restart(module):
-                module.set_custom_all_gather(_Paced(group, dist.all_gather_single))
-                module.set_custom_reduce_scatter(_Paced(group, dist.reduce_scatter_single))
+                module.set_custom_all_gather(_Paced(group, dist.all_gather_single))  # type: ignore[arg-type]
+                module.set_custom_reduce_scatter(_Paced(group, dist.reduce_scatter_single))  # type: ignore[arg-type]
     for tower in modules:
         tower.to(group.device)  # what two towers own apart from the parts that they share
 
