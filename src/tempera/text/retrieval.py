@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..core.ragged import Ragged
 from ..engine.batches import Sampler
 from ..engine.clock import Phases
 from ..errors import ConfigError
@@ -12,6 +13,7 @@ from ..ranking.resolved import Config
 from ..towers.pair import Tower
 from ..towers.rounds import Race
 from .catalogue import Catalogue, stored
+from .frozen import IndexSide
 from .held_out import HeldOutQueries
 from .split import hold_out
 from .text_showcase import TextShowcase
@@ -48,13 +50,11 @@ class TextTask:
         config = config.settled(len(split.train))
         sampler = sampler_of(config.data, catalogue, split, config.train)  # refuses before texts are read
         with (phases or Phases())("tokenise"):
-            tower: Tower = config.tower.build(catalogue.trained(split.train))
+            tower: Tower = config.tower.build(catalogue.trained(split.train), store)
             queries = stored(
                 lambda part: tower.features(part, "reading queries", "query"), catalogue.queries, cache / "tokens.0"
             )
-            docs = stored(
-                lambda part: tower.features(part, "reading documents", "doc"), catalogue.docs, cache / "tokens.1"
-            )
+            docs = _documents(tower, catalogue, cache / "tokens.1")
         texts = TextData(split, catalogue, queries, docs)
         return cls(config, texts, sampler, tower, store, versions or cache / "anew")
 
@@ -73,3 +73,11 @@ class TextTask:
     def extended(self, config: Config, part: Part) -> TextTask:
         """Refuse: pairs of texts are divided for good."""
         raise ConfigError("train.refit is for interactions: remove it")
+
+
+def _documents(tower: Tower, catalogue: Catalogue, path: Path) -> Ragged:
+    """Return the documents as the tower reads them: their places in an index, or features of their texts."""
+    doc = tower.of("doc")
+    if isinstance(doc, IndexSide):
+        return doc.named(catalogue.doc_ids, catalogue.docs)
+    return stored(lambda part: tower.features(part, "reading documents", "doc"), catalogue.docs, path)

@@ -26,6 +26,7 @@ class Encoder(nn.Module, ABC):
     """The interface that training and evaluation need of one tower for every role, or of a tower for each."""
 
     padded: bool  # whether rows are padded to the longest of those that are embedded together
+    guarded = False  # whether it stays untrained where validation is too small to show a gain
 
     def of(self, role: Role) -> Embeds:
         """The module that embeds a role; this one unless roles differ."""
@@ -85,8 +86,8 @@ class TowerOptions(Protocol):
     def schedule(self, pairs: int) -> tuple[int, float]:
         """Return the batch size and the number of epochs that suit so many training pairs."""
 
-    def build(self, texts: Sequence[str]) -> Tower:
-        """A tower to be trained on (among others) these texts."""
+    def build(self, texts: Sequence[str], store: Path | None = None) -> Tower:
+        """A tower to be trained on (among others) these texts; a folder stores vectors that are computed once."""
 
     def again(self, tower: Tower) -> Tower:
         """One more tower before its training, which reads texts as `tower` does."""

@@ -62,7 +62,7 @@ class Pretrained:
         """Return a batch of 16 to 64 pairs, since steps teach a pretrained model more than negatives do, and 3 epochs to 1."""
         return batch_of(pairs, 200, 16, 64), epochs_of(pairs, 30_000, 1, 3)
 
-    def build(self, texts: Sequence[str]) -> Tower:
+    def build(self, texts: Sequence[str], store: Path | None = None) -> Tower:
         """The model as it was saved; no text teaches it anything yet.
 
         Raises:

@@ -78,7 +78,7 @@ class Static:
         start = {TEMPERATURE: _TEMPERATURES[0], LEARNING_RATE: self.learning_rate}
         return Race(start, rounds, {LEARNING_RATE: min(rates)})
 
-    def build(self, texts: Sequence[str]) -> StaticTower:
+    def build(self, texts: Sequence[str], store: Path | None = None) -> StaticTower:
         """An untrained tower whose tokenizer has read (an even sample of) the texts."""
         tokenizer = train_tokenizer(sample(texts), self.vocabulary, self.max_length)
         scale = None if self.init == "normal" else inverse_frequency(tokenizer, texts)

@@ -64,7 +64,7 @@ class Transformer:
         """Return a batch of a sixteenth of the pairs, up to 512, and 10 epochs of few pairs to 4 of many."""
         return batch_of(pairs, 16, 32, 512), epochs_of(pairs, 80_000, 4, 10)
 
-    def build(self, texts: Sequence[str]) -> Tower:
+    def build(self, texts: Sequence[str], store: Path | None = None) -> Tower:
         """An untrained tower whose tokenizer has read (an even sample of) the texts."""
         return self._tower(train_tokenizer(sample(texts), self.vocabulary, self.max_length))
 
