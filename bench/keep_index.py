@@ -158,11 +158,11 @@ def main() -> None:
     parser.add_argument("sets", nargs="?", default=",".join(SETS), help="names, separated by commas")
     parser.add_argument("seeds", nargs="?", type=int, default=3)
     parser.add_argument("--cache", type=Path, required=True, help="folder of vectors, indexes and runs")
-    given = parser.parse_args()
+    options = parser.parse_args()
     figures = {}
-    for name in given.sets.split(","):
+    for name in options.sets.split(","):
         if (DATA / SETS[name][0]).is_file():
-            figures[name] = json.loads(json.dumps(measured(name, given.cache, range(given.seeds)), default=float))
+            figures[name] = json.loads(json.dumps(measured(name, options.cache, range(options.seeds)), default=float))
             print(name, json.dumps(figures[name]), file=sys.stderr, flush=True)
     gains, leads = ([each[key] for each in figures.values()] for key in ("head - zero-shot", "head - adapter"))
     table(

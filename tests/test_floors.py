@@ -33,20 +33,20 @@ PLACE = {
 }
 # Most lines of code of a room, docstrings, comments and blank lines apart. Later work that needs more says why beside it.
 CEILINGS = {
-    "the root": 662,
+    "the root": 676,
     "artifacts": 1817,
     "cli": 732,
     "core": 1740,  # with devices and teachers
     "engine": 1770,  # with tables divided over processes, and devices
     "experiments": 2200,
     "integrations": 410,
-    "io": 935,
+    "io": 1028,  # with vectors of other programs
     "mining": 540,
     "ranking": 835,
     "recommend": 3510,
     "run": 1600,
-    "text": 2735,
-    "towers": 867,
+    "text": 2985,  # with documents that keep their vectors
+    "towers": 965,  # with models put together of two
 }
 TOTAL = sum(CEILINGS.values())
 OPTIONAL = {"sentence_transformers": ("towers", "integrations")}  # imported by these rooms only

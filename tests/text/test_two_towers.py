@@ -252,7 +252,7 @@ def test_options_of_two_towers(tmp_path: Path) -> None:
         ),
         (
             {"query": {"kind": "static"}, "doc": {"kind": "pretrained", "model": "m", "frozen": False}},
-            "tower.doc.pretrained.frozen: is False; expected one of True",
+            "tower.doc.pretrained: frozen is false, and both towers would train",
         ),
     ],
 )

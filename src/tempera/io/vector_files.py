@@ -57,7 +57,7 @@ def read_vectors(path: Path, ids: Path | None = None) -> VectorFile:
     except Exception as error:  # damaged files make readers raise anything
         raise DataError(f"{path} is no readable file of vectors: {str(error) or type(error).__name__}") from None
     names = _ids(ids) if ids is not None else file.ids
-    if file.vectors.ndim != 2 or len(names) != len(file.vectors) or not file.vectors.shape[1]:
+    if file.vectors.ndim != 2 or len(names) != len(file.vectors) or not file.vectors.size:
         raise DataError(
             f"{path} has vectors of shape {file.vectors.shape} for {len(names):,} ids; expected one for each"
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
@@ -39,11 +40,12 @@ class Frozen(Tower):
     """
 
     padded = False
+    like: Tensor  # has the device and the precision of the tower
 
     def __init__(self, vectors: NDArray[np.floating[Any]]) -> None:
         super().__init__()
         self.vectors = vectors
-        self.register_buffer("like", torch.empty(0), persistent=False)  # has the device and precision of the tower
+        self.register_buffer("like", torch.empty(0), persistent=False)
 
     def forward(self, features: Ragged) -> Tensor:
         rows = (features.origin or features).values.numpy()
@@ -133,7 +135,8 @@ class IndexSide(Frozen):
         self.path, self.stamp = path, Stamp.read(file.metadata)
         if self.stamp is not None and file.exact:
             self.stamp.refuse_changed(file.vectors, path)
-        keys = given_ids(file.ids) if self.stamp is None else file.ids.cast(pa.int64()).to_numpy()
+        contents = self.stamp is not None and pc.all(pc.match_substring_regex(file.ids, r"^-?\d+$")).as_py()
+        keys = file.ids.cast(pa.int64()).to_numpy() if contents else given_ids(file.ids)
         self.order = np.argsort(keys, kind="stable")
         self.keys = keys[self.order]
         if len(twice := np.flatnonzero(self.keys[1:] == self.keys[:-1])):
@@ -155,7 +158,7 @@ class IndexSide(Frozen):
     def kept(self) -> Kept:
         """What a model that is trained for this index remembers of it."""
         model, known = (None, None) if self.stamp is None else (self.stamp.model, self.stamp.checksum)
-        return Kept(known or checksum(self.vectors), model, *self.vectors.shape)
+        return Kept(known or checksum(self.vectors), model, len(self.vectors), self.width)
 
     def notes(self) -> list[str]:
         """Return what a user should know of the vectors."""

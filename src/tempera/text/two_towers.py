@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Protocol
 
 from ..errors import ConfigError
 from ..io.console import logger
@@ -21,6 +21,9 @@ OPEN = {TEMPERATURE: Open(beside=("objective.scale",)), LEARNING_RATE: Open()}
 
 class QuerySide(TowerOptions, Protocol):
     """The options of a tower for queries."""
+
+    def race(self, pairs: int) -> Race:
+        """Return the settings to try on so many pairs; called for kinds that leave options open."""
 
 
 class DocSide(Protocol):
@@ -60,10 +63,19 @@ class FrozenModel:
     Args:
         model: its folder, or a run that holds it.
         frozen: has to be true; `tower.sides` is for two towers that are both trained.
+
+    Raises:
+        ConfigError: `frozen` is false.
     """
 
     model: str
-    frozen: Literal[True]
+    frozen: bool
+
+    def __post_init__(self) -> None:
+        if not self.frozen:
+            raise ConfigError(
+                "frozen is false, and both towers would train: use tower.kind=pretrained with tower.sides=two"
+            )
 
     def side(self, texts: Sequence[str], store: Path) -> ModelSide:
         """Return the vectors of the model."""
@@ -145,8 +157,7 @@ class TwoTowers:
 
     def race(self, pairs: int) -> Race:
         """Return the race of the queries' tower."""
-        race: Race = self.query.race(pairs)
-        return race
+        return self.query.race(pairs)
 
     def build(self, texts: Sequence[str], store: Path | None = None) -> KeptTowers:
         """Return the towers before training."""
@@ -154,7 +165,7 @@ class TwoTowers:
         doc = self.doc.side(texts, store)
         if isinstance(self.query, Head):
             return KeptTowers(self.query.tower(doc, texts, store), doc)
-        query = self.query.build(texts).of("query")
+        query = _of_queries(self.query.build(texts))
         width = query.encode(query.features(texts[:1], None, "query"), "query").shape[1]
         if width != doc.width:
             raise ConfigError(
@@ -166,4 +177,11 @@ class TwoTowers:
     def again(self, tower: Tower) -> KeptTowers:
         """Return towers before training that read texts as `tower` does."""
         assert isinstance(tower, KeptTowers)
-        return KeptTowers(self.query.again(tower.query).of("query"), tower.doc)
+        return KeptTowers(_of_queries(self.query.again(tower.query)), tower.doc)
+
+
+def _of_queries(tower: Tower) -> Tower:
+    """Return the tower of queries of a model that may have one for each role."""
+    query = tower.of("query")
+    assert isinstance(query, Tower)
+    return query
