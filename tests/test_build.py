@@ -73,7 +73,7 @@ def test_an_empty_section_is_its_defaults(section: str) -> None:
             "data.source=pair",
             "data.source: no 'pair'; there is installed_python, pairs, beir, given, text_files, mixture, interactions.",
         ),
-        ("tower.kind=statics", "tower.kind: no 'statics'; there is static, pretrained, transformer, features."),
+        ("tower.kind=statics", "tower.kind: no 'statics'; there is static, pretrained, transformer, features, two."),
     ],
 )
 def test_names_that_do_not_exist(override: str, message: str) -> None:

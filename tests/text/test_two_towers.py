@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tempera import config
+from tempera.artifacts.index import Index, write_index
 from tempera.artifacts.run_folder import Run
 from tempera.build import build, kind_of_tower
 from tempera.config import Options
@@ -24,7 +25,7 @@ from tempera.run.train import train
 from tempera.text.frozen import HeadTower, IndexSide
 from tempera.text.two_towers import FrozenModel, Head, KeptIndex, TwoTowers
 from tempera.towers.saved import fingerprint, load
-from tempera.towers.stamp import Kept
+from tempera.towers.stamp import Kept, Stamp, checksum
 from tempera.towers.static import Static
 
 WIDTH = 6
@@ -152,29 +153,39 @@ def embedded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return roles
 
 
+@pytest.fixture
+def turned(tiny_run: Path, tmp_path: Path) -> Path:
+    """An index with the documents of a run, whose vectors are turned, so that a head has something to learn."""
+    index, turn = Run(tiny_run).index, np.linalg.qr(np.random.default_rng(0).normal(size=(16, 16)))[0]
+    named = index.documents
+    table = pa.table({"doc_id": named["id"], "name": named["name"], "place": named["place"], "doc": named["preview"]})
+    stamp = Stamp(fingerprint(tiny_run / "model"), 16)
+    write_index(tmp_path / "old" / "index", (index.vectors @ turn).astype(np.float32), table, stamp)
+    return tmp_path / "old"
+
+
 def test_queries_are_trained_for_an_index_and_no_document_is_embedded(
-    pairs_file: Path, tiny_run: Path, tmp_path: Path, embedded: list[str]
+    pairs_file: Path, tiny_run: Path, turned: Path, tmp_path: Path, embedded: list[str]
 ) -> None:
-    run = train(options(pairs_file, tiny_run), tmp_path / "run")
+    chosen = options(pairs_file, tiny_run)
+    chosen["tower"]["doc"] = {"index": str(turned)}
+    run = train(chosen, tmp_path / "run")
     assert set(embedded) == {"query"}  # zero documents
-    old, new = Run(tiny_run), Run(tmp_path / "run")
-    table = dict(zip(old.index.documents["id"].to_pylist(), old.index.vectors, strict=True))
-    kept = [table[name] for name in new.index.documents["id"].to_pylist()]
-    assert np.allclose(kept, new.index.vectors, atol=1e-6)
-    steps = run.document["best"]["step"]
-    assert steps > 0 and run.metrics["trained"]["ndcg@10"] > run.metrics["untrained"]["ndcg@10"]
-    # The saved model is one for queries, which searches the old index and says so.
+    old, new = Index(turned / "index"), run.index
+    table = dict(zip(old.documents["id"].to_pylist(), old.vectors, strict=True))
+    assert np.allclose([table[name] for name in new.documents["id"].to_pylist()], new.vectors, atol=1e-6)
+    assert run.document["best"]["step"] > 0
+    assert run.metrics["trained"]["ndcg@10"] > run.metrics["untrained"]["ndcg@10"] + 0.2
+    # The saved model is one for queries, which searches the old index and names it.
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(tmp_path / "run" / "model"), device="cpu")
     assert np.allclose(model.encode_query(["kaban lodor"]), run.encode(["kaban lodor"]), atol=1e-6)
     note = Kept.read(tmp_path / "run" / "model")
-    assert note is not None and note.model == fingerprint(tiny_run / "model")
-    assert (note.documents, note.dimensions) == (len(old.index.documents), 16)
+    assert note == Kept(checksum(old.vectors), fingerprint(tiny_run / "model"), len(old.documents), 16)
     assert note.checksum in (tmp_path / "run" / "model" / "README.md").read_text()
-    hits = run.search("kaban lodor", index=tiny_run / "index")
-    scores = old.index.vectors @ run.encode(["kaban lodor"])[0]
-    assert np.isclose(hits[0].score, scores.max(), atol=1e-6)
+    hits = run.search("kaban lodor", index=turned / "index")
+    assert np.isclose(hits[0].score, (old.vectors @ run.encode(["kaban lodor"])[0]).max(), atol=1e-6)
     assert run.search("kaban lodor")[0].preview == hits[0].preview
     with pytest.raises(DataError, match="embeds queries alone"):
         load(tmp_path / "run" / "model", "doc")

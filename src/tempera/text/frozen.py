@@ -72,12 +72,12 @@ class ModelSide(Frozen):
     """A saved model's vectors of one role, each computed once and stored by content in a folder.
 
     Args:
-        texts: of which the first is embedded, to know the width.
+        texts: queries and then documents, of which the first or else the last is embedded, to know the width.
     """
 
     def __init__(self, model: Path, role: Role, store: Path, texts: Sequence[str]) -> None:
         self.model, self.role, self.store = model, role, store
-        super().__init__(embed_by(model, role, texts[:1], store).vectors)
+        super().__init__(embed_by(model, role, texts[:1] if role == "query" else texts[-1:], store).vectors)
 
     def features(self, texts: Sequence[str], progress: str | None = None, role: Role = "doc") -> Ragged:
         """Return the row of each text's vector, which is computed now unless the folder has it."""
@@ -156,7 +156,7 @@ class IndexSide(Frozen):
 
     @property
     def kept(self) -> Kept:
-        """What a model that is trained for this index remembers of it."""
+        """Facts that a model which is trained for this index keeps of it."""
         model, known = (None, None) if self.stamp is None else (self.stamp.model, self.stamp.checksum)
         return Kept(known or checksum(self.vectors), model, len(self.vectors), self.width)
 
