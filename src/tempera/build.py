@@ -199,9 +199,9 @@ def _named(kind: Any, value: Mapping[Any, Any]) -> tuple[Any, Any]:
     rest = dict(value)
     if "kind" in rest:
         return rest.pop("kind"), rest
-    name = next((key for key in rest if key in PARTS[kind]), next(iter(rest), None))
-    options = rest.pop(name, None)
-    if isinstance(options, str) and inspect.isclass(part := PARTS[kind].get(name)):
+    name: Any = next((key for key in rest if key in PARTS[kind]), next(iter(rest), None))
+    options, part = rest.pop(name, None), PARTS[kind].get(name)
+    if isinstance(options, str) and inspect.isclass(part):
         return name, {next(iter(_hints(part))): options, **rest}
     return (None, None) if rest else (name, options)
 

@@ -116,7 +116,8 @@ def _faiss(path: Path) -> VectorFile:
     require("faiss", f"reading {path}")
     import faiss
 
-    whole = index = faiss.read_index(str(path))
+    whole: Any = faiss.read_index(str(path))
+    index = whole
     names = np.arange(whole.ntotal)
     if hasattr(whole, "id_map"):  # owns the index that it names
         names, index = faiss.vector_to_array(whole.id_map), faiss.downcast_index(whole.index)

@@ -188,7 +188,7 @@ class IndexSide(Frozen):
         if len(missing := np.flatnonzero(rows < 0)):
             rows[missing] = self.find(_contents([texts[i] for i in missing]))
         if len(missing := np.flatnonzero(rows < 0)):
-            shown = " ".join(texts[missing[0]].split())[:40]
+            shown = " ".join(texts[int(missing[0])].split())[:40]
             raise DataError(
                 f"{len(missing):,} of {len(rows):,} documents are not in {self.path}, the first of them {shown!r}: add them "
                 "to the index, remove their rows, or name the column of the index's ids as data.doc_id"

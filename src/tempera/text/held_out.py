@@ -209,7 +209,8 @@ def _affordable(config: Config, data: TrainingPairs) -> tuple[int | None, int]:
     """
     options, texts = config.train, data.texts
     tokens = len(texts.docs.values) / len(texts.docs)  # of a document
-    each, wanted = _multiplications(data.tower.of("doc")) * tokens, options.evaluations
+    doc: Any = data.tower.of("doc")
+    each, wanted = _multiplications(doc) * tokens, options.evaluations
     if each == 0:  # looking up vectors costs nothing beside ranking
         return None, wanted
     rows = options.steps(data.sampler.batches_per_epoch) * options.gradient_accumulation_steps * options.size
