@@ -13,7 +13,7 @@ Letters in shapes: b rows of this device, n rows of all, r rows of a tile, c can
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,6 +27,7 @@ from .matches import Index, Matches
 from .pools import Exclusion
 
 Numerator = Literal["one", "mean", "sum"]
+Taught = Literal["kl", "margin_mse"]
 
 # Scores held at once on a CPU: 4 MiB of float32. Fewer make thin matrix products, more fall out of the cache.
 TILE_ELEMENTS = 1 << 20
@@ -54,20 +55,18 @@ class Term:
     anchor_rows: Tensor | None = (
         None  # [b] where the anchors stand among their vectors; None: they are this device's rows
     )
-    teacher: tuple[Tensor, Tensor] | None = (
-        None  # a teacher's vectors of the anchors, [b, T], and the candidates, [c, T]
-    )
+    teacher: Callable[[slice], Tensor] | None = None  # a teacher's logits of a tile, [r, c] or [r, k]
+    lists: Tensor | None = None  # [b, k] the candidates of each row, of which some may be left out; None: all of them
 
 
 @dataclass(frozen=True)
 class Group:
-    """One softmax. Its target is the positives of its first term that has some, or a teacher's softmax."""
+    """One softmax, whose target is the positives of its first term that has some; or what a teacher compares."""
 
     terms: tuple[Term, ...]
     share: float = 1.0  # of its loss in a row's
-    scales: tuple[float, float] | None = (
-        None  # 1/t of student and teacher; None is that of the sweep, without a teacher
-    )
+    taught: Taught | None = None  # how the logits are compared with the teacher's
+    scale: float = 0.0  # 1/t of the student, where it is taught; else it is that of the sweep
 
 
 @dataclass(frozen=True)
@@ -115,10 +114,10 @@ def tiles(problem: Problem, vectors: Vectors, scale: float) -> Iterator[Tile]:
     first, rows = problem.local.start, problem.local.stop - problem.local.start
     device = next(iter(vectors.values())).device
     for g, group in enumerate(problem.groups):
-        terms, taught = group.terms, group.scales is not None
-        own_scale, teacher_scale = group.scales or (scale, 0.0)
+        terms, taught, own_scale = group.terms, group.taught is not None, group.scale if group.taught else scale
         widths = [len(vectors[term.candidate]) for term in terms]
-        height = min(rows, max(1, problem.tile_elements // max(1, sum(widths) * (1 + taught))))
+        held_at_once = sum(max(width, _listed(term, vectors)) for term, width in zip(terms, widths, strict=True))
+        height = min(rows, max(1, problem.tile_elements // max(1, held_at_once * (1 + taught))))
         scratch = [_aligned(vectors[term.candidate], height, width) for term, width in zip(terms, widths, strict=True)]
         held = next((i for i, term in enumerate(terms) if term.positive is not None), 0)
         for start in range(0, rows, max(1, height)):  # a device may have no rows
@@ -129,13 +128,12 @@ def tiles(problem: Problem, vectors: Vectors, scale: float) -> Iterator[Tile]:
             for term, anchor, out, kept in zip(terms, anchors, scratch, positives, strict=True):
                 if term.anchor not in scaled:
                     scaled[term.anchor] = anchor * own_scale
-                raw = torch.mm(scaled[term.anchor], vectors[term.candidate].T, out=out[: len(anchor)])
+                raw = _products(term, scaled[term.anchor], vectors[term.candidate], tile, out)
                 left_out: Iterable[Index] = (exclusion(tile) for exclusion in term.exclusions)
                 if term.teacher is not None:
                     left_out = list(left_out)
-                    of_anchors, of_candidates = term.teacher
-                    target = ((of_anchors[tile] * teacher_scale) @ of_candidates.T).to(raw.dtype)
-                    _adjust(target, term, tile, kept, 1 / teacher_scale, left_out)
+                    target = term.teacher(tile).to(raw.dtype)
+                    _adjust(target, term, tile, kept, 1.0, left_out)
                     teacher.append(target)
                 own = _adjust(raw, term, tile, kept, 1 / own_scale, left_out)
                 values = own if values is None else values
@@ -143,6 +141,18 @@ def tiles(problem: Problem, vectors: Vectors, scale: float) -> Iterator[Tile]:
             if problem.hardest is not None and not taught:
                 _keep_hardest(logits, positives, problem.hardest)
             yield Tile(tile, g, anchors, logits, held, positives, values, teacher)
+
+
+def _listed(term: Term, vectors: Vectors) -> int:
+    """Return the numbers that a row's list takes while it is compared."""
+    return 0 if term.lists is None else term.lists.shape[1] * vectors[term.candidate].shape[1]
+
+
+def _products(term: Term, anchors: Tensor, candidates: Tensor, tile: slice, out: Tensor) -> Tensor:
+    """Return the inner products of a tile's anchors with all candidates, [r, c], in `out`; or with those of their lists, [r, k]."""
+    if term.lists is None:
+        return torch.mm(anchors, candidates.T, out=out[: len(anchors)])
+    return (candidates[term.lists[tile]] @ anchors[:, :, None])[:, :, 0]
 
 
 def _aligned(like: Tensor, height: int, width: int) -> Tensor:
@@ -173,25 +183,34 @@ def sweep(
     scale_grad = torch.zeros((), dtype=widest(some.device), device=some.device)
     for tile in tiles(problem, vectors, scale):
         group = problem.groups[tile.group]
-        loss, mass = _taught(tile) if tile.teacher else _contrasted(tile, problem.numerator)
+        loss, mass = _TAUGHT[group.taught](tile) if group.taught else _contrasted(tile, problem.numerator)
         losses[tile.rows] += loss if group.share == 1 else loss * group.share
         if shares is None:
             continue
         factor = (shares[tile.rows] if group.share == 1 else shares[tile.rows] * group.share).div(mass)[
             :, None
         ]  # [r, 1]
-        own_scale = scale if group.scales is None else group.scales[0]
+        own_scale = group.scale if group.taught else scale
         inward = factor * own_scale
         for term, anchors, x in zip(group.terms, tile.anchors, tile.logits, strict=True):
-            towards = (x @ vectors[term.candidate]).mul_(factor)  # [r, D] gradient of the scaled anchors
-            if learns and group.scales is None:
+            towards = _towards(term, x, vectors[term.candidate], tile.rows).mul_(factor)  # of the scaled anchors
+            if learns and not group.taught:
                 scale_grad += torch.vdot(towards.flatten(), anchors.flatten())
             if term.anchor_rows is None:
                 grads[term.anchor][_places(term, tile.rows, first)].add_(towards, alpha=own_scale)
             else:  # rows may share an anchor
                 grads[term.anchor].index_add_(0, term.anchor_rows[tile.rows], towards, alpha=own_scale)
-            grads[term.candidate].addmm_(x.T, anchors * inward)
+            if term.lists is None:
+                grads[term.candidate].addmm_(x.T, anchors * inward)
+            else:
+                each = x[:, :, None] * (anchors * inward)[:, None]  # [r, k, D]
+                grads[term.candidate].index_add_(0, term.lists[tile.rows].flatten(), each.flatten(0, 1))
     return losses, None if shares is None else Gradients(grads, scale_grad)
+
+
+def _towards(term: Term, x: Tensor, candidates: Tensor, tile: slice) -> Tensor:
+    """Return the gradients of a tile's anchors, [r, D], from those of their logits."""
+    return x @ candidates if term.lists is None else (x[:, None] @ candidates[term.lists[tile]])[:, 0]
 
 
 def _contrasted(tile: Tile, numerator: Numerator) -> tuple[Tensor, Tensor]:
@@ -203,7 +222,7 @@ def _contrasted(tile: Tile, numerator: Numerator) -> tuple[Tensor, Tensor]:
     return top + mass.log() - level, mass
 
 
-def _taught(tile: Tile) -> tuple[Tensor, Tensor]:
+def _divergence(tile: Tile) -> tuple[Tensor, Tensor]:
     """Return the same of a teacher: KL(P || Q) of each row, with gradients Q - P; 0 in a row that has no candidates.
 
     KL = sum_c P_c (log P_c - log Q_c),    P = p / sum p,    Q = q / sum q
@@ -216,6 +235,27 @@ def _taught(tile: Tile) -> tuple[Tensor, Tensor]:
     for x, p in zip(student, targets, strict=True):
         x.sub_(p.mul_((mass / target_mass)[:, None]))
     return sum(gaps[1:], gaps[0]) / target_mass - (target_mass.log() - mass.log()), mass
+
+
+def _margins(tile: Tile) -> tuple[Tensor, Tensor]:
+    """Return the same of squared differences of margins, the mean over the candidates but the positive; 0 in a row without any.
+
+    With u = student - teacher in logits, loss = mean_c (u+ - u_c)^2 and d loss / d s_c = 2 (u_c - u+) / count.
+    """
+    positives, left_out = tile.positives[tile.held], [x.isneginf() for x in tile.logits]
+    for x, target in zip(tile.logits, tile.teacher, strict=True):
+        x.sub_(target)
+    level = tile.logits[tile.held][positives][:, None]
+    for x, out in zip(tile.logits, left_out, strict=True):
+        x.sub_(level).masked_fill_(out, 0.0)
+    count = sum(out.shape[1] - out.sum(1) for out in left_out) - 1
+    half = torch.as_tensor(count, device=level.device).clamp_min(1).to(level.dtype) / 2
+    loss, total = (sum(each) for each in zip(*((x.square().sum(1), x.sum(1)) for x in tile.logits), strict=True))
+    tile.logits[tile.held][positives] -= total
+    return loss / (2 * half), half
+
+
+_TAUGHT: dict[Taught, Callable[[Tile], tuple[Tensor, Tensor]]] = {"kl": _divergence, "margin_mse": _margins}
 
 
 def _lowered(logits: Sequence[Tensor]) -> Sequence[Tensor]:

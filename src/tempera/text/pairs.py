@@ -31,7 +31,7 @@ class Pairs:
     """Row i pairs `query[i]` with `doc[i]`; equal ids are the same content, or the same given id.
 
     Columns of the table: query, doc, query_id, doc_id, name (what to call the document), place (where it stands); where
-    the source has them also weight, negatives and negative_ids (lists), source (its position in a mixture), and part
+    the source has them also weight, negatives and negative_ids (lists), positive_score and negative_scores, source (its position in a mixture), and part
     (TRAIN, VALIDATION or TEST, where a user has named files for them).
     """
 
