@@ -150,7 +150,9 @@ def build(options: Options) -> Config:
             resolved[name]["matryoshka"] = {"widths": list(made[name].widths), "weights": list(made[name].weights)}
     config = Config(**made, resolved=resolved)
     if (config.base.teacher is None) != (config.train.teacher is None):
-        builder.fail("objective.teacher", "needs what teaches: give the folder of a model, or columns, as train.teacher")
+        builder.fail(
+            "objective.teacher", "needs what teaches: give the folder of a model, or columns, as train.teacher"
+        )
     if config.base.teacher is not None and config.train.teacher == COLUMNS and config.base.teacher.by == "vectors":
         builder.fail("objective.teacher.by", "is vectors, but train.teacher is columns of scores: give scores")
     if config.train.teacher is not None and isinstance(config.data, Interactions):

@@ -155,7 +155,9 @@ def test_a_student_that_copies_its_teacher_has_nothing_to_align_or_to_widen() ->
         objective = Objective(teacher=teacher)
         losses = objective.propagate(batch, batch.shares())
         assert float(losses.abs().max()) < 1e-10, teacher
-        assert all(side.rows.grad is None or float(side.rows.grad.abs().max()) < 1e-10 for side in batch.sides().values())
+        assert all(
+            side.rows.grad is None or float(side.rows.grad.abs().max()) < 1e-10 for side in batch.sides().values()
+        )
 
 
 def test_the_map_is_the_identity_of_equal_widths_and_learned_otherwise() -> None:
@@ -163,7 +165,9 @@ def test_the_map_is_the_identity_of_equal_widths_and_learned_otherwise() -> None
     equal.settle(5, 5)
     assert equal.alignment is not None and not equal.alignment.requires_grad
     assert equal.alignment.equal(torch.eye(5))
-    with pytest.raises(DataError, match=r"width 5 with vectors of width 4: .* Objective.settle\(width, teacher_width\)"):
+    with pytest.raises(
+        DataError, match=r"width 5 with vectors of width 4: .* Objective.settle\(width, teacher_width\)"
+    ):
         other(BATCH)
     other.settle(5, 4)
     assert other.alignment is not None and other.alignment.requires_grad and other.alignment.shape == (4, 5)

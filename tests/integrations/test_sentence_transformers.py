@@ -251,7 +251,9 @@ def test_scores_teach_as_with_the_peers_losses(model: Any, kind: Any) -> None:
     made = {"margin_mse": peer.MarginMSELoss, "kl": peer.DistillKLDivLoss}[kind]
     found = []
     for make in (
-        lambda m: ContrastiveLoss(m, presets.mnr(similarity=dot, teacher=teacher), labels="score", micro_batch_tokens=40),
+        lambda m: ContrastiveLoss(
+            m, presets.mnr(similarity=dot, teacher=teacher), labels="score", micro_batch_tokens=40
+        ),
         made,
     ):
         student = copy.deepcopy(model).train()
@@ -259,7 +261,9 @@ def test_scores_teach_as_with_the_peers_losses(model: Any, kind: Any) -> None:
         loss.backward()
         found.append((loss.detach(), {name: p.grad for name, p in student.named_parameters() if p.grad is not None}))
     assert_same(*found)
-    with pytest.raises(DataError, match="labels='score' takes 3 numbers a row, of the document and of each negative: not"):
+    with pytest.raises(
+        DataError, match="labels='score' takes 3 numbers a row, of the document and of each negative: not"
+    ):
         ContrastiveLoss(model, labels="score")(features(model, data), scores[:, :2])
 
 

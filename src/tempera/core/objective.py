@@ -25,10 +25,11 @@ from .corrections import Addition, Correction
 from .masks import KnownPositives, Mask, SameId
 from .matches import Matches, listed
 from .memory import Memory
+from .row_losses import Numerator
 from .similarity import Similarity, cosine
 from .teacher import Teacher
 from .temperature import Temperature
-from .tiles import Group, Numerator, Problem, Term, sweep, tile_elements
+from .tiles import Problem, Softmax, Term, sweep, tile_elements
 
 
 class Objective(nn.Module):
@@ -202,7 +203,7 @@ class Objective(nn.Module):
         tile = self.tile_size(batch.doc.rows.device)
         return Problem(tuple(groups), batch.local, self.hardest, self.numerator, tile)
 
-    def _contrast(self, batch: Batch[Tensor], weight: float) -> list[Group]:
+    def _contrast(self, batch: Batch[Tensor], weight: float) -> list[Softmax]:
         """Return the softmaxes whose targets are positives, which weigh nothing where a teacher is all."""
         groups = self._groups(self.pools) if weight else {}
         made = []
@@ -211,10 +212,10 @@ class Objective(nn.Module):
             for block in _present(batch, pairs):
                 first = not any(term.positive is not None for term in terms)
                 terms.append(self._term(block, first))
-            made.append(Group(tuple(terms), weight / len(groups)))
+            made.append(Softmax(tuple(terms), weight / len(groups)))
         return made
 
-    def _teaching(self, batch: Batch[Tensor], weight: float) -> list[Group]:
+    def _teaching(self, batch: Batch[Tensor], weight: float) -> list[Softmax]:
         """Return the softmaxes whose targets are the teacher's: one for each kind of anchor."""
         teacher = self.teacher
         if teacher is None or teacher.loss == "align" or not weight:
@@ -222,7 +223,7 @@ class Objective(nn.Module):
         blocks = [list(_present(batch, pairs)) for pairs in self._groups(teacher.compared, by_anchor=True).values()]
         present, bound = [each for each in blocks if each], self._listed if teacher.own else self._taught
         share, scale = weight / max(1, len(present)), teacher.scales[0]
-        return [Group(tuple(map(bound, each)), share, teacher.loss, scale) for each in present]
+        return [Softmax(tuple(map(bound, each)), share, teacher.loss, scale) for each in present]
 
     def _taught(self, block: P.Block) -> Term:
         """Return a term whose target is the teacher's: of corrections, only what is added to every candidate is in both."""

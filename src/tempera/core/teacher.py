@@ -107,7 +107,9 @@ class Teacher:
         blocks = [block for pool in self.compared for block in pool.blocks]
         held = {anchor for anchor, candidate in blocks if P.holds_positive(anchor, candidate)}
         if self.loss == "margin_mse" and held < {anchor for anchor, _ in blocks}:
-            raise ConfigError("teacher: margin_mse needs the positive of each anchor: add docs or back_queries to pools")
+            raise ConfigError(
+                "teacher: margin_mse needs the positive of each anchor: add docs or back_queries to pools"
+            )
 
     @property
     def own(self) -> bool:
@@ -187,7 +189,8 @@ class Teacher:
             )
         lengths = torch.linalg.vector_norm(x, dim=1)
         lengths = lengths.masked_fill(lengths <= SHORTEST, math.inf)
-        return 1 - torch.linalg.vecdot(x, vectors.to(x.dtype)) / lengths
+        distance: Tensor = 1 - torch.linalg.vecdot(x, vectors.to(x.dtype)) / lengths
+        return distance
 
     def _of(self, batch: Batch[Tensor], role: str, field: str) -> Tensor:
         values: Tensor | None = getattr(getattr(batch, role), field)

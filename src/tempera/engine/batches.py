@@ -76,7 +76,9 @@ class Examples:
     chance: Tensor | None = None  # [n] of each row in one draw of the sampler, 1/n if None
     guide: Vectors | None = None  # a guide's vectors of distinct queries or documents, [n, G]
     teacher: Vectors | None = None  # a teacher's, [n, T]
-    scores: tuple[Tensor, Tensor] | None = None  # a teacher's of the pairs, [n], and of all their negatives, in their order
+    scores: tuple[Tensor, Tensor] | None = (
+        None  # a teacher's of the pairs, [n], and of all their negatives, in their order
+    )
     temperature: Callable[[Tensor], float | None] | None = None  # of a batch of some rows; None is the objective's
 
     def __len__(self) -> int:

@@ -65,7 +65,7 @@ class TrainingPairs:
         self, config: Config, texts: TextData, sampler: Sampler, tower: Tower, store: Path, versions: Path
     ) -> None:
         self.texts, self.sampler, self.tower = texts, sampler, tower
-        options, catalogue = config.train, texts.catalogue
+        catalogue = texts.catalogue
         cross = (
             None if config.mining.cross_encoder is None else CrossEncoder.of(Path(config.mining.cross_encoder), store)
         )
@@ -189,7 +189,9 @@ def _renewal(config: Config, texts: TextData, rows: Examples, path: Path, cross:
     if mining.every is not None and not any(role == "negatives" for pool in pools for _, role in pool.blocks):
         raise ConfigError("mining.every mines negatives, but no pool of the objective uses them: add negatives")
     if mining.every is not None and options.teacher == COLUMNS:
-        raise ConfigError("mining.every replaces the negatives that train.teacher=columns has scores of: drop one of them")
+        raise ConfigError(
+            "mining.every replaces the negatives that train.teacher=columns has scores of: drop one of them"
+        )
     every = options.guide_period
     if every is None and mining.every is None:
         return None
