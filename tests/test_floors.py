@@ -36,16 +36,16 @@ CEILINGS = {
     "the root": 662,
     "artifacts": 1817,
     "cli": 732,
-    "core": 1740,  # with devices and teachers
-    "engine": 1770,  # with tables divided over processes, and devices
+    "core": 1904,  # with devices and teachers
+    "engine": 1771,  # with tables divided over processes, and devices
     "experiments": 2200,
-    "integrations": 410,
+    "integrations": 459,
     "io": 935,
     "mining": 540,
     "ranking": 835,
     "recommend": 3510,
     "run": 1600,
-    "text": 2735,
+    "text": 2784,
     "towers": 867,
 }
 TOTAL = sum(CEILINGS.values())

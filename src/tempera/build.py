@@ -26,7 +26,7 @@ from .core.objective import Objective
 from .core.pools import POOLS, Pool
 from .core.teacher import Teacher
 from .core.temperature import Temperature
-from .engine.loop import Training
+from .engine.loop import COLUMNS, Training
 from .errors import ConfigError, did_you_mean
 from .forms import with_source
 from .ranking.ranking import Evaluation
@@ -130,7 +130,7 @@ def build(options: Options) -> Config:
         if name == "train" and section.get("learning_rate", AUTO) == AUTO:
             section["learning_rate"] = made["tower"].learning_rate
         if name == "objective" and _section(options, "train").get("teacher") is not None:
-            section.setdefault("teacher", {})
+            section.setdefault("teacher", {"by": "scores"} if options.values["train"]["teacher"] == COLUMNS else {})
         if plain is not None:
             made[name] = builder.call(plain, section, name)
             resolved[name] = describe(made[name])
@@ -150,7 +150,11 @@ def build(options: Options) -> Config:
             resolved[name]["matryoshka"] = {"widths": list(made[name].widths), "weights": list(made[name].weights)}
     config = Config(**made, resolved=resolved)
     if (config.base.teacher is None) != (config.train.teacher is None):
-        builder.fail("objective.teacher", "needs a model that teaches: give its folder as train.teacher")
+        builder.fail(
+            "objective.teacher", "needs what teaches: give the folder of a model, or columns, as train.teacher"
+        )
+    if config.base.teacher is not None and config.train.teacher == COLUMNS and config.base.teacher.by == "vectors":
+        builder.fail("objective.teacher.by", "is vectors, but train.teacher is columns of scores: give scores")
     if config.train.teacher is not None and isinstance(config.data, Interactions):
         builder.fail("train.teacher", "is for models of texts, and the data are interactions")
     return config
