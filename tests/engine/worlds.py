@@ -196,6 +196,7 @@ OBJECTIVES: dict[str, Callable[[], Any]] = {
     "taught": lambda: presets.symmetric(dial(), masks=(KnownPositives(),), teacher=Teacher(0.4, temperature=0.2)),
     "taught without pairs": lambda: Matryoshka(presets.mnr(dial(), teacher=Teacher(1.0)), (2, WIDTH)),
     "matryoshka": lambda: Matryoshka(presets.gte(dial()), (2, WIDTH), (0.5, 1.0)),
+    "precisions": lambda: Matryoshka(presets.gte(dial()), (2, WIDTH), precisions=("int8", "binary")),
     "matryoshka of memory": lambda: Matryoshka(remembering(), (2, WIDTH)),  # type: ignore[arg-type]
 }
 
