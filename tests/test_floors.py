@@ -36,16 +36,16 @@ CEILINGS = {
     "the root": 662,
     "artifacts": 1817,
     "cli": 732,
-    "core": 1590,  # with devices and precisions
+    "core": 1790,  # with devices, teachers and precisions
     "engine": 1770,  # with tables divided over processes, and devices
     "experiments": 2200,
     "integrations": 410,
     "io": 935,
-    "mining": 530,
+    "mining": 540,
     "ranking": 835,
     "recommend": 3510,
     "run": 1600,
-    "text": 2722,
+    "text": 2735,
     "towers": 867,
 }
 TOTAL = sum(CEILINGS.values())

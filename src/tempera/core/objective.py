@@ -28,7 +28,7 @@ from .memory import Memory
 from .similarity import Similarity, cosine
 from .teacher import Teacher
 from .temperature import Temperature
-from .tiles import Group, Numerator, Problem, Term, sweep, tile_elements
+from .tiles import Numerator, Problem, Softmax, Term, sweep, tile_elements
 
 
 class Objective(nn.Module):
@@ -184,7 +184,7 @@ class Objective(nn.Module):
         tile = self.tile_size(batch.doc.rows.device)
         return Problem(tuple(groups), batch.local, self.hardest, self.numerator, tile)
 
-    def _contrast(self, batch: Batch[Tensor], weight: float) -> list[Group]:
+    def _contrast(self, batch: Batch[Tensor], weight: float) -> list[Softmax]:
         """Return the softmaxes whose targets are positives, which weigh nothing where a teacher is all."""
         groups = self._groups(self.pools) if weight else {}
         made = []
@@ -193,16 +193,16 @@ class Objective(nn.Module):
             for block in _present(batch, pairs):
                 first = not any(term.positive is not None for term in terms)
                 terms.append(self._term(block, first))
-            made.append(Group(tuple(terms), weight / len(groups)))
+            made.append(Softmax(tuple(terms), weight / len(groups)))
         return made
 
-    def _teaching(self, batch: Batch[Tensor], weight: float) -> list[Group]:
+    def _teaching(self, batch: Batch[Tensor], weight: float) -> list[Softmax]:
         """Return the softmaxes whose targets are the teacher's: one for each kind of anchor."""
         if self.teacher is None or not weight:
             return []
         blocks = [list(_present(batch, pairs)) for pairs in self._groups(self.teacher.pools, by_anchor=True).values()]
         present = [each for each in blocks if each]
-        return [Group(tuple(map(self._taught, each)), weight / len(present), self.teacher.scales) for each in present]
+        return [Softmax(tuple(map(self._taught, each)), weight / len(present), self.teacher.scales) for each in present]
 
     def _taught(self, block: P.Block) -> Term:
         """Return a term whose target is the teacher's: of corrections, only what is added to every candidate is in both."""

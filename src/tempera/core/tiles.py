@@ -60,7 +60,7 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Group:
+class Softmax:
     """One softmax. Its target is the positives of its first term that has some, or a teacher's softmax."""
 
     terms: tuple[Term, ...]
@@ -74,7 +74,7 @@ class Group:
 class Problem:
     """Everything a sweep needs besides the vectors."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[Softmax, ...]
     local: slice  # this device's rows, of the anchors
     hardest: int | None = None
     numerator: Numerator = "one"
