@@ -155,6 +155,8 @@ def build(options: Options) -> Config:
         builder.fail("objective.teacher", "needs a model that teaches: give its folder as train.teacher")
     if config.train.teacher is not None and isinstance(config.data, Interactions):
         builder.fail("train.teacher", "is for models of texts, and the data are interactions")
+    if config.evaluation.also and isinstance(config.data, Interactions):
+        builder.fail("evaluation.also", "is for models of texts, and the data are interactions")
     return config
 
 
