@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .core.similarity import dot as dot
     from .core.temperature import Temperature as Temperature
     from .errors import TemperaError as TemperaError
+    from .experiments.distill import distill as distill
     from .experiments.learn import learn as learn
     from .experiments.learning_curve import LearningCurve as LearningCurve
     from .experiments.recipe import train as train
@@ -69,6 +70,7 @@ _NAMES = {  # by the module that defines them; `pools` is a module itself, whose
     "core.similarity": "cosine dot",
     "core.temperature": "Temperature",
     "errors": "TemperaError",
+    "experiments.distill": "distill",
     "experiments.learn": "learn",
     "experiments.learning_curve": "LearningCurve",
     "experiments.recipe": "train",
