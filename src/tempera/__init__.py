@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .core.teacher import Teacher as Teacher
     from .core.temperature import Temperature as Temperature
     from .errors import TemperaError as TemperaError
+    from .experiments.distill import distill as distill
     from .experiments.learn import learn as learn
     from .experiments.learning_curve import LearningCurve as LearningCurve
     from .experiments.recipe import train as train
@@ -71,6 +72,7 @@ _NAMES = {  # by the module that defines them; `pools` is a module itself, whose
     "core.teacher": "Teacher",
     "core.temperature": "Temperature",
     "errors": "TemperaError",
+    "experiments.distill": "distill",
     "experiments.learn": "learn",
     "experiments.learning_curve": "LearningCurve",
     "experiments.recipe": "train",

@@ -208,6 +208,7 @@ OBJECTIVES: dict[str, Callable[[], Any]] = {
     "own lists": lambda: presets.mnr(dial(), teacher=Teacher(0.5, over="own")),
     "aligned": aligned,
     "matryoshka": lambda: Matryoshka(presets.gte(dial()), (2, WIDTH), (0.5, 1.0)),
+    "precisions": lambda: Matryoshka(presets.gte(dial()), (2, WIDTH), precisions=("int8", "binary")),
     "matryoshka of memory": lambda: Matryoshka(remembering(), (2, WIDTH)),  # type: ignore[arg-type]
 }
 

@@ -11,6 +11,7 @@ Letters: i a row, c a candidate, n rows, k candidates of a row. A block is a pai
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,12 +43,12 @@ def defined_losses(objective: Objective | Matryoshka, batch: Batch[Tensor], scal
     [0.5514, 0.5514, 0.5514]
     """
     if isinstance(objective, Matryoshka):
-        parts = zip(objective.widths, objective.weights, strict=True)
-        cut = {width: batch.map(lambda rows, w=width: rows[:, :w]) for width in objective.widths}  # type: ignore[misc]
-        return sum(
-            (weight * defined_losses(objective.objective, cut[width], scale) for width, weight in parts),
-            torch.zeros(len(batch), dtype=torch.float64),
-        )
+        total = torch.zeros(len(batch), dtype=torch.float64)
+        for width, weight in zip(objective.widths or (batch.doc.rows.shape[1],), objective.weights, strict=True):
+            for precision in ("float32", *objective.precisions):
+                cut = batch.map(lambda rows, w=width, p=precision: kept(rows[:, :w].double(), p))  # type: ignore[misc]
+                total = total + weight * defined_losses(objective.objective, cut, scale)
+        return total
     if batch.temperature is not None:
         scale = torch.tensor(1 / batch.temperature, dtype=torch.float64)
     elif scale is None:
@@ -281,6 +282,21 @@ class Definition:
     def _documents(self) -> list[int | None]:
         """The id of each row's document, [n]."""
         return [self._ids["doc"][place] for place in self.places("doc")]
+
+
+def kept(rows: Tensor, precision: str) -> Tensor:
+    """Return what a precision keeps of each number of each row, [n, D], as a constant beside the gradient of the number."""
+    numbers = []
+    for row in rows.tolist():
+        largest, length = max(map(abs, row)), math.sqrt(sum(x * x for x in row))
+        for x in row:
+            if precision == "int8":
+                numbers.append(round(127 * x / largest) * largest / 127 if largest else 0.0)
+            elif precision == "binary":
+                numbers.append(math.copysign(length / math.sqrt(len(row)), 1 if x > 0 else -1))
+            else:
+                numbers.append(x)
+    return rows + (torch.tensor(numbers, dtype=torch.float64).reshape(rows.shape) - rows.detach())
 
 
 def holds_positive(block: Block) -> bool:

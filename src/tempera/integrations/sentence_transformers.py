@@ -176,7 +176,8 @@ class ContrastiveLoss(nn.Module):
             "cache": self.cache,
         }
         if isinstance(self.objective, Matryoshka):
-            config |= {"widths": list(self.objective.widths), "weights": list(self.objective.weights)}
+            axes = ("widths", "weights", "precisions")
+            config |= {name: list(getattr(self.objective, name) or ()) for name in axes}
         return config if self.guide is None else {**config, "guide": self.guide}
 
     @property

@@ -17,6 +17,8 @@ from ..io.require import require
 from ..io.untrusted import inside, refuse_unsafe, without_panics
 
 if TYPE_CHECKING:  # it would load torch
+    from sentence_transformers import SentenceTransformer
+
     from ..core.batch import Role
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
@@ -59,6 +61,12 @@ def load(folder: Path, role: Role = "query") -> Encode:
     if kinds == ["StaticEmbedding", "Normalize"] and not _has_prompts(folder):
         return _static(paths[0])
     return _sentence_transformer(folder, role)
+
+
+def reads_alike(folder: Path) -> bool:
+    """Return whether a saved model reads queries as it reads documents: without prompts, and without modules of their own."""
+    kinds = [str(module.get("type", "")).rsplit(".", 1)[-1] for module in read_json(folder / "modules.json")]
+    return not {"Router", "Asym"} & set(kinds) and not _has_prompts(folder)
 
 
 def _has_prompts(folder: Path) -> bool:
@@ -106,14 +114,27 @@ def _static(folder: Path) -> Encode:
 
 
 def _sentence_transformer(folder: Path, role: Role) -> Encode:
+    return encoder_of(opened(folder), role, folder)
+
+
+def opened(folder: Path) -> SentenceTransformer:
+    """Open a saved model with sentence-transformers, on the CPU and without a network.
+
+    Raises:
+        DataError: a folder that it does not open.
+    """
     require("text", f"opening {folder}")
     from sentence_transformers import SentenceTransformer
 
     try:
         with quietly(), without_panics():
-            model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+            return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     except Exception as error:  # whatever its modules raise
         raise DataError(f"{folder} is not a model that sentence-transformers opens: {said(error)}") from None
+
+
+def encoder_of(model: SentenceTransformer, role: Role, folder: Path) -> Encode:
+    """Return the function from texts of a role to unit vectors, [n, D], of an open model; `folder` is named in errors."""
     read = model.encode_query if role == "query" else model.encode_document
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
