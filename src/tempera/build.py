@@ -172,6 +172,8 @@ def build(options: Options) -> Config:
             )
         if {config.base.teacher.weight, config.base.teacher.final} - {1.0, None}:
             builder.fail("objective.teacher", "its weight has to be 1 throughout: documents have no pairs to train on")
+        if config.base.teacher.own or config.base.teacher.loss == "margin_mse":
+            builder.fail("objective.teacher", "documents have no answers and no negatives: use kl over pools, or align")
     return config
 
 
