@@ -118,5 +118,8 @@ def test_what_cannot_be_merged(judged: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
     with pytest.raises(ConfigError, match="give a weight of the run from 0 to 1, and --output"):
         merge(judged / "run", judged / "base", weights=0.5)
+    for output in (judged / "run", judged / "base" / "inside"):
+        with pytest.raises(OutputError, match="is one of the models that are merged, or in one"):
+            merge(judged / "run", judged / "base", weights=0.5, output=output, overwrite=True)
     with pytest.raises(DataError, match="is not a run, which alone has validation queries"):
         merge(judged / "base", judged / "run")
