@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     from .core.ragged import Ragged as Ragged
     from .core.similarity import cosine as cosine
     from .core.similarity import dot as dot
+    from .core.teacher import Teacher as Teacher
     from .core.temperature import Temperature as Temperature
     from .errors import TemperaError as TemperaError
+    from .experiments.distill import distill as distill
     from .experiments.learn import learn as learn
     from .experiments.learning_curve import LearningCurve as LearningCurve
     from .experiments.recipe import train as train
@@ -68,8 +70,10 @@ _NAMES = {  # by the module that defines them; `pools` is a module itself, whose
     "core.presets": "gist gte hardness infonce mixed_negatives mnr pools sampled_softmax simcse symmetric",
     "core.ragged": "Ragged",
     "core.similarity": "cosine dot",
+    "core.teacher": "Teacher",
     "core.temperature": "Temperature",
     "errors": "TemperaError",
+    "experiments.distill": "distill",
     "experiments.learn": "learn",
     "experiments.learning_curve": "LearningCurve",
     "experiments.recipe": "train",

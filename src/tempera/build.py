@@ -26,7 +26,7 @@ from .core.objective import Objective
 from .core.pools import POOLS, Pool
 from .core.teacher import Teacher
 from .core.temperature import Temperature
-from .engine.loop import Training
+from .engine.loop import COLUMNS, Training
 from .errors import ConfigError, did_you_mean
 from .forms import with_source
 from .ranking.ranking import Evaluation
@@ -37,6 +37,7 @@ from .recommend.encoders import FEATURES, Elapsed, Feature, OfUser
 from .recommend.features import Features
 from .recommend.history import POOLINGS, History, Pooling
 from .recommend.interactions import Interactions
+from .text.documents import Documents
 from .text.installed_python import InstalledPython
 from .text.mixture import Mixture
 from .text.pairs import Source
@@ -62,6 +63,7 @@ PARTS: dict[Any, dict[str, Any]] = {
         "beir": BeirFolder,
         "given": Given,
         "text_files": TextFiles,
+        "documents": Documents,
         "mixture": Mixture,
         "interactions": Interactions,
     },
@@ -132,7 +134,9 @@ def build(options: Options) -> Config:
         if name == "train" and section.get("learning_rate", AUTO) == AUTO:
             section["learning_rate"] = made["tower"].learning_rate
         if name == "objective" and _section(options, "train").get("teacher") is not None:
-            section.setdefault("teacher", {})
+            own, whole = section.get("teacher", {}), {"weight": 1.0} if isinstance(made["data"], Documents) else {}
+            by = {"by": "scores"} if options.values["train"]["teacher"] == COLUMNS else {}
+            section["teacher"] = {**whole, **by, **own} if isinstance(own, Mapping) else own
         if plain is not None:
             made[name] = builder.call(plain, section, name)
             resolved[name] = describe(made[name])
@@ -152,11 +156,22 @@ def build(options: Options) -> Config:
             resolved[name] |= _of_wrapper(made[name])
     config = Config(**made, resolved=resolved)
     if (config.base.teacher is None) != (config.train.teacher is None):
-        builder.fail("objective.teacher", "needs a model that teaches: give its folder as train.teacher")
+        builder.fail(
+            "objective.teacher", "needs what teaches: give the folder of a model, or columns, as train.teacher"
+        )
+    if config.base.teacher is not None and config.train.teacher == COLUMNS and config.base.teacher.by == "vectors":
+        builder.fail("objective.teacher.by", "is vectors, but train.teacher is columns of scores: give scores")
     if config.train.teacher is not None and isinstance(config.data, Interactions):
         builder.fail("train.teacher", "is for models of texts, and the data are interactions")
     if config.evaluation.also and isinstance(config.data, Interactions):
         builder.fail("evaluation.also", "is for models of texts, and the data are interactions")
+    if isinstance(config.data, Documents):
+        if config.base.teacher is None:
+            builder.fail(
+                "train.teacher", "documents have no pairs to train on: give the folder of a model that teaches"
+            )
+        if {config.base.teacher.weight, config.base.teacher.final} - {1.0, None}:
+            builder.fail("objective.teacher", "its weight has to be 1 throughout: documents have no pairs to train on")
     return config
 
 

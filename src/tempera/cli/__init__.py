@@ -14,6 +14,7 @@ import typer
 
 from .. import __version__
 from ..errors import TemperaError
+from .distilling import distill
 from .laboratory import calibrate, learn, sweep, tune
 from .models import evaluate, export, merge, mine
 from .recommending import add_items, recommend
@@ -27,7 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(train, search, evaluate, recommend, add_items),
+    *(train, distill, search, evaluate, recommend, add_items),
     *(mine, merge, calibrate, sweep, tune, learn, export, verify),
 )
 for command in COMMANDS:

@@ -15,7 +15,8 @@ from .spread import Spread
 MAIN = "ndcg@10"
 FUSED, COUNTED = "trained + BM25", "trained + counting"
 TOGETHER = {FUSED: "search", COUNTED: "recommend"}  # the trained system and a baseline, fused, and what asks them
-OURS = ("untrained", "trained", *TOGETHER)  # systems; the others are baselines
+TEACHER = "teacher"  # whose similarities the run has learned
+OURS = ("untrained", "trained", *TOGETHER, TEACHER)  # systems; the others are baselines
 
 
 def main_metric(metrics: Collection[str]) -> str:

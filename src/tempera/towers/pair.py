@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..core.batch import Role
 from ..core.ragged import Ragged
+from .saved import load, model_folder
+
+# Unit vectors of texts by a saved model, [n, T], from its folder, the texts and the name of a progress bar.
+Embed = Callable[[Path, Sequence[str], str], NDArray[np.float32]]
+
+
+def embedded(model: Path, texts: Sequence[str], progress: str) -> NDArray[np.float32]:
+    """Embed texts as documents by a saved model, or by that of a run."""
+    return load(model_folder(model), "doc")(texts)
 
 
 class Embeds(Protocol):
@@ -85,8 +96,8 @@ class TowerOptions(Protocol):
     def schedule(self, pairs: int) -> tuple[int, float]:
         """Return the batch size and the number of epochs that suit so many training pairs."""
 
-    def build(self, texts: Sequence[str]) -> Tower:
-        """A tower to be trained on (among others) these texts."""
+    def build(self, texts: Sequence[str], embed: Embed = ...) -> Tower:
+        """A tower to be trained on (among others) these texts; `embed` keeps what saved models are asked for."""
 
     def again(self, tower: Tower) -> Tower:
         """One more tower before its training, which reads texts as `tower` does."""

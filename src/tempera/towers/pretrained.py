@@ -17,7 +17,7 @@ from ..io.require import require
 from ..io.untrusted import without_panics
 from .lora import Lora, transformers_of
 from .modules import tower_of
-from .pair import Tower, batch_of, epochs_of
+from .pair import Embed, Tower, batch_of, embedded, epochs_of
 from .saved import quietly, said
 from .sides import Sides, divided
 
@@ -62,7 +62,7 @@ class Pretrained:
         """Return a batch of 16 to 64 pairs, since steps teach a pretrained model more than negatives do, and 3 epochs to 1."""
         return batch_of(pairs, 200, 16, 64), epochs_of(pairs, 30_000, 1, 3)
 
-    def build(self, texts: Sequence[str]) -> Tower:
+    def build(self, texts: Sequence[str], embed: Embed = embedded) -> Tower:
         """The model as it was saved; no text teaches it anything yet.
 
         Raises:

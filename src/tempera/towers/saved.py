@@ -63,6 +63,12 @@ def load(folder: Path, role: Role = "query") -> Encode:
     return _sentence_transformer(folder, role)
 
 
+def reads_alike(folder: Path) -> bool:
+    """Return whether a saved model reads queries as it reads documents: without prompts, and without modules of their own."""
+    kinds = [str(module.get("type", "")).rsplit(".", 1)[-1] for module in read_json(folder / "modules.json")]
+    return not {"Router", "Asym"} & set(kinds) and not _has_prompts(folder)
+
+
 def _has_prompts(folder: Path) -> bool:
     try:
         about = read_json(folder / "config_sentence_transformers.json")
