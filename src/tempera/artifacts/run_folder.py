@@ -103,7 +103,13 @@ class Run(RunFolder):
         place: Index = self.index if index is None else self._once(Index, index)
         model = self if onnx is None else self._once(OnnxModel, onnx)
         vector = model.encode([text])[0]
+        if place.vectors.shape[1] < len(vector) and threshold is not None:
+            raise DataError(
+                "a threshold is for similarities of whole vectors, and this index has cut ones: leave one out"
+            )
         if not hybrid:
+            if place.vectors.shape[1] < len(vector):
+                return place.search(vector, k, model.fingerprint)
             return self._calibrated(place.search(vector, k, model.fingerprint), model.fingerprint, threshold)
         if threshold is not None:
             raise DataError("a threshold is for similarities, and a hybrid search has none: leave one of the two out")

@@ -64,11 +64,11 @@ def ranked(queries: Floats, docs: Floats, width: int, precision: str, depth: int
     >>> ranked(queries, docs, 2, "binary", 2).tolist(), ranked(queries, docs, 2, RESCORED, 2).tolist()
     ([[0, 1]], [[1, 0]])
     """
-    asked = SmallVectors(queries, width, "binary" if precision.startswith("binary") else "float32")[:]
+    sought = SmallVectors(queries, width, "binary" if precision.startswith("binary") else "float32")[:]
     kept: Any = SmallVectors(docs, width, precision.partition(",")[0])
     if precision != RESCORED:
-        return top(asked, kept, depth)[1]
-    near = top(asked, kept, max(4 * depth, CANDIDATES))[1]
+        return top(sought, kept, depth)[1]
+    near = top(sought, kept, max(4 * depth, CANDIDATES))[1]
     whole, coarse = SmallVectors(queries, width)[:], SmallVectors(docs, width, "int8")
     for start in range(0, len(near), _TOGETHER):
         part = slice(start, start + _TOGETHER)

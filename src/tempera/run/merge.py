@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 from .. import config as configuration
 from ..artifacts.pictures import draw_merge
 from ..build import Config, build
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, OutputError
 from ..io.atomic import MARK, staged, write_file
 from ..io.documents import write_json
 from ..ranking.verdict import main_metric
@@ -63,16 +64,23 @@ def merge(
     """
     if weights is not None and (not 0 <= weights <= 1 or output is None):
         raise ConfigError(f"--weights is {weights:g}: give a weight of the run from 0 to 1, and --output")
+    if output is not None and {Path(each).resolve() for each in (run, base)} & set(_around(Path(output))):
+        raise OutputError(f"--output {output} is one of the models that are merged, or in one: give another folder")
     merged = Merged(Path(run), Path(base))
     document: dict[str, Any] = {"run": str(run), "base": str(base), "weight": weights}
-    if weights is None:
-        document |= _drawn(Path(run), curve(merged, Path(run), also))
-    if output is not None:
-        with staged(Path(output), overwrite) as folder:
+    with nullcontext() if output is None else staged(Path(output), overwrite) as folder:
+        if weights is None:
+            document |= _drawn(Path(run), curve(merged, Path(run), also))
+        if folder is not None:
             merged.at(document["weight"])
             merged.save(folder)
             write_json(folder / MARK, document)
     return document
+
+
+def _around(path: Path) -> list[Path]:
+    """Return a folder and those that it lies in."""
+    return [path.resolve(), *path.resolve().parents]
 
 
 def curve(merged: Merged, run: Path, also: Sequence[str] = ()) -> dict[str, Any]:
