@@ -41,5 +41,6 @@ class Pieces:
         centred = (self.read - self.read.mean(0)).double()
         _, axes = torch.linalg.eigh(centred.T @ centred)
         p = self.counts / self.counts.sum()
-        vectors = centred @ axes[:, -dimensions:].flip(1) * (WEIGHT / (WEIGHT + p))[:, None]
-        return (vectors / vectors.square().sum(1).mean().sqrt()).float()
+        vectors: Tensor = centred @ axes[:, -dimensions:].flip(1) * (WEIGHT / (WEIGHT + p))[:, None]
+        vectors /= vectors.square().sum(1).mean().sqrt()
+        return vectors.float()

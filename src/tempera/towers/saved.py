@@ -63,8 +63,15 @@ def load(folder: Path, role: Role = "query") -> Encode:
 
 def reads_alike(folder: Path) -> bool:
     """Return whether a saved model reads queries as it reads documents: without prompts, and without modules of their own."""
-    kinds = [str(module.get("type", "")).rsplit(".", 1)[-1] for module in read_json(folder / "modules.json")]
-    return not {"Router", "Asym"} & set(kinds) and not _has_prompts(folder)
+    return not {"Router", "Asym"} & {*kinds_of(folder)} and not _has_prompts(folder)
+
+
+def kinds_of(folder: Path) -> list[str]:
+    """Return the names of a saved model's modules; none where modules.json does not say."""
+    try:
+        return [module["type"].rsplit(".", 1)[-1] for module in read_json(folder / "modules.json")]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return []
 
 
 def _has_prompts(folder: Path) -> bool:
