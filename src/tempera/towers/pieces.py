@@ -13,6 +13,18 @@ WEIGHT = 1e-3  # a of a / (a + p): tokens of a higher frequency p count less (Ar
 
 
 @dataclass(frozen=True)
+class Trained:
+    """Vectors of v tokens of a static model, to go on with."""
+
+    table: Tensor  # [v, D]
+
+    def vectors(self, dimensions: int) -> Tensor:
+        """Return the vectors, whose width is the only one."""
+        assert dimensions == self.table.shape[1]
+        return self.table
+
+
+@dataclass(frozen=True)
 class Pieces:
     """Vectors of v tokens by a model, and how often each token stands in the texts.
 

@@ -62,7 +62,7 @@ class Pretrained:
         return 5e-5 if self.lora is None else 2e-4
 
     def schedule(self, pairs: int) -> tuple[int, float]:
-        """Return a batch of 16 to 64 pairs, since steps teach a transformer more than negatives do, and 3 epochs to 1; or `Static`'s."""
+        """Return a batch of 16 to 64 pairs, since steps teach it more than negatives, and 3 to 1 epochs; or `Static`'s."""
         if self._static:
             return Static().schedule(pairs)
         return batch_of(pairs, 200, 16, 64), epochs_of(pairs, 30_000, 1, 3)
