@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .core.ragged import Ragged as Ragged
     from .core.similarity import cosine as cosine
     from .core.similarity import dot as dot
+    from .core.teacher import Teacher as Teacher
     from .core.temperature import Temperature as Temperature
     from .errors import TemperaError as TemperaError
     from .experiments.distill import distill as distill
@@ -68,6 +69,7 @@ _NAMES = {  # by the module that defines them; `pools` is a module itself, whose
     "core.presets": "gist gte hardness infonce mixed_negatives mnr pools sampled_softmax simcse symmetric",
     "core.ragged": "Ragged",
     "core.similarity": "cosine dot",
+    "core.teacher": "Teacher",
     "core.temperature": "Temperature",
     "errors": "TemperaError",
     "experiments.distill": "distill",

@@ -26,7 +26,7 @@ from .core.objective import Objective
 from .core.pools import POOLS, Pool
 from .core.teacher import Teacher
 from .core.temperature import Temperature
-from .engine.loop import Training
+from .engine.loop import COLUMNS, Training
 from .errors import ConfigError, did_you_mean
 from .forms import with_source
 from .ranking.ranking import Evaluation
@@ -87,6 +87,8 @@ SECTIONS: dict[str, tuple[Any, str, str]] = {
     "tower": (TowerOptions, "kind", "static"),
     "objective": (Objective, "preset", "mnr"),
 }
+_WRAPPER = ("matryoshka", "precisions")  # options of an objective that a Matryoshka takes
+Precisions = tuple[typing.Literal["int8", "binary"], ...]
 RECIPE, AUTO = "recipe", "auto"  # whether `tempera train` chooses what is open; the others keep defaults
 # Sections without a choice.
 PLAIN: dict[str, Any] = {"train": Training, "evaluation": Evaluation, "mining": RepeatedMining, "card": Labels}
@@ -133,7 +135,8 @@ def build(options: Options) -> Config:
             section["learning_rate"] = made["tower"].learning_rate
         if name == "objective" and _section(options, "train").get("teacher") is not None:
             own, whole = section.get("teacher", {}), {"weight": 1.0} if isinstance(made["data"], Documents) else {}
-            section["teacher"] = {**whole, **own} if isinstance(own, Mapping) else own
+            by = {"by": "scores"} if options.values["train"]["teacher"] == COLUMNS else {}
+            section["teacher"] = {**whole, **by, **own} if isinstance(own, Mapping) else own
         if plain is not None:
             made[name] = builder.call(plain, section, name)
             resolved[name] = describe(made[name])
@@ -145,17 +148,23 @@ def build(options: Options) -> Config:
         if name == "tower" and isinstance(made["data"], Interactions):
             default = "features"
         chosen = section.pop(tag, default)
-        wrapper = section.pop("matryoshka", None) if kind is Objective else None
+        wrapper = {key: section.pop(key, None) for key in _WRAPPER} if kind is Objective else {}
         made[name] = builder.call(builder.named(kind, chosen, f"{name}.{tag}"), section, name, besides=[tag])
         resolved[name] = {tag: chosen, **_options_of(made[name])}
-        if wrapper is not None:
-            made[name] = builder.wrapped(made[name], wrapper, f"{name}.matryoshka")
-            resolved[name]["matryoshka"] = {"widths": list(made[name].widths), "weights": list(made[name].weights)}
+        if wrapper and (wrapper["matryoshka"] is not None or wrapper["precisions"]):
+            made[name] = builder.wrapped(made[name], wrapper)
+            resolved[name] |= _of_wrapper(made[name])
     config = Config(**made, resolved=resolved)
     if (config.base.teacher is None) != (config.train.teacher is None):
-        builder.fail("objective.teacher", "needs a model that teaches: give its folder as train.teacher")
+        builder.fail(
+            "objective.teacher", "needs what teaches: give the folder of a model, or columns, as train.teacher"
+        )
+    if config.base.teacher is not None and config.train.teacher == COLUMNS and config.base.teacher.by == "vectors":
+        builder.fail("objective.teacher.by", "is vectors, but train.teacher is columns of scores: give scores")
     if config.train.teacher is not None and isinstance(config.data, Interactions):
         builder.fail("train.teacher", "is for models of texts, and the data are interactions")
+    if config.evaluation.also and isinstance(config.data, Interactions):
+        builder.fail("evaluation.also", "is for models of texts, and the data are interactions")
     if isinstance(config.data, Documents):
         if config.base.teacher is None:
             builder.fail(
@@ -258,7 +267,7 @@ class _Builder:
     def call(self, make: Callable[..., Any], options: dict[Any, Any], path: str, besides: Sequence[str] = ()) -> Any:
         """Call with options of its signature; names in `besides` are known to exist too."""
         if _makes_objective(make):
-            options, besides = self._one_dial(options, path), (*besides, "scale", "matryoshka")
+            options, besides = self._one_dial(options, path), (*besides, "scale", *_WRAPPER)
         hints = _hints(make)
         self.refuse_unknown(path, options, [*besides, *hints])
         for name, parameter in inspect.signature(make).parameters.items():
@@ -272,13 +281,16 @@ class _Builder:
         except ConfigError as error:
             self.fail(path, str(error))
 
-    def wrapped(self, objective: Objective, widths: Any, path: str) -> Matryoshka:
-        """Return an objective at several widths: a list of them, or a mapping with their weights."""
+    def wrapped(self, objective: Objective, options: Mapping[str, Any]) -> Matryoshka:
+        """Return an objective at several widths, a list of them or a mapping with their weights, and at several precisions."""
+        widths, precisions = options["matryoshka"], options["precisions"]
+        chosen = self.value(Precisions, precisions or [], "objective.precisions")
 
-        def nested(widths: tuple[int, ...], weights: tuple[float, ...] | None = None) -> Matryoshka:
-            return Matryoshka(objective, widths, weights)
+        def nested(widths: tuple[int, ...] | None = None, weights: tuple[float, ...] | None = None) -> Matryoshka:
+            return Matryoshka(objective, widths, weights, chosen)
 
-        made: Matryoshka = self.call(nested, dict(widths) if isinstance(widths, Mapping) else {"widths": widths}, path)
+        values = dict(widths) if isinstance(widths, Mapping) else {} if widths is None else {"widths": widths}
+        made: Matryoshka = self.call(nested, values, "objective.matryoshka")
         return made
 
     def _one_dial(self, options: dict[Any, Any], path: str) -> dict[Any, Any]:
@@ -387,6 +399,12 @@ def _options_of(made: Any) -> dict[str, Any]:
     if is_dataclass(made) and not isinstance(made, type):
         return {f.name: describe(getattr(made, f.name)) for f in fields(made)}
     return {}
+
+
+def _of_wrapper(made: Matryoshka) -> dict[str, Any]:
+    """Return the options of widths and precisions."""
+    widths = {} if made.widths is None else {"matryoshka": {"widths": [*made.widths], "weights": [*made.weights]}}
+    return {**widths, **({"precisions": [*made.precisions]} if made.precisions else {})}
 
 
 def describe(value: Any) -> Any:

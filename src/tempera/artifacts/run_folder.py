@@ -186,7 +186,12 @@ class Run(RunFolder):
         return Run(self.folder)
 
     def export(
-        self, to: str, output: str | Path | None = None, kind: str = "hnsw", overwrite: bool = False
+        self,
+        to: str,
+        output: str | Path | None = None,
+        kind: str = "hnsw",
+        overwrite: bool = False,
+        width: int | None = None,
     ) -> dict[str, Any]:
         """Export the model as ONNX (a recommender's user tower), or the documents or items as an index or a table of vectors; the
         table of a recommender's users is beside that of its items.
@@ -201,4 +206,4 @@ class Run(RunFolder):
 
             write = partial(write_user_vectors, self.recommender)
             users = self.recommender.export_users if to == "onnx" else write
-        return export(self.folder, to, None if output is None else Path(output), kind, users, overwrite)
+        return export(self.folder, to, None if output is None else Path(output), kind, users, overwrite, width)

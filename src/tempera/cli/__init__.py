@@ -16,7 +16,7 @@ from .. import __version__
 from ..errors import TemperaError
 from .distilling import distill
 from .laboratory import calibrate, learn, sweep, tune
-from .models import evaluate, export, mine
+from .models import evaluate, export, merge, mine
 from .recommending import add_items, recommend
 from .searching import search
 from .shared import Command, Configured
@@ -29,7 +29,7 @@ app = typer.Typer(
 )
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(train, distill, search, evaluate, recommend, add_items),
-    *(mine, calibrate, sweep, tune, learn, export, verify),
+    *(mine, merge, calibrate, sweep, tune, learn, export, verify),
 )
 for command in COMMANDS:
     app.command(command.__name__.replace("_", "-"), cls=Configured if command is train else Command)(command)

@@ -35,6 +35,11 @@ class Config:
         """The objective without its widths."""
         return self.objective.objective if isinstance(self.objective, Matryoshka) else self.objective
 
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The widths that are trained to work alone; none without Matryoshka."""
+        return (self.objective.widths or ()) if isinstance(self.objective, Matryoshka) else ()
+
     def settled(self, pairs: int) -> Config:
         """Return a configuration whose batch size and epochs follow the data or else the tower, and the number of pairs."""
         train = self.train.settled(*getattr(self.data, "schedule", self.tower.schedule)(pairs))

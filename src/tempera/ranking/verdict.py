@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .compare import Difference
+from .compare import Comparison, Difference
 from .spread import Spread
 
 MAIN = "ndcg@10"
@@ -43,12 +43,20 @@ class SystemScores(Protocol):
         """Return the means with their intervals."""
 
 
+class TaskScores(SystemScores, Protocol):
+    """Scores of one system on one task."""
+
+    def against(self, other: Any) -> dict[str, Comparison]:
+        """Compare with another system on the same task."""
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """The evaluation of a tower on held-out queries."""
+    """The evaluation of a tower on held-out queries, and on other data by their paths."""
 
     ranking: SystemScores
     spread: Spread
+    others: Mapping[str, TaskScores] = field(default_factory=dict)
 
 
 def best_baseline(systems: Mapping[str, SystemScores]) -> str | None:

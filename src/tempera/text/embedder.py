@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,18 @@ Vectors = NDArray[np.float32]
 
 TRAINED = "trained.npy"  # of a run: ids of the contents of its training queries, rising, [u]
 _BLOCK = 10_000  # texts that are encoded at once
+
+
+class Embedder(Protocol):
+    """Functions from texts to unit vectors, [n, D], for each role."""
+
+    @property
+    def query(self) -> Encode:
+        """Embed queries."""
+
+    @property
+    def doc(self) -> Encode:
+        """Embed documents."""
 
 
 @dataclass(frozen=True)

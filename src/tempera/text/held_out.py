@@ -19,6 +19,7 @@ from ..ranking.metrics import Relevant, evaluate, parsed
 from ..ranking.ranking import Part, Ranking, depth_of
 from ..ranking.resolved import Config
 from ..ranking.sample import Sample, sample_corpus
+from ..ranking.small_vectors import by_precision, widths_of
 from ..ranking.spread import spread
 from ..ranking.verdict import FUSED, TEACHER, SystemScores, Verdict, main_metric
 from ..towers.pair import Tower
@@ -74,6 +75,7 @@ class HeldOutQueries:
             _affordable(config, data) if corpus == "auto" else (corpus, config.train.evaluations)
         )
         self.sample: Sample | None = None  # of the corpus, once validation has been asked
+        self.widths = config.widths
         self.bias: dict[str, float] = {}  # of scores on the sample
         self.words: BM25 | None = None  # of the documents that are ranked, once BM25 is tuned
         self.fusion = Fusion()  # of the tower and BM25, once it is chosen
@@ -204,13 +206,20 @@ class HeldOutQueries:
         return Lexical(self.texts.catalogue.docs[:]).index(self.words.settings)
 
     def about(self) -> dict[str, Any]:
-        """Return how BM25 and its weight were chosen, and how far scores on the way stand above those on the whole corpus."""
+        """Return how BM25 and its weight were chosen, the bias of scores on the way, and the metrics of smaller vectors."""
         about: dict[str, Any] = {"bm25": None, "hybrid": None}
         if self.words is not None:
             about = {"bm25": asdict(self.words.settings), "hybrid": asdict(self.fusion)}
         if self.sample is not None:
             about["sample"] = {"corpus": len(self.sample.docs), "hardest": self.sample.hardest, "bias": self.bias}
+        if self.options.queries != 0 and len(self.questions["test"].rows):
+            about["precisions"] = self._precisions()
         return about
+
+    def _precisions(self) -> dict[str, Any]:
+        test, corpus = self.questions["test"], self.data.corpus
+        widths = widths_of(corpus.shape[1], self.widths)
+        return by_precision(self._queries(test), corpus, test.relevant, self.options.metrics, widths, self.seed)
 
 
 def _affordable(config: Config, data: TrainingPairs) -> tuple[int | None, int]:

@@ -31,9 +31,9 @@ class Pairs:
     """Row i pairs `query[i]` with `doc[i]`; equal ids are the same content, or the same given id.
 
     Columns of the table: query, doc, query_id, doc_id, name (what to call the document), place (where it stands); where
-    the source has them also weight, negatives and negative_ids (lists), source (its position in a mixture), and part
-    (TRAIN, VALIDATION or TEST, where a user has named files for them; RANKED for a document without a query, which is only
-    searched).
+    the source has them also weight, positive_score, negatives with their ids and scores (lists), source (its position in a
+    mixture), and part (TRAIN, VALIDATION or TEST, where a user has named files for them; RANKED for a document without a query,
+    which is only searched).
     """
 
     table: pa.Table

@@ -17,6 +17,7 @@ from ..io.require import require
 from ..io.untrusted import inside, refuse_unsafe, without_panics
 
 if TYPE_CHECKING:  # it would load torch
+    from sentence_transformers import SentenceTransformer
     from tokenizers import Tokenizer
 
     from ..core.batch import Role
@@ -138,14 +139,27 @@ def _static(folder: Path) -> Encode:
 
 
 def _sentence_transformer(folder: Path, role: Role) -> Encode:
+    return encoder_of(opened(folder), role, folder)
+
+
+def opened(folder: Path) -> SentenceTransformer:
+    """Open a saved model with sentence-transformers, on the CPU and without a network.
+
+    Raises:
+        DataError: a folder that it does not open.
+    """
     require("text", f"opening {folder}")
     from sentence_transformers import SentenceTransformer
 
     try:
         with quietly(), without_panics():
-            model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+            return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     except Exception as error:  # whatever its modules raise
         raise DataError(f"{folder} is not a model that sentence-transformers opens: {said(error)}") from None
+
+
+def encoder_of(model: SentenceTransformer, role: Role, folder: Path) -> Encode:
+    """Return the function from texts of a role to unit vectors, [n, D], of an open model; `folder` is named in errors."""
     read = model.encode_query if role == "query" else model.encode_document
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
