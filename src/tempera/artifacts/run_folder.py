@@ -105,8 +105,14 @@ class Run(RunFolder):
         model = self if onnx is None else self._once(OnnxModel, onnx)
         vector = model.encode([text])[0]
         maker = self._maker(place) or model.fingerprint
+        if place.vectors.shape[1] < len(vector) and threshold is not None:
+            raise DataError(
+                "a threshold is for similarities of whole vectors, and this index has cut ones: leave one out"
+            )
         if not hybrid:
-            return self._calibrated(place.search(vector, k, maker), model.fingerprint, threshold)
+            hits = place.search(vector, k, maker)
+            cut = place.vectors.shape[1] < len(vector)
+            return hits if cut else self._calibrated(hits, model.fingerprint, threshold)
         if threshold is not None:
             raise DataError("a threshold is for similarities, and a hybrid search has none: leave one of the two out")
         words: BM25 = self._once(self._words, place)
@@ -193,7 +199,12 @@ class Run(RunFolder):
         return Run(self.folder)
 
     def export(
-        self, to: str, output: str | Path | None = None, kind: str = "hnsw", overwrite: bool = False
+        self,
+        to: str,
+        output: str | Path | None = None,
+        kind: str = "hnsw",
+        overwrite: bool = False,
+        width: int | None = None,
     ) -> dict[str, Any]:
         """Export the model as ONNX (a recommender's user tower), or the documents or items as an index or a table of vectors; the
         table of a recommender's users is beside that of its items.
@@ -208,4 +219,4 @@ class Run(RunFolder):
 
             write = partial(write_user_vectors, self.recommender)
             users = self.recommender.export_users if to == "onnx" else write
-        return export(self.folder, to, None if output is None else Path(output), kind, users, overwrite)
+        return export(self.folder, to, None if output is None else Path(output), kind, users, overwrite, width)

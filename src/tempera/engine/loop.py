@@ -31,6 +31,7 @@ from .step import Loss, TowersLike, add_gradients
 
 Refit = Literal["none", "validation", "all", "auto"]
 SELF = "self"  # the guide that is the model in training
+COLUMNS = "columns"  # the teacher that is columns of the data
 _LEAST_SCALE = 2.0**-14  # of gradients in fp16; below it they would not be too small for it, but too large
 
 
@@ -77,8 +78,10 @@ class Training:
             to evaluate and save.
         guide: folder of a saved model, or of a run, whose vectors the mask `guided` compares by; its vectors are cached in
             vectors/ beside the run, by model and content, so each distinct text is embedded once. `self` is the model in training.
-        teacher: folder of a saved model, or of a run, whose similarities the model learns as `objective.teacher` says, which has
-            its defaults if it is not set; its vectors are cached as the guide's.
+        teacher: what the model learns from as `objective.teacher` says, which has its defaults if it is not set: the folder of a
+            saved model, or of a run, whose vectors are cached as the guide's; with `by: scores` that of a cross-encoder, whose
+            scores of the pairs and of their negatives are cached by pair; or "columns", the data's columns of scores
+            (`data.positive_scores` and `data.negative_scores`).
         guide_every: number of steps after which the guide `self` embeds all texts again.
         ddp_timeout: seconds that a process waits for the others before it gives up. The first process evaluates and writes alone
             while the others wait.

@@ -104,7 +104,7 @@ class Case:
 
     def fresh(self, dtype: torch.dtype = torch.float32, dropout: bool = False) -> tuple[Any, Any]:
         """Return copies of the towers and the objective, without gradients."""
-        tower, objective = copy.deepcopy(self.tower).to(dtype), copy.deepcopy(self.objective)
+        tower, objective = (copy.deepcopy(each).to(dtype) for each in (self.tower, self.objective))
         tower.train(dropout)
         set_sparse(tower, self.options.table_optimizer == "rowwise_adagrad")
         return tower, objective

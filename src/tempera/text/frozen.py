@@ -22,10 +22,9 @@ from ..core.ragged import Ragged
 from ..errors import DataError
 from ..io.ids import content_ids, given_ids
 from ..io.vector_files import read_vectors
-from ..mining.embed import embed_by
 from ..ranking.nearest import refuse_not_finite
 from ..towers.composed import write_copy, write_routed, write_with_head
-from ..towers.pair import Tower, Towers
+from ..towers.pair import Embed, Tower, Towers
 from ..towers.stamp import Kept, Stamp, checksum
 
 _BLOCK = 65_536  # rows that are read at once
@@ -69,19 +68,19 @@ def numbered(rows: NDArray[np.int64]) -> Ragged:
 
 
 class ModelSide(Frozen):
-    """A saved model's vectors of one role, each computed once and stored by content in a folder.
+    """A saved model's vectors of one role, each computed once and kept by content.
 
     Args:
         texts: queries and then documents, of which the first or else the last is embedded, to know the width.
     """
 
-    def __init__(self, model: Path, role: Role, store: Path, texts: Sequence[str]) -> None:
-        self.model, self.role, self.store = model, role, store
-        super().__init__(embed_by(model, role, texts[:1] if role == "query" else texts[-1:], store).vectors)
+    def __init__(self, model: Path, role: Role, embed: Embed, texts: Sequence[str]) -> None:
+        self.model, self.role, self.embed = model, role, embed
+        super().__init__(embed(model, role, texts[:1] if role == "query" else texts[-1:], None).vectors)
 
     def features(self, texts: Sequence[str], progress: str | None = None, role: Role = "doc") -> Ragged:
-        """Return the row of each text's vector, which is computed now unless the folder has it."""
-        stored = embed_by(self.model, self.role, texts, self.store, progress=progress)
+        """Return the row of each text's vector, which is computed now unless it is kept already."""
+        stored = self.embed(self.model, self.role, texts, progress)
         self.vectors = stored.vectors
         return numbered(stored.rows)
 
@@ -96,8 +95,8 @@ class HeadTower(ModelSide):
     Vectors of another width than the index's D are cut, or filled up with zeros, before W x + b is added.
     """
 
-    def __init__(self, model: Path, store: Path, texts: Sequence[str], width: int) -> None:
-        super().__init__(model, "query", store, texts)
+    def __init__(self, model: Path, embed: Embed, texts: Sequence[str], width: int) -> None:
+        super().__init__(model, "query", embed, texts)
         self.residual = nn.Linear(super().width, width)
         nn.init.zeros_(self.residual.weight)
         nn.init.zeros_(self.residual.bias)
@@ -114,7 +113,7 @@ class HeadTower(ModelSide):
 
     def again(self) -> HeadTower:
         """Return the head before training, on the same vectors."""
-        return HeadTower(self.model, self.store, [], self.width)
+        return HeadTower(self.model, self.embed, [], self.width)
 
     def save(self, folder: Path) -> None:
         """Write one model: the frozen one, one linear layer I + W with b, and normalisation."""
@@ -186,7 +185,7 @@ class IndexSide(Frozen):
         """
         rows = self.find(ids)
         if len(missing := np.flatnonzero(rows < 0)):
-            rows[missing] = self.find(_contents([texts[i] for i in missing]))
+            rows[missing] = self.find(_contents([texts[i] for i in missing.tolist()]))
         if len(missing := np.flatnonzero(rows < 0)):
             shown = " ".join(texts[int(missing[0])].split())[:40]
             raise DataError(

@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol
 
 from ..errors import ConfigError
 from ..io.console import logger
-from ..towers.pair import Tower, TowerOptions, batch_of, epochs_of
+from ..towers.pair import Embed, Tower, TowerOptions, batch_of, embedded, epochs_of
 from ..towers.rounds import LEARNING_RATE, TEMPERATURE, Open, Race, Round, Setting
 from ..towers.saved import fingerprint, model_folder
 from .frozen import Frozen, HeadTower, IndexSide, KeptTowers, ModelSide
@@ -29,8 +29,8 @@ class QuerySide(TowerOptions, Protocol):
 class DocSide(Protocol):
     """The options of documents that keep their vectors."""
 
-    def side(self, texts: Sequence[str], store: Path) -> Frozen:
-        """Return the vectors of the documents; what has to be computed is stored in a folder."""
+    def side(self, texts: Sequence[str], embed: Embed) -> Frozen:
+        """Return the vectors of the documents; `embed` keeps what has to be computed."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class KeptIndex:
     path: str
     ids: str | None = None
 
-    def side(self, texts: Sequence[str], store: Path) -> IndexSide:
+    def side(self, texts: Sequence[str], embed: Embed) -> IndexSide:
         """Return the vectors of the index, and say what is unusual about them."""
         side = IndexSide(Path(self.path), None if self.ids is None else Path(self.ids))
         for note in side.notes():
@@ -77,9 +77,9 @@ class FrozenModel:
                 "frozen is false, and both towers would train: use tower.kind=pretrained with tower.sides=two"
             )
 
-    def side(self, texts: Sequence[str], store: Path) -> ModelSide:
+    def side(self, texts: Sequence[str], embed: Embed) -> ModelSide:
         """Return the vectors of the model."""
-        return ModelSide(model_folder(Path(self.model)), "doc", store, texts)
+        return ModelSide(model_folder(Path(self.model)), "doc", embed, texts)
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Head:
         )
         return Race({TEMPERATURE: _TEMPERATURES[0], LEARNING_RATE: _RATES[0]}, rounds)
 
-    def build(self, texts: Sequence[str], store: Path | None = None) -> Tower:
+    def build(self, texts: Sequence[str], embed: Embed = embedded) -> Tower:
         """Raise ConfigError: a head alone has no documents."""
         raise ConfigError(
             "a head is for queries whose documents keep their vectors: give it as tower.query beside tower.doc"
@@ -119,7 +119,7 @@ class Head:
         assert isinstance(tower, HeadTower)
         return tower.again()
 
-    def tower(self, doc: Frozen, texts: Sequence[str], store: Path) -> HeadTower:
+    def tower(self, doc: Frozen, texts: Sequence[str], embed: Embed) -> HeadTower:
         """Return the head that ends in the space of the documents."""
         model = model_folder(Path(self.model))
         made = getattr(doc, "stamp", None)
@@ -128,7 +128,7 @@ class Head:
                 f"the index holds vectors of another model ({made.model[:12]}; tower.query.model is {own[:12]}), so that the "
                 "untrained queries rank at random in it"
             )
-        return HeadTower(model, store, texts, doc.width)
+        return HeadTower(model, embed, texts, doc.width)
 
 
 @dataclass(frozen=True)
@@ -159,13 +159,12 @@ class TwoTowers:
         """Return the race of the queries' tower."""
         return self.query.race(pairs)
 
-    def build(self, texts: Sequence[str], store: Path | None = None) -> KeptTowers:
+    def build(self, texts: Sequence[str], embed: Embed = embedded) -> KeptTowers:
         """Return the towers before training."""
-        assert store is not None
-        doc = self.doc.side(texts, store)
+        doc = self.doc.side(texts, embed)
         if isinstance(self.query, Head):
-            return KeptTowers(self.query.tower(doc, texts, store), doc)
-        query = _of_queries(self.query.build(texts))
+            return KeptTowers(self.query.tower(doc, texts, embed), doc)
+        query = _of_queries(self.query.build(texts, embed))
         width = query.encode(query.features(texts[:1], None, "query"), "query").shape[1]
         if width != doc.width:
             raise ConfigError(
