@@ -24,6 +24,7 @@ from tempera.mining import embed
 from tempera.run.train import train
 from tempera.text.frozen import HeadTower, IndexSide
 from tempera.text.two_towers import FrozenModel, Head, KeptIndex, TwoTowers
+from tempera.towers import pair
 from tempera.towers.saved import fingerprint, load
 from tempera.towers.stamp import Kept, Stamp, checksum
 from tempera.towers.static import Static
@@ -115,7 +116,7 @@ def test_a_head_is_the_identity_before_training_and_its_definition_after_it(
 ) -> None:
     """W and b against a loop over rows; vectors of another width are cut or filled up with zeros."""
     texts = ["kaban lodor", "mifin", "nugar zucel the"]
-    head = HeadTower(tiny_run / "model", tmp_path, texts, width)
+    head = HeadTower(tiny_run / "model", pair.embedded, texts, width)
     rows = head.features(texts, None, "query")
     x = load(tiny_run / "model", "query")(texts)
     cut = [[float(row[j]) if j < len(row) else 0.0 for j in range(width)] for row in x]
@@ -277,10 +278,10 @@ def test_two_widths_and_two_models_are_told(
 ) -> None:
     path = str(write(tmp_path / "vectors.parquet", vectors, ids()))
     with pytest.raises(ConfigError, match="embeds in 8 dimensions, but the documents have 6"):
-        TwoTowers(Static(8, 300), KeptIndex(path)).build(["kaban"], tmp_path)
+        TwoTowers(Static(8, 300), KeptIndex(path)).build(["kaban"])
     (tmp_path / "other").mkdir()
     Static(16, 300).build(["kaban lodor"]).save(tmp_path / "other" / "model")
-    TwoTowers(Head(str(tmp_path / "other")), KeptIndex(str(tiny_run))).build(["kaban"], tmp_path)
+    TwoTowers(Head(str(tmp_path / "other")), KeptIndex(str(tiny_run))).build(["kaban"])
     assert "vectors of another model" in caplog.text
 
 
