@@ -45,6 +45,7 @@ from .text.renewal import RepeatedMining
 from .text.roles import Roles
 from .text.sources import BeirFolder, Given, PairsFile
 from .text.text_files import TextFiles
+from .text.two_towers import DocSide, FrozenModel, Head, KeptIndex, QuerySide, TwoTowers
 from .towers.lora import Lora
 from .towers.pair import TowerOptions
 from .towers.pretrained import Pretrained
@@ -67,7 +68,15 @@ PARTS: dict[Any, dict[str, Any]] = {
         "mixture": Mixture,
         "interactions": Interactions,
     },
-    TowerOptions: {"static": Static, "pretrained": Pretrained, "transformer": Transformer, "features": Features},
+    TowerOptions: {
+        "static": Static,
+        "pretrained": Pretrained,
+        "transformer": Transformer,
+        "features": Features,
+        "two": TwoTowers,
+    },
+    QuerySide: {"head": Head, "static": Static, "pretrained": Pretrained, "transformer": Transformer},
+    DocSide: {"index": KeptIndex, "pretrained": FrozenModel},
     Divide: {
         "auto": Fitting,
         "global_time": GlobalTime,
@@ -145,8 +154,8 @@ def build(options: Options) -> Config:
         if name == "data" and section.get("path") is not None and tag not in section:
             builder.value(str, section["path"], "data.path")
             section = _with_source(section)
-        if name == "tower" and isinstance(made["data"], Interactions):
-            default = "features"
+        if name == "tower":
+            default = _default_tower(section, isinstance(made["data"], Interactions))
         chosen = section.pop(tag, default)
         wrapper = {key: section.pop(key, None) for key in _WRAPPER} if kind is Objective else {}
         made[name] = builder.call(builder.named(kind, chosen, f"{name}.{tag}"), section, name, besides=[tag])
@@ -172,6 +181,8 @@ def build(options: Options) -> Config:
             )
         if {config.base.teacher.weight, config.base.teacher.final} - {1.0, None}:
             builder.fail("objective.teacher", "its weight has to be 1 throughout: documents have no pairs to train on")
+        if config.base.teacher.own or config.base.teacher.loss == "margin_mse":
+            builder.fail("objective.teacher", "documents have no answers and no negatives: use kl over pools, or align")
     return config
 
 
@@ -189,16 +200,31 @@ def _with_source(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def kind_of_tower(options: Options) -> Any:
-    """Return the class of the options of the tower, by its name or else by the data; None if that is no name."""
+    """Return the class of the options of the tower that is trained, by its name or else by the data; None if that is no name."""
     tower, data = (_section(options, name) for name in ("tower", "data"))
-    _, tag, default = SECTIONS["tower"]
-    if (
-        tag not in tower
-        and isinstance(data.get("path", ""), str)
-        and _with_source(data).get("source") == "interactions"
-    ):
-        default = "features"
-    return PARTS[TowerOptions].get(tower.get(tag, default))
+    interactions = isinstance(data.get("path", ""), str) and _with_source(data).get("source") == "interactions"
+    chosen = PARTS[TowerOptions].get(tower.get(SECTIONS["tower"][1], _default_tower(tower, interactions)))
+    if chosen is TwoTowers and isinstance(query := tower.get("query"), Mapping):
+        return PARTS[QuerySide].get(_named(QuerySide, query)[0])
+    return chosen
+
+
+def _default_tower(section: Mapping[str, Any], interactions: bool) -> str:
+    """Return the kind of a tower that names none."""
+    two = any(isinstance(section.get(side), Mapping) for side in ("query", "doc"))
+    return "features" if interactions else "two" if two else SECTIONS["tower"][2]
+
+
+def _named(kind: Any, value: Mapping[Any, Any]) -> tuple[Any, Any]:
+    """Return name and options of a part: {kind: NAME, ...}, {NAME: {...}}, or {NAME: TEXT, ...} with its first option."""
+    rest = dict(value)
+    if "kind" in rest:
+        return rest.pop("kind"), rest
+    name = next((key for key in rest if key in PARTS[kind]), next(iter(rest), None))
+    options = rest.pop(name, None)
+    if isinstance(options, str) and inspect.isclass(part := PARTS[kind].get(name)):
+        return name, {next(iter(_hints(part))): options, **rest}
+    return (None, None) if rest else (name, options)
 
 
 def with_options(config: Config, values: Mapping[str, Any]) -> Config:
@@ -331,9 +357,9 @@ class _Builder:
         name: Any = value
         options: Any = {}
         if isinstance(value, Mapping):
-            if len(value) != 1:
+            name, options = _named(kind, value)
+            if name is None:
                 self.fail(path, f"is {_shown(value)}; expected one name with its options")
-            name, options = next(iter(value.items()))
             options = {} if options is None else options  # `- same_id:` without options
         part = self.named(kind, name, path)
         if not inspect.isclass(part):

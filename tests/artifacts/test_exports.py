@@ -18,9 +18,9 @@ from tempera.artifacts import approximate
 from tempera.artifacts.export import export
 from tempera.artifacts.index import Index, write_index
 from tempera.artifacts.run_folder import Run
-from tempera.artifacts.stamp import Stamp
 from tempera.errors import ConfigError, DataError, MissingLibrary, OutputError
 from tempera.towers.saved import fingerprint, load
+from tempera.towers.stamp import Stamp
 from tempera.towers.static import StaticTower
 from tempera.towers.tokenizer import train_tokenizer
 

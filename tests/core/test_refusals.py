@@ -108,6 +108,7 @@ def test_a_teacher_by_scores_asks_for_them(role: str) -> None:
         ({"student_temperature": -1.0}, "the temperature must be above 0"),
         ({"pools": ()}, "no pools"),
         ({"by": "scores", "over": "pools"}, "scores are of each row's own document and negatives; use over: own"),
+        ({"over": "own", "pools": (pools.docs,)}, "own lists have no pools: drop pools, or set over: pools"),
         ({"by": "scores", "loss": "align"}, "align needs vectors: use by: vectors"),
         ({"loss": "margin_mse", "over": "pools", "pools": (pools.docs, pools.back_docs)}, "add docs or back_queries"),
     ],

@@ -187,6 +187,7 @@ def remembering() -> nn.Module:
 def aligned() -> nn.Module:
     objective = presets.mnr(dial(), teacher=Teacher(0.5, loss="align"))
     objective.settle(WIDTH, 5)
+    objective.double()
     return Matryoshka(objective, (2, WIDTH))
 
 

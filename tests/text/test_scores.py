@@ -96,6 +96,6 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"objective\.teacher\.by: is vectors, but train\.teacher is columns of scores"
     ):
-        task_of(tmp_path, rows(), "columns", objective={"teacher": {"weight": 0.3}})
+        task_of(tmp_path, rows(), "columns", objective={"teacher": {"by": "vectors"}})
     with pytest.raises(ConfigError, match=r"mining\.every replaces the negatives that train\.teacher=columns"):
         task_of(tmp_path, rows(), "columns", mining={"every": 2})

@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..io.tables import parquet_table
 from ..io.untrusted import refuse_unsafe
+from ..io.vector_files import matrix
 from ..ranking.nearest import top
 from ..ranking.showcase import Searched
 from ..ranking.small_vectors import SmallVectors
 from ..towers.saved import fingerprint
+from ..towers.stamp import Stamp, checksum
 from . import approximate
-from .stamp import Stamp, checksum
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
@@ -206,10 +207,7 @@ def _opened(folder: Path) -> tuple[pa.Table, Any]:
 
 def _parquet(path: Path) -> tuple[pa.Table, Vectors]:
     table = parquet_table(path)
-    column = table["vector"].combine_chunks()
-    column.validate(full=True)
-    vectors: Vectors = column.flatten().to_numpy(zero_copy_only=False).reshape(len(table), column.type.list_size)
-    return table, vectors
+    return table, np.asarray(matrix(table["vector"], str(path)), np.float32)
 
 
 def write_parquet(folder: Path, index: Index) -> None:

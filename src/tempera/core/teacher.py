@@ -65,8 +65,8 @@ class Teacher:
         pools: the candidates of each anchor. By default every query and document of the batch is compared with every other.
 
     Raises:
-        ConfigError: a weight or a turn outside of [0, 1], a temperature of 0 or below, no pools, scores over pools or to align,
-            margin_mse over pools that do not hold the positive of each anchor.
+        ConfigError: a weight or a turn outside of [0, 1], a temperature of 0 or below, no pools, pools of rows' own lists,
+            scores over pools or to align, margin_mse over pools that do not hold the positive of each anchor.
         DataError: a side without the teacher's vectors, or rows without its scores.
 
     >>> import torch
@@ -104,6 +104,8 @@ class Teacher:
         if self.by == "scores" and (self.loss == "align" or not self.own):
             wanted = "align needs vectors: use by: vectors" if self.loss == "align" else "use over: own"
             raise ConfigError(f"teacher: scores are of each row's own document and negatives; {wanted}")
+        if self.own and tuple(self.pools) != OVER:
+            raise ConfigError("teacher: rows' own lists have no pools: drop pools, or set over: pools")
         blocks = [block for pool in self.compared for block in pool.blocks]
         held = {anchor for anchor, candidate in blocks if P.holds_positive(anchor, candidate)}
         if self.loss == "margin_mse" and held < {anchor for anchor, _ in blocks}:

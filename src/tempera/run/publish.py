@@ -150,8 +150,15 @@ def _card(prepared: Prepared, metrics: Mapping[str, Any], systems: Systems) -> C
         recipe=configuration.dump(resolved),
         metrics={name: scores.intervals() for name, scores in systems.items()},
         subject=prepared.task.showcase.subject,
-        base_model=resolved["tower"].get("model"),
+        base_model=_base(resolved["tower"]),
     )
+
+
+def _base(tower: Mapping[str, Any]) -> str | None:
+    """Return the model that a tower, or the one of queries, starts from; None for one from scratch."""
+    (query,) = tower["query"].values() if isinstance(tower.get("query"), Mapping) else (tower,)
+    model: str | None = query.get("model")
+    return model
 
 
 def _trained_again(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -22,7 +22,6 @@ from ..ranking.sample import Sample, sample_corpus
 from ..ranking.small_vectors import by_precision, widths_of
 from ..ranking.spread import spread
 from ..ranking.verdict import FUSED, TEACHER, SystemScores, Verdict, main_metric
-from ..towers.pair import Tower
 from .hybrid import scores_of_both
 from .lexical import BM25, Floats, Lexical, best
 from .pairs import Rows
@@ -230,7 +229,7 @@ def _affordable(config: Config, data: TrainingPairs) -> tuple[int | None, int]:
     """
     options, texts = config.train, data.texts
     tokens = len(texts.docs.values) / len(texts.docs)  # of a document
-    each, wanted = _multiplications(data.tower) * tokens, options.evaluations
+    each, wanted = _multiplications(data.tower.of("doc")) * tokens, options.evaluations
     if each == 0:  # looking up vectors costs nothing beside ranking
         return None, wanted
     rows = options.steps(data.sampler.batches_per_epoch) * options.gradient_accumulation_steps * options.size
@@ -245,7 +244,7 @@ def _affordable(config: Config, data: TrainingPairs) -> tuple[int | None, int]:
     return size, looks
 
 
-def _multiplications(tower: Tower) -> int:
+def _multiplications(tower: nn.Module) -> int:
     """Return the multiplications of one token in a forward pass: the weights that are not looked up in a table."""
     modules = (module for module in tower.modules() if not isinstance(module, Table | nn.Embedding | nn.EmbeddingBag))
     return sum(p.numel() for module in modules for p in module.parameters(recurse=False) if p.ndim > 1)

@@ -16,13 +16,13 @@ from ..core.batch import Role
 from ..core.ragged import Ragged
 from .saved import load, model_folder
 
-# Unit vectors of texts by a saved model, [n, T], from its folder, the texts and the name of a progress bar.
-Embed = Callable[[Path, Sequence[str], str], NDArray[np.float32]]
+# Unit vectors of texts, [n, T], by index, from a model's folder, the texts' role, the texts and the name of a progress bar.
+Embed = Callable[[Path, Role, Sequence[str], str | None], Any]
 
 
-def embedded(model: Path, texts: Sequence[str], progress: str) -> NDArray[np.float32]:
-    """Embed texts as documents by a saved model, or by that of a run."""
-    return load(model_folder(model), "doc")(texts)
+def embedded(model: Path, role: Role, texts: Sequence[str], progress: str | None = None) -> NDArray[np.float32]:
+    """Embed texts by a saved model, or by that of a run."""
+    return load(model_folder(model), role)(texts)
 
 
 class Embeds(Protocol):
@@ -37,6 +37,7 @@ class Encoder(nn.Module, ABC):
     """The interface that training and evaluation need of one tower for every role, or of a tower for each."""
 
     padded: bool  # whether rows are padded to the longest of those that are embedded together
+    guarded = False  # whether it stays untrained where validation is too small to show a gain
 
     def of(self, role: Role) -> Embeds:
         """The module that embeds a role; this one unless roles differ."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # it would load torch
 
     from ..core.batch import Role
 
+KEPT = "kept_index.json"  # in the folder of a model of queries: facts about the index it was trained for
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 
 
@@ -50,6 +51,10 @@ def load(folder: Path, role: Role = "query") -> Encode:
         DataError: no model, a damaged one, or one of which a part lies outside of the folder.
     """
     refuse_unsafe(folder)
+    if role == "doc" and (folder / KEPT).is_file():
+        raise DataError(
+            f"{folder} embeds queries alone, for the index that its {KEPT} describes: search that index with it"
+        )
     try:
         modules = read_json(folder / "modules.json")
         kinds = [module["type"].rsplit(".", 1)[-1] for module in modules]

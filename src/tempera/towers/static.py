@@ -90,7 +90,7 @@ class Static:
         """An untrained tower whose tokenizer has read (an even sample of) the texts."""
         tokenizer = train_tokenizer(sample(texts), self.vocabulary, self.max_length)
         if self.teacher is not None:
-            read = torch.from_numpy(embed(Path(self.teacher), vocabulary_of(tokenizer), "embedding tokens"))
+            read = torch.from_numpy(embed(Path(self.teacher), "doc", vocabulary_of(tokenizer), "embedding tokens")[:])
             return StaticTower(tokenizer, self.width, None, Pieces(read, frequency(tokenizer, texts)))
         scale = None if self.init == "normal" else inverse_frequency(tokenizer, texts)
         subwords = Subwords.of(vocabulary_of(tokenizer)) if self.init == "ngrams" else None
