@@ -71,7 +71,7 @@ def test_an_empty_section_is_its_defaults(section: str) -> None:
         ("objective.pools=[docs, negative]", "objective.pools[1]: no 'negative'; there is docs, negatives, "),
         (
             "data.source=pair",
-            "data.source: no 'pair'; there is installed_python, pairs, beir, given, text_files, mixture, interactions.",
+            "data.source: no 'pair'; there is installed_python, pairs, beir, given, text_files, documents, mixture, interactions.",
         ),
         ("tower.kind=statics", "tower.kind: no 'statics'; there is static, pretrained, transformer, features."),
     ],

@@ -37,7 +37,6 @@ from .recommend.encoders import FEATURES, Elapsed, Feature, OfUser
 from .recommend.features import Features
 from .recommend.history import POOLINGS, History, Pooling
 from .recommend.interactions import Interactions
-from .text.documents import Documents
 from .text.installed_python import InstalledPython
 from .text.mixture import Mixture
 from .text.pairs import Source
@@ -46,6 +45,7 @@ from .text.roles import Roles
 from .text.sources import BeirFolder, Given, PairsFile
 from .text.text_files import TextFiles
 from .text.two_towers import DocSide, FrozenModel, Head, KeptIndex, QuerySide, TwoTowers
+from .text.unpaired_texts import Documents
 from .towers.lora import Lora
 from .towers.pair import TowerOptions
 from .towers.pretrained import Pretrained

@@ -9,7 +9,7 @@ import typer
 
 from ..errors import TemperaError
 from .output import print_run
-from .shared import Json, answer, say
+from .shared import Json, answer
 
 _TRIED = 200  # queries by which the speed is measured
 
@@ -45,6 +45,5 @@ def distill(
             {"teacher": str(model), "trained": str(run.folder)}, run.index.documents["preview"][:_TRIED].to_pylist()
         )
         document = {"output": str(run.folder.absolute()), **run.document, "queries_per_second": speeds}
-        shown = ", ".join(f"{name} {speed:,.0f}" for name, speed in speeds.items())
-        answer(document, as_json, lambda: (print_run(document), say(f"queries a second on one core: {shown}")))
+        answer(document, as_json, lambda: print_run(document))
     stop()

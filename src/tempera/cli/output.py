@@ -26,6 +26,9 @@ def print_run(document: dict[str, Any]) -> None:
         _print_metrics(document, systems)
         _print_tables(document, ["also"])
     _print_end(document, 'search: tempera search {output} "what you look for"')
+    if "queries_per_second" in document:
+        speeds = ", ".join(f"{name} {speed:,.0f}" for name, speed in document["queries_per_second"].items())
+        print(f"queries a second on one core, one after the other: {speeds}")
     if document.get("hybrid"):
         from ..ranking.fusion import Fusion
 

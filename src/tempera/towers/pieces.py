@@ -13,6 +13,18 @@ WEIGHT = 1e-3  # a of a / (a + p): tokens of a higher frequency p count less (Ar
 
 
 @dataclass(frozen=True)
+class Trained:
+    """Vectors of v tokens of a static model, to go on with."""
+
+    table: Tensor  # [v, D]
+
+    def vectors(self, dimensions: int) -> Tensor:
+        """Return the vectors, whose width is the only one."""
+        assert dimensions == self.table.shape[1]
+        return self.table
+
+
+@dataclass(frozen=True)
 class Pieces:
     """Vectors of v tokens by a model, and how often each token stands in the texts.
 
@@ -41,5 +53,6 @@ class Pieces:
         centred = (self.read - self.read.mean(0)).double()
         _, axes = torch.linalg.eigh(centred.T @ centred)
         p = self.counts / self.counts.sum()
-        vectors = centred @ axes[:, -dimensions:].flip(1) * (WEIGHT / (WEIGHT + p))[:, None]
-        return (vectors / vectors.square().sum(1).mean().sqrt()).float()
+        vectors: Tensor = centred @ axes[:, -dimensions:].flip(1) * (WEIGHT / (WEIGHT + p))[:, None]
+        vectors /= vectors.square().sum(1).mean().sqrt()
+        return vectors.float()

@@ -18,6 +18,7 @@ from ..io.untrusted import inside, refuse_unsafe, without_panics
 
 if TYPE_CHECKING:  # it would load torch
     from sentence_transformers import SentenceTransformer
+    from tokenizers import Tokenizer
 
     from ..core.batch import Role
 
@@ -70,8 +71,15 @@ def load(folder: Path, role: Role = "query") -> Encode:
 
 def reads_alike(folder: Path) -> bool:
     """Return whether a saved model reads queries as it reads documents: without prompts, and without modules of their own."""
-    kinds = [str(module.get("type", "")).rsplit(".", 1)[-1] for module in read_json(folder / "modules.json")]
-    return not {"Router", "Asym"} & set(kinds) and not _has_prompts(folder)
+    return not {"Router", "Asym"} & {*kinds_of(folder)} and not _has_prompts(folder)
+
+
+def kinds_of(folder: Path) -> list[str]:
+    """Return the names of a saved model's modules; none where modules.json does not say."""
+    try:
+        return [module["type"].rsplit(".", 1)[-1] for module in read_json(folder / "modules.json")]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return []
 
 
 def _has_prompts(folder: Path) -> bool:
@@ -84,7 +92,19 @@ def _has_prompts(folder: Path) -> bool:
         raise DataError(f"{folder}/config_sentence_transformers.json does not describe a model") from None
 
 
-def _static(folder: Path) -> Encode:
+def static_parts(folder: Path) -> tuple[Tokenizer, NDArray[np.float32]] | None:
+    """Return what `read_static` reads of a saved model that is a static embedding with normalisation; None for any other."""
+    if kinds_of(folder) != ["StaticEmbedding", "Normalize"]:
+        return None
+    return read_static(inside(folder, read_json(folder / "modules.json")[0]["path"]))
+
+
+def read_static(folder: Path) -> tuple[Tokenizer, NDArray[np.float32]]:
+    """Return the tokenizer and the table, [v, D], of a static embedding, which lie in the folder of its module.
+
+    Raises:
+        DataError: a damaged file, or fewer rows than tokens.
+    """
     from safetensors.numpy import load_file
     from tokenizers import Tokenizer
 
@@ -97,6 +117,11 @@ def _static(folder: Path) -> Encode:
     if table.ndim != 2 or len(table) < tokenizer.get_vocab_size():
         raise DataError(f"{folder} is damaged: {table.shape} embeddings for {tokenizer.get_vocab_size()} tokens")
     tokenizer.no_padding()
+    return tokenizer, table
+
+
+def _static(folder: Path) -> Encode:
+    tokenizer, table = read_static(folder)
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
         vectors = np.zeros((len(texts), table.shape[1]), np.float32)

@@ -20,8 +20,9 @@ from ..core.ragged import Ragged
 from ..core.table import Table
 from ..io.documents import write_json
 from .pair import Embed, Tower, batch_of, embedded, epochs_of
-from .pieces import Pieces
+from .pieces import Pieces, Trained
 from .rounds import LEARNING_RATE, TEMPERATURE, Open, Race, Round, Setting
+from .saved import model_folder, static_parts
 from .subwords import Subwords
 from .tokenizer import sample, tokenize, train_tokenizer, vocabulary_of
 
@@ -38,14 +39,15 @@ class Static:
     """A static embedding trained from scratch, with a tokenizer trained on the corpus.
 
     Args:
-        dimensions: width of the embeddings; None is 512, and 256 from a teacher.
+        dimensions: width of the embeddings; None is 512, or from a teacher 256, and a static one's own.
         vocabulary: pieces of the tokenizer.
         max_length: longer texts are cut to this many tokens.
         init: random vectors to begin with. "idf" scales a token's by its inverse document frequency in the training texts (Spärck
             Jones 1972), so that the untrained tower finds texts that share rare words, and training begins there; "ngrams" has
             tokens that share character n-grams begin near each other, too (Bojanowski et al. 2017), as "cell" and "cells" do;
             "normal" draws all of one scale, and needs a learning rate ten times as high.
-        teacher: folder of a saved model, or of a run, whose vectors of the tokens are those to begin with, in place of `init`.
+        teacher: folder of a saved model, or of a run, whose vectors of the tokens are those to begin with, in place of `init`. A
+            static model of the same width gives its tokenizer and its vectors as they are, so that its training goes on.
     """
 
     open: ClassVar[Mapping[str, Open]] = {TEMPERATURE: Open(beside=("objective.scale",)), LEARNING_RATE: Open()}
@@ -88,6 +90,9 @@ class Static:
 
     def build(self, texts: Sequence[str], embed: Embed = embedded) -> StaticTower:
         """An untrained tower whose tokenizer has read (an even sample of) the texts."""
+        parts = None if self.teacher is None else static_parts(model_folder(Path(self.teacher)))
+        if parts is not None and self.dimensions in (None, parts[1].shape[1]):
+            return StaticTower(parts[0], parts[1].shape[1], None, Trained(torch.from_numpy(parts[1])))
         tokenizer = train_tokenizer(sample(texts), self.vocabulary, self.max_length)
         if self.teacher is not None:
             read = torch.from_numpy(embed(Path(self.teacher), "doc", vocabulary_of(tokenizer), "embedding tokens")[:])
@@ -99,7 +104,7 @@ class Static:
     def again(self, tower: Tower) -> StaticTower:
         """An untrained tower with the tokenizer of another one."""
         assert isinstance(tower, StaticTower)
-        return StaticTower(tower.tokenizer, self.width, tower.scale, tower.start)
+        return StaticTower(tower.tokenizer, tower.embedding.embedding_dim, tower.scale, tower.start)
 
 
 def frequency(tokenizer: Tokenizer, texts: Sequence[str]) -> Tensor:

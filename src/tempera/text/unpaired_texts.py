@@ -1,4 +1,4 @@
-"""Texts without pairs, from which a student learns its teacher's similarities, and pairs of other texts to judge it by."""
+"""Unpaired without pairs, from which a student learns its teacher's similarities, and pairs of other texts to judge it by."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Document(NamedTuple):
 
 
 @dataclass
-class Texts:
+class Unpaired:
     """Hold documents, queries without their answers, and pairs of real queries for validation and test."""
 
     docs: list[Document]
@@ -55,7 +55,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Documents:
-    """Texts without pairs, for `train.teacher`: a row of training is any two of them, and each text is in one row.
+    """Unpaired without pairs, for `train.teacher`: a row of training is any two of them, and each text is in one row.
 
     The first text of a row is a query of the log where there is one, else a document. Where no real queries are given for
     validation or test, they are made of a tenth of the documents: the title, or else the first sentence, asks for the rest.
@@ -113,7 +113,7 @@ class Documents:
         pairs = replace(pairs, about=about, dropped=dict(texts.dropped), paired=False)
         return pairs, np.ones(len(pairs), bool)
 
-    def _texts(self) -> Texts:
+    def _texts(self) -> Unpaired:
         path = Path(self.path)
         texts = self._beir(path) if is_beir(path) else self._files(path)
         for part, name in ((VALIDATION, self.validation), (TEST, self.test)):
@@ -123,31 +123,33 @@ class Documents:
             texts.log += _log(Path(self.queries))
         return texts
 
-    def _beir(self, path: Path) -> Texts:
+    def _beir(self, path: Path) -> Unpaired:
         corpus, queries = texts_of(path, "corpus"), texts_of(path, "queries")
         docs = [
             Document("", text, f"{path}:{name}") for name, text in zip(*(corpus[c].to_pylist() for c in ("id", "text")))
         ]
         splits = split_names(path)
         named = {part: next((name for name in names if name in splits), None) for part, names in _PARTS.items()}
-        return Texts(docs, queries["text"].to_pylist(), {p: _judged(path, name) for p, name in named.items() if name})
+        return Unpaired(
+            docs, queries["text"].to_pylist(), {p: _judged(path, name) for p, name in named.items() if name}
+        )
 
-    def _files(self, path: Path) -> Texts:
+    def _files(self, path: Path) -> Unpaired:
         """Return the texts of a table, of a folder of tables, or of text files and source code."""
         files = files_of(path, lambda file: is_text_file(file) or is_code(file))
         if not files or (path.is_file() and is_table(path)):
             return _table(path, {"text": self.text, "title": self.title})
         dropped = Counter[str]()
-        return Texts([Document(*part) for part in passages(files, self.max_characters, dropped)], dropped=dropped)
+        return Unpaired([Document(*part) for part in passages(files, self.max_characters, dropped)], dropped=dropped)
 
 
-def _table(path: Path, chosen: Mapping[str, str | None]) -> Texts:
+def _table(path: Path, chosen: Mapping[str, str | None]) -> Unpaired:
     """Return the texts of a table; of a table of pairs, a tenth of the queries keep their answers, for validation and test each."""
     names = next(blocks(path)).table.column_names
     if chosen["text"] is not None or not TABLE.suits({}, names):
         texts, titles = _columns(path, _TEXTS, chosen)
         rows = enumerate(zip(titles or [""] * len(texts), texts), 1)
-        return Texts([Document(title, text, f"{path}:{row}") for row, (title, text) in rows if text])
+        return Unpaired([Document(title, text, f"{path}:{row}") for row, (title, text) in rows if text])
     pairs = _pairs(path)
     ids = pairs.ids("query")
     queries = np.random.default_rng(0).permutation(np.unique(ids))
@@ -155,7 +157,7 @@ def _table(path: Path, chosen: Mapping[str, str | None]) -> Texts:
     held = {VALIDATION: queries[:count], TEST: queries[count : 2 * count]}
     real = {part: Pairs(pairs.table.filter(pa.array(np.isin(ids, own)))) for part, own in held.items() if count}
     docs = [Document("", text, place) for text, place in zip(pairs.texts("doc"), pairs.texts("place"))]
-    return Texts(docs, pairs.texts("query"), real, Counter(pairs.dropped))
+    return Unpaired(docs, pairs.texts("query"), real, Counter(pairs.dropped))
 
 
 def _log(path: Path) -> list[str]:
