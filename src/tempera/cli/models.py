@@ -190,7 +190,9 @@ def merge(
     overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Merge a model with the one that it began with, to keep what training has made worse elsewhere.
+    """Merge a trained model with the one that it began with.
+
+    The merged model keeps most of what training has gained, and loses less elsewhere.
 
     Without --weights, models between both are evaluated on the run's validation and on other data, and the best is saved
     if --output is given.
