@@ -15,6 +15,7 @@ from tempera.core.masks import Guided, KnownPositives, SameId
 from tempera.core.memory import Memory
 from tempera.core.pools import Block, Exclusion
 from tempera.core.similarity import dot
+from tempera.core.teacher import Teacher
 from tempera.core.tiles import tile_elements
 
 ROWS = 40
@@ -30,6 +31,7 @@ LEARNED: dict[str, Callable[[], Objective]] = {
         numerator="sum", masks=[KnownPositives()], temperature=Temperature(0.05, learnable=True)
     ),
     "both ways": lambda: Objective(pools=[pools.docs, pools.back_queries], partition="per_direction", masks=[SameId()]),
+    "taught": lambda: Objective(masks=[SameId()], teacher=Teacher(0.3)),
     "memory": lambda: Objective(pools=[pools.docs, pools.memory], memory=Memory(64), masks=[SameId()]),
 }
 
@@ -41,7 +43,8 @@ def batch(rows: int = ROWS, width: int = 8, shared: bool = False) -> Batch[Tenso
     def side(count: int, ids: Tensor) -> Side[Tensor]:
         numbers = torch.randn(count, width, generator=generator)
         guide = torch.nn.functional.normalize(torch.randn(count, 4, generator=generator), dim=1)
-        return Side(numbers.requires_grad_(), ids, -torch.rand(count, generator=generator), guide)
+        logq = -torch.rand(count, generator=generator)
+        return Side(numbers.requires_grad_(), ids, logq, guide, teacher=guide.flip(0))
 
     ids = torch.randint(rows, (rows,), generator=generator)
     known = Ragged.of([sorted({int(i), int(i) % 7}) for i in ids])

@@ -209,7 +209,12 @@ def test_a_run_in_half_precision_scales_its_gradients(tmp_path: Path) -> None:
             assert all(step.fault is None and step.grad_norm is not None for step in steps)
 
 
-@pytest.mark.parametrize("choice", CHOICES[::3], ids=name_of)
+SOME = [
+    pytest.param(each, marks=[pytest.mark.slow] if i % 3 else [], id=name_of(each)) for i, each in enumerate(CHOICES)
+]
+
+
+@pytest.mark.parametrize("choice", SOME)
 def test_a_device_with_less_runs_and_its_line_says_what_is_missing(choice: Choice, tmp_path: Path) -> None:
     """MPS has no float64 and no query of its memory; the device of the runs above is as XPU, without timed events."""
     with Accelerator() as used:

@@ -13,8 +13,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
-def test_everything_works_on_a_pretend_accelerator() -> None:
+
+@pytest.mark.parametrize("marked", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_everything_works_on_a_pretend_accelerator(marked: str) -> None:
     folder = Path(__file__).parent
     command = [
         sys.executable,
@@ -25,6 +28,8 @@ def test_everything_works_on_a_pretend_accelerator() -> None:
         "no:cacheprovider",
         "-o",
         "python_files=on_*.py",
+        "-m",
+        marked,
         str(folder),
     ]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}

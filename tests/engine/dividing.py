@@ -15,6 +15,7 @@ import pyarrow.parquet as parquet
 import torch
 import torch.distributed as dist
 import worlds
+from sharded import Trap, runs_out
 from torch import Tensor
 from worlds import LAYOUTS, Found
 
@@ -22,6 +23,7 @@ import tables
 from tables import OPTIONS, Pair
 from tempera import config as configuration
 from tempera.build import build
+from tempera.core.table import Table
 from tempera.engine import loop
 from tempera.engine.cache import Cache, Mode
 from tempera.engine.checkpoint import State
@@ -58,7 +60,13 @@ def processes() -> list[Found]:
 def found(group: Group) -> Found:
     steps = {str(case): stepped(group, *case) for case in CASES}
     runs = {name: run(group, options) for name, options in RUNS.items()}
-    return {"steps": steps, "runs": runs, "held": held(group), "recommender": recommender(group)}
+    return {
+        "steps": steps,
+        "runs": runs,
+        "held": held(group),
+        "recommender": recommender(group),
+        "out of memory": out_of_memory(group, 6),
+    }
 
 
 def stepped(group: Group, mode: Mode, sparse: bool) -> Found:
@@ -70,6 +78,15 @@ def stepped(group: Group, mode: Mode, sparse: bool) -> Found:
     group.all_reduce_gradients([*towers.parameters(), *objective.parameters()])
     grads = worlds.gradients(towers, objective)
     return {"losses": losses, "gradients": {name: _dense(grad) for name, grad in grads.items()}}
+
+
+def out_of_memory(group: Group, every: int) -> Found:
+    towers, objective = tables.made(True)
+    towers, trap = divided(towers, group, 1), Trap(())
+    for module in towers.modules():
+        if isinstance(module, Table | torch.nn.Linear):  # between two lookups, and after them
+            trap.laid(module)
+    return runs_out(group, towers, objective, worlds.part(tables.batch(), LAYOUTS[2], group.rank), trap, every)
 
 
 def _dense(grad: Tensor) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+import unittest.mock
+from collections.abc import Container, Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -28,7 +29,7 @@ from tempera.engine.distributed import Group
 from tempera.engine.loop import Progress, Training
 from tempera.engine.shards import part, shard, whole
 from tempera.engine.step import step
-from tempera.errors import ConfigError, TemperaError
+from tempera.errors import TemperaError
 from tempera.recommend.encoders import Categories, Elapsed, Entities, Id
 from tempera.recommend.features import Features
 from tempera.recommend.history import Gru, History, Mean
@@ -191,24 +192,96 @@ def parts(group: Group) -> Found:
 
 def mistakes(group: Group, layout: Layout) -> list[str]:
     """What is said of a group of one, and of memory that runs out within a divided tower; the last that processes do."""
-    found = []
+    said = []
     towers, objective = made("one", 0.0)
-    try:
-        shard([towers.query], Group())
-    except ConfigError as error:
-        found.append(str(error))
-    shard([towers.query], group)
-    towers.query.register_forward_pre_hook(_run_out)
-    given = worlds.part(worlds.whole(layout, 0), layout, group.rank)
-    try:
-        step(towers, objective, given, Cache(), group)  # type: ignore[arg-type]
-    except TemperaError as error:
-        found.append(str(error))
+    rows = worlds.part(worlds.whole(layout, 0), layout, group.rank)
+    full = Trap(range(1, 10**6))
+    towers.query.register_forward_pre_hook(full.sprung)
+    for refused in (lambda: shard([towers.query], Group()), lambda: shard([towers.query], group)):
+        try:
+            refused()
+            step(towers, objective, rows, Cache(), group)  # type: ignore[arg-type]
+        except TemperaError as error:
+            said.append(str(error))
+    with unittest.mock.patch("tempera.engine.step.can_restart", return_value=False):  # as of torch 2.8
+        try:
+            step(towers, objective, rows, Cache(), group)  # type: ignore[arg-type]
+        except TemperaError as error:
+            said.append(str(error))
+    return said
+
+
+class Trap:
+    """Runs out of memory at some of the moments at which layers begin, end or go backward, counted from 1."""
+
+    def __init__(self, at: Container[int]) -> None:
+        self.at, self.count = at, 0
+
+    def sprung(self, *_: object) -> None:
+        self.count += 1
+        if self.count in self.at:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def laid(self, module: nn.Module) -> None:
+        """Lay the trap before a module begins, within what divides it, and behind it, forward and backward."""
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.register_forward_pre_hook(lambda _, given: (_Trapped.apply(given[0], self), *given[1:]))  # type: ignore[no-untyped-call]
+        module.register_forward_hook(lambda _, given, rows: _Trapped.apply(rows, self))  # type: ignore[no-untyped-call]
+
+
+class _Trapped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, trap: Trap) -> Tensor:
+        ctx.trap = trap
+        trap.sprung()
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        ctx.trap.sprung()  # when the layer's weights have gradients that have not been summed
+        return grad, None
+
+
+def runs_out(group: Group, towers: Any, objective: Any, rows: Batch[Any], trap: Trap, every: int) -> Found:
+    """How far a step is off that runs out of memory at every so manyth moment, and its halvings, on processes in turn or each.
+
+    The same towers go on: nothing may be left of what has been interrupted.
+    """
+    measured: dict[int, Any] = {}
+
+    def taken(at: Container[int], mode: Mode) -> tuple[Found, int]:
+        towers.zero_grad(), objective.zero_grad()
+        trap.at, trap.count = at, 0
+        cache = Cache(mode, tokens=30)
+        if every > 1:
+            cache.footprints = measured
+        loss = step(towers, objective, rows, cache, group)
+        return {"loss": torch.tensor(loss)} | worlds.gradients(towers, objective), cache.halved
+
+    found: Found = {}
+    for mode in ("always", "never"):
+        (want, _), moments = taken((), mode), group.all_reduce_max(trap.count)
+        for number, at in enumerate(range(1, moments + 1, every)):
+            for rank in range(group.size) if every == 1 else [number % group.size]:
+                got, halved = taken((at, at + 5) if rank == group.rank else (), mode)
+                assert got.keys() == want.keys()
+                off = [float((_dense(got[name]) - _dense(want[name])).abs().max()) for name in want]
+                found[f"{mode}, moment {at} of {moments} on rank {rank}"] = {"off": max(off), "halved": halved}
     return found
 
 
-def _run_out(*given: object) -> None:
-    raise torch.OutOfMemoryError("CUDA out of memory")
+def _dense(grad: Tensor) -> Tensor:
+    mine = part(grad)
+    return mine.to_dense() if mine.numel() else torch.zeros(1)
+
+
+def out_of_memory(group: Group, layout: Layout, kind: str, every: int) -> Found:
+    towers, objective = made(kind, 0.0)
+    shard([towers.query, towers.doc], group)
+    trap = Trap(())
+    for layer in [module for module in towers.modules() if isinstance(module, nn.TransformerEncoderLayer)]:
+        trap.laid(layer)
+    return runs_out(group, towers, objective, worlds.part(worlds.whole(layout, 0), layout, group.rank), trap, every)
 
 
 def nobody(group: Group, layout: Layout) -> str:
@@ -257,6 +330,7 @@ def all_work(group: Group, layout: Layout) -> Found:
         found["training"] = training(group, layout)
         found["nobody"] = nobody(group, layout)
         found["recommended"] = recommended(group)
+        found["out of memory"] = out_of_memory(group, layout, "one", 7)
     return found | {"mistakes": mistakes(group, layout)}
 
 

@@ -67,6 +67,13 @@ def test_a_recommender_is_that_of_one_process() -> None:
     assert {len(value) for value in second["weights"].values() if value.shape[1:] == (16,)} == {0, 8}
 
 
+def test_out_of_memory_within_divided_tables_halves_on_all_processes() -> None:
+    for process in dividing.processes():
+        assert len(process["out of memory"]) >= 6
+        for name, got in process["out of memory"].items():
+            assert got["off"] <= 1e-12 and got["halved"] in (1, 2), name
+
+
 def test_what_does_not_go_together_is_refused() -> None:
     pair = Devices(Group(0, 2))
     Training(divide_tables=True, table_optimizer="rowwise_adagrad").check(pair)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import dividing
 import pytest
 import sharded
 import torch
+import worlds
 from sharded import CASES, MEASURED, MODES
 from torch import Tensor, nn
 from worlds import LAYOUTS, Found
@@ -113,11 +115,32 @@ def test_a_process_without_rows_of_a_recommender_keeps_pace() -> None:
 def test_what_is_refused_is_said() -> None:
     for process in processes(2):
         assert process["nobody"] == "a batch needs at least one pair, but no process has one"
-        one, memory = process["mistakes"]
+        one, full, memory = process["mistakes"]
         assert (
             one == "fsdp divides towers over processes, but there is only one: launch several with torchrun, or drop it"
         )
-        assert memory.startswith("out of memory within a divided tower") and "train.micro_batch_tokens" in memory
+        assert full == "out of memory even with one row at a time: lower the tower's max_length or size"
+        assert memory.startswith("out of memory within a divided tower") and "install torch 2.13" in memory
+
+
+def test_out_of_memory_within_divided_towers_halves_on_all_processes() -> None:
+    """Wherever it happens, forward, backward or in a replay, and on whichever process; what comes out is undisturbed."""
+    for process in processes(2):
+        assert len(process["out of memory"]) >= 6
+        for name, got in process["out of memory"].items():
+            assert got["off"] <= 1e-12 and got["halved"] in (1, 2), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["one", "two", "heads", "tables"])
+def test_every_moment_of_a_step_may_run_out_of_memory(kind: str) -> None:
+    """On either process, also while footprints are measured; a second moment follows while the step begins again."""
+    processes(2)  # loads what is forked
+    work = (dividing.out_of_memory, 1) if kind == "tables" else (sharded.out_of_memory, LAYOUTS[2], kind, 1)
+    for process in worlds.world(2, *work, seconds=900):
+        assert len(process) >= 60
+        for name, got in process.items():
+            assert got["off"] <= 1e-12 and got["halved"] in (1, 2), name
 
 
 def test_parts_in_common_are_divided_once() -> None:

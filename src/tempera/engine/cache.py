@@ -293,6 +293,7 @@ class Cache:
             with seeded(0, self.device), self.autocast():
                 size = footprint(work.tower, probes, work.tower.padded)
             if work.divided:  # equal micro-batches leave little to fill up
+                group.keep_pace()
                 size = Footprint(*(float(group.all_reduce_max(math.ceil(x))) for x in (size.linear, size.square)))
         self.footprints[id(work.tower)] = size
         return size
@@ -323,6 +324,7 @@ def _fillers(work: Work, own: list[Micro], group: Group) -> list[Micro]:
     """Return the calls that this process adds, to replay and to keep as many micro-batches as the rank with the most."""
     if not work.divided:
         return []
+    group.keep_pace()
     count = {keeps: sum(micro.kept == keeps for micro in own) for keeps in (False, True)}
     most = {keeps: group.all_reduce_max(number) for keeps, number in count.items()}
     most[False] += not any(most.values())  # rows that nobody has are as wide as others

@@ -80,8 +80,11 @@ def start(mixed_precision: Precision = "no", device: str = "auto", timeout: floa
     state = PartialState(cpu=cpu, timeout=timedelta(seconds=timeout))
     if dist.is_initialized() and dist.get_backend() == "gloo":
         atexit.register(stop)  # whatever ends the program: gloo's threads abort a process that has not left the others
-    own = chosen if cpu else state.device
-    return _checked(Devices(Group(state.process_index, state.num_processes, own), mixed_precision))
+    own, hosts = chosen if cpu else state.device, None
+    if dist.is_initialized() and dist.get_backend() != "gloo":
+        hosts = dist.new_group(timeout=timedelta(seconds=timeout), backend="gloo")
+        atexit.register(_leave, hosts)
+    return _checked(Devices(Group(state.process_index, state.num_processes, own, hosts), mixed_precision))
 
 
 def _chosen(name: str) -> torch.device:
@@ -132,6 +135,11 @@ def one_voice(group: Group) -> Iterator[None]:
         return
     with silenced(), open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
         yield
+
+
+def _leave(group: dist.ProcessGroup) -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group(group)
 
 
 def stop() -> None:

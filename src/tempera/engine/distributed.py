@@ -25,6 +25,10 @@ CPU = torch.device("cpu")
 BUCKET_BYTES = 1 << 26  # gradients that are summed at once: above this, starting an exchange costs nothing more
 
 
+class LeftBehind(torch.OutOfMemoryError):
+    """Another process has run out of memory, in work that all of them do together."""
+
+
 @dataclass(frozen=True)
 class Group:
     """The processes that train together. `Group()` is one process on its own: nothing is exchanged, nothing copied.
@@ -33,6 +37,8 @@ class Group:
         rank: the place of this process, from 0.
         size: how many processes there are; above 1, torch.distributed is to be initialised.
         device: where this process computes.
+        hosts: the group of torch.distributed, on CPUs, in which they agree on numbers without waiting for their devices; None
+            is the default group.
 
     >>> from tempera.core.batch import Side
     >>> eye, alone = torch.eye(2), Group()
@@ -45,6 +51,7 @@ class Group:
     rank: int = 0
     size: int = 1
     device: torch.device = CPU
+    hosts: Any = None
 
     @property
     def main(self) -> bool:
@@ -161,14 +168,25 @@ class Group:
         """Return True if all processes give the same number, of up to 53 bits."""
         return self.all_reduce_max(number) == -self.all_reduce_max(-number)
 
+    def keep_pace(self) -> None:
+        """Call before each exchange within work that all processes do together and that may run out of memory.
+
+        A process that runs out calls `any(True)` instead and leaves; the others meet it here, and leave as well.
+
+        Raises:
+            LeftBehind: another process has left.
+        """
+        if self.any(False):
+            raise LeftBehind(f"rank {self.rank} of {self.size}: another rank has run out of memory")
+
     def wait(self) -> None:
         """Return when all processes have called this."""
         self.all_reduce_sum(0.0)
 
     def _agree(self, value: float, how: Any) -> float:
-        number = torch.tensor(float(value), dtype=torch.float64, device=self.device)
+        number = torch.tensor(float(value), dtype=torch.float64, device=self.device if self.hosts is None else CPU)
         with self._together("an all-reduce"):
-            dist.all_reduce(number, how)
+            dist.all_reduce(number, how, self.hosts)
             return float(number)
 
     def _exchange(self, mine: Columns) -> list[Columns]:

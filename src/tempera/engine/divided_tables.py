@@ -51,7 +51,7 @@ def divided(towers: Towers, group: Group, least: int = LEAST) -> Towers:
     replica = copy.deepcopy(towers, {**parts, **{id(buffer): buffer for buffer in towers.buffers()}})
     for table in _tables(replica):
         if any(table.weight is each for each in parts.values()):
-            table.lookup = partial(look_up, table)
+            table.lookup = partial(look_up, table, group)
     return replica.to(group.device)
 
 
@@ -62,10 +62,10 @@ def release(towers: nn.Module, divided: nn.Module) -> None:
             table.weight.data = table.weight.data.new_empty(0, table.embedding_dim)
 
 
-def look_up(table: Table, rows: Tensor) -> Tensor:
+def look_up(table: Table, group: Group, rows: Tensor) -> Tensor:
     """Return vectors of a divided table, [..., D], each distinct row asked for once; all processes have to call."""
     distinct, which = torch.unique(rows, return_inverse=True)
-    vectors: Tensor = _Rows.apply(table.weight, distinct, table.sparse)  # type: ignore[no-untyped-call]
+    vectors: Tensor = _Rows.apply(table.weight, group, distinct, table.sparse)  # type: ignore[no-untyped-call]
     return F.embedding(which, vectors)
 
 
@@ -73,26 +73,28 @@ class _Rows(torch.autograd.Function):
     """Rows of a divided table in rising order, [k], as vectors, [k, D]; adds to the gradient of the table in place."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Any, rows: Tensor, sparse: bool) -> Tensor:
+    def forward(ctx: Any, weight: Any, group: Group, rows: Tensor, sparse: bool) -> Tensor:
         processes = weight.device_mesh.size()
         height = -(-len(weight) // processes)  # rows of each process but the last ones
         counts = torch.bincount(rows // height, minlength=processes)
-        ctx.sends, ctx.receives = counts.tolist(), _exchanged(counts, [1] * processes, [1] * processes).tolist()
-        ctx.rows = _exchanged(rows % height, ctx.sends, ctx.receives)  # [m] of this process's part
-        ctx.weight, ctx.sparse = weight, sparse
-        return _exchanged(part(weight)[ctx.rows], ctx.receives, ctx.sends)
+        ctx.sends, ctx.receives = counts.tolist(), _exchanged(group, counts, [1] * processes, [1] * processes).tolist()
+        ctx.rows = _exchanged(group, rows % height, ctx.sends, ctx.receives)  # [m] of this process's part
+        ctx.weight, ctx.group, ctx.sparse = weight, group, sparse
+        return _exchanged(group, part(weight)[ctx.rows], ctx.receives, ctx.sends)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None]:
-        grad = _exchanged(grad.to(ctx.weight.dtype), ctx.sends, ctx.receives)  # [m, D]
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None, None]:
+        grad = _exchanged(ctx.group, grad.to(ctx.weight.dtype), ctx.sends, ctx.receives)  # [m, D]
         _add(ctx.weight, ctx.rows, grad, ctx.sparse)
-        return None, None, None
+        return None, None, None, None
 
 
-def _exchanged(rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
+def _exchanged(group: Group, rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
     """Return what each process has sent to this one, given what this one sends to each, one after the other."""
     arrived = rows.new_empty(sum(received), *rows.shape[1:])
-    dist.all_to_all_single(arrived, rows.contiguous(), received, sent)
+    rows = rows.contiguous()
+    group.keep_pace()
+    dist.all_to_all_single(arrived, rows, received, sent)
     return arrived
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import torch
@@ -52,8 +53,47 @@ def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None =
             assert isinstance(module, FSDPModule)
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)  # gloo has sums only
+            if can_restart(module):
+                module.set_custom_all_gather(_Paced(group, dist.all_gather_single))
+                module.set_custom_reduce_scatter(_Paced(group, dist.reduce_scatter_single))
     for tower in modules:
         tower.to(group.device)  # what two towers own apart from the parts that they share
+
+
+@dataclass(frozen=True)
+class _Paced:
+    """An exchange of FSDP2 that begins when no process has run out of memory."""
+
+    group: Group
+    exchange: Callable[..., Any]
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, *options: Any, **named: Any) -> Any:
+        self.group.keep_pace()
+        return self.exchange(output_tensor, input_tensor, *options, **named)
+
+
+def can_restart(towers: Any) -> bool:
+    """Return True if towers can begin again after a pass that has not come to its end: FSDP2's can since torch 2.13."""
+    return all(hasattr(module, "reset_iter_state") for module in _divided_modules(towers))
+
+
+def restart(towers: Any) -> None:
+    """Make towers forget a pass that has not come to its end; each process has to call."""
+    for module in _divided_modules(towers):
+        module.zero_grad()  # of layers that are whole now
+        module.reset_iter_state()
+
+
+def _divided_modules(towers: Any) -> Iterator[Any]:
+    """Yield the outermost modules that `shard` has divided."""
+    inner: set[nn.Module] = set()
+    for module in towers.modules():
+        if hasattr(module, "set_requires_gradient_sync") and module not in inner:
+            inner.update(module.modules())
+            yield module
 
 
 def refuse_compiled(towers: Iterable[nn.Module], option: str = "fsdp") -> None:

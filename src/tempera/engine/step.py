@@ -23,8 +23,8 @@ from ..core.similarity import exact
 from ..core.temperature import Temperature
 from ..errors import TemperaError
 from .cache import Cache
-from .distributed import ALONE, Group
-from .shards import is_divided
+from .distributed import ALONE, Group, LeftBehind
+from .shards import can_restart, restart
 
 X = TypeVar("X")
 P = ParamSpec("P")
@@ -83,15 +83,17 @@ def step(
     On several processes `batch` holds the rows of this one, the loss is that of all rows, and the gradient what this
     process's rows add to it: `group.all_reduce_gradients` makes it whole, once for any number of batches.
 
-    A device that runs out of memory in the towers does not end the run: the micro-batches are halved, with a warning, and
-    the batch is embedded again. With parameters that `shard` divided it does, for the others wait within the tower.
+    A device that runs out of memory in the towers does not end the run: the micro-batches are halved on all processes, with a
+    warning, and the batch is embedded again. Where the processes call a divided tower together, they learn of it before
+    their next exchange.
 
     Args:
         cache: the gradient cache that embeds; None makes a new one.
         scale: multiplies the gradient (accumulation of several batches).
 
     Raises:
-        TemperaError: no micro-batch is small enough for the device, or it runs out of memory within a divided tower.
+        TemperaError: no micro-batch is small enough for the device, or it runs out of memory within towers that `shard` divided
+            and torch cannot interrupt them, as before 2.13.
     """
     mine, everyone = add_gradients(towers, objective, batch, cache, group, scale)
     loss = group.all_reduce_sum(float(mine))
@@ -121,13 +123,12 @@ def add_gradients(
     cache = Cache() if cache is None else cache
     parameters = [p for module in (towers, objective) for p in module.parameters() if p.requires_grad]
     earlier, owed = [p.grad for p in parameters], objective.temperature.owed  # of batches that are accumulated
-    divided = any(map(is_divided, parameters))
     while True:
         for p in parameters:
             p.grad = None
         objective.temperature.owed = owed
-        embedded, fits = _attempt(divided, cache.embed, towers, batch, group)
-        if not group.any(not fits):
+        embedded, fits = _attempt(towers, group, cache.embed, towers, batch, group)
+        if fits:
             everyone = group.gather(embedded.batch)
             shares = everyone.shares()
             scaled = shares * scale
@@ -135,9 +136,11 @@ def add_gradients(
                 scaled = scaler.scale(placed(scaled, exact(everyone.doc.rows)))
             losses = objective.propagate(objective.recall(everyone), scaled)
             grads = group.reduce_scatter(everyone)
-            _, fits = _attempt(divided, embedded.backward, grads)
-            if not group.any(not fits):
+            _, fits = _attempt(towers, group, embedded.backward, grads)
+            if fits:
                 break
+            del embedded  # with the graphs that it has kept
+        restart(towers)
         cache.halve()
     for p, grad in zip(parameters, earlier, strict=True):
         if grad is not None:
@@ -145,14 +148,19 @@ def add_gradients(
     return (losses * placed(shares, losses)).sum(), everyone
 
 
-def _attempt(divided: bool, work: Callable[P, X], *args: P.args, **named: P.kwargs) -> tuple[X | Any, bool]:
-    """Return the result of `work` and True; None and False if memory has run out and the step can begin again."""
+def _attempt(
+    towers: TowersLike, group: Group, work: Callable[P, X], *args: P.args, **named: P.kwargs
+) -> tuple[X | Any, bool]:
+    """Return the result of `work` and True; None and False if memory has run out on a process, and the step can begin again."""
+    result, fits = None, False
     try:
-        return work(*args, **named), True
+        result, fits = work(*args, **named), True
+    except LeftBehind:
+        return None, False
     except torch.OutOfMemoryError:
-        if divided:
+        if not can_restart(towers):
             raise TemperaError(
                 "out of memory within a divided tower, for which the other ranks wait: lower "
-                "train.micro_batch_tokens or train.cache_memory"
+                "train.micro_batch_tokens or train.cache_memory, or install torch 2.13"
             ) from None
-        return None, False
+    return result, not group.any(not fits)

@@ -1,0 +1,122 @@
+"""Whole runs with mining, guides and teachers, of a pretrained tower too, and the commands that use them, as on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as parquet
+import pytest
+import torch
+from on_runs import ITEMS, LEARNED, SMALL, TEXT, Choice, cut_alike, events, pairs, sections, warm  # noqa: F401
+from pretend import Accelerator
+from typer import Typer
+
+from tempera import train
+from tempera.towers.static import Static
+from tempera.towers.transformer import Transformer
+
+HELD_OUT = {"evaluation": {"queries": 10, "validation": 0, "bm25": False}}
+GUIDED = {"objective.masks": ["same_id", {"guided": {"kind": "relative", "margin": 0.1}}]}
+MINED = {"mining.every": 2, "mining.negatives": 2, "mining.depth": 12, "mining.relative_margin": None}
+STATIC, PRETRAINED = TEXT["tower"][0], {"tower": {"kind": "pretrained", "model": "STUDENT"}}
+# Each way to mine, to guide and to teach at least once, and with each kind of tower; GUIDE and STUDENT are saved models.
+TEXTS: list[Choice] = [
+    {**STATIC, **MINED, **GUIDED, "train.guide": "self", "train.guide_every": 2, "train.teacher": "STUDENT"},
+    {**PRETRAINED, **MINED, **GUIDED, "train.guide": "GUIDE", "objective.temperature": LEARNED},
+    {"tower": SMALL, "train.teacher": "GUIDE", "objective.teacher": {"weight": 1.0}, "objective.preset": "gte"},
+]
+RECOMMENDER = {**ITEMS["doc"][1], **ITEMS["history"][1], **ITEMS["objective"][0], "tower.kind": "features"}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Folders of two models, by the names that stand for them."""
+    folder, texts = (
+        tmp_path_factory.mktemp("models"),
+        [text for column in pairs().to_pydict().values() for text in column],
+    )
+    torch.manual_seed(0)
+    Static(dimensions=8, vocabulary=200).build(texts).save(folder / "guide")
+    Transformer(layers=1, width=16, heads=2, vocabulary=200, max_length=16, dropout=0.0).build(texts).save(
+        folder / "student"
+    )
+    return {"GUIDE": str(folder / "guide"), "STUDENT": str(folder / "student")}
+
+
+def named(value: Any, models: dict[str, str]) -> Any:
+    """Return options in which folders stand for the names of models."""
+    if isinstance(value, dict):
+        return {key: named(each, models) for key, each in value.items()}
+    return models.get(value, value) if isinstance(value, str) else value
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    from tempera.cli import app
+
+    def said(*command: object) -> str:
+        assert isinstance(app, Typer)
+        capsys.readouterr()
+        app([str(part) for part in command], standalone_mode=False)
+        return capsys.readouterr().out
+
+    return said
+
+
+def both(folder: Path, options: dict[str, Any], data: Any, **more: Any) -> Iterator[tuple[Path, Any]]:
+    """Yield the run of a CPU, and then that of the device, while the device is there."""
+    (folder / "cpu").mkdir()
+    yield train(options, folder / "cpu" / "run", ["train.device=cpu"], data=data, **more).folder, None
+    with Accelerator() as used:
+        run = train(options, folder / "device" / "run", data=data, **more)
+        assert used.total("launches") > 100
+        yield run.folder, used
+
+
+def assert_alike(folder: Path, least: int) -> None:
+    """Fail if a file of weights, vectors or scores of the device is not that of the CPU."""
+    files = [path.relative_to(folder / "cpu") for path in (folder / "cpu").rglob("*.safetensors")]
+    assert len(files) >= least
+    for file in files:
+        assert (folder / "cpu" / file).read_bytes() == (folder / "device" / file).read_bytes(), file
+
+
+@pytest.mark.parametrize("choice", TEXTS, ids=["mined, guided by itself, taught", "pretrained, guided", "taught alone"])
+def test_runs_that_mine_are_guided_and_taught_and_their_commands(
+    choice: Choice, models: dict[str, str], tmp_path: Path, answer: Callable[..., str]
+) -> None:
+    options = {**named(sections(choice), models), "recipe": "none", **HELD_OUT}
+    options["train"] = {"batch_size": 16, "max_steps": 5, "evaluations": 1, "learning_rate": 0.01} | options.get(
+        "train", {}
+    )
+    said = []
+    for run, _ in both(tmp_path, options, pairs()):
+        commands = [("search", run, "kaban lofin", "-k", 3), ("calibrate", run, "--precision", 0.5)]
+        said.append([answer(*command).replace(str(run), "RUN") for command in commands])
+    assert said[0] == said[1] and all(said[0])
+    assert_alike(tmp_path, 2)
+
+
+def test_a_recommender_answers_alike(tmp_path: Path, answer: Callable[..., str]) -> None:
+    table, items = events()
+    parquet.write_table(items, tmp_path / "items.parquet")
+    options = sections({**RECOMMENDER, "data.items": str(tmp_path / "items.parquet")})
+    options = {**options, "recipe": "none", "evaluation": {"metrics": ["hit@10"]}}
+    options["data"] |= {"source": "interactions", "split": "leave_last_out"}
+    options["train"] = {"batch_size": 16, "max_steps": 5, "evaluations": 1, "learning_rate": 0.01}
+    said = [answer("recommend", run, "--user", 3, "-k", 5) for run, _ in both(tmp_path, options, table)]
+    assert said[0] == said[1] and len(said[0].splitlines()) >= 5
+    assert_alike(tmp_path, 1)
+
+
+def test_a_warm_step_of_a_taught_model_waits_once(models: dict[str, str], tmp_path: Path) -> None:
+    with Accelerator() as used:
+        warm(
+            named({**STATIC, "train.teacher": "GUIDE", **GUIDED, "train.guide": "GUIDE"}, models),
+            tmp_path / "run",
+            used,
+        )
+    waits = {"engine/loop.py _figures": 1}
+    used.within(waits=waits, copies={where.place: 16 for _, where in used.counts}, launches=200)
