@@ -17,7 +17,7 @@ def options_of(model: str | Path, texts: str | Path, overrides: Sequence[str] = 
     own = {
         "recipe": "none",
         "data": {"source": "documents", "path": str(texts)},
-        "tower": {"kind": "static", "teacher": str(model)},
+        "tower": {"kind": "static", "teacher": str(model), "dimensions": 256},
         "train": {"teacher": str(model)},
     }
     return configuration.of(own, overrides)
