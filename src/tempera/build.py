@@ -175,11 +175,10 @@ def build(options: Options) -> Config:
     if config.evaluation.also and isinstance(config.data, Interactions):
         builder.fail("evaluation.also", "is for models of texts, and the data are interactions")
     if isinstance(config.data, Documents):
-        if config.base.teacher is None:
-            builder.fail(
-                "train.teacher", "documents have no pairs to train on: give the folder of a model that teaches"
-            )
-        if {config.base.teacher.weight, config.base.teacher.final} - {1.0, None}:
+        teacher = config.base.teacher
+        if teacher is None or teacher.by != "vectors":
+            builder.fail("train.teacher", "documents have no pairs: give the folder of an embedding model that teaches")
+        if {teacher.weight, teacher.final} - {1.0, None}:
             builder.fail("objective.teacher", "its weight has to be 1 throughout: documents have no pairs to train on")
         if config.base.teacher.own or config.base.teacher.loss == "margin_mse":
             builder.fail("objective.teacher", "documents have no answers and no negatives: use kl over pools, or align")

@@ -21,7 +21,7 @@ def distill(
     overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Distil a model into a static one that a CPU serves, from texts without labels.
+    """Distil a model into a static one, from texts without labels.
 
     The texts are a folder of texts, a table with a column of texts, or a BEIR folder. Options are those of `tempera train`, such
     as data.queries=LOG, data.test=PAIRS, tower.dimensions=128 and train.max_steps=600.

@@ -17,7 +17,7 @@ def options_of(model: str | Path, texts: str | Path, overrides: Sequence[str] = 
     own = {
         "recipe": "none",
         "data": {"source": "documents", "path": str(texts)},
-        "tower": {"kind": "static", "teacher": str(model)},
+        "tower": {"kind": "static", "teacher": str(model), "dimensions": 256},
         "train": {"teacher": str(model)},
     }
     return configuration.of(own, overrides)
@@ -42,7 +42,9 @@ def distill(
     Raises:
         TemperaError: wrong options, no texts, or an output that cannot be written.
 
-    >>> run = distill("runs/first", "notes", "runs/small", ["tower.dimensions=4"])  # doctest: +SKIP
+    >>> run = distill("runs/first", "pairs.jsonl", "runs/small", ["tower.dimensions=4", "train.max_steps=20"])
+    >>> [name for name in run.metrics if name != "bm25"]
+    ['untrained', 'teacher', 'trained', 'trained + BM25']
     """
     options = options_of(model, texts, overrides)
     return train(options, output or default_output(texts), overwrite=overwrite)

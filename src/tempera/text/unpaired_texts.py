@@ -100,8 +100,8 @@ class Documents:
         for part in [part for part in _PARTS if part not in parts]:
             made = _made(docs, cut, answers)
             parts |= {part: made} if len(made) else {}
-        asked = {query for pairs in parts.values() for query in pairs.texts("query")}
-        log = [query for query in dict.fromkeys(texts.log) if query not in asked]
+        judged_by = {query for pairs in parts.values() for query in pairs.texts("query")}
+        log = [query for query in dict.fromkeys(texts.log) if query not in judged_by]
         log = [log[i] for i in draw.permutation(len(log))]
         pairs = joined({**_rows(log, docs, cut), **parts})
         judged = ", ".join(

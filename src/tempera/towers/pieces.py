@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import ConfigError
-
 WEIGHT = 1e-3  # a of a / (a + p): tokens of a higher frequency p count less (Arora et al. 2017)
 
 
@@ -30,7 +28,7 @@ class Pieces:
 
     >>> pieces = Pieces(torch.tensor([[1.0, 2.0], [3.0, 2.0], [2.0, 5.0]]), torch.tensor([900, 50, 50]))
     >>> [round(length, 2) for length in pieces.vectors(2).norm(dim=1).tolist()]
-    [0.11, 0.97, 1.43]
+    [0.06, 1.0, 1.41]
     """
 
     read: Tensor  # [v, T]
@@ -41,15 +39,7 @@ class Pieces:
 
         They are the D principal components of the model's vectors less their mean, times a / (a + p) with p the token's
         frequency.
-
-        Raises:
-            ConfigError: more dimensions than the model's vectors have.
         """
-        width = min(self.read.shape)
-        if dimensions > width:
-            raise ConfigError(
-                f"tower.dimensions is {dimensions}, but {width} is the most that tower.teacher gives: lower it"
-            )
         centred = (self.read - self.read.mean(0)).double()
         _, axes = torch.linalg.eigh(centred.T @ centred)
         p = self.counts / self.counts.sum()

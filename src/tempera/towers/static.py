@@ -39,7 +39,7 @@ class Static:
     """A static embedding trained from scratch, with a tokenizer trained on the corpus.
 
     Args:
-        dimensions: width of the embeddings; None is 512, or from a teacher 256, and a static one's own.
+        dimensions: width of the embeddings; from a teacher, at most that of its vectors.
         vocabulary: pieces of the tokenizer.
         max_length: longer texts are cut to this many tokens.
         init: random vectors to begin with. "idf" scales a token's by its inverse document frequency in the training texts (Spärck
@@ -47,12 +47,12 @@ class Static:
             tokens that share character n-grams begin near each other, too (Bojanowski et al. 2017), as "cell" and "cells" do;
             "normal" draws all of one scale, and needs a learning rate ten times as high.
         teacher: folder of a saved model, or of a run, whose vectors of the tokens are those to begin with, in place of `init`. A
-            static model of the same width gives its tokenizer and its vectors as they are, so that its training goes on.
+            static model of at most `dimensions` gives its tokenizer and its vectors as they are, so that its training goes on.
     """
 
     open: ClassVar[Mapping[str, Open]] = {TEMPERATURE: Open(beside=("objective.scale",)), LEARNING_RATE: Open()}
 
-    dimensions: Annotated[int, Field(gt=0)] | None = None
+    dimensions: Annotated[int, Field(gt=0)] = 512
     vocabulary: Annotated[int, Field(gt=0)] = 32_000
     max_length: Annotated[int, Field(gt=0)] = 256
     init: Literal["ngrams", "idf", "normal"] = "ngrams"
@@ -83,23 +83,20 @@ class Static:
         start = {TEMPERATURE: _TEMPERATURES[0], LEARNING_RATE: self.learning_rate}
         return Race(start, rounds, {LEARNING_RATE: min(rates)})
 
-    @property
-    def width(self) -> int:
-        """Return the width of the embeddings."""
-        return self.dimensions or (512 if self.teacher is None else 256)
-
     def build(self, texts: Sequence[str], embed: Embed = embedded) -> StaticTower:
         """An untrained tower whose tokenizer has read (an even sample of) the texts."""
         parts = None if self.teacher is None else static_parts(model_folder(Path(self.teacher)))
-        if parts is not None and self.dimensions in (None, parts[1].shape[1]):
+        if parts is not None and self.dimensions >= parts[1].shape[1]:
             return StaticTower(parts[0], parts[1].shape[1], None, Trained(torch.from_numpy(parts[1])))
         tokenizer = train_tokenizer(sample(texts), self.vocabulary, self.max_length)
         if self.teacher is not None:
             read = torch.from_numpy(embed(Path(self.teacher), "doc", vocabulary_of(tokenizer), "embedding tokens")[:])
-            return StaticTower(tokenizer, self.width, None, Pieces(read, frequency(tokenizer, texts)))
+            return StaticTower(
+                tokenizer, min(self.dimensions, *read.shape), None, Pieces(read, frequency(tokenizer, texts))
+            )
         scale = None if self.init == "normal" else inverse_frequency(tokenizer, texts)
         subwords = Subwords.of(vocabulary_of(tokenizer)) if self.init == "ngrams" else None
-        return StaticTower(tokenizer, self.width, scale, subwords)
+        return StaticTower(tokenizer, self.dimensions, scale, subwords)
 
     def again(self, tower: Tower) -> StaticTower:
         """An untrained tower with the tokenizer of another one."""
