@@ -8,6 +8,9 @@ GradCache (Gao et al. 2021) embeds every row twice. Here a micro-batch is embedd
 so memory peaks at the kept graphs or at one replayed micro-batch, whichever is larger, and not at their sum. Each micro-batch
 draws its random numbers from a seed of its own, so a replay repeats its dropout exactly.
 
+With `backward` below 1 nothing is kept: once the gradients are known, a sample of the rows is drawn by them, packed anew and
+embedded again (engine/backward.py). Each row then draws its dropout from a seed of its own.
+
 A tower whose parameters are divided among processes is called by all of them equally often: those with fewer micro-batches
 fill up with one row whose embedding is thrown away and whose gradient is 0.
 """
@@ -24,17 +27,20 @@ import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor
 
-from ..core.abilities import free_memory, seeded
+from ..core.abilities import free_memory, placed, seeded
 from ..core.advice import refuse_batch_statistics
 from ..core.batch import Batch, Role
 from ..core.frame import Frame
 from ..core.ragged import Ragged
+from ..core.similarity import exact
 from ..errors import TemperaError
 from ..io.console import logger
+from .backward import Share, added, chances, draw
 from .clock import Clock
 from .distributed import ALONE, Group
 from .lookup import adding_in_place, merge
 from .plan import FeaturesLike, Footprint, footprint, keep, pack, probe_rows, start_tokens
+from .row_noise import RowNoise
 from .shards import is_divided
 
 CPU_MEMORY = 4 << 30  # bytes for kept graphs; a stated amount, so that a run repeats exactly
@@ -78,6 +84,7 @@ class Work:
     divided: bool  # whether the processes call the tower together
     embeddings: Tensor | None = None  # [n, D]
     grads: Tensor | None = None  # [n, D]
+    seeds: Tensor | None = None  # [n] of each row's dropout, where rows are packed anew
 
     @property
     def spare(self) -> FeaturesLike:
@@ -113,9 +120,17 @@ class Micro:
             features = self.work.spare
         elif self.work.tower.padded or len(self.index) < len(features):  # else all of them, in order
             features = features[self.index]
-        with seeded(self.seed, device), adding_in_place(self.work.tower):
+        with seeded(self.seed, device), adding_in_place(self.work.tower), self._noise(features):
             embeddings: Tensor = self.work.tower(features.to(device))
         return embeddings if len(self.index) else embeddings[:0]
+
+    def _noise(self, features: FeaturesLike) -> AbstractContextManager[Any]:
+        """Return a context in which each row draws its own dropout, if rows have seeds."""
+        seeds = self.work.seeds
+        if seeds is None:
+            return nullcontext()
+        seeds = seeds[self.index] if len(self.index) else torch.zeros(1, dtype=torch.int64)
+        return RowNoise(seeds, features.lengths.cpu(), getattr(self.work.tower, "left", False))
 
 
 @dataclass
@@ -152,6 +167,25 @@ class Plan:
         )
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """The rows of a batch that went backward.
+
+    Args:
+        share: of the tokens.
+        added: the variance that the draw adds to the gradients of the embeddings, as a part of the sum of their squares.
+    """
+
+    share: float
+    added: float
+
+    @classmethod
+    def of(cls, norms: Tensor, cost: Tensor, chance: Tensor, rows: Tensor) -> Drawn:
+        """Return what a draw costs and adds."""
+        noise = float(added(chance, norms) / norms.square().sum().clamp_min(torch.finfo(torch.float64).tiny))
+        return cls(float(cost[rows].sum() / cost.sum().clamp(min=1)), noise)
+
+
 @dataclass
 class Embedded:
     """An embedded batch, and the way back through the towers."""
@@ -159,6 +193,7 @@ class Embedded:
     batch: Batch[Tensor]  # rows without graph
     plan: Plan
     cache: Cache
+    group: Group = ALONE
 
     def backward(self, grads: Mapping[Role, Tensor | None]) -> None:
         """Add the gradients of the towers' parameters, given those of the embeddings; a role without one has zeros."""
@@ -167,7 +202,8 @@ class Embedded:
             parts = work.embeddings.split_with_sizes(work.counts)
             sides = [grads.get(role) for role in work.roles]
             work.grads = torch.cat([torch.zeros_like(p) if g is None else g for p, g in zip(parts, sides, strict=True)])
-        for micro in reversed(self.plan.micros):
+        micros = self.plan.micros if self.cache.backward == 1 else self._drawn()
+        for micro in reversed(micros):
             graph, micro.graph = micro.graph, None
             if graph is None:
                 with self.cache.replaying, torch.enable_grad(), self.cache.autocast():
@@ -176,6 +212,28 @@ class Embedded:
             if graph.requires_grad:  # a frozen tower has none
                 torch.autograd.backward([graph], [micro.work.grads[micro.index.to(graph.device)].to(graph.dtype)])
                 merge(micro.work.tower)
+
+    def _drawn(self) -> list[Micro]:
+        """Draw the rows that go backward, weigh their gradients by one over their chance, and pack them."""
+        works = self.plan.works
+        grads = [work.grads for work in works]
+        norms = torch.cat([torch.linalg.vector_norm(exact(g), dim=1).double().cpu() for g in grads if g is not None])
+        cost = torch.cat([work.features.lengths.cpu() for work in works])
+        chance = chances(norms, cost, self.cache.backward)
+        rows = draw(chance, cost.argsort(stable=True), float(torch.rand((), dtype=torch.float64)))
+        self.cache.drawn = Drawn.of(norms, cost, chance, rows)
+        micros, first = [], 0
+        for work in works:
+            mine = rows[(rows >= first) & (rows < first + len(work.features))]
+            weight = 1 / chance[mine]
+            mine = mine - first
+            assert work.grads is not None
+            at = mine.to(work.grads.device)
+            work.grads[at] *= placed(weight, work.grads)[:, None]
+            own = self.cache.cut(work, self.group, mine)
+            micros += [*own, *_fillers(work, own, self.group)]
+            first += len(work.features)
+        return micros
 
 
 @dataclass
@@ -188,6 +246,7 @@ class Cache:
             free on a GPU.
         tokens: most tokens of a micro-batch, padding counted; None is what 256 MiB hold on a CPU, 1/8 of `memory` on a GPU.
         autocast: a context in which the towers run.
+        backward: the share of the tokens that goes backward: an unbiased sample of the rows, drawn by their gradients.
 
     Raises:
         ConfigError: a tower whose layers look at the whole batch, which cannot be cut.
@@ -198,6 +257,7 @@ class Cache:
     tokens: int | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     autocast: Context = nullcontext
+    backward: Share = 1.0
 
     def __post_init__(self) -> None:
         on_gpu = self.device.type != "cpu"
@@ -210,6 +270,7 @@ class Cache:
         self.footprints: dict[int, Footprint] = {}  # of each tower, by identity
         self.known: list[Footprint] = []  # of a checkpoint, by which towers are cut as they were; in the order of use
         self.halved = 0
+        self.drawn: Drawn | None = None  # what went backward in the last batch, where not all rows do
 
     def halve(self) -> None:
         """Halve micro-batches and kept graphs, after memory has run out.
@@ -231,9 +292,11 @@ class Cache:
         for role in batch.sides():
             roles.setdefault(id(towers.of(role)), []).append(role)
         works = [_work(towers.of(same[0]), same, batch) for same in roles.values()]
-        cut = [self._cut(work, group) for work in works]
+        cut = [self.cut(work, group) for work in works]
         micros = [micro for own in cut for micro in own]
-        if self.mode == "auto":
+        if self.backward != 1:
+            chosen = [False] * len(micros)
+        elif self.mode == "auto":
             chosen = keep([micro.bytes for micro in micros], [micro.tokens for micro in micros], self.bytes)
         else:
             chosen = [self.mode == "never"] * len(micros)
@@ -249,6 +312,9 @@ class Cache:
         seeds = torch.randint(2**62, (len(own),)).tolist()
         for micro in own:
             micro.seed = seeds[micro.number]
+        if self.backward != 1:
+            for work in plan.works:
+                work.seeds = torch.randint(2**62, (len(work.features),))
         for kept in (False, True):
             # A context each: weights that autocast has made without graph must not reach what is kept.
             with torch.set_grad_enabled(kept), self.autocast():
@@ -261,10 +327,14 @@ class Cache:
         for work in plan.works:
             assert work.embeddings is not None
             vectors |= zip(work.roles, work.embeddings.split_with_sizes(work.counts), strict=True)
-        return Embedded(batch.of(vectors).to(self.device), plan, self)
+        return Embedded(batch.of(vectors).to(self.device), plan, self, group)
 
-    def _cut(self, work: Work, group: Group) -> list[Micro]:
+    def cut(self, work: Work, group: Group, rows: Tensor | None = None) -> list[Micro]:
+        """Return the micro-batches of all rows of a tower, or of chosen ones."""
         lengths = work.features.lengths.cpu()
+        lengths = lengths if rows is None else lengths[rows]
+        if rows is not None and not len(rows):
+            return []
         if not len(lengths) and not work.divided:
             work.embeddings = self._empty(work)
             return []
@@ -279,7 +349,8 @@ class Cache:
             total = max(1, int(lengths[index].sum()))
             width = max(1, int(lengths[index].max())) if padded else total / len(index)
             tokens = int(len(index) * width)
-            micros.append(Micro(work, index, tokens, weight.bytes(len(index), width)))
+            at = index if rows is None else rows[index]
+            micros.append(Micro(work, at, tokens, weight.bytes(len(index), width)))
         return micros
 
     def _footprint(self, work: Work, group: Group) -> Footprint:
