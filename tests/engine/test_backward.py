@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -108,7 +109,7 @@ def starts_of(pi: Tensor, order: Tensor) -> list[tuple[float, float]]:
     """Return a start of each different draw, and the chance of that draw."""
     open_ = torch.where(pi[order] < 1, pi[order], 0.0)
     ends = sorted({0.0, 1.0, *(open_.cumsum(0) % 1).tolist()})
-    return [((a + b) / 2, b - a) for a, b in zip(ends, ends[1:]) if b - a > 1e-14]
+    return [((a + b) / 2, b - a) for a, b in itertools.pairwise(ends) if b - a > 1e-14]
 
 
 def exact(modules: Any, objective: Any, batch: Batch[Ragged], seeds: list[Tensor]) -> dict[str, Tensor]:
