@@ -44,11 +44,11 @@ def chances(norms: Tensor, cost: Tensor, share: Share) -> Tensor:
     """
     cost = cost.double().clamp(min=1)
     pull = norms / cost.sqrt()  # [n]
-    alive = norms > 0
+    alive = norms != 0  # what is not finite goes backward, too, and is found there
     lowest = FLOOR * (share if isinstance(share, float) else 1e-2)
 
     def at(k: float) -> Tensor:
-        return torch.where(alive, (k * pull).clamp(lowest, 1), 0.0)
+        return torch.where(alive, (k * pull).nan_to_num(1.0).clamp(lowest, 1), 0.0)
 
     if share == "auto":
         allowed = NOISE * float(norms.square().sum())
@@ -61,7 +61,7 @@ def _least(at: Callable[[float], Tensor], pull: Tensor, alive: Tensor, is_enough
     """Return the chances of the smallest factor at which they are enough, up to rounding; 1 for all rows if none is."""
     if not bool(alive.any()):
         return at(0.0)
-    low, high = 0.0, 1 / float(pull[alive].min())
+    low, high = 0.0, 1 / float(pull[alive].nan_to_num(1.0).min())
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if is_enough(at(middle)) else (middle, high)

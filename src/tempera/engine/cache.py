@@ -8,8 +8,9 @@ GradCache (Gao et al. 2021) embeds every row twice. Here a micro-batch is embedd
 so memory peaks at the kept graphs or at one replayed micro-batch, whichever is larger, and not at their sum. Each micro-batch
 draws its random numbers from a seed of its own, so a replay repeats its dropout exactly.
 
-With `backward` below 1 nothing is kept: once the gradients are known, a sample of the rows is drawn by them, packed anew and
-embedded again (engine/backward.py). Each row then draws its dropout from a seed of its own.
+With `backward` below 1 a sample goes backward once the gradients are known, and is drawn by them (engine/backward.py): of
+micro-batches that kept their graph, which are small then, as wholes; of the other rows one by one, to be packed anew and embedded
+again. Each row draws its dropout from a seed of its own.
 
 A tower whose parameters are divided among processes is called by all of them equally often: those with fewer micro-batches
 fill up with one row whose embedding is thrown away and whose gradient is 0.
@@ -18,7 +19,7 @@ fill up with one row whose embedding is thrown away and whose gradient is 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -48,6 +49,7 @@ GPU_MEMORY = 0.8  # of what is free
 CPU_MICRO_BATCH = 256 << 20  # bytes of one micro-batch's graph
 GPU_MICRO_BATCH = 1 / 8  # of the memory for kept graphs
 _MOST_HALVINGS = 16
+_DRAWN = 16  # times the cost of starting a micro-batch: the tokens of one that is drawn as a whole
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -214,26 +216,43 @@ class Embedded:
                 merge(micro.work.tower)
 
     def _drawn(self) -> list[Micro]:
-        """Draw the rows that go backward, weigh their gradients by one over their chance, and pack them."""
-        works = self.plan.works
-        grads = [work.grads for work in works]
-        norms = torch.cat([torch.linalg.vector_norm(exact(g), dim=1).double().cpu() for g in grads if g is not None])
-        cost = torch.cat([work.features.lengths.cpu() for work in works])
+        """Draw what goes backward, weigh its gradients by one over its chance, and pack the rows without a graph."""
+        works, counts = self.plan.works, [len(work.features) for work in self.plan.works]
+        kept = [micro for micro in self.plan.micros if micro.graph is not None]
+        unit = self._units(kept)  # [n] that each row is drawn with
+        alone = unit >= len(kept)
+        squares = torch.cat([_squares(work.grads) for work in works])
+        tokens = torch.cat([work.features.lengths.cpu() for work in works]).double()
+        norms, cost = (each.new_zeros(int(unit.max()) + 1).index_add_(0, unit, each) for each in (squares, tokens))
+        norms = norms.sqrt_()
         chance = chances(norms, cost, self.cache.backward)
-        rows = draw(chance, cost.argsort(stable=True), float(torch.rand((), dtype=torch.float64)))
-        self.cache.drawn = Drawn.of(norms, cost, chance, rows)
-        micros, first = [], 0
-        for work in works:
-            mine = rows[(rows >= first) & (rows < first + len(work.features))]
-            weight = 1 / chance[mine]
-            mine = mine - first
+        chosen = draw(chance, cost.argsort(stable=True), float(torch.rand((), dtype=torch.float64)))
+        self.cache.drawn = Drawn.of(norms, cost, chance, chosen)
+        weight = torch.zeros_like(chance).index_put_((chosen,), 1 / chance[chosen])
+        micros = []
+        for work, of, single in zip(works, weight[unit].split(counts), alone.split(counts), strict=True):
             assert work.grads is not None
-            at = mine.to(work.grads.device)
-            work.grads[at] *= placed(weight, work.grads)[:, None]
-            own = self.cache.cut(work, self.group, mine)
+            work.grads *= placed(of, work.grads)[:, None]
+            own = self.cache.cut(work, self.group, (single & (of > 0)).nonzero()[:, 0])
             micros += [*own, *_fillers(work, own, self.group)]
-            first += len(work.features)
-        return micros
+        return [*micros, *(micro for micro, of in zip(kept, weight.tolist(), strict=False) if of)]
+
+    def _units(self, kept: Sequence[Micro]) -> Tensor:
+        """Return the number of the micro-batch that each row of all towers kept its graph in; the other rows are counted on, [n]."""
+        counts = [len(work.features) for work in self.plan.works]
+        unit = torch.full((sum(counts),), -1)
+        parts = {id(work): part for work, part in zip(self.plan.works, unit.split(counts), strict=True)}
+        for number, micro in enumerate(kept):
+            parts[id(micro.work)][micro.index] = number
+        alone = unit < 0
+        unit[alone] = torch.arange(len(kept), len(kept) + int(alone.sum()))
+        return unit
+
+
+def _squares(grads: Tensor | None) -> Tensor:
+    """Return the squared norm of each gradient, [n]."""
+    assert grads is not None
+    return torch.linalg.vector_norm(exact(grads), dim=1).double().cpu().square()
 
 
 @dataclass
@@ -292,16 +311,16 @@ class Cache:
         for role in batch.sides():
             roles.setdefault(id(towers.of(role)), []).append(role)
         works = [_work(towers.of(same[0]), same, batch) for same in roles.values()]
-        cut = [self.cut(work, group) for work in works]
+        samples = self.backward != 1
+        cut = [self.cut(work, group, small=samples) for work in works]
         micros = [micro for own in cut for micro in own]
-        if self.backward != 1:
-            chosen = [False] * len(micros)
-        elif self.mode == "auto":
+        if self.mode == "auto":
             chosen = keep([micro.bytes for micro in micros], [micro.tokens for micro in micros], self.bytes)
         else:
             chosen = [self.mode == "never"] * len(micros)
         for number, (micro, kept) in enumerate(zip(micros, chosen, strict=True)):
-            micro.number, micro.kept = number, kept
+            # Graphs that were left out on some processes only would bring divided towers out of step.
+            micro.number, micro.kept = number, kept and not (samples and micro.work.divided)
         paced = [micro for work, own in zip(works, cut, strict=True) for micro in (*own, *_fillers(work, own, group))]
         return Plan(works, sorted(paced, key=lambda micro: micro.kept))
 
@@ -329,8 +348,8 @@ class Cache:
             vectors |= zip(work.roles, work.embeddings.split_with_sizes(work.counts), strict=True)
         return Embedded(batch.of(vectors).to(self.device), plan, self, group)
 
-    def cut(self, work: Work, group: Group, rows: Tensor | None = None) -> list[Micro]:
-        """Return the micro-batches of all rows of a tower, or of chosen ones."""
+    def cut(self, work: Work, group: Group, rows: Tensor | None = None, small: bool = False) -> list[Micro]:
+        """Return the micro-batches of all rows of a tower, or of chosen ones; small ones if they are drawn as wholes."""
         lengths = work.features.lengths.cpu()
         lengths = lengths if rows is None else lengths[rows]
         if rows is not None and not len(rows):
@@ -344,6 +363,7 @@ class Cache:
         padded = work.tower.padded
         widest = max(1.0, float(lengths.max() if padded else lengths.double().mean()))
         budget = self.tokens or weight.tokens(self.micro_bytes, widest)
+        budget = min(budget, _DRAWN * start_tokens(self.device)) if small else budget
         micros = []
         for index in pack(lengths, budget, padded, start_tokens(self.device)):
             total = max(1, int(lengths[index].sum()))
