@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,8 +16,7 @@ from worlds import LAYOUTS
 from tempera.core.batch import Batch, Role
 from tempera.core.definition import defined_losses
 from tempera.core.ragged import Ragged
-from tempera.engine import cache as caching
-from tempera.engine.backward import added, chances, draw
+from tempera.engine.backward import added, chances, draw, draws
 from tempera.engine.cache import Cache
 from tempera.engine.loop import Training
 from tempera.engine.row_noise import RowNoise
@@ -105,13 +103,6 @@ def test_draws_are_as_frequent_as_their_chances_and_add_what_is_said() -> None:
         assert float(variance) == pytest.approx(float(added(pi, norms)), rel=0.15)
 
 
-def starts_of(pi: Tensor, order: Tensor) -> list[tuple[float, float]]:
-    """Return a start of each different draw, and the chance of that draw."""
-    open_ = torch.where(pi[order] < 1, pi[order], 0.0)
-    ends = sorted({0.0, 1.0, *(open_.cumsum(0) % 1).tolist()})
-    return [((a + b) / 2, b - a) for a, b in itertools.pairwise(ends) if b - a > 1e-14]
-
-
 def exact(modules: Any, objective: Any, batch: Batch[Ragged], seeds: list[Tensor]) -> dict[str, Tensor]:
     """Return the gradients by the definition; each row is embedded alone, with a seed of its own."""
     roles: dict[int, list[Role]] = {}
@@ -134,25 +125,15 @@ def exact(modules: Any, objective: Any, batch: Batch[Ragged], seeds: list[Tensor
 @pytest.mark.parametrize(("shared", "dropout"), [(True, 0.0), (True, 0.3), (False, 0.3)])
 @pytest.mark.parametrize("share", [0.4, "auto"])
 @pytest.mark.parametrize("mode", ["always", "auto"])
-def test_the_mean_over_all_draws_is_the_exact_gradient(
-    shared: bool, dropout: float, share: Any, mode: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_mean_over_all_draws_is_the_exact_gradient(shared: bool, dropout: float, share: Any, mode: Any) -> None:
     """All draws of rows in 4 roles, each with its chance; and of micro-batches that keep their graph, where some fit."""
     batch = worlds.whole(LAYOUTS[2], 0)
-    seen: list[tuple[Tensor, Tensor]] = []
     seeds: list[Tensor] = []
-    at = [0.5]
 
-    def drawn(chance: Tensor, order: Tensor, start: float) -> Tensor:
-        seen.append((chance, order))
-        return draw(chance, order, at[0])
-
-    monkeypatch.setattr(caching, "draw", drawn)
-
-    def gradients() -> dict[str, Tensor]:
+    def gradients(start: float) -> tuple[dict[str, Tensor], Cache]:
         modules, objective = towers(shared, dropout, torch.float64), worlds.OBJECTIVES["gte"]()
         torch.manual_seed(5)
-        cache = Cache(mode, memory=6_000, tokens=12, backward=share)
+        cache = Cache(mode, memory=6_000, tokens=12, backward=share, start=start)
         plan = cache.plan(modules, batch)
         assert len({micro.kept for micro in plan.micros}) == (1 if mode == "always" else 2)
         if not seeds:
@@ -161,15 +142,14 @@ def test_the_mean_over_all_draws_is_the_exact_gradient(
             torch.manual_seed(5)
         step(modules, objective, batch, cache)
         assert cache.drawn is not None and 0 < cache.drawn.share < 1
-        return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in modules.named_parameters()}
+        named = modules.named_parameters()
+        return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in named}, cache
 
-    gradients()
     mean: dict[str, Tensor] = {}
-    starts = starts_of(*seen[0])
-    assert len(starts) > 4
-    for start, chance in starts:
-        at[0] = start
-        for name, grad in gradients().items():
+    chances_and_order = gradients(0.5)[1].chances
+    assert chances_and_order is not None and len(draws(*chances_and_order)) > 4
+    for start, chance in draws(*chances_and_order):
+        for name, grad in gradients(start)[0].items():
             mean[name] = mean.get(name, 0) + chance * grad
     for name, grad in exact(towers(shared, dropout, torch.float64), worlds.OBJECTIVES["gte"](), batch, seeds).items():
         torch.testing.assert_close(mean[name], grad, rtol=1e-10, atol=1e-12, msg=name)

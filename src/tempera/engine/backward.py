@@ -14,6 +14,7 @@ Letters in shapes: n rows, m rows that are drawn.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Annotated, Literal
 
@@ -25,6 +26,7 @@ Share = Annotated[float, Field(gt=0, le=1)] | Literal["auto"]
 NOISE = 0.25  # of the noise between batches, which "auto" adds at most; see `chances`
 FLOOR = 0.1  # lowest chance of a row with a gradient, as a part of the share of all tokens
 _HALVINGS = 60
+_ROUNDING = 1e-14
 
 
 def chances(norms: Tensor, cost: Tensor, share: Share) -> Tensor:
@@ -94,7 +96,18 @@ def draw(chance: Tensor, order: Tensor, start: float) -> Tensor:
     [1, 2]
     """
     ordered = chance[order]
-    open_ = torch.where(ordered < 1, ordered, 0.0)  # certain rows are taken whatever rounding does
-    ends = open_.cumsum(0) - start
-    hit = ends.ceil() > (ends - open_).ceil()
+    uncertain = torch.where(ordered < 1, ordered, 0.0)  # certain rows are taken whatever rounding does
+    ends = uncertain.cumsum(0) - start
+    hit = ends.ceil() > (ends - uncertain).ceil()
     return order[hit | (ordered >= 1)].sort().values
+
+
+def draws(chance: Tensor, order: Tensor) -> list[tuple[float, float]]:
+    """Return a start of every different draw, with the chance of that draw; what they bring has the exact mean.
+
+    >>> draws(torch.tensor([0.5, 1.0, 0.25, 0.25]), torch.arange(4))
+    [(0.25, 0.5), (0.625, 0.25), (0.875, 0.25)]
+    """
+    uncertain = torch.where(chance[order] < 1, chance[order], 0.0)
+    ends = sorted({0.0, 1.0, *(uncertain.cumsum(0) % 1).tolist()})
+    return [((a + b) / 2, b - a) for a, b in itertools.pairwise(ends) if b - a > _ROUNDING]

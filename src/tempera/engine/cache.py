@@ -226,7 +226,9 @@ class Embedded:
         norms, cost = (each.new_zeros(int(unit.max()) + 1).index_add_(0, unit, each) for each in (squares, tokens))
         norms = norms.sqrt_()
         chance = chances(norms, cost, self.cache.backward)
-        chosen = draw(chance, cost.argsort(stable=True), float(torch.rand((), dtype=torch.float64)))
+        order, start = cost.argsort(stable=True), float(torch.rand((), dtype=torch.float64))
+        chosen = draw(chance, order, start if self.cache.start is None else self.cache.start)
+        self.cache.chances = chance, order
         self.cache.drawn = Drawn.of(norms, cost, chance, chosen)
         weight = torch.zeros_like(chance).index_put_((chosen,), 1 / chance[chosen])
         micros = []
@@ -238,7 +240,7 @@ class Embedded:
         return [*micros, *(micro for micro, of in zip(kept, weight.tolist(), strict=False) if of)]
 
     def _units(self, kept: Sequence[Micro]) -> Tensor:
-        """Return the number of the micro-batch that each row of all towers kept its graph in; the other rows are counted on, [n]."""
+        """Return the number of the micro-batch that has each row's graph, over all towers; other rows are counted on, [n]."""
         counts = [len(work.features) for work in self.plan.works]
         unit = torch.full((sum(counts),), -1)
         parts = {id(work): part for work, part in zip(self.plan.works, unit.split(counts), strict=True)}
@@ -266,6 +268,7 @@ class Cache:
         tokens: most tokens of a micro-batch, padding counted; None is what 256 MiB hold on a CPU, 1/8 of `memory` on a GPU.
         autocast: a context in which the towers run.
         backward: the share of the tokens that goes backward: an unbiased sample of the rows, drawn by their gradients.
+        start: of the systematic draw, from 0 to 1; None draws it.
 
     Raises:
         ConfigError: a tower whose layers look at the whole batch, which cannot be cut.
@@ -277,6 +280,7 @@ class Cache:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     autocast: Context = nullcontext
     backward: Share = 1.0
+    start: float | None = None
 
     def __post_init__(self) -> None:
         on_gpu = self.device.type != "cpu"
@@ -290,6 +294,7 @@ class Cache:
         self.known: list[Footprint] = []  # of a checkpoint, by which towers are cut as they were; in the order of use
         self.halved = 0
         self.drawn: Drawn | None = None  # what went backward in the last batch, where not all rows do
+        self.chances: tuple[Tensor, Tensor] | None = None  # of its rows, and their order in the draw
 
     def halve(self) -> None:
         """Halve micro-batches and kept graphs, after memory has run out.
