@@ -76,7 +76,10 @@ def kinds(pairs: Path, folder: Path) -> dict[str, dict[str, Any]]:
     transformer = {"kind": "transformer", "layers": 1, "width": 16, "heads": 2, "vocabulary": 300, "max_length": 16}
     return {
         "static": texts,
-        "transformer": {**text_options(pairs, num_train_epochs=2), "tower": {**transformer, "dropout": 0.2}},
+        "transformer": {
+            **text_options(pairs, num_train_epochs=2, backward=0.5),
+            "tower": {**transformer, "dropout": 0.2},
+        },
         "memory": {**texts, "objective": {"pools": ["docs", "memory"], "memory": 48, "temperature": 0.1}},
         "mining": {
             **text_options(pairs, save_steps=100),  # kept before they are mined anew

@@ -19,7 +19,8 @@ from ..core.batch import Batch
 from ..core.temperature import Temperature
 from ..errors import ConfigError
 from ..io.console import logger
-from .cache import Cache, Mode, Size
+from .backward import Share
+from .cache import Cache, Drawn, Mode, Size
 from .checkpoint import State
 from .clock import Seconds
 from .devices import Devices, Precision
@@ -66,6 +67,9 @@ class Training:
         cache: gradient caching. "auto" embeds twice what does not fit `cache_memory`, "always" everything, "never" nothing.
         cache_memory: memory for the towers' graphs: bytes (also as "2GiB"), or, up to 1, a share of the free memory; None is 4 GiB
             on a CPU and 0.8 of the free memory on a GPU.
+        backward: share of the tokens that goes backward in each step. Rows are drawn by the gradients of their embeddings, which
+            are known by then, and weighed so that the expected gradient is the exact one; no graph is kept. 1 is exact; "auto"
+            draws as few tokens as add at most a quarter to the noise between batches.
         micro_batch_tokens: largest number of tokens, with padding, that a tower embeds at once; None is as many as fit 256 MiB of
             graph on a CPU, and 1/8 of `cache_memory` on a GPU.
         mixed_precision: precision of the towers: no, bf16 or fp16; logits, norms and softmax are always float32.
@@ -120,6 +124,7 @@ class Training:
     gradient_accumulation_steps: Annotated[int, Field(gt=0)] = 1
     cache: Mode = "auto"
     cache_memory: Size | None = None
+    backward: Share = 1.0
     micro_batch_tokens: Annotated[int, Field(gt=0)] | None = None
     mixed_precision: Precision = "no"
     device: str = "auto"
@@ -144,6 +149,10 @@ class Training:
     def __post_init__(self) -> None:
         if self.max_time is not None and self.max_steps is not None:
             raise ConfigError("max_time and max_steps are both limits of the training; give only one of them")
+        if self.backward != 1 and self.cache == "never":
+            raise ConfigError(
+                "backward draws rows that are embedded again, which cache=never rules out: use cache=auto"
+            )
 
     @property
     def guide_period(self) -> int | None:
@@ -197,7 +206,8 @@ class Training:
 
     def cached(self, devices: Devices) -> Cache:
         """Return the gradient cache that embeds with these options."""
-        return Cache(self.cache, self.cache_memory, self.micro_batch_tokens, devices.group.device, devices.autocast)
+        device, autocast = devices.group.device, devices.autocast
+        return Cache(self.cache, self.cache_memory, self.micro_batch_tokens, device, autocast, self.backward)
 
 
 @dataclass(frozen=True)
@@ -212,6 +222,7 @@ class Progress:
     grad_norm: float | None  # None where fp16 has overflowed and the step was left out
     seconds: float  # of this step
     fault: Fault | None = None  # the weights are as they were before
+    drawn: Drawn | None = None  # what went backward in the last batch of the step, where not all rows do
 
 
 def begin(towers: TowersLike, objective: Loss, options: Training, devices: Devices | None = None) -> State:
@@ -301,7 +312,8 @@ def take(
     state.step = i + 1
     seconds = time.perf_counter() - start
     dial, learning_rate = objective.temperature.value, options.learning_rate * factor
-    return Progress(i + 1, steps, loss, dial, learning_rate, None if overflow else grad_norm, seconds, fault)
+    norm_of_step = None if overflow else grad_norm
+    return Progress(i + 1, steps, loss, dial, learning_rate, norm_of_step, seconds, fault, state.cache.drawn)
 
 
 def _figures(

@@ -23,6 +23,7 @@ from ..core.batch import Batch, divide
 from ..core.definition import defined_losses
 from ..core.ragged import Ragged
 from ..engine import loop
+from ..engine.backward import draws
 from ..engine.cache import Cache
 from ..engine.devices import Devices
 from ..engine.distributed import Group
@@ -155,6 +156,21 @@ def _replayed(case: Case) -> Iterator[Proof]:
     yield Proof(f"replayed = kept, {drawn}", "bitwise equal" if same else f"{_off(again, kept):.1e}", "bitwise", same)
 
 
+def _drawn(case: Case) -> Iterator[Proof]:
+    """Compare the mean of all draws of rows that may go backward, each with its chance, with the exact gradient."""
+    if case.options.backward == 1:
+        return
+    cache = Cache("always", backward=case.options.backward, start=0.5)
+    loss, _ = _stepped(case, torch.float64, cache)
+    assert cache.chances is not None
+    every = draws(*cache.chances)
+    mean: dict[str, Tensor] = {}
+    for start, chance in every:
+        _, gradients = _stepped(case, torch.float64, replace(cache, start=start))
+        mean = {name: mean.get(name, 0) + chance * gradient for name, gradient in gradients.items()}
+    yield _small(f"mean of {len(every)} draws = exact", _off((loss, mean), _whole(case, torch.float64)), 1e-9)
+
+
 def _processes(case: Case) -> Iterator[Proof]:
     from torch.multiprocessing.spawn import spawn
 
@@ -222,6 +238,7 @@ PROOFS: tuple[Callable[[Case], Iterator[Proof]], ...] = (
     _objective,
     _cached,
     _replayed,
+    _drawn,
     _processes,
     _precision,
     _saved,
