@@ -24,12 +24,16 @@ from tempera.mining import embed
 from tempera.run.train import train
 from tempera.text.frozen import HeadTower, IndexSide
 from tempera.text.two_towers import FrozenModel, Head, KeptIndex, TwoTowers
-from tempera.towers import pair
-from tempera.towers.saved import fingerprint, load
+from tempera.towers.saved import fingerprint, load, model_folder
 from tempera.towers.stamp import Kept, Stamp, checksum
 from tempera.towers.static import Static
 
 WIDTH = 6
+
+
+def kept(folder: Path) -> Any:
+    """A function that embeds texts by a saved model, and keeps the vectors in a folder."""
+    return lambda model, role, texts, _=None: embed.embed_by(model_folder(model), role, texts, folder)
 
 
 @pytest.fixture
@@ -116,7 +120,7 @@ def test_a_head_is_the_identity_before_training_and_its_definition_after_it(
 ) -> None:
     """W and b against a loop over rows; vectors of another width are cut or filled up with zeros."""
     texts = ["kaban lodor", "mifin", "nugar zucel the"]
-    head = HeadTower(tiny_run / "model", pair.embedded, texts, width)
+    head = HeadTower(tiny_run / "model", kept(tmp_path), texts, width)
     rows = head.features(texts, None, "query")
     x = load(tiny_run / "model", "query")(texts)
     cut = [[float(row[j]) if j < len(row) else 0.0 for j in range(width)] for row in x]
@@ -278,10 +282,10 @@ def test_two_widths_and_two_models_are_told(
 ) -> None:
     path = str(write(tmp_path / "vectors.parquet", vectors, ids()))
     with pytest.raises(ConfigError, match="embeds in 8 dimensions, but the documents have 6"):
-        TwoTowers(Static(8, 300), KeptIndex(path)).build(["kaban"])
+        TwoTowers(Static(8, 300), KeptIndex(path)).build(["kaban"], kept(tmp_path))
     (tmp_path / "other").mkdir()
     Static(16, 300).build(["kaban lodor"]).save(tmp_path / "other" / "model")
-    TwoTowers(Head(str(tmp_path / "other")), KeptIndex(str(tiny_run))).build(["kaban"])
+    TwoTowers(Head(str(tmp_path / "other")), KeptIndex(str(tiny_run))).build(["kaban"], kept(tmp_path))
     assert "vectors of another model" in caplog.text
 
 
