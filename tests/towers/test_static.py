@@ -170,7 +170,7 @@ def test_vectors_begin_with_those_of_a_teacher(tmp_path: Path) -> None:
     """Similarities of first vectors are those of the teacher's vectors less their mean, in the best 3 dimensions, weighted."""
     asked = list[str]()
 
-    def embed(model: Path, texts: Sequence[str], progress: str) -> np.ndarray:
+    def embed(model: Path, role: str, texts: Sequence[str], progress: str | None) -> np.ndarray:
         asked.extend(texts)
         return np.random.default_rng(0).normal(size=(len(texts), 5)).astype(np.float32)
 
@@ -178,7 +178,7 @@ def test_vectors_begin_with_those_of_a_teacher(tmp_path: Path) -> None:
     options = Static(dimensions=3, vocabulary=60, max_length=LENGTH, teacher=str(tmp_path))
     tower = options.build(CORPUS, embed)
     assert asked == sorted(tower.tokenizer.get_vocab(), key=tower.tokenizer.get_vocab().__getitem__)
-    read = embed(Path("model"), list(asked), "").astype(np.float64)
+    read = embed(Path("model"), "doc", list(asked), "").astype(np.float64)
     u, s, _ = np.linalg.svd(read - read.mean(0), full_matrices=False)
     counts = Counter(token for text in CORPUS for token in tower.tokenizer.encode(text).ids)
     p = np.array([counts[token] for token in range(len(read))]) / sum(counts.values())
