@@ -34,6 +34,8 @@ KINDS: dict[str, Any] = {
     "split": build.Divide,
     "feature": build.OfUser,
     "history pool": build.Pooling,
+    "tower of queries": build.QuerySide,
+    "tower of documents": build.DocSide,
 }
 _BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 _TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): "none"}

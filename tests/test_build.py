@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tempera import build as building
 from tempera.build import PARTS, Config, build
-from tempera.config import dump, load, of
+from tempera.config import Options, dump, load, of
 from tempera.core.masks import SameId
 from tempera.core.objective import Objective
 from tempera.core.pools import POOLS
@@ -71,9 +71,9 @@ def test_an_empty_section_is_its_defaults(section: str) -> None:
         ("objective.pools=[docs, negative]", "objective.pools[1]: no 'negative'; there is docs, negatives, "),
         (
             "data.source=pair",
-            "data.source: no 'pair'; there is installed_python, pairs, beir, given, text_files, mixture, interactions.",
+            "data.source: no 'pair'; there is installed_python, pairs, beir, given, text_files, documents, mixture, interactions.",
         ),
-        ("tower.kind=statics", "tower.kind: no 'statics'; there is static, pretrained, transformer, features."),
+        ("tower.kind=statics", "tower.kind: no 'statics'; there is static, pretrained, transformer, features, two."),
     ],
 )
 def test_names_that_do_not_exist(override: str, message: str) -> None:
@@ -225,6 +225,9 @@ def test_a_learnable_temperature_starts_within_its_bounds(bounds: str) -> None:
         (["objective.preset={mnr: 1}"], "objective.preset: no {'mnr': 1}; there is mnr"),
         (["objective.preset="], "objective.preset: no None; there is mnr"),
         (["objective.similarity=[cosine]"], "objective.similarity: no ['cosine']; there is cosine"),
+        (["objective.precisions=[int4]"], "objective.precisions[0]: is 'int4'; expected one of 'int8', 'binary'"),
+        (["objective.precisions=int8"], "objective.precisions: is 'int8'; expected a list"),
+        (["objective.matryoshka=[]"], "objective.matryoshka: matryoshka: one weight for each width"),
         (["train.batch_size=1"], "train.batch_size: is 1; expected more than 1"),
         (["train.batch_size=true"], "train.batch_size: is true, but this option is not true or false"),
         (["train.batch_size=many"], "train.batch_size: is 'many'; expected a whole number"),
@@ -274,6 +277,19 @@ def test_parts_by_name_and_with_options() -> None:
     assert pairs == PairsFile("x.jsonl", query="title")
     assert made("objective.hardest=3").objective.hardest == 3
     assert {pool.name for pool in POOLS} == set(PARTS[building.Pool])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"precisions": ["int8", "binary"]}, {"matryoshka": {"widths": [2], "weights": [0.5]}, "precisions": ["binary"]}],
+)
+def test_precisions_stand_beside_the_widths_or_alone(options: dict[str, Any]) -> None:
+    config = build(Options({"objective": options}))
+    assert list(config.objective.precisions) == options["precisions"]
+    assert config.objective.widths == ((2,) if "matryoshka" in options else None)
+    assert options.items() <= config.resolved["objective"].items()
+    assert build(Options({"objective": config.resolved["objective"]})).resolved == config.resolved
+    assert isinstance(build(Options({"objective": {"precisions": []}})).objective, Objective)
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     from .core.ragged import Ragged as Ragged
     from .core.similarity import cosine as cosine
     from .core.similarity import dot as dot
+    from .core.teacher import Teacher as Teacher
     from .core.temperature import Temperature as Temperature
     from .errors import TemperaError as TemperaError
+    from .experiments.distill import distill as distill
     from .experiments.learn import learn as learn
     from .experiments.learning_curve import LearningCurve as LearningCurve
     from .experiments.recipe import train as train
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from .integrations.sentence_transformers import ObjectiveState as ObjectiveState
     from .mining.hard_negatives import Mining as Mining
     from .run.calibrate import calibrate as calibrate
+    from .run.merge import merge as merge
     from .run.verify import Proof as Proof
     from .run.verify import verify as verify
     from .text.evaluate import evaluate as evaluate
@@ -67,8 +70,10 @@ _NAMES = {  # by the module that defines them; `pools` is a module itself, whose
     "core.presets": "gist gte hardness infonce mixed_negatives mnr pools sampled_softmax simcse symmetric",
     "core.ragged": "Ragged",
     "core.similarity": "cosine dot",
+    "core.teacher": "Teacher",
     "core.temperature": "Temperature",
     "errors": "TemperaError",
+    "experiments.distill": "distill",
     "experiments.learn": "learn",
     "experiments.learning_curve": "LearningCurve",
     "experiments.recipe": "train",
@@ -79,6 +84,7 @@ _NAMES = {  # by the module that defines them; `pools` is a module itself, whose
     "integrations.sentence_transformers": "ContrastiveLoss ObjectiveState",
     "mining.hard_negatives": "Mining",
     "run.calibrate": "calibrate",
+    "run.merge": "merge",
     "run.verify": "Proof verify",
     "text.evaluate": "evaluate",
     "text.mine": "mine",

@@ -26,7 +26,7 @@ from .core.objective import Objective
 from .core.pools import POOLS, Pool
 from .core.teacher import Teacher
 from .core.temperature import Temperature
-from .engine.loop import Training
+from .engine.loop import COLUMNS, Training
 from .errors import ConfigError, did_you_mean
 from .forms import with_source
 from .ranking.ranking import Evaluation
@@ -44,6 +44,8 @@ from .text.renewal import RepeatedMining
 from .text.roles import Roles
 from .text.sources import BeirFolder, Given, PairsFile
 from .text.text_files import TextFiles
+from .text.two_towers import DocSide, FrozenModel, Head, KeptIndex, QuerySide, TwoTowers
+from .text.unpaired_texts import Documents
 from .towers.lora import Lora
 from .towers.pair import TowerOptions
 from .towers.pretrained import Pretrained
@@ -62,10 +64,19 @@ PARTS: dict[Any, dict[str, Any]] = {
         "beir": BeirFolder,
         "given": Given,
         "text_files": TextFiles,
+        "documents": Documents,
         "mixture": Mixture,
         "interactions": Interactions,
     },
-    TowerOptions: {"static": Static, "pretrained": Pretrained, "transformer": Transformer, "features": Features},
+    TowerOptions: {
+        "static": Static,
+        "pretrained": Pretrained,
+        "transformer": Transformer,
+        "features": Features,
+        "two": TwoTowers,
+    },
+    QuerySide: {"head": Head, "static": Static, "pretrained": Pretrained, "transformer": Transformer},
+    DocSide: {"index": KeptIndex, "pretrained": FrozenModel},
     Divide: {
         "auto": Fitting,
         "global_time": GlobalTime,
@@ -85,6 +96,8 @@ SECTIONS: dict[str, tuple[Any, str, str]] = {
     "tower": (TowerOptions, "kind", "static"),
     "objective": (Objective, "preset", "mnr"),
 }
+_WRAPPER = ("matryoshka", "precisions")  # options of an objective that a Matryoshka takes
+Precisions = tuple[typing.Literal["int8", "binary"], ...]
 RECIPE, AUTO = "recipe", "auto"  # whether `tempera train` chooses what is open; the others keep defaults
 # Sections without a choice.
 PLAIN: dict[str, Any] = {"train": Training, "evaluation": Evaluation, "mining": RepeatedMining, "card": Labels}
@@ -130,7 +143,9 @@ def build(options: Options) -> Config:
         if name == "train" and section.get("learning_rate", AUTO) == AUTO:
             section["learning_rate"] = made["tower"].learning_rate
         if name == "objective" and _section(options, "train").get("teacher") is not None:
-            section.setdefault("teacher", {})
+            own, whole = section.get("teacher", {}), {"weight": 1.0} if isinstance(made["data"], Documents) else {}
+            by = {"by": "scores"} if options.values["train"]["teacher"] == COLUMNS else {}
+            section["teacher"] = {**whole, **by, **own} if isinstance(own, Mapping) else own
         if plain is not None:
             made[name] = builder.call(plain, section, name)
             resolved[name] = describe(made[name])
@@ -139,20 +154,34 @@ def build(options: Options) -> Config:
         if name == "data" and section.get("path") is not None and tag not in section:
             builder.value(str, section["path"], "data.path")
             section = _with_source(section)
-        if name == "tower" and isinstance(made["data"], Interactions):
-            default = "features"
+        if name == "tower":
+            default = _default_tower(section, isinstance(made["data"], Interactions))
         chosen = section.pop(tag, default)
-        wrapper = section.pop("matryoshka", None) if kind is Objective else None
+        wrapper = {key: section.pop(key, None) for key in _WRAPPER} if kind is Objective else {}
         made[name] = builder.call(builder.named(kind, chosen, f"{name}.{tag}"), section, name, besides=[tag])
         resolved[name] = {tag: chosen, **_options_of(made[name])}
-        if wrapper is not None:
-            made[name] = builder.wrapped(made[name], wrapper, f"{name}.matryoshka")
-            resolved[name]["matryoshka"] = {"widths": list(made[name].widths), "weights": list(made[name].weights)}
+        if wrapper and (wrapper["matryoshka"] is not None or wrapper["precisions"]):
+            made[name] = builder.wrapped(made[name], wrapper)
+            resolved[name] |= _of_wrapper(made[name])
     config = Config(**made, resolved=resolved)
     if (config.base.teacher is None) != (config.train.teacher is None):
-        builder.fail("objective.teacher", "needs a model that teaches: give its folder as train.teacher")
+        builder.fail(
+            "objective.teacher", "needs what teaches: give the folder of a model, or columns, as train.teacher"
+        )
+    if config.base.teacher is not None and config.train.teacher == COLUMNS and config.base.teacher.by == "vectors":
+        builder.fail("objective.teacher.by", "is vectors, but train.teacher is columns of scores: give scores")
     if config.train.teacher is not None and isinstance(config.data, Interactions):
         builder.fail("train.teacher", "is for models of texts, and the data are interactions")
+    if config.evaluation.also and isinstance(config.data, Interactions):
+        builder.fail("evaluation.also", "is for models of texts, and the data are interactions")
+    if isinstance(config.data, Documents):
+        teacher = config.base.teacher
+        if teacher is None or teacher.by != "vectors":
+            builder.fail("train.teacher", "documents have no pairs: give the folder of an embedding model that teaches")
+        if {teacher.weight, teacher.final} - {1.0, None}:
+            builder.fail("objective.teacher", "its weight has to be 1 throughout: documents have no pairs to train on")
+        if config.base.teacher.own or config.base.teacher.loss == "margin_mse":
+            builder.fail("objective.teacher", "documents have no answers and no negatives: use kl over pools, or align")
     return config
 
 
@@ -170,16 +199,32 @@ def _with_source(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def kind_of_tower(options: Options) -> Any:
-    """Return the class of the options of the tower, by its name or else by the data; None if that is no name."""
+    """Return the class of the options of the tower that is trained, by its name or else by the data; None if that is no name."""
     tower, data = (_section(options, name) for name in ("tower", "data"))
-    _, tag, default = SECTIONS["tower"]
-    if (
-        tag not in tower
-        and isinstance(data.get("path", ""), str)
-        and _with_source(data).get("source") == "interactions"
-    ):
-        default = "features"
-    return PARTS[TowerOptions].get(tower.get(tag, default))
+    interactions = isinstance(data.get("path", ""), str) and _with_source(data).get("source") == "interactions"
+    chosen = PARTS[TowerOptions].get(tower.get(SECTIONS["tower"][1], _default_tower(tower, interactions)))
+    if chosen is TwoTowers and isinstance(query := tower.get("query"), Mapping):
+        return PARTS[QuerySide].get(_named(QuerySide, query)[0])
+    return chosen
+
+
+def _default_tower(section: Mapping[str, Any], interactions: bool) -> str:
+    """Return the kind of a tower that names none."""
+    two = any(isinstance(section.get(side), Mapping) for side in ("query", "doc"))
+    return "features" if interactions else "two" if two else SECTIONS["tower"][2]
+
+
+def _named(kind: Any, value: Mapping[Any, Any]) -> tuple[Any, Any]:
+    """Return name and options of a part: {kind: NAME, ...}, {NAME: {...}}, or {NAME: TEXT, ...} with its first option."""
+    rest = dict(value)
+    if "kind" in rest:
+        return rest.pop("kind"), rest
+    name: Any = next((key for key in rest if key in PARTS[kind]), next(iter(rest), None))
+    options, part = rest.pop(name, None), PARTS[kind].get(name)
+    short = isinstance(options, str) and inspect.isclass(part)
+    if short:
+        return name, {next(iter(_hints(part))): options, **rest}
+    return (None, None) if rest else (name, options)
 
 
 def with_options(config: Config, values: Mapping[str, Any]) -> Config:
@@ -248,7 +293,7 @@ class _Builder:
     def call(self, make: Callable[..., Any], options: dict[Any, Any], path: str, besides: Sequence[str] = ()) -> Any:
         """Call with options of its signature; names in `besides` are known to exist too."""
         if _makes_objective(make):
-            options, besides = self._one_dial(options, path), (*besides, "scale", "matryoshka")
+            options, besides = self._one_dial(options, path), (*besides, "scale", *_WRAPPER)
         hints = _hints(make)
         self.refuse_unknown(path, options, [*besides, *hints])
         for name, parameter in inspect.signature(make).parameters.items():
@@ -262,13 +307,16 @@ class _Builder:
         except ConfigError as error:
             self.fail(path, str(error))
 
-    def wrapped(self, objective: Objective, widths: Any, path: str) -> Matryoshka:
-        """Return an objective at several widths: a list of them, or a mapping with their weights."""
+    def wrapped(self, objective: Objective, options: Mapping[str, Any]) -> Matryoshka:
+        """Return an objective at several widths, a list of them or a mapping with their weights, and at several precisions."""
+        widths, precisions = options["matryoshka"], options["precisions"]
+        chosen = self.value(Precisions, precisions or [], "objective.precisions")
 
-        def nested(widths: tuple[int, ...], weights: tuple[float, ...] | None = None) -> Matryoshka:
-            return Matryoshka(objective, widths, weights)
+        def nested(widths: tuple[int, ...] | None = None, weights: tuple[float, ...] | None = None) -> Matryoshka:
+            return Matryoshka(objective, widths, weights, chosen)
 
-        made: Matryoshka = self.call(nested, dict(widths) if isinstance(widths, Mapping) else {"widths": widths}, path)
+        values = dict(widths) if isinstance(widths, Mapping) else {} if widths is None else {"widths": widths}
+        made: Matryoshka = self.call(nested, values, "objective.matryoshka")
         return made
 
     def _one_dial(self, options: dict[Any, Any], path: str) -> dict[Any, Any]:
@@ -309,9 +357,9 @@ class _Builder:
         name: Any = value
         options: Any = {}
         if isinstance(value, Mapping):
-            if len(value) != 1:
+            name, options = _named(kind, value)
+            if name is None:
                 self.fail(path, f"is {_shown(value)}; expected one name with its options")
-            name, options = next(iter(value.items()))
             options = {} if options is None else options  # `- same_id:` without options
         part = self.named(kind, name, path)
         if not inspect.isclass(part):
@@ -377,6 +425,12 @@ def _options_of(made: Any) -> dict[str, Any]:
     if is_dataclass(made) and not isinstance(made, type):
         return {f.name: describe(getattr(made, f.name)) for f in fields(made)}
     return {}
+
+
+def _of_wrapper(made: Matryoshka) -> dict[str, Any]:
+    """Return the options of widths and precisions."""
+    widths = {} if made.widths is None else {"matryoshka": {"widths": [*made.widths], "weights": [*made.weights]}}
+    return {**widths, **({"precisions": [*made.precisions]} if made.precisions else {})}
 
 
 def describe(value: Any) -> Any:

@@ -18,9 +18,9 @@ from tempera.artifacts import approximate
 from tempera.artifacts.export import export
 from tempera.artifacts.index import Index, write_index
 from tempera.artifacts.run_folder import Run
-from tempera.artifacts.stamp import Stamp
 from tempera.errors import ConfigError, DataError, MissingLibrary, OutputError
 from tempera.towers.saved import fingerprint, load
+from tempera.towers.stamp import Stamp
 from tempera.towers.static import StaticTower
 from tempera.towers.tokenizer import train_tokenizer
 
@@ -115,7 +115,7 @@ def test_parquet_holds_ids_and_vectors_and_finds_the_same(run: Path) -> None:
         Run(run).search("kaban", index=place)
 
 
-@pytest.mark.parametrize(("kind", "least"), [("hnsw", 0.99), ("ivf_pq", 0.3)])
+@pytest.mark.parametrize(("kind", "least"), [("hnsw", 0.99), ("ivf_pq", 0.3), ("int8", 0.95), ("binary", 0.95)])
 def test_faiss_finds_nearly_the_same(run: Path, kind: str, least: float) -> None:
     pytest.importorskip("faiss")
     facts = export(run, "faiss", run / "out", kind)
@@ -136,6 +136,38 @@ def test_faiss_finds_nearly_the_same(run: Path, kind: str, least: float) -> None
     other_model(run)
     with pytest.raises(DataError, match="another model"):
         Run(run).search("kaban", index=run / "out")
+
+
+@pytest.mark.parametrize("to", ["parquet", "faiss"])
+def test_cut_vectors_are_found_by_cut_queries(run: Path, to: str) -> None:
+    if to == "faiss":
+        pytest.importorskip("faiss")
+    facts = export(run, to, run / "out", "int8", width=6)
+    assert facts["dimensions"] == 6
+    opened, vectors = Run(run), np.asarray(Index(run / "index").vectors)[:, :6]
+    vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    for query in texts_of(5, 1):
+        vector = opened.encode([query])[0, :6]
+        hits = opened.search(query, index=run / "out")
+        assert hits[0].score == pytest.approx(float((vectors @ vector / np.linalg.norm(vector)).max()), abs=0.02)
+    if to == "parquet":
+        assert int(hits[0].id) == int(np.argmax(vectors @ vector))
+        assert opened.search(query, index=run / "out", hybrid=False)[0].probability is None
+    with pytest.raises(DataError, match="a threshold is for similarities of whole vectors"):
+        opened.search("kaban", index=run / "out", threshold=0.5)
+    with pytest.raises(DataError, match=r"the width is 17; the vectors of .* have 1 to 16 numbers to keep"):
+        export(run, to, run / "wide", width=17)
+    with pytest.raises(ConfigError, match="a width is for vectors"):
+        export(run, "onnx", run / "narrow", width=3)
+
+
+def test_few_documents_are_all_rescored(run: Path) -> None:
+    pytest.importorskip("faiss")
+    vectors = np.asarray(Index(run / "index").vectors)[:50]
+    approximate.write(run / "few", vectors, "binary")
+    scores, positions = approximate.Approximate(run / "few").top(vectors[:3], 50)
+    assert np.sort(positions, 1).tolist() == [list(range(50))] * 3 and positions[:, 0].tolist() == [0, 1, 2]
+    np.testing.assert_allclose(scores[:, 0], 1, atol=0.01)
 
 
 def test_how_much_is_found_is_measured(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +194,9 @@ def test_what_cannot_be_exported(run: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(OutputError, match="an earlier result"):
         export(run, "parquet")
     if pytest.importorskip("faiss"):
-        with pytest.raises(ConfigError, match="unknown approximate index 'flat'; choose one of hnsw, ivf_pq"):
+        with pytest.raises(
+            ConfigError, match="unknown approximate index 'flat'; choose one of hnsw, ivf_pq, int8, binary"
+        ):
             export(run, "faiss", kind="flat")
         with pytest.raises(DataError, match="IVF-PQ needs at least 256 documents, but there are 9; give --kind hnsw"):
             approximate.write(run / "x", np.eye(9, dtype=np.float32), "ivf_pq")

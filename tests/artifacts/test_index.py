@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from tempera.artifacts.index import Found, Index, write_index
-from tempera.artifacts.stamp import Stamp
 from tempera.errors import DataError
 from tempera.text.pairs import Pairs
+from tempera.towers.stamp import Stamp
 
 COUNT, WIDTH = 12, 5
 DOCS = [f"def f{i}():\n    return {i}" for i in range(COUNT - 2)] + ["ä" * 399 + "ßx", "漢字 " * 300]

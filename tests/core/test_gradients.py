@@ -26,9 +26,11 @@ LEAVES = ("query", "doc", "negatives", "sampled")
 Gradients = dict[str, Tensor]
 
 
-def gradients(batch: Batch[Tensor], dial: Tensor) -> Gradients:
+def gradients(batch: Batch[Tensor], dial: Tensor, objective: Objective | None = None) -> Gradients:
     """What has been left in `.grad`; zeros where nothing was."""
     leaves = {role: side.rows for role, side in batch.sides().items()} | {"temperature": dial}
+    if objective is not None and objective.alignment is not None:
+        leaves["alignment"] = objective.alignment
     assert all(leaf.grad is None for role, leaf in leaves.items() if role == "memory")
     return {
         role: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
@@ -40,21 +42,22 @@ def gradients(batch: Batch[Tensor], dial: Tensor) -> Gradients:
 def reference(batch: Batch[Tensor], parts: Parts) -> Gradients:
     """By autograd through the definition, for the rows of the batch's span."""
     dial = torch.tensor(1 / examples.T, dtype=torch.float64).log().requires_grad_()
-    losses = defined_losses(examples.objective_of(parts), replace(batch, span=None), dial.exp())
+    objective = examples.objective_of(parts)
+    losses = defined_losses(objective, replace(batch, span=None), dial.exp())
     (batch.shares() * losses[batch.local]).sum().backward()
-    return gradients(batch, dial)
+    return gradients(batch, dial, objective)
 
 
 def by_propagate(batch: Batch[Tensor], parts: Parts) -> Gradients:
     objective = examples.objective_of(parts, Temperature(examples.T, learnable=True))
     objective.propagate(batch, batch.shares())
-    return gradients(batch, objective.temperature.log_scale)
+    return gradients(batch, objective.temperature.log_scale, objective)
 
 
 def by_autograd(batch: Batch[Tensor], parts: Parts) -> Gradients:
     objective = examples.objective_of(parts, Temperature(examples.T, learnable=True))
     (batch.shares() * objective(batch)).sum().backward()
-    return gradients(batch, objective.temperature.log_scale)
+    return gradients(batch, objective.temperature.log_scale, objective)
 
 
 def off(got: Gradients, want: Gradients, tolerance: float) -> list[str]:
@@ -166,7 +169,7 @@ def test_logits_are_float32_whatever_the_precision_of_the_embeddings(
         got = objective.propagate(low, low.shares())
         assert got.dtype == torch.float32
         torch.testing.assert_close(got.double(), want, rtol=tolerance, atol=tolerance, msg=str(parts))
-        reached = gradients(low, objective.temperature.log_scale)
+        reached = gradients(low, objective.temperature.log_scale, objective)
         assert all(reached[role].dtype == dtype for role in LEAVES if role in reached)
         assert off(reached, gradient, gradient_tolerance) == [], parts
 

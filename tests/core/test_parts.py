@@ -19,11 +19,13 @@ from torch import Tensor
 from tempera.core import pools, presets
 from tempera.core.batch import Batch, Side
 from tempera.core.corrections import Hardness, LogQ
+from tempera.core.definition import defined_losses
 from tempera.core.masks import Guided, SameId
 from tempera.core.matches import match
 from tempera.core.matryoshka import Matryoshka
 from tempera.core.memory import Memory
 from tempera.core.objective import Objective
+from tempera.core.precisions import at_precision
 from tempera.core.ragged import Ragged, Shared, from_lengths, spread
 from tempera.core.similarity import cosine, dot
 from tempera.core.temperature import Temperature
@@ -290,6 +292,55 @@ def test_matryoshka_passes_the_memory_on() -> None:
 def test_matryoshka_refuses(widths: tuple[int, ...], weights: tuple[float, ...] | None) -> None:
     with pytest.raises(ConfigError, match="one weight for each width of at least 1"):
         Matryoshka(Objective(), widths, weights)
+
+
+def test_precisions_are_added_as_they_are_defined() -> None:
+    data = examples.made(3)
+    for parts in examples.sampled(340, 6):
+        found = []
+        for how in ("defined", "autograd", "propagate"):
+            batch = examples.batch_of(data, grad=True)
+            nested = Matryoshka(examples.objective_of(parts), (2, 5), (0.5, 2.0), ("int8", "binary"))
+            if how == "propagate":
+                losses = nested.propagate(batch, batch.shares())
+            else:
+                losses = nested(batch) if how == "autograd" else defined_losses(nested, batch)
+                (batch.shares() * losses).sum().backward()
+            leaves = [batch.query.rows, batch.doc.rows, batch.negatives.rows, batch.sampled.rows]
+            found.append([losses.detach(), *(torch.zeros(1) if leaf.grad is None else leaf.grad for leaf in leaves)])
+        for others in found[1:]:
+            for a, b in zip(others, found[0], strict=True):
+                if bool(a.any()) or bool(b.any()):
+                    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("precision", ["int8", "binary"])
+def test_the_gradient_of_a_rounded_row_is_that_at_what_it_is_rounded_to(precision: str) -> None:
+    """Rounding counts as adding a constant: gradients are finite differences of the plain loss at the rounded rows."""
+    queries, documents = (examples.made(4 + i).query.rows for i in range(2))
+    objective = presets.mnr(0.3)
+    rows = queries.clone().requires_grad_()
+    only = Matryoshka(objective, precisions=(precision,))(rows, documents) - objective(rows, documents)
+    only.sum().backward()
+    at, others, step = at_precision(queries, precision), at_precision(documents, precision), 1e-6
+    for place in [(0, 0), (3, 2), (6, 4)]:
+        moved = torch.zeros_like(at)
+        moved[place] = step
+        slope = (objective(at + moved, others).sum() - objective(at - moved, others).sum()) / (2 * step)
+        torch.testing.assert_close(rows.grad[place], slope, rtol=1e-7, atol=1e-9)
+
+
+def test_a_precision_keeps_lengths_and_zeros() -> None:
+    rows = torch.tensor([[3.0, -4.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
+    assert at_precision(rows, "float32") is rows
+    assert at_precision(rows, "int8").tolist() == [[round(127 * 3 / 4) * 4 / 127, -4.0, 0.0], [0.0] * 3]
+    torch.testing.assert_close(at_precision(rows, "binary").norm(dim=1), rows.norm(dim=1))
+    assert at_precision(rows.bfloat16(), "int8").dtype == torch.float32
+
+
+def test_matryoshka_refuses_an_unknown_precision() -> None:
+    with pytest.raises(ConfigError, match="beside float32 are int8 and binary, not 'int4'"):
+        Matryoshka(Objective(), (2,), precisions=("int4",))
 
 
 def test_matryoshka_refuses_a_width_that_is_not_there() -> None:

@@ -92,6 +92,13 @@ def test_a_teacher_is_asked_of_every_side_that_it_compares(role: str) -> None:
         assert bool(one(lacking("teacher", *{"negatives", "sampled"} - {role})).isfinite().all())
 
 
+@pytest.mark.parametrize("role", ["query", "negatives"])
+def test_a_teacher_by_scores_asks_for_them(role: str) -> None:
+    assert f"{role} has none: give score=" in refusal(lacking("score", role), teacher=Teacher(by="scores"))
+    one = Objective(teacher=Teacher(loss="margin_mse", by="scores"))
+    assert bool(one(lacking("score", "doc", "sampled", "memory")).isfinite().all())
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -100,6 +107,10 @@ def test_a_teacher_is_asked_of_every_side_that_it_compares(role: str) -> None:
         ({"temperature": 0.0}, "the temperature must be above 0"),
         ({"student_temperature": -1.0}, "the temperature must be above 0"),
         ({"pools": ()}, "no pools"),
+        ({"by": "scores", "over": "pools"}, "scores are of each row's own document and negatives; use over: own"),
+        ({"over": "own", "pools": (pools.docs,)}, "own lists have no pools: drop pools, or set over: pools"),
+        ({"by": "scores", "loss": "align"}, "align needs vectors: use by: vectors"),
+        ({"loss": "margin_mse", "over": "pools", "pools": (pools.docs, pools.back_docs)}, "add docs or back_queries"),
     ],
 )
 def test_teachers_that_are_none(wrong: dict[str, Any], said: str) -> None:
@@ -109,7 +120,7 @@ def test_teachers_that_are_none(wrong: dict[str, Any], said: str) -> None:
 
 def test_what_no_part_asks_for_may_be_missing() -> None:
     bare = replace(WHOLE, known=None, weight=None)
-    for field in ("ids", "logq", "guide", "teacher"):
+    for field in ("ids", "logq", "guide", "teacher", "score"):
         bare = replace(bare, **{r: replace(side, **{field: None}) for r, side in bare.sides().items()})
     assert Objective(pools=EVERY, memory=Memory(3))(bare).equal(Objective(pools=EVERY, memory=Memory(3))(WHOLE))
 

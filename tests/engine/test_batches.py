@@ -84,6 +84,27 @@ def test_a_batch_holds_the_features_and_ids_of_its_rows() -> None:
         assert side.logq.tolist() == pytest.approx([math.log(3 * count / 4) for count in counts])
 
 
+def test_scores_are_of_each_pair_and_of_its_own_negatives() -> None:
+    examples = Examples(
+        Ragged.of([[1], [2], [3]]),
+        Ragged.of([[4], [5], [6], [7]]),
+        query=torch.tensor([2, 0, 1]),
+        doc=torch.tensor([1, 1, 0]),
+        query_ids=torch.tensor([12, 10, 11]),
+        doc_ids=torch.tensor([21, 21, 20]),
+        negatives=Ragged.of([[3], [0, 2], []]),
+        all_ids=torch.arange(20, 24),
+        scores=(torch.tensor([0.5, 1.5, 2.5]), torch.tensor([-1.0, -2.0, -3.0])),
+    )
+    batch = examples.batch(torch.tensor([2, 1, 0]))
+    assert batch.negatives is not None and batch.query.score is not None and batch.negatives.score is not None
+    assert batch.query.score.tolist() == [2.5, 1.5, 0.5] and batch.doc.score is None
+    assert batch.negatives.score.tolist() == [-2.0, -3.0, -1.0]
+    assert batch.negatives.owner is not None and batch.negatives.owner.tolist() == [1, 1, 2]
+    bare = replace(examples, negatives=None).batch(torch.tensor([1]))
+    assert bare.query.score is not None and bare.query.score.tolist() == [1.5] and bare.negatives is None
+
+
 @pytest.mark.parametrize("model", ["guide", "teacher"])
 def test_a_model_is_looked_up_for_every_side(model: str) -> None:
     """By the distinct query or document that stands in each row, of whatever role."""

@@ -101,6 +101,7 @@ def whole(layout: Layout, seed: int, dtype: torch.dtype = torch.float64) -> Batc
             for n in torch.randint(1, 6, (rows,), generator=draw)
         ]
         guide, teacher = (torch.randn(rows, width, generator=draw, dtype=dtype) for width in (3, 5))
+        said = torch.arange(rows, dtype=dtype).sin()
         return Side(
             Ragged.of(words),
             ids=torch.randint(8, (rows,), generator=draw),
@@ -108,6 +109,7 @@ def whole(layout: Layout, seed: int, dtype: torch.dtype = torch.float64) -> Batc
             guide=nn.functional.normalize(guide, dim=1),
             owner=owner,
             teacher=nn.functional.normalize(teacher, dim=1),
+            score=said,
         )
 
     n = sum(layout.pairs)
@@ -182,6 +184,13 @@ def remembering() -> nn.Module:
     return presets.mnr(dial(), pools=pools, memory=Memory(7), masks=(SameId(),))
 
 
+def aligned() -> nn.Module:
+    objective = presets.mnr(dial(), teacher=Teacher(0.5, loss="align"))
+    objective.settle(WIDTH, 5)
+    objective.double()
+    return Matryoshka(objective, (2, WIDTH))
+
+
 def everything() -> nn.Module:
     pools = [pool for pool in POOLS if pool is not memory_pool]
     masks = (SameId(), KnownPositives(), Guided(0.1))
@@ -195,7 +204,11 @@ OBJECTIVES: dict[str, Callable[[], Any]] = {
     "memory": remembering,
     "taught": lambda: presets.symmetric(dial(), masks=(KnownPositives(),), teacher=Teacher(0.4, temperature=0.2)),
     "taught without pairs": lambda: Matryoshka(presets.mnr(dial(), teacher=Teacher(1.0)), (2, WIDTH)),
+    "margins": lambda: presets.mnr(dial(), masks=(SameId(),), teacher=Teacher(0.5, loss="margin_mse", by="scores")),
+    "own lists": lambda: presets.mnr(dial(), teacher=Teacher(0.5, over="own")),
+    "aligned": aligned,
     "matryoshka": lambda: Matryoshka(presets.gte(dial()), (2, WIDTH), (0.5, 1.0)),
+    "precisions": lambda: Matryoshka(presets.gte(dial()), (2, WIDTH), precisions=("int8", "binary")),
     "matryoshka of memory": lambda: Matryoshka(remembering(), (2, WIDTH)),  # type: ignore[arg-type]
 }
 
@@ -203,7 +216,7 @@ OBJECTIVES: dict[str, Callable[[], Any]] = {
 def made(name: str, dtype: torch.dtype) -> tuple[Pair, Any]:
     """Towers and objective, equal in every process."""
     torch.manual_seed(1)
-    return Pair().to(dtype), OBJECTIVES[name]()
+    return Pair().to(dtype), OBJECTIVES[name]().to(dtype)
 
 
 def gradients(*modules: nn.Module) -> Found:

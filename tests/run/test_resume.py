@@ -21,9 +21,11 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 
+from tempera.core.abilities import seeded
 from tempera.errors import DataError, OutputError
 from tempera.run import resume as checkpoints
 from tempera.run.train import train
+from tempera.towers.static import Static
 
 TIMES = {"seconds", "replaying", "peak_memory_bytes"}  # of metrics.json
 PLAN = {"expected_bytes", "text", "replayed"}
@@ -68,11 +70,16 @@ def kinds(pairs: Path, folder: Path) -> dict[str, dict[str, Any]]:
     }
     path = folder / "events.parquet"
     parquet.write_table(pa.table(events), path)
-    texts = text_options(pairs)
+    texts, teacher = text_options(pairs), folder / "teacher"
+    with seeded(0, torch.device("cpu")):
+        Static(dimensions=12, vocabulary=200).build(pairs.read_text().split()).save(teacher)
     transformer = {"kind": "transformer", "layers": 1, "width": 16, "heads": 2, "vocabulary": 300, "max_length": 16}
     return {
         "static": texts,
-        "transformer": {**text_options(pairs, num_train_epochs=2), "tower": {**transformer, "dropout": 0.2}},
+        "transformer": {
+            **text_options(pairs, num_train_epochs=2, backward=0.5),
+            "tower": {**transformer, "dropout": 0.2},
+        },
         "memory": {**texts, "objective": {"pools": ["docs", "memory"], "memory": 48, "temperature": 0.1}},
         "mining": {
             **text_options(pairs, save_steps=100),  # kept before they are mined anew
@@ -82,6 +89,10 @@ def kinds(pairs: Path, folder: Path) -> dict[str, dict[str, Any]]:
         "guided": {
             **text_options(pairs, guide="self", guide_every=6),
             "objective": {"masks": ["same_id", {"guided": {"by": "guide", "margin": 0.05}}], "temperature": 0.1},
+        },
+        "taught": {
+            **text_options(pairs, teacher=str(teacher)),
+            "objective": {"teacher": {"loss": "align", "weight": 0.8, "final": 0.2}, "temperature": 0.1},
         },
         "features": {
             "data": {"source": "interactions", "path": str(path), "split": "leave_last_out"},
@@ -93,7 +104,7 @@ def kinds(pairs: Path, folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-KINDS = ("static", "transformer", "memory", "mining", "guided", "features")
+KINDS = ("static", "transformer", "memory", "mining", "guided", "taught", "features")
 
 
 @pytest.fixture(scope="module")

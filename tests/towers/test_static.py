@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +164,31 @@ def test_vectors_begin_with_inverse_document_frequencies() -> None:
     torch.manual_seed(0)
     again = Static(dimensions=6, vocabulary=60, max_length=LENGTH, init="idf").again(made["idf"])
     assert torch.equal(again.embedding.weight, made["idf"].embedding.weight)
+
+
+def test_vectors_begin_with_those_of_a_teacher(tmp_path: Path) -> None:
+    """Similarities of first vectors are those of the teacher's vectors less their mean, in the best 3 dimensions, weighted."""
+    asked = list[str]()
+
+    def embed(model: Path, role: str, texts: Sequence[str], progress: str | None) -> np.ndarray:
+        asked.extend(texts)
+        return np.random.default_rng(0).normal(size=(len(texts), 5)).astype(np.float32)
+
+    (tmp_path / "modules.json").write_text("[]")
+    options = Static(dimensions=3, vocabulary=60, max_length=LENGTH, teacher=str(tmp_path))
+    tower = options.build(CORPUS, embed)
+    assert asked == sorted(tower.tokenizer.get_vocab(), key=tower.tokenizer.get_vocab().__getitem__)
+    read = embed(Path("model"), "doc", list(asked), "").astype(np.float64)
+    u, s, _ = np.linalg.svd(read - read.mean(0), full_matrices=False)
+    counts = Counter(token for text in CORPUS for token in tower.tokenizer.encode(text).ids)
+    p = np.array([counts[token] for token in range(len(read))]) / sum(counts.values())
+    want = u[:, :3] * s[:3] * (1e-3 / (1e-3 + p))[:, None]
+    want /= np.sqrt(np.mean(np.sum(want**2, 1)))
+    vectors = tower.embedding.weight.detach().numpy()
+    np.testing.assert_allclose(vectors @ vectors.T, want @ want.T, atol=1e-5)
+    assert torch.equal(options.again(tower).embedding.weight, tower.embedding.weight)
+    wide = Static(vocabulary=60, teacher=str(tmp_path)).build(CORPUS, embed)
+    assert wide.embedding.embedding_dim == 5  # at most that of the teacher
 
 
 def test_vectors_begin_near_those_with_the_same_character_ngrams() -> None:

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from ..errors import ConfigError, DataError
 from ..io.require import require
 from ..ranking.nearest import top
+from ..ranking.small_vectors import CANDIDATES
 
 Vectors = NDArray[np.float32]
 
 FILE = "index.faiss"
-KINDS = ("hnsw", "ivf_pq")
+KINDS = ("hnsw", "ivf_pq", "int8", "binary")
 _CODES = 256  # values of a byte: product quantisation learns each from one vector at least
 
 
@@ -27,7 +28,9 @@ def write(path: Path, vectors: Vectors, kind: str) -> None:
     """Build an index of unit vectors, [c, D], by inner product.
 
     hnsw: 32 neighbours for each uncompressed vector (Malkov and Yashunin 2018). ivf_pq: about 4 sqrt(c) clusters, of which
-    a search visits one in eight; one byte for every four numbers of a vector (Jegou et al. 2011).
+    a search visits one in eight; one byte for every four numbers of a vector (Jegou et al. 2011). int8: one byte for each number,
+    between the least and the largest of its column. binary: signs, searched by Hamming distance, and int8 by which the nearest
+    are ranked again, four for each hit and 400 at least.
 
     Raises:
         ConfigError: there is no such kind.
@@ -48,6 +51,13 @@ def write(path: Path, vectors: Vectors, kind: str) -> None:
         index.nprobe = max(1, clusters // 8)
         index.do_polysemous_training = False  # it takes 10 s and more, for a kind of search that is not used here
         index.pq.cp.min_points_per_centroid = 1  # otherwise it prints 32 lines of advice to use more documents
+        index.train(np.ascontiguousarray(vectors))
+    elif kind in ("int8", "binary"):
+        index = faiss.IndexScalarQuantizer(width, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
+        if kind == "binary":
+            signs = faiss.IndexLSH(width, width, False, False)
+            signs.metric_type = faiss.METRIC_INNER_PRODUCT  # by which the refinement is ordered
+            index = faiss.IndexRefine(signs, index)
         index.train(np.ascontiguousarray(vectors))
     else:
         raise ConfigError(f"unknown approximate index {kind!r}; choose one of {', '.join(KINDS)}")
@@ -71,6 +81,8 @@ class Approximate:
 
     def top(self, queries: Vectors, k: int) -> tuple[Vectors, NDArray[np.int64]]:
         """Return scores and positions of about the k nearest, best first, [q, m]; m is the least number of hits of a query."""
+        if hasattr(self.index, "k_factor"):
+            self.index.k_factor = max(1.0, min(max(4 * k, CANDIDATES), self.index.ntotal) / k)
         scores, positions = self.index.search(np.ascontiguousarray(queries, np.float32), min(k, self.index.ntotal))
         count = int((positions >= 0).sum(1).min(initial=positions.shape[1]))
         return scores[:, :count], positions[:, :count]

@@ -25,6 +25,7 @@ def export(
     kind: str = "hnsw",
     users: Users | None = None,
     overwrite: bool = False,
+    width: int | None = None,
 ) -> dict[str, Any]:
     """Write an export into a folder; return facts about it, which the folder's metrics.json holds too.
 
@@ -35,9 +36,10 @@ def export(
     Args:
         run: a run folder; for ONNX also a model folder.
         output: the folder to write; None is RUN/export/onnx and so on.
-        kind: kind of FAISS index, hnsw or ivf_pq.
+        kind: kind of FAISS index: hnsw, ivf_pq, int8, or binary.
         users: writes a recommender's ONNX, its user tower and its items with their vectors; or its users' vectors as Parquet.
         overwrite: replace an earlier export.
+        width: keep the first numbers of each vector, for FAISS and Parquet; a search cuts its queries in the same way.
 
     Raises:
         ConfigError: there is no such target or kind.
@@ -51,12 +53,14 @@ def export(
         raise DataError(f"no such run: {run}")
     place = run / "export" / to if output is None else output
     with staged(place, overwrite) as folder:
-        facts = {"to": to, "output": str(place), **_written(run, to, folder, kind, users)}
+        facts = {"to": to, "output": str(place), **_written(run, to, folder, kind, users, width)}
         write_json(folder / MARK, facts)
     return facts
 
 
-def _written(run: Path, to: str, folder: Path, kind: str, users: Users | None) -> dict[str, Any]:
+def _written(run: Path, to: str, folder: Path, kind: str, users: Users | None, width: int | None) -> dict[str, Any]:
+    if to == "onnx" and width is not None:
+        raise ConfigError("a width is for vectors, FAISS and Parquet: drop it for ONNX")
     if to == "onnx" and users is not None:
         return users(folder)
     if to == "onnx":
@@ -64,6 +68,8 @@ def _written(run: Path, to: str, folder: Path, kind: str, users: Users | None) -
 
         return {"largest_difference": write_onnx(folder, model_folder(run))}
     index = Index(run / "index")
+    if width is not None:
+        index.narrow(width)
     facts = {"documents": len(index.documents), "dimensions": index.vectors.shape[1]}
     if to == "faiss":
         return {**facts, "kind": kind, "overlap@10": write_approximate(folder, index, kind)}

@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..io.tables import parquet_table
 from ..io.untrusted import refuse_unsafe
+from ..io.vector_files import matrix
 from ..ranking.nearest import top
 from ..ranking.showcase import Searched
+from ..ranking.small_vectors import SmallVectors
 from ..towers.saved import fingerprint
+from ..towers.stamp import Stamp, checksum
 from . import approximate
-from .stamp import Stamp, checksum
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
@@ -119,8 +121,7 @@ class Index:
         if isinstance(self.vectors, np.ndarray):
             scores, positions = self.nearest(query[None], k, model)
         else:
-            self._refuse(query, model)
-            scores, positions = self.vectors.top(query[None], k)
+            scores, positions = self.vectors.top(self._fitted(query, model)[None], k)
         return self.hits(scores[0], positions[0])
 
     def nearest(
@@ -134,7 +135,7 @@ class Index:
         Raises:
             DataError: as `search` does, or the index is approximate.
         """
-        self._refuse(queries[0], model)
+        queries = self._fitted(queries, model)
         try:
             return top(queries, _exact(self), k, without=without)
         except DataError:  # a score is NaN
@@ -146,8 +147,7 @@ class Index:
         Raises:
             DataError: as `search` does, or the index is approximate.
         """
-        self._refuse(query, model)
-        vectors = _exact(self)
+        query, vectors = self._fitted(query, model), _exact(self)
         scores: Vectors = np.asarray(vectors @ query if query.ndim == 1 else query @ vectors.T, np.float32)
         if not np.isfinite(scores).all():
             raise self._not_finite()
@@ -161,13 +161,35 @@ class Index:
     def _not_finite(self) -> DataError:
         return DataError(f"the embeddings of {self.folder}, or of the query, are not finite")
 
-    def _refuse(self, query: Vectors, model: str | None) -> None:
-        """Refuse a query of another model or another width."""
+    def narrow(self, width: int) -> None:
+        """Keep the first `width` numbers of each vector, [c, D] -> [c, width], again with length 1.
+
+        Raises:
+            DataError: vectors that are not so wide, or that are compared by inner product.
+        """
+        vectors = _exact(self)
+        if not 1 <= width <= vectors.shape[1]:
+            raise DataError(
+                f"the width is {width}; the vectors of {self.folder} have 1 to {vectors.shape[1]} numbers to keep"
+            )
+        if self.stamp is not None:
+            if not self.stamp.normalised:
+                raise DataError(
+                    f"{self.folder} compares by inner product, for which no number may be left out: drop the width"
+                )
+            self.stamp = replace(self.stamp, dimensions=width, checksum=None)
+        self.vectors = SmallVectors(vectors, width)[:]
+
+    def _fitted(self, query: Vectors, model: str | None) -> Vectors:
+        """Return query vectors, [.., D], as wide as the index; refuse those of another model, or of a width that does not fit."""
+        have, width = query.shape[-1], self.vectors.shape[1]
         if model is not None and self.stamp is not None:
             self.stamp.refuse_other(model, self.folder)
-        if query.shape[-1:] != self.vectors.shape[1:]:
-            width = self.vectors.shape[1]
-            raise DataError(f"{self.folder}: the model has {query.shape[-1]} dimensions, but the index has {width}")
+            if width == self.stamp.dimensions < have:
+                return SmallVectors(query.reshape(-1, have), width)[:].reshape(*query.shape[:-1], width)
+        if have != width:
+            raise DataError(f"{self.folder}: the model has {have} dimensions, but the index has {width}")
+        return query
 
 
 def _opened(folder: Path) -> tuple[pa.Table, Any]:
@@ -185,10 +207,7 @@ def _opened(folder: Path) -> tuple[pa.Table, Any]:
 
 def _parquet(path: Path) -> tuple[pa.Table, Vectors]:
     table = parquet_table(path)
-    column = table["vector"].combine_chunks()
-    column.validate(full=True)
-    vectors: Vectors = column.flatten().to_numpy(zero_copy_only=False).reshape(len(table), column.type.list_size)
-    return table, vectors
+    return table, np.asarray(matrix(table["vector"], str(path)), np.float32)
 
 
 def write_parquet(folder: Path, index: Index) -> None:

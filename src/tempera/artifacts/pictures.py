@@ -224,6 +224,20 @@ def _rounds(figure: Figure, recipe: Mapping[str, Any]) -> None:
     panels[-1].set_xlabel(label(recipe["metric"]))
 
 
+def draw_merge(points: Records, best: float) -> dict[str, bytes]:
+    """Return SVG and PNG of the scores of merged models by their weight, a line for each set, with the chosen one marked."""
+    with canvas("merge", *SIZE) as figure:
+        axes, weights = figure.subplots(), [point["weight"] for point in points]
+        for i, name in enumerate(points[0]["scores"]):
+            values = [point["scores"][name] for point in points]
+            axes.plot(weights, values, color=LINES[i % len(LINES)], marker="o", markersize=3.5, label=name[-40:])
+        axes.axvline(best, color=GREY, linestyle=(0, (4, 3)), linewidth=0.9)
+        axes.set_xlabel("weight of the trained model; its base has the rest")
+        axes.set_ylabel("main metric of each set")
+        figure.legend(loc="outside upper left")
+        return saved(figure)
+
+
 def _histograms(figure: Figure, spreads: Mapping[str, Spread]) -> None:
     values = np.concatenate([v for spread in spreads.values() for v in (spread.pairs, spread.random)])
     edges = np.linspace(values.min() - 0.01, values.max() + 0.01, 61)

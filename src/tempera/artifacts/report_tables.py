@@ -24,14 +24,18 @@ class ReportTable:
 
 
 def tables(document: Mapping[str, Any]) -> dict[str, list[ReportTable]]:
-    """Return "tried", the settings of a race, and "protocols": all systems, tiers and history lengths, lists and new items.
+    """Return the tables of each section: "tried", the settings of a race; "also", other data before and after training;
+    "precisions", smaller vectors; "protocols", all systems, tiers and history lengths, lists and new items.
 
     Args:
-        document: with `recipe` if there was a race; of a recommender with `protocols`, each system's protocols as
-            `Recommended.json` gives them, and `cold` if there is one.
+        document: with `recipe` if there was a race, `also` if there were other data, and `precisions` of a model of texts;
+            of a recommender with `protocols`, each system's protocols as `Recommended.json` gives them, and `cold` if
+            there is one.
     """
     sections = {
         "tried": [_tried(document["recipe"])] if "recipe" in document else [],
+        "also": [_also(document["also"])] if document.get("also") else [],
+        "precisions": [_precisions(document["precisions"])] if "precisions" in document else [],
         "protocols": _protocols(document),
     }
     return {name: section for name, section in sections.items() if section}
@@ -72,6 +76,38 @@ def _tried(recipe: Mapping[str, Any]) -> ReportTable:
         )
     title = "on validation, with the 95 % interval of the difference from the best of the round"
     return ReportTable(title, ("", recipe["metric"], "less the best", "CPU seconds"), sections)
+
+
+def _also(also: Mapping[str, Any]) -> ReportTable:
+    """Return the table of other data, before and after training.
+
+    >>> difference = {"mean": -0.02, "low": -0.031, "high": -0.01}
+    >>> table = _also({"scifact": {"metric": "ndcg@10", "before": 0.645, "after": 0.625, "difference": difference}})
+    >>> table.sections[""]
+    [('scifact', 'ndcg@10', '0.645', '0.625', '-0.020 [-0.031, -0.010]')]
+    """
+    rows = [
+        (path, each["metric"], _number(each["before"]), _number(each["after"]), _signed(each["difference"]))
+        for path, each in also.items()
+    ]
+    return ReportTable(
+        "other data, with the 95 % interval", ("", "metric", "before", "after", "difference"), {"": rows}
+    )
+
+
+def _signed(d: Mapping[str, Any]) -> str:
+    return f"{d['mean']:+.3f} [{d['low']:+.3f}, {d['high']:+.3f}]"
+
+
+def _precisions(document: Mapping[str, Any]) -> ReportTable:
+    """Return the table of smaller vectors, a section for each width."""
+    metrics = list(document["rows"][0]["metrics"])
+    sections: dict[str, list[Row]] = {}
+    for row in document["rows"]:
+        cells = (f"{row['bytes'] / 1e6:,.0f}", *(_number(row["metrics"][name]) for name in metrics))
+        sections.setdefault(f"{row['width']} numbers", []).append((row["precision"], *cells))
+    title = f"{document['queries']:,} queries, by width and precision, with megabytes of a million documents"
+    return ReportTable(title, ("", "MB", *metrics), sections)
 
 
 def _systems(name: str, ours: Any, systems: Mapping[str, Any]) -> ReportTable:

@@ -16,6 +16,7 @@ from ..ranking.nearest import top_of
 from ..text.hybrid import open_words, weight_of
 from ..text.lexical import BM25
 from ..towers.saved import Encode, load
+from ..towers.stamp import Kept
 from .calibrated import FILE as CALIBRATION
 from .calibrated import Calibration, read_calibration
 from .index import Found, Index
@@ -103,15 +104,27 @@ class Run(RunFolder):
         place: Index = self.index if index is None else self._once(Index, index)
         model = self if onnx is None else self._once(OnnxModel, onnx)
         vector = model.encode([text])[0]
+        maker = self._maker(place) or model.fingerprint
+        if place.vectors.shape[1] < len(vector) and threshold is not None:
+            raise DataError(
+                "a threshold is for similarities of whole vectors, and this index has cut ones: leave one out"
+            )
         if not hybrid:
-            return self._calibrated(place.search(vector, k, model.fingerprint), model.fingerprint, threshold)
+            hits = place.search(vector, k, maker)
+            cut = place.vectors.shape[1] < len(vector)
+            return hits if cut else self._calibrated(hits, model.fingerprint, threshold)
         if threshold is not None:
             raise DataError("a threshold is for similarities, and a hybrid search has none: leave one of the two out")
         words: BM25 = self._once(self._words, place)
-        vectors = place.scores(vector, model.fingerprint)
+        vectors = place.scores(vector, maker)
         scores = fused(vectors[None], words.scores([text]), self._once(weight_of, self.folder))
         ranked, positions = top_of(scores, k)
         return place.hits(ranked[0], positions[0])
+
+    def _maker(self, index: Index) -> str | None:
+        """Return the fingerprint of the model that made an index, if the run's queries were trained for its vectors."""
+        kept = self._once(Kept.read, self.folder / "model")
+        return kept.model if kept is not None and index.stamp is not None and index.stamp.model == kept.model else None
 
     def _words(self, index: Index) -> BM25:
         return open_words(self.folder, index.documents["preview"])
@@ -186,7 +199,12 @@ class Run(RunFolder):
         return Run(self.folder)
 
     def export(
-        self, to: str, output: str | Path | None = None, kind: str = "hnsw", overwrite: bool = False
+        self,
+        to: str,
+        output: str | Path | None = None,
+        kind: str = "hnsw",
+        overwrite: bool = False,
+        width: int | None = None,
     ) -> dict[str, Any]:
         """Export the model as ONNX (a recommender's user tower), or the documents or items as an index or a table of vectors; the
         table of a recommender's users is beside that of its items.
@@ -201,4 +219,4 @@ class Run(RunFolder):
 
             write = partial(write_user_vectors, self.recommender)
             users = self.recommender.export_users if to == "onnx" else write
-        return export(self.folder, to, None if output is None else Path(output), kind, users, overwrite)
+        return export(self.folder, to, None if output is None else Path(output), kind, users, overwrite, width)

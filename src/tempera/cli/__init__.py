@@ -14,8 +14,9 @@ import typer
 
 from .. import __version__
 from ..errors import TemperaError
+from .distilling import distill
 from .laboratory import calibrate, learn, sweep, tune
-from .models import evaluate, export, mine
+from .models import evaluate, export, merge, mine
 from .recommending import add_items, recommend
 from .searching import search
 from .shared import Command, Configured
@@ -27,8 +28,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(train, search, evaluate, recommend, add_items),
-    *(mine, calibrate, sweep, tune, learn, export, verify),
+    *(train, distill, search, evaluate, recommend, add_items),
+    *(mine, merge, calibrate, sweep, tune, learn, export, verify),
 )
 for command in COMMANDS:
     app.command(command.__name__.replace("_", "-"), cls=Configured if command is train else Command)(command)

@@ -1,4 +1,4 @@
-"""Commands that use a model: evaluate, export, mine."""
+"""Commands that use a model: evaluate, export, mine, merge."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from ..errors import TemperaError
-from .output import print_events, print_findings
+from .output import print_events, print_findings, print_merge
 from .shared import Count, Json, Output, answer, one_with_roles, say, with_roles
 from .shared import split as split_arguments
 
@@ -102,6 +102,7 @@ def export(
     to: Annotated[str, typer.Option()],
     output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
     kind: str = "hnsw",
+    width: Annotated[int | None, typer.Option(min=1)] = None,
     overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
@@ -113,12 +114,13 @@ def export(
         run: run folder; for ONNX also a model folder.
         to: onnx, faiss or parquet.
         output: folder to write (default: RUN/export/FORMAT).
-        kind: kind of FAISS index, hnsw or ivf_pq.
+        kind: kind of FAISS index: hnsw, ivf_pq, int8, or binary (signs, and int8 to rank the nearest again).
+        width: first numbers of each vector to keep (default: all).
         overwrite: replace an earlier export in --output.
     """
     from ..artifacts.run_folder import Run
 
-    facts = Run(run).export(to, output, kind, overwrite)
+    facts = Run(run).export(to, output, kind, overwrite, width)
     lines = [f"written: {facts['output']}"]
     for name, value in facts.items():
         if isinstance(value, int | float):
@@ -177,6 +179,37 @@ def mine(
     document = {"output": str(output.absolute()), **asdict(report)}
     train = f"train on them: tempera train {quote(str(output))}"
     answer(document, as_json, lambda: say("\n".join([*report.lines(), train])))
+
+
+def merge(
+    run: Path,
+    base: Path,
+    also: Annotated[list[str] | None, typer.Argument(metavar="DATA")] = None,
+    weights: Annotated[float | None, typer.Option(min=0, max=1)] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
+    overwrite: bool = False,
+    as_json: Json = False,
+) -> None:
+    """Merge a trained model with the one that it began with.
+
+    The merged model keeps most of what training has gained, and loses less elsewhere.
+
+    Without --weights, models between both are evaluated on the run's validation and on other data, and the best is saved
+    if --output is given.
+
+    Args:
+        run: run folder; with --weights also a model folder.
+        base: model folder or run folder of the same shape and tokenizer.
+        also: other data, as evaluate reads them (default: those of evaluation.also).
+        weights: weight of the run's weights; the base's have the rest.
+        output: model folder to write.
+        overwrite: replace an earlier result in --output.
+    """
+    from ..run.merge import merge as run_merge
+
+    document = run_merge(run, base, also or (), weights, output, overwrite)
+    written = [] if output is None else [f"written: {output}, with weight {document['weight']:g}"]
+    answer(document, as_json, lambda: print_merge(document, written))
 
 
 def _wrong_depth(text: str) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from shlex import quote
 from typing import Any
 
@@ -23,7 +24,11 @@ def print_run(document: dict[str, Any]) -> None:
     systems: dict[str, dict[str, float]] = document["metrics"]
     if systems:
         _print_metrics(document, systems)
+        _print_tables(document, ["also"])
     _print_end(document, 'search: tempera search {output} "what you look for"')
+    if "queries_per_second" in document:
+        speeds = ", ".join(f"{name} {speed:,.0f}" for name, speed in document["queries_per_second"].items())
+        print(f"queries a second on one core, one after the other: {speeds}")
     if document.get("hybrid"):
         from ..ranking.fusion import Fusion
 
@@ -59,15 +64,16 @@ def _print_metrics(document: dict[str, Any], systems: dict[str, dict[str, float]
     _show(table)
 
 
-def _print_tables(document: dict[str, Any]) -> None:
-    """Print the settings that were tried, and the tables of a recommender."""
+def _print_tables(document: dict[str, Any], sections: Sequence[str] = ("tried", "protocols")) -> None:
+    """Print the settings that were tried, and the tables of a recommender; or those of other sections."""
     from itertools import chain
 
     from rich.table import Table
 
     from ..artifacts.report_tables import tables
 
-    for part in chain.from_iterable(tables(document).values()):
+    parts = tables(document)
+    for part in chain.from_iterable(parts[section] for section in sections if section in parts):
         table = Table(title=part.title, title_justify="left")
         for name in part.head:
             table.add_column(name, justify="right" if name else "left", no_wrap=True)
@@ -119,6 +125,22 @@ def print_findings(documents: list[dict[str, Any]]) -> None:
             table.add_row(metric, *(f"{v['mean']:.4f} [{v['low']:.3f}, {v['high']:.3f}]" for v in values))
         _show(table)
         say("\n".join([*document["verdicts"], *(f"caution: {text}" for text in document["cautions"])]))
+
+
+def print_merge(document: dict[str, Any], written: Sequence[str]) -> None:
+    """Print the scores at each weight, the best of them, and what was written."""
+    from rich.table import Table
+
+    if points := document.get("points"):
+        table = Table(title="weight of the trained model, and the main metric of each set", title_justify="left")
+        for name in ("weight", *points[0]["scores"]):
+            table.add_column(name, justify="right")
+        for point in points:
+            mark = "*" if point["weight"] == document["weight"] else ""
+            table.add_row(f"{mark}{point['weight']:g}", *(f"{value:.4f}" for value in point["scores"].values()))
+        _show(table)
+        say(f"{document['sentence']}\npicture: {document['picture']}")
+    say("\n".join(written))
 
 
 def print_events(document: dict[str, Any]) -> None:

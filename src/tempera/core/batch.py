@@ -35,6 +35,7 @@ class Side(Generic[X]):
         guide: [n, G] a guide model's unit vectors of the same rows.
         owner: [n] the row a negative came with, -1 for none; None for rows that are pairs.
         teacher: [n, T] a teacher's unit vectors of the same rows.
+        score: [n] a teacher's scores: of a query with its own document, of a negative with its own row's query.
 
     >>> side = Side(torch.eye(3), ids=torch.tensor([7, 8, 9]))
     >>> len(side), side[1:].ids.tolist()
@@ -47,6 +48,7 @@ class Side(Generic[X]):
     guide: Tensor | None = None
     owner: Tensor | None = None
     teacher: Tensor | None = None
+    score: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.rows)  # type: ignore[arg-type]
@@ -59,7 +61,7 @@ class Side(Generic[X]):
 
     def to(self, device: torch.device) -> Side[X]:
         """Return the same side with what is computed with on another device; ids and owners stay where they are."""
-        present = {name: getattr(self, name) for name in ("rows", "logq", "guide", "teacher")}
+        present = {name: getattr(self, name) for name in ("rows", "logq", "guide", "teacher", "score")}
         moved: Any = {name: None if value is None else value.to(device) for name, value in present.items()}
         return replace(self, **moved)
 

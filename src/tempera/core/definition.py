@@ -2,7 +2,7 @@
 
     loss_i = mean over softmaxes of [ log sum_c exp(l_ic) - level_i ],    l_ic = s_ic / t + corrections
 
-or, with a teacher, (1 - w) of that and w of the mean of its divergences, sum_c P_c (log P_c - log Q_c).
+or, with a teacher, (1 - w) of that and w of how far the row is from what the teacher says.
 
 Shares no line with the tiles. Gradients are autograd's. Takes some milliseconds for ten rows, so it is for small batches.
 
@@ -11,6 +11,7 @@ Letters: i a row, c a candidate, n rows, k candidates of a row. A block is a pai
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,12 +43,12 @@ def defined_losses(objective: Objective | Matryoshka, batch: Batch[Tensor], scal
     [0.5514, 0.5514, 0.5514]
     """
     if isinstance(objective, Matryoshka):
-        parts = zip(objective.widths, objective.weights, strict=True)
-        cut = {width: batch.map(lambda rows, w=width: rows[:, :w]) for width in objective.widths}  # type: ignore[misc]
-        return sum(
-            (weight * defined_losses(objective.objective, cut[width], scale) for width, weight in parts),
-            torch.zeros(len(batch), dtype=torch.float64),
-        )
+        total = torch.zeros(len(batch), dtype=torch.float64)
+        for width, weight in zip(objective.widths or (batch.doc.rows.shape[1],), objective.weights, strict=True):
+            for precision in ("float32", *objective.precisions):
+                cut = batch.map(lambda rows, w=width, p=precision: kept(rows[:, :w].double(), p))  # type: ignore[misc]
+                total = total + weight * defined_losses(objective.objective, cut, scale)
+        return total
     if batch.temperature is not None:
         scale = torch.tensor(1 / batch.temperature, dtype=torch.float64)
     elif scale is None:
@@ -70,42 +71,75 @@ class Definition:
         if teacher is None:
             return contrast
         weight = teacher.share(self.objective.progress)
-        blocks = [block for pool in teacher.pools for block in pool.blocks if len(self._sides.get(block[1], ()))]
-        divergences = [
-            self.divergence(teacher, [block for block in blocks if block[0] == anchor])
+        return (1 - weight) * contrast + weight * self.taught(teacher)
+
+    def taught(self, teacher: Teacher) -> Tensor:
+        """Compute the loss of every row against a teacher, [n]: the mean over its anchors, or over its texts."""
+        if teacher.loss == "align":
+            return torch.stack([self.distance(i) for i in range(len(self.batch))])
+        blocks = [block for pool in teacher.compared for block in pool.blocks if len(self._sides.get(block[1], ()))]
+        differences = [
+            self.difference(teacher, [block for block in blocks if block[0] == anchor])
             for anchor in ("query", "doc")
             if any(block[0] == anchor for block in blocks)
         ]
-        return (1 - weight) * contrast + weight * torch.stack(divergences).mean(0)
+        return torch.stack(differences).mean(0)
 
-    def divergence(self, teacher: Teacher, blocks: list[Block]) -> Tensor:
-        """Compute how far the softmax of each row's anchor over the candidates of some blocks is from the teacher's, [n]."""
+    def difference(self, teacher: Teacher, blocks: list[Block]) -> Tensor:
+        """Compute how far the logits of each row's anchor and the candidates of some blocks are from the teacher's, [n]."""
         losses = []
-        allowed = {block: self.compared(block) for block in blocks}
+        scales = [1 / scale for scale in teacher.scales]
+        allowed = {block: self.compared(block, teacher.own) for block in blocks}
         for i in range(len(self.batch)):
-            student, target = [], []
+            student, target, positive = [], [], []
             for block in blocks:
                 chosen = allowed[block][i]
-                vectors = [_needed(self._sides[role].teacher).double() for role in block]
-                said = vectors[0][self.places(block[0])[i]] @ vectors[1][chosen].T
                 added = torch.zeros(len(chosen), dtype=torch.float64)
                 for correction in self.objective.corrections:
-                    if isinstance(correction, LogQ):
+                    if isinstance(correction, LogQ) and not teacher.own:
                         added = added - correction.weight * _needed(self._sides[block[1]].logq).double()[chosen]
-                target.append(said / teacher.temperature + added)
-                own = self.similarities(block)[i, chosen]
-                student.append(own / (teacher.student_temperature or teacher.temperature) + added)
-            p, log_q = torch.cat(target).softmax(0), torch.cat(student).log_softmax(0)
-            losses.append(torch.sum(p * (p.log() - log_q)))
+                target.append(self.said(teacher, block, i, chosen) / scales[1] + added)
+                student.append(self.similarities(block)[i, chosen] / scales[0] + added)
+                positive += [holds_positive(block) and place == self.places(block[1])[i] for place in chosen]
+            u, v = torch.cat(student), torch.cat(target)
+            if teacher.loss == "kl":
+                p, log_q = v.softmax(0), u.log_softmax(0)
+                losses.append(torch.sum(p * (p.log() - log_q)))
+            else:
+                own, others = positive.index(True), [c for c, held in enumerate(positive) if not held]
+                squares = [((u[own] - u[c]) - (v[own] - v[c])) ** 2 for c in others]
+                losses.append(sum(squares, 0 * u.sum()) / max(1, len(others)))
         return torch.stack(losses)
 
-    def compared(self, block: Block) -> list[list[int]]:
-        """List the candidates that a teacher compares with each row's anchor: all but itself and what masks leave out."""
+    def said(self, teacher: Teacher, block: Block, i: int, chosen: list[int]) -> Tensor:
+        """Find what a teacher says of a row's anchor and chosen candidates: its scores, or products of its vectors."""
+        if teacher.by == "scores":
+            own = block[1] == "doc"
+            return _needed(self._sides["query" if own else block[1]].score).double()[[i] if own else chosen]  # type: ignore[no-any-return]
+        anchors, candidates = (_needed(self._sides[role].teacher).double() for role in block)
+        return anchors[self.places(block[0])[i]] @ candidates[chosen].T  # type: ignore[no-any-return]
+
+    def distance(self, i: int) -> Tensor:
+        """Compute the mean of 1 - cos(A x, teacher(x)) over a row's query, document and own negatives."""
+        texts: list[tuple[Role, int]] = [("query", i), ("doc", self.places("doc")[i])]
+        if "negatives" in self._sides:
+            texts += [("negatives", c) for c in sorted(self.own("negatives")[i])]
+        distances = []
+        for role, place in texts:
+            x, vector = self._sides[role].rows[place].double(), _needed(self._sides[role].teacher)[place].double()
+            if self.objective.alignment is not None:
+                x = self.objective.alignment[:, : len(x)].double() @ x
+            distances.append(1 - x @ vector / x.square().sum().sqrt())
+        return torch.stack(distances).mean()
+
+    def compared(self, block: Block, own: bool) -> list[list[int]]:
+        """List the candidates that a teacher compares with each row's anchor: all, or its own, but itself and what is masked."""
         count, masked = len(self._sides[block[1]]), self.masked(block)
-        own = [{place} if holds_positive(block) else set() for place in self.places(block[1])]
+        pair = [{place} if holds_positive(block) else set() for place in self.places(block[1])]
         itself = [{place} if block[0] == block[1] else set() for place in self.places(block[1])]
-        rows = zip(masked, own, itself, strict=True)
-        return [sorted(set(range(count)) - (out - kept) - anchor) for out, kept, anchor in rows]
+        listed = (pair if block[1] == "doc" else self.own(block[1])) if own else [set(range(count))] * len(self.batch)
+        rows = zip(listed, masked, pair, itself, strict=True)
+        return [sorted(all_of - (out - kept) - anchor) for all_of, out, kept, anchor in rows]
 
     def softmaxes(self) -> list[list[Block]]:
         """List the blocks of each softmax; a block whose candidates the batch does not have is left out."""
@@ -248,6 +282,21 @@ class Definition:
     def _documents(self) -> list[int | None]:
         """The id of each row's document, [n]."""
         return [self._ids["doc"][place] for place in self.places("doc")]
+
+
+def kept(rows: Tensor, precision: str) -> Tensor:
+    """Return what a precision keeps of each number of each row, [n, D], as a constant beside the gradient of the number."""
+    numbers = []
+    for row in rows.tolist():
+        largest, length = max(map(abs, row)), math.sqrt(sum(x * x for x in row))
+        for x in row:
+            if precision == "int8":
+                numbers.append(round(127 * x / largest) * largest / 127 if largest else 0.0)
+            elif precision == "binary":
+                numbers.append(math.copysign(length / math.sqrt(len(row)), 1 if x > 0 else -1))
+            else:
+                numbers.append(x)
+    return rows + (torch.tensor(numbers, dtype=torch.float64).reshape(rows.shape) - rows.detach())
 
 
 def holds_positive(block: Block) -> bool:

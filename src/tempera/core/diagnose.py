@@ -16,7 +16,8 @@ from torch import Tensor
 from .batch import Batch, as_batch
 from .objective import Objective, autocast_off
 from .pools import Block
-from .tiles import Term, Tile, Vectors, leave_out, tiles
+from .row_losses import Tile
+from .tiles import Term, Vectors, leave_out, tiles
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 

@@ -25,10 +25,11 @@ from .corrections import Addition, Correction
 from .masks import KnownPositives, Mask, SameId
 from .matches import Matches, listed
 from .memory import Memory
+from .row_losses import Numerator
 from .similarity import Similarity, cosine
 from .teacher import Teacher
 from .temperature import Temperature
-from .tiles import Group, Numerator, Problem, Term, sweep, tile_elements
+from .tiles import Problem, Softmax, Term, sweep, tile_elements
 
 
 class Objective(nn.Module):
@@ -82,6 +83,8 @@ class Objective(nn.Module):
         self.pools, self.corrections, self.masks = tuple(pools), tuple(corrections), tuple(masks)
         self.partition, self.numerator, self.hardest = partition, numerator, hardest
         self.memory, self.teacher, self.tile_elements = memory, teacher, tile_elements
+        self.alignment: nn.Parameter | None
+        self.register_parameter("alignment", None)  # A of a teacher that aligns, [T, D]
         self.progress = 0.0  # of the training, from 0 to 1, which the teacher's weight may follow
         self.tiles: dict[str, int] = {}  # scores of a tile by type of device, as measured; a checkpoint keeps them
         if hardest is not None and hardest < 1:
@@ -109,14 +112,17 @@ class Objective(nn.Module):
         batch = as_batch(queries, documents)
         roles, rows = zip(*((role, side.rows) for role, side in batch.sides().items()), strict=True)
         losses: Tensor = _Losses.apply(self, self.problem(batch), roles, self.scale(batch), *rows)  # type: ignore[no-untyped-call]
-        return losses
+        return losses if (aligned := self._aligned(batch)) is None else losses + aligned
 
     def propagate(self, batch: Batch[Tensor], shares: Tensor) -> Tensor:
         """Losses, [b], and the gradients of sum(shares * losses), added to `.grad`, in one pass over the scores.
 
-        Reaches every embedding that requires gradients, and the temperature if it learns and the batch has none of its own.
+        Reaches every embedding that requires gradients, the map of a teacher that aligns, and the temperature if it learns and
+        the batch has none of its own.
         """
         scale = self.scale(batch)
+        with torch.enable_grad():
+            aligned = self._aligned(batch)
         rows = {role: side.rows for role, side in batch.sides().items()}
         with torch.no_grad(), autocast_off(batch.doc.rows):
             vectors = {role: self.similarity.vectors(side) for role, side in rows.items()}
@@ -128,6 +134,9 @@ class Objective(nn.Module):
                 for role, side in rows.items()
                 if side.requires_grad
             ]
+        if aligned is not None:
+            losses += aligned.detach()
+            reached += [(aligned, near)] if aligned.requires_grad else []
         torch.autograd.backward([side for side, _ in reached], [grad for _, grad in reached])
         if scale.requires_grad:
             self.temperature.receive(grads.scale)
@@ -138,6 +147,16 @@ class Objective(nn.Module):
         if batch.temperature is None:
             return self.temperature.scale()
         return torch.tensor(1 / batch.temperature, dtype=torch.float64)
+
+    def settle(self, width: int, teacher_width: int) -> None:
+        """Make the map of a teacher that aligns: the identity where widths are equal, and else learned; no other needs one.
+
+        Args:
+            width: of the embeddings.
+            teacher_width: of the teacher's vectors.
+        """
+        if self.teacher is not None and self.teacher.loss == "align" and self.alignment is None:
+            self.alignment = nn.Parameter(torch.eye(teacher_width, width), requires_grad=width != teacher_width)
 
     def advance(self, progress: float) -> None:
         """Follow the schedules of the temperature and the teacher to `progress` of the run, from 0 to 1."""
@@ -184,7 +203,7 @@ class Objective(nn.Module):
         tile = self.tile_size(batch.doc.rows.device)
         return Problem(tuple(groups), batch.local, self.hardest, self.numerator, tile)
 
-    def _contrast(self, batch: Batch[Tensor], weight: float) -> list[Group]:
+    def _contrast(self, batch: Batch[Tensor], weight: float) -> list[Softmax]:
         """Return the softmaxes whose targets are positives, which weigh nothing where a teacher is all."""
         groups = self._groups(self.pools) if weight else {}
         made = []
@@ -193,16 +212,18 @@ class Objective(nn.Module):
             for block in _present(batch, pairs):
                 first = not any(term.positive is not None for term in terms)
                 terms.append(self._term(block, first))
-            made.append(Group(tuple(terms), weight / len(groups)))
+            made.append(Softmax(tuple(terms), weight / len(groups)))
         return made
 
-    def _teaching(self, batch: Batch[Tensor], weight: float) -> list[Group]:
+    def _teaching(self, batch: Batch[Tensor], weight: float) -> list[Softmax]:
         """Return the softmaxes whose targets are the teacher's: one for each kind of anchor."""
-        if self.teacher is None or not weight:
+        teacher = self.teacher
+        if teacher is None or teacher.loss == "align" or not weight:
             return []
-        blocks = [list(_present(batch, pairs)) for pairs in self._groups(self.teacher.pools, by_anchor=True).values()]
-        present = [each for each in blocks if each]
-        return [Group(tuple(map(self._taught, each)), weight / len(present), self.teacher.scales) for each in present]
+        blocks = [list(_present(batch, pairs)) for pairs in self._groups(teacher.compared, by_anchor=True).values()]
+        present, bound = [each for each in blocks if each], self._listed if teacher.own else self._taught
+        share, scale = weight / max(1, len(present)), teacher.scales[0]
+        return [Softmax(tuple(map(bound, each)), share, teacher.loss, scale) for each in present]
 
     def _taught(self, block: P.Block) -> Term:
         """Return a term whose target is the teacher's: of corrections, only what is added to every candidate is in both."""
@@ -210,7 +231,27 @@ class Objective(nn.Module):
         positive, added = block.positive, [correction(block).candidate for correction in self.corrections]
         additions = [Addition(candidate=each) for each in added if each is not None]
         term = self._bound(block, None if positive is None else positive.to(block.device), additions, block.itself)
-        return replace(term, teacher=self.teacher.vectors(block))
+        return replace(term, teacher=self.teacher.logits(block, None))
+
+    def _listed(self, block: P.Block) -> Term:
+        """Return the same of each row's own candidates alone, which no sampling has brought."""
+        assert self.teacher is not None
+        lists = block.lists.to(block.device)
+        filling = torch.zeros(lists.shape, device=lists.device).masked_fill_(lists < 0, -torch.inf)
+        lists = lists.clamp_min(0)
+        positive = None if block.positive is None else torch.zeros_like(block.positive).to(block.device)
+        term = self._bound(block, positive, (), ())
+        masked = [P.within(exclusion, lists, len(block.candidates)) for exclusion in term.exclusions]
+        exclusions = (filling.__getitem__, *masked)
+        return replace(term, exclusions=exclusions, lists=lists, teacher=self.teacher.logits(block, lists))
+
+    def _aligned(self, batch: Batch[Tensor]) -> Tensor | None:
+        """Return the part of a teacher that aligns in the losses, [b], differentiable; None without one."""
+        weight = 0.0 if self.teacher is None else self.teacher.share(self.progress)
+        if self.teacher is None or self.teacher.loss != "align" or not weight:
+            return None
+        with autocast_off(batch.doc.rows):
+            return weight * self.teacher.alignment(batch, self.alignment)
 
     def _term(self, block: P.Block, first: bool) -> Term:
         others: tuple[Matches, ...] = ()

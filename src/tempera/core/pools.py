@@ -121,6 +121,20 @@ class Block:
         owner = self.candidates.owner
         return torch.full((len(self.candidates),), -1) if owner is None else owner
 
+    @cached_property
+    def lists(self) -> Tensor:
+        """Return the columns of each row's own document, or of its own negatives, [b, k]; -1 fills up shorter lists."""
+        if self.paired:
+            return self.own[:, None]
+        local, owner = self.batch.local, self.owner.cpu()
+        mine = ((owner >= local.start) & (owner < local.stop)).nonzero()[:, 0]
+        order = mine[owner[mine].argsort(stable=True)]
+        row = owner[order] - local.start
+        counts = torch.bincount(row, minlength=len(self.rows))
+        lists = torch.full((len(self.rows), max([1, *counts.tolist()])), -1)
+        lists[row, torch.arange(len(row)) - (counts.cumsum(0) - counts)[row]] = order
+        return lists
+
     @property
     def itself(self) -> tuple[Matches, ...]:
         """Return the anchors among candidates of their own kind."""
@@ -134,3 +148,22 @@ class Block:
         if self.anchor == "doc" and self.candidate == "negatives":
             return (match(self.rows, self.owner),)
         return ()
+
+
+def within(exclusion: Exclusion, lists: Tensor, candidates: int) -> Exclusion:
+    """Return what an exclusion leaves out of lists of candidates, as an addend [tile, k].
+
+    Args:
+        lists: columns of each row's candidates, [b, k], on the device of the exclusion.
+        candidates: number of all columns.
+    """
+
+    def left_out(tile: slice) -> Tensor:
+        index, own = exclusion(tile), lists[tile]
+        if isinstance(index, Tensor):
+            return index.gather(1, own)
+        rows = torch.arange(len(own), device=own.device)[:, None] * candidates
+        excluded = torch.isin(rows + own, index[0] * candidates + index[1])
+        return torch.zeros(own.shape, device=own.device).masked_fill_(excluded, -torch.inf)
+
+    return left_out

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_SHORTEST = 1e-12  # an embedding shorter than this has no direction
+SHORTEST = 1e-12  # an embedding shorter than this has no direction
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def _lengths(embeddings: Tensor) -> Tensor:
 
 
 def _unit(embeddings: Tensor) -> Tensor:
-    unit: Tensor = exact(embeddings) / _lengths(embeddings).clamp_min_(_SHORTEST)
+    unit: Tensor = exact(embeddings) / _lengths(embeddings).clamp_min_(SHORTEST)
     return unit
 
 
@@ -47,7 +47,7 @@ def _unit_pullback(embeddings: Tensor, vectors: Tensor, grad: Tensor) -> Tensor:
     """(g - u (u . g)) / |e|, in place of g; 0 where the embedding has no direction."""
     along = torch.linalg.vecdot(vectors, grad)[:, None]  # [n, 1]
     lengths = _lengths(embeddings)
-    inverse = lengths.reciprocal().masked_fill_(lengths <= _SHORTEST, 0)
+    inverse = lengths.reciprocal().masked_fill_(lengths <= SHORTEST, 0)
     return grad.addcmul_(vectors, along, value=-1).mul_(inverse).to(embeddings.dtype)
 
 

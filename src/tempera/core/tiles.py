@@ -13,9 +13,8 @@ Letters in shapes: b rows of this device, n rows of all, r rows of a tile, c can
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -25,20 +24,13 @@ from .batch import Role
 from .corrections import Addition
 from .matches import Index, Matches
 from .pools import Exclusion
-
-Numerator = Literal["one", "mean", "sum"]
+from .row_losses import TAUGHT, Numerator, Taught, Tile, contrasted
 
 # Scores held at once on a CPU: 4 MiB of float32. Fewer make thin matrix products, more fall out of the cache.
 TILE_ELEMENTS = 1 << 20
 _DEVICE_SHARE = 1 / 16  # of an accelerator's free memory: every tile costs it the same launches, whatever its height
 _SCORE_BYTES = 8  # of float32, and as much for what is made of it on the way
 _UNKNOWN_MEMORY = 8 << 30
-
-
-# A share this small cannot be seen in a sum of either precision, and subnormal numbers take 40 times as long.
-_INVISIBLE = 1e-30
-_LOWEST = -70.0  # exp of this lies below
-_LEFT_OUT = -1e30  # a logit that is left out, where it has to be finite
 
 
 @dataclass(frozen=True)
@@ -54,46 +46,29 @@ class Term:
     anchor_rows: Tensor | None = (
         None  # [b] where the anchors stand among their vectors; None: they are this device's rows
     )
-    teacher: tuple[Tensor, Tensor] | None = (
-        None  # a teacher's vectors of the anchors, [b, T], and the candidates, [c, T]
-    )
+    teacher: Callable[[slice], Tensor] | None = None  # a teacher's logits of a tile, [r, c] or [r, k]
+    lists: Tensor | None = None  # [b, k] the candidates of each row, of which some may be left out; None: all of them
 
 
 @dataclass(frozen=True)
-class Group:
-    """One softmax. Its target is the positives of its first term that has some, or a teacher's softmax."""
+class Softmax:
+    """One softmax, whose target is the positives of its first term that has some; or what a teacher compares."""
 
     terms: tuple[Term, ...]
     share: float = 1.0  # of its loss in a row's
-    scales: tuple[float, float] | None = (
-        None  # 1/t of student and teacher; None is that of the sweep, without a teacher
-    )
+    taught: Taught | None = None  # how the logits are compared with the teacher's
+    scale: float = 0.0  # 1/t of the student, where it is taught; else it is that of the sweep
 
 
 @dataclass(frozen=True)
 class Problem:
     """Everything a sweep needs besides the vectors."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[Softmax, ...]
     local: slice  # this device's rows, of the anchors
     hardest: int | None = None
     numerator: Numerator = "one"
     tile_elements: int = TILE_ELEMENTS
-
-
-@dataclass(frozen=True)
-class Tile:
-    """The logits of some rows against all candidates of a group; what is left out is -inf."""
-
-    rows: slice  # counted from this device's first
-    group: int
-    anchors: list[Tensor]  # one [r, D] a term, not scaled
-    logits: list[Tensor]  # one [r, c] a term
-    held: int  # the term whose positives the loss is about
-    # Rows in the tile and columns of each term's positives, [k] each; where there are any, the first r are the rows' own.
-    positives: list[tuple[Tensor, Tensor]]
-    values: Tensor | None  # [k] logits of the positives of the term held
-    teacher: list[Tensor]  # one [r, c] a term that has one: the teacher's logits
 
 
 Vectors = Mapping[Role, Tensor]
@@ -115,10 +90,10 @@ def tiles(problem: Problem, vectors: Vectors, scale: float) -> Iterator[Tile]:
     first, rows = problem.local.start, problem.local.stop - problem.local.start
     device = next(iter(vectors.values())).device
     for g, group in enumerate(problem.groups):
-        terms, taught = group.terms, group.scales is not None
-        own_scale, teacher_scale = group.scales or (scale, 0.0)
+        terms, taught, own_scale = group.terms, group.taught is not None, group.scale if group.taught else scale
         widths = [len(vectors[term.candidate]) for term in terms]
-        height = min(rows, max(1, problem.tile_elements // max(1, sum(widths) * (1 + taught))))
+        held_at_once = sum(max(width, _listed(term, vectors)) for term, width in zip(terms, widths, strict=True))
+        height = min(rows, max(1, problem.tile_elements // max(1, held_at_once * (1 + taught))))
         scratch = [_aligned(vectors[term.candidate], height, width) for term, width in zip(terms, widths, strict=True)]
         held = next((i for i, term in enumerate(terms) if term.positive is not None), 0)
         for start in range(0, rows, max(1, height)):  # a device may have no rows
@@ -129,13 +104,12 @@ def tiles(problem: Problem, vectors: Vectors, scale: float) -> Iterator[Tile]:
             for term, anchor, out, kept in zip(terms, anchors, scratch, positives, strict=True):
                 if term.anchor not in scaled:
                     scaled[term.anchor] = anchor * own_scale
-                raw = torch.mm(scaled[term.anchor], vectors[term.candidate].T, out=out[: len(anchor)])
+                raw = _products(term, scaled[term.anchor], vectors[term.candidate], tile, out)
                 left_out: Iterable[Index] = (exclusion(tile) for exclusion in term.exclusions)
                 if term.teacher is not None:
                     left_out = list(left_out)
-                    of_anchors, of_candidates = term.teacher
-                    target = ((of_anchors[tile] * teacher_scale) @ of_candidates.T).to(raw.dtype)
-                    _adjust(target, term, tile, kept, 1 / teacher_scale, left_out)
+                    target = term.teacher(tile).to(raw.dtype)
+                    _adjust(target, term, tile, kept, 1.0, left_out)
                     teacher.append(target)
                 own = _adjust(raw, term, tile, kept, 1 / own_scale, left_out)
                 values = own if values is None else values
@@ -143,6 +117,18 @@ def tiles(problem: Problem, vectors: Vectors, scale: float) -> Iterator[Tile]:
             if problem.hardest is not None and not taught:
                 _keep_hardest(logits, positives, problem.hardest)
             yield Tile(tile, g, anchors, logits, held, positives, values, teacher)
+
+
+def _listed(term: Term, vectors: Vectors) -> int:
+    """Return the numbers that a row's list takes while it is compared."""
+    return 0 if term.lists is None else term.lists.shape[1] * vectors[term.candidate].shape[1]
+
+
+def _products(term: Term, anchors: Tensor, candidates: Tensor, tile: slice, out: Tensor) -> Tensor:
+    """Return the inner products of a tile's anchors with all candidates, [r, c], in `out`; or with those of their lists, [r, k]."""
+    if term.lists is None:
+        return torch.mm(anchors, candidates.T, out=out[: len(anchors)])
+    return (candidates[term.lists[tile]] @ anchors[:, :, None])[:, :, 0]
 
 
 def _aligned(like: Tensor, height: int, width: int) -> Tensor:
@@ -173,103 +159,39 @@ def sweep(
     scale_grad = torch.zeros((), dtype=widest(some.device), device=some.device)
     for tile in tiles(problem, vectors, scale):
         group = problem.groups[tile.group]
-        loss, mass = _taught(tile) if tile.teacher else _contrasted(tile, problem.numerator)
+        loss, mass = TAUGHT[group.taught](tile) if group.taught else contrasted(tile, problem.numerator)
         losses[tile.rows] += loss if group.share == 1 else loss * group.share
         if shares is None:
             continue
         factor = (shares[tile.rows] if group.share == 1 else shares[tile.rows] * group.share).div(mass)[
             :, None
         ]  # [r, 1]
-        own_scale = scale if group.scales is None else group.scales[0]
+        own_scale = group.scale if group.taught else scale
         inward = factor * own_scale
         for term, anchors, x in zip(group.terms, tile.anchors, tile.logits, strict=True):
-            towards = (x @ vectors[term.candidate]).mul_(factor)  # [r, D] gradient of the scaled anchors
-            if learns and group.scales is None:
+            towards = _towards(term, x, vectors[term.candidate], tile.rows).mul_(factor)  # of the scaled anchors
+            if learns and not group.taught:
                 scale_grad += torch.vdot(towards.flatten(), anchors.flatten())
             if term.anchor_rows is None:
                 grads[term.anchor][_places(term, tile.rows, first)].add_(towards, alpha=own_scale)
             else:  # rows may share an anchor
                 grads[term.anchor].index_add_(0, term.anchor_rows[tile.rows], towards, alpha=own_scale)
-            grads[term.candidate].addmm_(x.T, anchors * inward)
+            if term.lists is None:
+                grads[term.candidate].addmm_(x.T, anchors * inward)
+            else:
+                each = x[:, :, None] * (anchors * inward)[:, None]  # [r, k, D]
+                grads[term.candidate].index_add_(0, term.lists[tile.rows].flatten(), each.flatten(0, 1))
     return losses, None if shares is None else Gradients(grads, scale_grad)
 
 
-def _contrasted(tile: Tile, numerator: Numerator) -> tuple[Tensor, Tensor]:
-    """Return the loss of each row, [r], and the mass of its softmax, [r]; its logits become their gradients times that mass."""
-    level, target = _numerator(numerator, tile)
-    mass, top = exponentiate(tile.logits)
-    positives = tile.positives[tile.held]
-    tile.logits[tile.held][positives] -= mass if target is None else target * mass[positives[0]]
-    return top + mass.log() - level, mass
-
-
-def _taught(tile: Tile) -> tuple[Tensor, Tensor]:
-    """Return the same of a teacher: KL(P || Q) of each row, with gradients Q - P; 0 in a row that has no candidates.
-
-    KL = sum_c P_c (log P_c - log Q_c),    P = p / sum p,    Q = q / sum q
-    """
-    student, teacher = _lowered(tile.logits), _lowered(tile.teacher)
-    targets = [_shares(each.clone()) for each in teacher]
-    gaps = [torch.linalg.vecdot(p, u.sub_(x)) for p, u, x in zip(targets, teacher, student, strict=True)]
-    mass = _total([_shares(x).sum(1) for x in student])  # in place
-    target_mass = _total([p.sum(1) for p in targets])
-    for x, p in zip(student, targets, strict=True):
-        x.sub_(p.mul_((mass / target_mass)[:, None]))
-    return sum(gaps[1:], gaps[0]) / target_mass - (target_mass.log() - mass.log()), mass
-
-
-def _lowered(logits: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Lower logits in place so that each row's highest is 0; what is left out is finite, and alike in all of them."""
-    top = torch.stack([x.amax(1) for x in logits]).amax(0).clamp_min_(_LEFT_OUT)
-    for x in logits:
-        x.sub_(top[:, None]).clamp_min_(_LEFT_OUT)
-    return logits
-
-
-def _shares(lowered: Tensor) -> Tensor:
-    """Return exp in place, and 0 for what cannot be seen in a sum."""
-    return torch.threshold_(lowered.clamp_min_(_LOWEST).exp_(), _INVISIBLE, 0.0)
-
-
-def _total(masses: Sequence[Tensor]) -> Tensor:
-    """Return the sum of masses, [r], above 0 where a row has no candidates."""
-    return sum(masses[1:], masses[0]).clamp_min(_INVISIBLE)
+def _towards(term: Term, x: Tensor, candidates: Tensor, tile: slice) -> Tensor:
+    """Return the gradients of a tile's anchors, [r, D], from those of their logits."""
+    return x @ candidates if term.lists is None else (x[:, None] @ candidates[term.lists[tile]])[:, 0]
 
 
 def _places(term: Term, tile: slice, first: int) -> slice | Tensor:
     """Return the positions of a tile's anchors among the vectors of their role."""
     return slice(first + tile.start, first + tile.stop) if term.anchor_rows is None else term.anchor_rows[tile]
-
-
-def exponentiate(logits: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Turn logits into exp(logit - top) in place; their sum, [r], and the highest logit, [r]."""
-    tops = [x.amax(1) for x in logits]
-    top = tops[0] if len(tops) == 1 else torch.stack(tops).amax(0)
-    masses = []
-    for x in logits:
-        x.sub_(top[:, None]).clamp_min_(_LOWEST).exp_()
-        masses.append(torch.threshold_(x, _INVISIBLE, 0.0).sum(1))
-    mass = masses[0]
-    for more in masses[1:]:
-        mass += more
-    return mass, top
-
-
-def _numerator(kind: Numerator, tile: Tile) -> tuple[Tensor, Tensor | None]:
-    """Return the level that a row's log-sum-exp is compared with, [r], and the target share of each positive, [k]; None is 1."""
-    rows, values = tile.positives[tile.held][0], tile.values
-    assert values is not None
-    count = tile.rows.stop - tile.rows.start
-    if kind == "one":
-        return values, None
-    if kind == "mean":  # of log-probabilities: Khosla et al. 2020, eq. 2
-        target = 1 / values.new_zeros(count).index_add_(0, rows, torch.ones_like(values))[rows]
-        return values.new_zeros(count).index_add_(0, rows, values * target), target
-    # log of the summed probability: Miech et al. 2020, eq. 1
-    top = values.new_full((count,), -torch.inf).scatter_reduce_(0, rows, values, "amax")
-    mass = values.new_zeros(count).index_add_(0, rows, (values - top[rows]).exp())
-    level = top + mass.log()
-    return level, (values - level[rows]).exp()
 
 
 def _positives(term: Term, tile: slice, width: int, device: torch.device) -> tuple[Tensor, Tensor]:

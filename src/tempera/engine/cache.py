@@ -8,6 +8,10 @@ GradCache (Gao et al. 2021) embeds every row twice. Here a micro-batch is embedd
 so memory peaks at the kept graphs or at one replayed micro-batch, whichever is larger, and not at their sum. Each micro-batch
 draws its random numbers from a seed of its own, so a replay repeats its dropout exactly.
 
+With `backward` below 1 a sample goes backward once the gradients are known, and is drawn by them (engine/backward.py): of
+micro-batches that kept their graph, which are small then, as wholes; of the other rows one by one, to be packed anew and embedded
+again. Each row draws its dropout from a seed of its own.
+
 A tower whose parameters are divided among processes is called by all of them equally often: those with fewer micro-batches
 fill up with one row whose embedding is thrown away and whose gradient is 0.
 """
@@ -15,7 +19,7 @@ fill up with one row whose embedding is thrown away and whose gradient is 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -24,17 +28,20 @@ import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor
 
-from ..core.abilities import free_memory, seeded
+from ..core.abilities import free_memory, placed, seeded
 from ..core.advice import refuse_batch_statistics
 from ..core.batch import Batch, Role
 from ..core.frame import Frame
 from ..core.ragged import Ragged
+from ..core.similarity import exact
 from ..errors import TemperaError
 from ..io.console import logger
+from .backward import Share, added, chances, draw
 from .clock import Clock
 from .distributed import ALONE, Group
 from .lookup import adding_in_place, merge
 from .plan import FeaturesLike, Footprint, footprint, keep, pack, probe_rows, start_tokens
+from .row_noise import RowNoise
 from .shards import is_divided
 
 CPU_MEMORY = 4 << 30  # bytes for kept graphs; a stated amount, so that a run repeats exactly
@@ -42,6 +49,7 @@ GPU_MEMORY = 0.8  # of what is free
 CPU_MICRO_BATCH = 256 << 20  # bytes of one micro-batch's graph
 GPU_MICRO_BATCH = 1 / 8  # of the memory for kept graphs
 _MOST_HALVINGS = 16
+_DRAWN = 16  # times the cost of starting a micro-batch: the tokens of one that is drawn as a whole
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -78,6 +86,7 @@ class Work:
     divided: bool  # whether the processes call the tower together
     embeddings: Tensor | None = None  # [n, D]
     grads: Tensor | None = None  # [n, D]
+    seeds: Tensor | None = None  # [n] of each row's dropout, where rows are packed anew
 
     @property
     def spare(self) -> FeaturesLike:
@@ -113,9 +122,17 @@ class Micro:
             features = self.work.spare
         elif self.work.tower.padded or len(self.index) < len(features):  # else all of them, in order
             features = features[self.index]
-        with seeded(self.seed, device), adding_in_place(self.work.tower):
+        with seeded(self.seed, device), adding_in_place(self.work.tower), self._noise(features):
             embeddings: Tensor = self.work.tower(features.to(device))
         return embeddings if len(self.index) else embeddings[:0]
+
+    def _noise(self, features: FeaturesLike) -> AbstractContextManager[Any]:
+        """Return a context in which each row draws its own dropout, if rows have seeds."""
+        seeds = self.work.seeds
+        if seeds is None:
+            return nullcontext()
+        seeds = seeds[self.index] if len(self.index) else torch.zeros(1, dtype=torch.int64)
+        return RowNoise(seeds, features.lengths.cpu(), getattr(self.work.tower, "left", False))
 
 
 @dataclass
@@ -152,6 +169,25 @@ class Plan:
         )
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """The rows of a batch that went backward.
+
+    Args:
+        share: of the tokens.
+        added: the variance that the draw adds to the gradients of the embeddings, as a part of the sum of their squares.
+    """
+
+    share: float
+    added: float
+
+    @classmethod
+    def of(cls, norms: Tensor, cost: Tensor, chance: Tensor, rows: Tensor) -> Drawn:
+        """Return what a draw costs and adds."""
+        noise = float(added(chance, norms) / norms.square().sum().clamp_min(torch.finfo(torch.float64).tiny))
+        return cls(float(cost[rows].sum() / cost.sum().clamp(min=1)), noise)
+
+
 @dataclass
 class Embedded:
     """An embedded batch, and the way back through the towers."""
@@ -159,6 +195,7 @@ class Embedded:
     batch: Batch[Tensor]  # rows without graph
     plan: Plan
     cache: Cache
+    group: Group = ALONE
 
     def backward(self, grads: Mapping[Role, Tensor | None]) -> None:
         """Add the gradients of the towers' parameters, given those of the embeddings; a role without one has zeros."""
@@ -167,7 +204,8 @@ class Embedded:
             parts = work.embeddings.split_with_sizes(work.counts)
             sides = [grads.get(role) for role in work.roles]
             work.grads = torch.cat([torch.zeros_like(p) if g is None else g for p, g in zip(parts, sides, strict=True)])
-        for micro in reversed(self.plan.micros):
+        micros = self.plan.micros if self.cache.backward == 1 else self._drawn()
+        for micro in reversed(micros):
             graph, micro.graph = micro.graph, None
             if graph is None:
                 with self.cache.replaying, torch.enable_grad(), self.cache.autocast():
@@ -176,6 +214,47 @@ class Embedded:
             if graph.requires_grad:  # a frozen tower has none
                 torch.autograd.backward([graph], [micro.work.grads[micro.index.to(graph.device)].to(graph.dtype)])
                 merge(micro.work.tower)
+
+    def _drawn(self) -> list[Micro]:
+        """Draw what goes backward, weigh its gradients by one over its chance, and pack the rows without a graph."""
+        works, counts = self.plan.works, [len(work.features) for work in self.plan.works]
+        kept = [micro for micro in self.plan.micros if micro.graph is not None]
+        unit = self._units(kept)  # [n] that each row is drawn with
+        alone = unit >= len(kept)
+        squares = torch.cat([_squares(work.grads) for work in works])
+        tokens = torch.cat([work.features.lengths.cpu() for work in works]).double()
+        norms, cost = (each.new_zeros(int(unit.max()) + 1).index_add_(0, unit, each) for each in (squares, tokens))
+        norms = norms.sqrt_()
+        chance = chances(norms, cost, self.cache.backward)
+        order, start = cost.argsort(stable=True), float(torch.rand((), dtype=torch.float64))
+        chosen = draw(chance, order, start if self.cache.start is None else self.cache.start)
+        self.cache.chances = chance, order
+        self.cache.drawn = Drawn.of(norms, cost, chance, chosen)
+        weight = torch.zeros_like(chance).index_put_((chosen,), 1 / chance[chosen])
+        micros = []
+        for work, of, single in zip(works, weight[unit].split(counts), alone.split(counts), strict=True):
+            assert work.grads is not None
+            work.grads *= placed(of, work.grads)[:, None]
+            own = self.cache.cut(work, self.group, (single & (of > 0)).nonzero()[:, 0])
+            micros += [*own, *_fillers(work, own, self.group)]
+        return [*micros, *(micro for micro, of in zip(kept, weight.tolist(), strict=False) if of)]
+
+    def _units(self, kept: Sequence[Micro]) -> Tensor:
+        """Return the number of the micro-batch that has each row's graph, over all towers; other rows are counted on, [n]."""
+        counts = [len(work.features) for work in self.plan.works]
+        unit = torch.full((sum(counts),), -1)
+        parts = {id(work): part for work, part in zip(self.plan.works, unit.split(counts), strict=True)}
+        for number, micro in enumerate(kept):
+            parts[id(micro.work)][micro.index] = number
+        alone = unit < 0
+        unit[alone] = torch.arange(len(kept), len(kept) + int(alone.sum()))
+        return unit
+
+
+def _squares(grads: Tensor | None) -> Tensor:
+    """Return the squared norm of each gradient, [n]."""
+    assert grads is not None
+    return torch.linalg.vector_norm(exact(grads), dim=1).double().cpu().square()
 
 
 @dataclass
@@ -188,6 +267,8 @@ class Cache:
             free on a GPU.
         tokens: most tokens of a micro-batch, padding counted; None is what 256 MiB hold on a CPU, 1/8 of `memory` on a GPU.
         autocast: a context in which the towers run.
+        backward: the share of the tokens that goes backward: an unbiased sample of the rows, drawn by their gradients.
+        start: of the systematic draw, from 0 to 1; None draws it.
 
     Raises:
         ConfigError: a tower whose layers look at the whole batch, which cannot be cut.
@@ -198,6 +279,8 @@ class Cache:
     tokens: int | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     autocast: Context = nullcontext
+    backward: Share = 1.0
+    start: float | None = None
 
     def __post_init__(self) -> None:
         on_gpu = self.device.type != "cpu"
@@ -210,6 +293,8 @@ class Cache:
         self.footprints: dict[int, Footprint] = {}  # of each tower, by identity
         self.known: list[Footprint] = []  # of a checkpoint, by which towers are cut as they were; in the order of use
         self.halved = 0
+        self.drawn: Drawn | None = None  # what went backward in the last batch, where not all rows do
+        self.chances: tuple[Tensor, Tensor] | None = None  # of its rows, and their order in the draw
 
     def halve(self) -> None:
         """Halve micro-batches and kept graphs, after memory has run out.
@@ -231,14 +316,16 @@ class Cache:
         for role in batch.sides():
             roles.setdefault(id(towers.of(role)), []).append(role)
         works = [_work(towers.of(same[0]), same, batch) for same in roles.values()]
-        cut = [self._cut(work, group) for work in works]
+        samples = self.backward != 1
+        cut = [self.cut(work, group, small=samples) for work in works]
         micros = [micro for own in cut for micro in own]
         if self.mode == "auto":
             chosen = keep([micro.bytes for micro in micros], [micro.tokens for micro in micros], self.bytes)
         else:
             chosen = [self.mode == "never"] * len(micros)
         for number, (micro, kept) in enumerate(zip(micros, chosen, strict=True)):
-            micro.number, micro.kept = number, kept
+            # Graphs that were left out on some processes only would bring divided towers out of step.
+            micro.number, micro.kept = number, kept and not (samples and micro.work.divided)
         paced = [micro for work, own in zip(works, cut, strict=True) for micro in (*own, *_fillers(work, own, group))]
         return Plan(works, sorted(paced, key=lambda micro: micro.kept))
 
@@ -249,6 +336,9 @@ class Cache:
         seeds = torch.randint(2**62, (len(own),)).tolist()
         for micro in own:
             micro.seed = seeds[micro.number]
+        if self.backward != 1:
+            for work in plan.works:
+                work.seeds = torch.randint(2**62, (len(work.features),))
         for kept in (False, True):
             # A context each: weights that autocast has made without graph must not reach what is kept.
             with torch.set_grad_enabled(kept), self.autocast():
@@ -261,10 +351,14 @@ class Cache:
         for work in plan.works:
             assert work.embeddings is not None
             vectors |= zip(work.roles, work.embeddings.split_with_sizes(work.counts), strict=True)
-        return Embedded(batch.of(vectors).to(self.device), plan, self)
+        return Embedded(batch.of(vectors).to(self.device), plan, self, group)
 
-    def _cut(self, work: Work, group: Group) -> list[Micro]:
+    def cut(self, work: Work, group: Group, rows: Tensor | None = None, small: bool = False) -> list[Micro]:
+        """Return the micro-batches of all rows of a tower, or of chosen ones; small ones if they are drawn as wholes."""
         lengths = work.features.lengths.cpu()
+        lengths = lengths if rows is None else lengths[rows]
+        if rows is not None and not len(rows):
+            return []
         if not len(lengths) and not work.divided:
             work.embeddings = self._empty(work)
             return []
@@ -274,12 +368,14 @@ class Cache:
         padded = work.tower.padded
         widest = max(1.0, float(lengths.max() if padded else lengths.double().mean()))
         budget = self.tokens or weight.tokens(self.micro_bytes, widest)
+        budget = min(budget, _DRAWN * start_tokens(self.device)) if small else budget
         micros = []
         for index in pack(lengths, budget, padded, start_tokens(self.device)):
             total = max(1, int(lengths[index].sum()))
             width = max(1, int(lengths[index].max())) if padded else total / len(index)
             tokens = int(len(index) * width)
-            micros.append(Micro(work, index, tokens, weight.bytes(len(index), width)))
+            at = index if rows is None else rows[index]
+            micros.append(Micro(work, at, tokens, weight.bytes(len(index), width)))
         return micros
 
     def _footprint(self, work: Work, group: Group) -> Footprint:

@@ -21,7 +21,7 @@ from ..core.ragged import Ragged, from_lengths
 from ..errors import DataError
 
 ROLES: tuple[Role, ...] = ("query", "doc", "negatives", "sampled")  # a memory is the same on all processes
-FIELDS = ("rows", "ids", "logq", "guide", "owner", "teacher")
+FIELDS = ("rows", "ids", "logq", "guide", "owner", "teacher", "score")
 NAMES = (
     *(f"{role}.{name}" for role in ROLES for name in FIELDS),
     "query.weight",

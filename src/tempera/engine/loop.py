@@ -19,7 +19,8 @@ from ..core.batch import Batch
 from ..core.temperature import Temperature
 from ..errors import ConfigError
 from ..io.console import logger
-from .cache import Cache, Mode, Size
+from .backward import Share
+from .cache import Cache, Drawn, Mode, Size
 from .checkpoint import State
 from .clock import Seconds
 from .devices import Devices, Precision
@@ -31,6 +32,7 @@ from .step import Loss, TowersLike, add_gradients
 
 Refit = Literal["none", "validation", "all", "auto"]
 SELF = "self"  # the guide that is the model in training
+COLUMNS = "columns"  # the teacher that is columns of the data
 _LEAST_SCALE = 2.0**-14  # of gradients in fp16; below it they would not be too small for it, but too large
 
 
@@ -65,6 +67,9 @@ class Training:
         cache: gradient caching. "auto" embeds twice what does not fit `cache_memory`, "always" everything, "never" nothing.
         cache_memory: memory for the towers' graphs: bytes (also as "2GiB"), or, up to 1, a share of the free memory; None is 4 GiB
             on a CPU and 0.8 of the free memory on a GPU.
+        backward: share of the tokens that goes backward in each step. Rows are drawn by the gradients of their embeddings, which
+            are known by then, and weighed so that the expected gradient is the exact one; no graph is kept. 1 is exact; "auto"
+            draws as few tokens as add at most a quarter to the noise between batches.
         micro_batch_tokens: largest number of tokens, with padding, that a tower embeds at once; None is as many as fit 256 MiB of
             graph on a CPU, and 1/8 of `cache_memory` on a GPU.
         mixed_precision: precision of the towers: no, bf16 or fp16; logits, norms and softmax are always float32.
@@ -77,8 +82,10 @@ class Training:
             to evaluate and save.
         guide: folder of a saved model, or of a run, whose vectors the mask `guided` compares by; its vectors are cached in
             vectors/ beside the run, by model and content, so each distinct text is embedded once. `self` is the model in training.
-        teacher: folder of a saved model, or of a run, whose similarities the model learns as `objective.teacher` says, which has
-            its defaults if it is not set; its vectors are cached as the guide's.
+        teacher: what the model learns from as `objective.teacher` says, which has its defaults if it is not set: the folder of a
+            saved model, or of a run, whose vectors are cached as the guide's; with `by: scores` that of a cross-encoder, whose
+            scores of the pairs and of their negatives are cached by pair; or "columns", the data's columns of scores
+            (`data.positive_scores` and `data.negative_scores`).
         guide_every: number of steps after which the guide `self` embeds all texts again.
         ddp_timeout: seconds that a process waits for the others before it gives up. The first process evaluates and writes alone
             while the others wait.
@@ -117,6 +124,7 @@ class Training:
     gradient_accumulation_steps: Annotated[int, Field(gt=0)] = 1
     cache: Mode = "auto"
     cache_memory: Size | None = None
+    backward: Share = 1.0
     micro_batch_tokens: Annotated[int, Field(gt=0)] | None = None
     mixed_precision: Precision = "no"
     device: str = "auto"
@@ -141,6 +149,10 @@ class Training:
     def __post_init__(self) -> None:
         if self.max_time is not None and self.max_steps is not None:
             raise ConfigError("max_time and max_steps are both limits of the training; give only one of them")
+        if self.backward != 1 and self.cache == "never":
+            raise ConfigError(
+                "backward draws rows that are embedded again, which cache=never rules out: use cache=auto"
+            )
 
     @property
     def guide_period(self) -> int | None:
@@ -194,7 +206,8 @@ class Training:
 
     def cached(self, devices: Devices) -> Cache:
         """Return the gradient cache that embeds with these options."""
-        return Cache(self.cache, self.cache_memory, self.micro_batch_tokens, devices.group.device, devices.autocast)
+        device, autocast = devices.group.device, devices.autocast
+        return Cache(self.cache, self.cache_memory, self.micro_batch_tokens, device, autocast, self.backward)
 
 
 @dataclass(frozen=True)
@@ -209,6 +222,7 @@ class Progress:
     grad_norm: float | None  # None where fp16 has overflowed and the step was left out
     seconds: float  # of this step
     fault: Fault | None = None  # the weights are as they were before
+    drawn: Drawn | None = None  # what went backward in the last batch of the step, where not all rows do
 
 
 def begin(towers: TowersLike, objective: Loss, options: Training, devices: Devices | None = None) -> State:
@@ -298,7 +312,8 @@ def take(
     state.step = i + 1
     seconds = time.perf_counter() - start
     dial, learning_rate = objective.temperature.value, options.learning_rate * factor
-    return Progress(i + 1, steps, loss, dial, learning_rate, None if overflow else grad_norm, seconds, fault)
+    norm_of_step = None if overflow else grad_norm
+    return Progress(i + 1, steps, loss, dial, learning_rate, norm_of_step, seconds, fault, state.cache.drawn)
 
 
 def _figures(

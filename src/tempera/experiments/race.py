@@ -22,7 +22,7 @@ from ..io.console import logger, progress_bar
 from ..ranking.compare import Floats, bootstrap
 from ..ranking.ranking import LEAST_TO_CHOOSE, Part
 from ..ranking.verdict import main_metric
-from ..run.prepare import CACHE, Prepared
+from ..run.prepare import CACHE, Prepared, settle_widths
 from ..run.task import RunTask
 from ..run.time_limit import short_run, step_seconds
 from ..towers.rounds import LEARNING_RATE, TEMPERATURE, Race, Setting, Values
@@ -101,6 +101,7 @@ def with_setting(prepared: Prepared, values: Values) -> Prepared:
         return prepared
     config = with_options(prepared.config, values)
     if {*values} <= {TEMPERATURE, LEARNING_RATE}:
+        settle_widths(config, prepared.task)
         return replace(prepared, config=config)
     torch.manual_seed(config.train.seed)
     task = prepared.task.fresh(config, prepared.folder / CACHE)

@@ -18,7 +18,7 @@ from .race import settle
 
 
 def train(
-    config: Mapping[str, Any] | str | Path | None = None,
+    config: Options | Mapping[str, Any] | str | Path | None = None,
     output: str | Path | None = None,
     overrides: Sequence[str] = (),
     overwrite: bool = False,

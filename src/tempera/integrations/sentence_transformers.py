@@ -66,13 +66,14 @@ class ContrastiveLoss(nn.Module):
         objective: a preset or any composition; None is `mnr()`.
         guide: a model whose vectors the `Guided` masks compare.
         labels: what a column of labels means: "weight" is how much a row counts; "id" names its document, so that rows of
-            one label are no negatives with `SameId` and are positives with `numerator`; "ignore" does not read it. None
-            refuses such a column.
+            one label are no negatives with `SameId` and are positives with `numerator`; "score" is a list of a `Teacher`'s
+            scores of the row's document and of each of its negatives; "ignore" does not read it. None refuses such a column.
         gather_across_devices: take negatives from all processes, and return the loss of all their rows. All processes must
             then use the same loss in a step: give several data sets one.
         cache: "auto" keeps the graphs that fit `cache_memory` and embeds the rest again; "never" keeps all, "always" none.
         cache_memory: bytes for kept graphs, or up to 1 a share of what is free; None is 4 GiB on a CPU, 0.8 on a GPU.
         micro_batch_tokens: most tokens that are embedded together, padding counted; None is chosen by the memory.
+        teacher: a model whose vectors the objective's `Teacher` compares, or aligns the model with.
 
     Raises:
         ConfigError: the model, or a wrapper around it, cannot be trained with this loss.
@@ -95,18 +96,23 @@ class ContrastiveLoss(nn.Module):
         cache: Mode = "auto",
         cache_memory: float | None = None,
         micro_batch_tokens: int | None = None,
+        teacher: SentenceTransformer | None = None,
     ) -> None:
         super().__init__()
         self.model: nn.Module = model
         self.objective = mnr() if objective is None else objective
         # The trainer decays no parameter that is named a bias, and a temperature that decays ends at 1.
         self.temperature_bias = self.objective.temperature.log_scale
-        self.guide: Any = None if guide is None else guide.eval().requires_grad_(False)
+        self.guide, self.teacher = (
+            None if each is None else each.eval().requires_grad_(False) for each in (guide, teacher)
+        )
+        if teacher is not None:
+            self._parts.settle(*(int(each.get_embedding_dimension() or 0) for each in (model, teacher)))
         self.labels, self.gather_across_devices = labels, gather_across_devices
         self.cache, self.cache_memory, self.micro_batch_tokens = cache, cache_memory, micro_batch_tokens
         self.saved = False  # whether checkpoints hold the objective
         self._number = next(_numbers)
-        self._reader = ColumnReader(model, self.guide, labels)
+        self._reader = ColumnReader(model, self.guide, labels, self.teacher)
         self._caches: dict[bool, Cache] = {}
 
     def forward(self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None = None) -> Tensor:
@@ -165,11 +171,13 @@ class ContrastiveLoss(nn.Module):
             "numerator": parts.numerator,
             "hardest": parts.hardest,
             "memory": None if parts.memory is None else parts.memory.size,
+            "teacher": None if parts.teacher is None else repr(parts.teacher),
             "gather_across_devices": self.gather_across_devices,
             "cache": self.cache,
         }
         if isinstance(self.objective, Matryoshka):
-            config |= {"widths": list(self.objective.widths), "weights": list(self.objective.weights)}
+            axes = ("widths", "weights", "precisions")
+            config |= {name: list(getattr(self.objective, name) or ()) for name in axes}
         return config if self.guide is None else {**config, "guide": self.guide}
 
     @property
@@ -224,8 +232,9 @@ class ContrastiveLoss(nn.Module):
         return model
 
     def _refuse_lost_state(self, model: SentenceTransformer) -> None:
-        dial = self._dial
-        stateful = dial.learnable or dial.final is not None or self._parts.memory is not None
+        dial, parts = self._dial, self._parts
+        scheduled = dial.final is not None or (parts.teacher is not None and parts.teacher.final is not None)
+        stateful = scheduled or parts.memory is not None or any(p.requires_grad for p in parts.parameters())
         if stateful and not self.saved and model.model_card_data.all_hyperparameters:  # which a trainer leaves there
             raise ConfigError(
                 "this objective has a state of its own, which the trainer's checkpoints do not hold: give the trainer "
@@ -236,7 +245,7 @@ class ContrastiveLoss(nn.Module):
         self, model: SentenceTransformer, columns: Columns, labels: Tensor | None
     ) -> tuple[Batch[Ragged], ModelTowers]:
         if self._reader.model is not model:  # the trainer has made another one
-            self._reader, self._caches = ColumnReader(model, self.guide, self.labels), {}
+            self._reader, self._caches = ColumnReader(model, self.guide, self.labels, self.teacher), {}
         return self._reader.read(columns, labels)
 
     def _cache(self, towers: ModelTowers) -> Cache:
@@ -321,7 +330,7 @@ class ObjectiveState(TrainerCallback, ExportableState):
                 )
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Advance the schedules of the temperatures."""
+        """Advance the schedules of temperatures and teachers."""
         for loss in self.losses.values():
             loss.objective.advance(state.global_step / max(1, state.max_steps - 1))
 

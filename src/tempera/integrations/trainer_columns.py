@@ -6,7 +6,7 @@ Letters in shapes: n rows of a column, D width of the guide's vectors.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 Columns = Sequence[Mapping[str, Any]]
-Labels = Literal["weight", "id", "ignore"]
+Labels = Literal["weight", "id", "score", "ignore"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ModelTowers:
 
 
 class GuideModel:
-    """A guide model that embeds the texts of the model in training, with its own prompts where it tokenises them itself."""
+    """A guide or teacher that embeds the texts of the model in training, with its own prompts where it tokenises them itself."""
 
     def __init__(self, guide: SentenceTransformer, model: SentenceTransformer) -> None:
         from transformers import PreTrainedTokenizerBase
@@ -71,13 +71,18 @@ class ColumnReader:
         model: model for which the columns were tokenised.
         guide: model that gives the vectors for `Guided`.
         labels: meaning of a column of labels, see `ContrastiveLoss`.
+        teacher: model that gives the vectors for `Teacher`.
     """
 
     def __init__(
-        self, model: SentenceTransformer, guide: SentenceTransformer | None = None, labels: Labels | None = None
+        self,
+        model: SentenceTransformer,
+        guide: SentenceTransformer | None = None,
+        labels: Labels | None = None,
+        teacher: SentenceTransformer | None = None,
     ) -> None:
         self.model, self.labels = model, labels
-        self.guide = None if guide is None else GuideModel(guide, model)
+        self.guide, self.teacher = (None if each is None else GuideModel(each, model) for each in (guide, teacher))
         self.towers: list[TextTower] = []  # one for each way in which columns are read: by prompt, by task
 
     def read(self, columns: Columns, labels: Tensor | None) -> tuple[Batch[Ragged], ModelTowers]:
@@ -111,9 +116,10 @@ class ColumnReader:
             )
         rows = [rows_of(column) for column in columns]
         tokens = Ragged.cat(rows)
-        guide = None if self.guide is None else self.guide(tokens, "query" if role == "query" else "doc")
+        read_as: Role = "query" if role == "query" else "doc"
+        guide, teacher = (None if each is None else each(tokens, read_as) for each in (self.guide, self.teacher))
         owner = torch.arange(len(rows[0])).repeat(len(rows)) if role == "negatives" else None
-        return Side(tokens, ids=ids_of(tokens), guide=guide, owner=owner)
+        return Side(tokens, ids=ids_of(tokens), guide=guide, owner=owner, teacher=teacher)
 
     def _tower(self, column: Mapping[str, Any], role: Role) -> TextTower:
         constants = constants_of(column, self.model)
@@ -130,16 +136,32 @@ class ColumnReader:
         if labels is None or self.labels is None:
             raise DataError(
                 f"labels={self.labels!r}, but the data has {'no' if labels is None else 'a'} column of labels: give its "
-                "meaning, 'weight' (how much a row counts), 'id' (rows of one label have the same document) or 'ignore'"
+                "meaning, 'weight' (how much a row counts), 'id' (rows of one label have the same document), 'score' (a "
+                "teacher's scores) or 'ignore'"
             )
+        if self.labels == "score":
+            return _scored(batch, labels)
         if labels.ndim != 1 or (self.labels == "id" and labels.is_floating_point()):
             raise DataError(
                 f"labels={self.labels!r} takes a number a row, a whole one if an id: not {labels.dtype} {labels[0]}"
             )
         if self.labels == "weight":
-            return Batch(batch.query, batch.doc, batch.negatives, weight=labels.double())
-        doc = Side(batch.doc.rows, ids=labels.long(), guide=batch.doc.guide)
-        return Batch(batch.query, doc, batch.negatives)
+            return replace(batch, weight=labels.double())
+        return replace(batch, doc=replace(batch.doc, ids=labels.long()))
+
+
+def _scored(batch: Batch[Ragged], labels: Tensor) -> Batch[Ragged]:
+    """Return a batch with scores of each row's document and of its negatives, whose columns stand one after the other."""
+    negatives = batch.negatives
+    wanted = 1 + (0 if negatives is None else len(negatives) // len(batch))
+    if labels.ndim != 2 or labels.shape[1] != wanted:
+        raise DataError(
+            f"labels='score' takes {wanted} numbers a row, of the document and of each negative: not {list(labels.shape[1:])}"
+        )
+    scores = labels.float()
+    query = replace(batch.query, score=scores[:, 0])
+    negatives = None if negatives is None else replace(negatives, score=scores[:, 1:].T.flatten())
+    return replace(batch, query=query, negatives=negatives)
 
 
 def ids_of(tokens: Ragged) -> Tensor:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.batch import Role
-from ..towers.saved import Encode, fingerprint, load
+from ..towers.saved import Encode, fingerprint, load, reads_alike
 from .vectors import Dtype, Floats, Rows, Store, keys_of
 
 
@@ -47,7 +47,8 @@ def embed_by(
     model: Path, role: Role, texts: Sequence[str], folder: Path, dtype: Dtype = "float32", progress: str | None = None
 ) -> StoredEmbeddings:
     """Return unit vectors of texts by a saved model, which is opened only if the store in `folder` lacks some."""
-    store = Store(folder, f"{fingerprint(model)}-{role}", dtype)
+    space = fingerprint(model) + ("" if reads_alike(model) else f"-{role}")
+    store = Store(folder, space, dtype)
     opened: list[Encode] = []
 
     def encode(missing: Sequence[str]) -> NDArray[np.float32]:

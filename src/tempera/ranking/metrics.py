@@ -48,6 +48,13 @@ class Relevant:
         gains: Floats = np.where(relevant, self.gain[order[at]], 0.0)
         return gains
 
+    def of_queries(self, rows: Ints) -> Relevant:
+        """Return the judgements of some queries, which are counted anew, in the order of `rows`."""
+        place = np.full(self.queries, -1)
+        place[rows] = np.arange(len(rows))
+        kept = place[self.query] >= 0
+        return Relevant(len(rows), place[self.query[kept]], self.doc[kept], self.gain[kept])
+
     def counts(self) -> Ints:
         """Return the number of relevant documents of each query, [q]."""
         return np.bincount(self.query, minlength=self.queries)

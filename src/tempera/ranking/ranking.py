@@ -44,6 +44,8 @@ class Evaluation:
         bm25: tune BM25 on training queries and report it beside the trained model.
         baselines: report popularity, item-kNN, EASE and transition counts beside a recommender.
         cold_items: share of the items to withhold from a recommender's training and to evaluate as new items.
+        also: other data for a model of texts, BEIR folders, tables of pairs or graded pairs, on which it is evaluated before and
+            after training; the run says what training has made worse there.
         budget: largest share of the time for evaluation during training; an evaluation that would exceed it is skipped and
             counted. 1 is no limit.
         corpus: number of documents to rank during training: all relevant ones, those that the untrained model confuses with
@@ -61,6 +63,7 @@ class Evaluation:
     bm25: bool = True
     baselines: bool = False
     cold_items: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    also: tuple[str, ...] = ()
     budget: Annotated[float, Field(ge=0, le=1)] = 1.0
     corpus: Annotated[int, Field(gt=0)] | Literal["auto"] | None = "auto"
 

@@ -35,9 +35,14 @@ class Config:
         """The objective without its widths."""
         return self.objective.objective if isinstance(self.objective, Matryoshka) else self.objective
 
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The widths that are trained to work alone; none without Matryoshka."""
+        return (self.objective.widths or ()) if isinstance(self.objective, Matryoshka) else ()
+
     def settled(self, pairs: int) -> Config:
-        """Return a configuration whose batch size and epochs follow the tower and the number of training pairs."""
-        train = self.train.settled(*self.tower.schedule(pairs))
+        """Return a configuration whose batch size and epochs follow the data, or else the tower, and the number of pairs."""
+        train = self.train.settled(*getattr(self.data, "schedule", self.tower.schedule)(pairs))
         both = {"batch_size": train.batch_size, "num_train_epochs": train.num_train_epochs}
         return replace(self, train=train, resolved={**self.resolved, "train": {**self.resolved["train"], **both}})
 

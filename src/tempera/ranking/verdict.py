@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .compare import Difference
+from .compare import Comparison, Difference
 from .spread import Spread
 
 MAIN = "ndcg@10"
 FUSED, COUNTED = "trained + BM25", "trained + counting"
 TOGETHER = {FUSED: "search", COUNTED: "recommend"}  # the trained system and a baseline, fused, and what asks them
-OURS = ("untrained", "trained", *TOGETHER)  # systems; the others are baselines
+TEACHER = "teacher"  # whose similarities the run has learned
+OURS = ("untrained", "trained", *TOGETHER, TEACHER)  # systems; the others are baselines
 
 
 def main_metric(metrics: Collection[str]) -> str:
@@ -42,12 +43,20 @@ class SystemScores(Protocol):
         """Return the means with their intervals."""
 
 
+class TaskScores(SystemScores, Protocol):
+    """Scores of one system on one task."""
+
+    def against(self, other: Any) -> dict[str, Comparison]:
+        """Compare with another system on the same task."""
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """The evaluation of a tower on held-out queries."""
+    """The evaluation of a tower on held-out queries, and on other data by their paths."""
 
     ranking: SystemScores
     spread: Spread
+    others: Mapping[str, TaskScores] = field(default_factory=dict)
 
 
 def best_baseline(systems: Mapping[str, SystemScores]) -> str | None:

@@ -99,7 +99,7 @@ def doubts(
         together: advice to ask the model and a baseline together, where that is better and not the default.
     """
     steps = [record for record in records if record["event"] == "step"]
-    if len(steps) < FEW_STEPS:
+    if 0 < len(steps) < FEW_STEPS:
         stated = "max_time" if config.resolved["train"]["max_time"] else "max_steps"
         longer = f"train.{'num_train_epochs' if config.train.max_steps is None else stated}"
         yield (

@@ -82,7 +82,7 @@ def _fitted(prepared: Prepared, checkpoints: Checkpoints | None, looks: bool) ->
                 f"the processes see different checkpoints in {checkpoints.folder}: put --output on a disk that all machines "
                 "share"
             )
-    steps = config.train.steps(data.sampler.batches_per_epoch)
+    steps = 0 if looks and _untrained(prepared) else config.train.steps(data.sampler.batches_per_epoch)
     if checkpoints is not None and state.step:
         prepared.log.go_on(records)
         logger.info(f"resuming after step {state.step:,} of {steps:,}, from {checkpoints.latest}")
@@ -97,6 +97,12 @@ def _fitted(prepared: Prepared, checkpoints: Checkpoints | None, looks: bool) ->
         position.looks_left_out,
         course.keep,
     )
+
+
+def _untrained(prepared: Prepared) -> bool:
+    """Return True if the tower must not get worse and validation is too small to see it."""
+    guarded, held_out = prepared.task.data.tower.guarded, prepared.task.held_out
+    return guarded and prepared.config.train.keep_best and not held_out.chooses
 
 
 def _agreed(prepared: Prepared) -> str:
@@ -185,7 +191,13 @@ class _Course:
         self.ended = time.perf_counter() - self.began, len(self.prepared.log.records)
         if self.best is not None and self.group.main and self.step != self.state.step:
             self._saved().load_state_dict(self.best, strict=False)
-        if self.group.main and self.pauses:
+        if self.group.main and not self.steps:
+            self.alarms.caution(
+                0,
+                f"nothing is trained: validation has fewer than {LEAST_TO_CHOOSE} queries, too few to show that trained queries "
+                "are better; give more pairs, raise evaluation.validation, or set train.keep_best=false",
+            )
+        elif self.group.main and self.pauses:
             logger.info(self.choice_text())
             if self.best is not None and not self.step:
                 self.alarms.caution(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from .. import config as configuration
 from ..artifacts.index import Index
 from ..artifacts.run_folder import Run
-from ..build import build
+from ..build import Config, build
 from ..errors import DataError
 from ..io.console import logger
 from ..io.ids import mixed
@@ -30,7 +30,7 @@ from ..text.embedder import Model, Vectors, encode_all
 from ..text.pairs import Pairs, Text
 from ..text.roles import UNTRAINED, Roles, refuse_roles
 from ..text.sources import Given, PairsFile, read_table
-from ..text.split import hold_out
+from ..text.split import Split, hold_out
 from ..text.tasks import RetrievalTask
 from ..towers.saved import Encode, fingerprint
 
@@ -100,12 +100,22 @@ def held_out(folder: Path) -> Pairs:
         raise DataError(
             f"{folder} is not a run, so there are no held-out queries; give pairs: tempera calibrate {quote(str(folder))} PAIRS"
         )
-    config = build(configuration.load(folder / "config.yaml"))
+    split = divided_again(folder, build(configuration.load(folder / "config.yaml")))
+    queries = split.pairs.ids("query")
+    held = np.isin(queries, queries[split.validation if len(split.validation) else split.test])
+    return Pairs(split.pairs.table.filter(pa.array(held)))
+
+
+def divided_again(folder: Path, config: Config) -> Split:
+    """Read the data of a run by its configuration, and divide them as they were.
+
+    Raises:
+        DataError: data of an object of Python, or data that have changed since.
+    """
     if isinstance(config.data, Given):
         raise DataError(f"{folder} was trained on an object of Python, which is gone; give pairs that it has not seen")
     pairs, candidates = config.data.read(None)
     split = hold_out(pairs, candidates, config.evaluation, config.train.max_pairs)
-    queries = pairs.ids("query")
     then = Run(folder).document["data"]
     now = {"pairs": len(pairs), "train": len(split.train), "corpus": len(split.corpus)}
     if any(then[what] != count for what, count in now.items()):
@@ -113,8 +123,7 @@ def held_out(folder: Path) -> Pairs:
             f"the data of {folder} have changed since ({then['pairs']:,} pairs then, {len(pairs):,} now), and what was held out "
             "is no longer known; give pairs that it has not seen"
         )
-    held = np.isin(queries, queries[split.validation if len(split.validation) else split.test])
-    return Pairs(pairs.table.filter(pa.array(held)))
+    return split
 
 
 def _in_index(model: Model, pairs: Pairs) -> QuerySet | None:

@@ -84,7 +84,17 @@ def prepare(
         logger.info(line)
     log.write(event="data", pairs=facts.counts["pairs"], dropped=facts.counts["dropped"])
     _settle(config, log)
+    settle_widths(config, task)
     return Prepared(config, task, devices, folder, log, phases)
+
+
+def settle_widths(config: Config, task: RunTask) -> None:
+    """Give a teacher that aligns the widths of the tower's embeddings and of its own vectors, before an optimiser is made."""
+    if config.base.teacher is not None and config.base.teacher.loss == "align":
+        batch = task.data.batch(next(iter(task.data.sampler(0, 1)))[:1], 0)
+        assert batch.doc.teacher is not None
+        width = task.data.tower.encode(batch.doc.rows).shape[1]
+        config.base.settle(width, batch.doc.teacher.shape[1])
 
 
 def _settle(config: Config, log: JsonLines) -> None:

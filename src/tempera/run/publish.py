@@ -20,11 +20,12 @@ from ..io.documents import first_event, write_json
 from ..ranking.compare import Difference, bootstrap_metrics
 from ..ranking.fusion import Fusion
 from ..ranking.spread import Spread
-from ..ranking.verdict import MAIN, OURS, TOGETHER, SystemScores, Verdict, best_baseline, main_metric
+from ..ranking.verdict import MAIN, OURS, TOGETHER, SystemScores, TaskScores, Verdict, best_baseline, main_metric
 from .alarms import Alarms, doubts
 from .fit import Fitted
 from .prepare import CACHE, Prepared
 
+_LOST = ": {metric} {before:.3f} before, {after:.3f} after; `tempera merge` weighs both models"
 _SERVED = ("the vectors alone; both together by --hybrid", "both together; the vectors alone by --vectors")
 Systems = Mapping[str, SystemScores]
 Differences = Mapping[str, Mapping[str, Difference]]
@@ -58,7 +59,11 @@ def _publish(
             systems[name] = systems.pop(name)  # the last of a table
         differences = _differences(systems)
         about = task.held_out.about()
+        others = {} if before is None or after is None else _forgotten(before.others, after.others)
         alarms = _doubted(prepared, fitted, systems, differences, about.get("counting", {}).get("served", False))
+        for path, each in others.items():
+            if each["difference"]["real"] and each["difference"]["mean"] < 0:
+                alarms.caution(fitted.step, f"training made {path} worse{_LOST.format(**each)}")
     served.task.data.tower.save(folder / "model")
     (folder / "objective.safetensors").write_bytes(as_bytes(served.config.objective.state_dict()))
     write_searched(folder, served.task.showcase.searched())
@@ -69,6 +74,7 @@ def _publish(
         "difference": {name: _plain(each) for name, each in differences.items()},
         "spread": {name: spread.summary() for name, spread in spreads.items()},
         **about,
+        **({"also": others} if others else {}),
         **alarms.summary(),
         "steps": fitted.taken,
         "evaluations_left_out": fitted.looks_left_out,
@@ -99,6 +105,17 @@ def _doubted(prepared: Prepared, fitted: Fitted, systems: Systems, differences: 
     for text in doubts(prepared.config, prepared.log.records, rivals, prepared.task.showcase.subject, together):
         alarms.caution(fitted.step, text)
     return alarms
+
+
+def _forgotten(before: Mapping[str, TaskScores], after: Mapping[str, TaskScores]) -> dict[str, Any]:
+    """Return the main metric on other data before and after training, and the difference with its interval."""
+    rows = {}
+    for path, scores in after.items():
+        differences = scores.against(before[path])
+        metric = main_metric(differences)
+        values = {"before": before[path].metrics[metric], "after": scores.metrics[metric]}
+        rows[path] = {"metric": metric, **values, "difference": differences[metric].json()}
+    return rows
 
 
 def _ahead(systems: Systems, name: str, metric: str) -> bool:
@@ -133,8 +150,15 @@ def _card(prepared: Prepared, metrics: Mapping[str, Any], systems: Systems) -> C
         recipe=configuration.dump(resolved),
         metrics={name: scores.intervals() for name, scores in systems.items()},
         subject=prepared.task.showcase.subject,
-        base_model=resolved["tower"].get("model"),
+        base_model=_base(resolved["tower"]),
     )
+
+
+def _base(tower: Mapping[str, Any]) -> str | None:
+    """Return the model that a tower, or the one of queries, starts from; None for one from scratch."""
+    (query,) = tower["query"].values() if isinstance(tower.get("query"), Mapping) else (tower,)
+    model: str | None = query.get("model")
+    return model
 
 
 def _trained_again(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from ..core.batch import Batch, divide
 from ..core.definition import defined_losses
 from ..core.ragged import Ragged
 from ..engine import loop
+from ..engine.backward import draws
 from ..engine.cache import Cache
 from ..engine.devices import Devices
 from ..engine.distributed import Group
@@ -104,7 +105,7 @@ class Case:
 
     def fresh(self, dtype: torch.dtype = torch.float32, dropout: bool = False) -> tuple[Any, Any]:
         """Return copies of the towers and the objective, without gradients."""
-        tower, objective = copy.deepcopy(self.tower).to(dtype), copy.deepcopy(self.objective)
+        tower, objective = (copy.deepcopy(each).to(dtype) for each in (self.tower, self.objective))
         tower.train(dropout)
         set_sparse(tower, self.options.table_optimizer == "rowwise_adagrad")
         return tower, objective
@@ -153,6 +154,21 @@ def _replayed(case: Case) -> Iterator[Proof]:
     same = kept[0] == again[0] and all(torch.equal(kept[1][name], again[1][name]) for name in kept[1])
     drawn = "dropout on" if other[0] != kept[0] else "the towers draw nothing"
     yield Proof(f"replayed = kept, {drawn}", "bitwise equal" if same else f"{_off(again, kept):.1e}", "bitwise", same)
+
+
+def _drawn(case: Case) -> Iterator[Proof]:
+    """Compare the mean of all draws of rows that may go backward, each with its chance, with the exact gradient."""
+    if case.options.backward == 1:
+        return
+    cache = Cache("always", backward=case.options.backward, start=0.5)
+    loss, _ = _stepped(case, torch.float64, cache)
+    assert cache.chances is not None
+    every = draws(*cache.chances)
+    mean: dict[str, Tensor] = {}
+    for start, chance in every:
+        _, gradients = _stepped(case, torch.float64, replace(cache, start=start))
+        mean = {name: mean.get(name, 0) + chance * gradient for name, gradient in gradients.items()}
+    yield _small(f"mean of {len(every)} draws = exact", _off((loss, mean), _whole(case, torch.float64)), 1e-9)
 
 
 def _processes(case: Case) -> Iterator[Proof]:
@@ -222,6 +238,7 @@ PROOFS: tuple[Callable[[Case], Iterator[Proof]], ...] = (
     _objective,
     _cached,
     _replayed,
+    _drawn,
     _processes,
     _precision,
     _saved,

@@ -51,7 +51,7 @@ def read_beir(folder: str | Path, split: str = "test") -> Beir:
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"no such folder: {folder}")
-    corpus, queries = (_texts(_file(folder, f"{name}.jsonl")) for name in ("corpus", "queries"))
+    corpus, queries = (texts_of(folder, name) for name in ("corpus", "queries"))
     inside(folder / "qrels", f"{split}.tsv")
     path = _file(folder / "qrels", f"{split}.tsv")
     query, doc, grade = _judgements(path, queries, corpus)
@@ -90,8 +90,9 @@ def _file(folder: Path, name: str) -> Path:
     raise DataError(f"no such file: {folder / name}" + (f"; there is {', '.join(others)}" if others else ""))
 
 
-def _texts(path: Path) -> pa.Table:
-    """Read columns id and text; all ids differ, and no text is blank."""
+def texts_of(folder: Path, name: str) -> pa.Table:
+    """Read columns id and text of the corpus or the queries; all ids differ, and no text is blank."""
+    path = _file(folder, f"{name}.jsonl")
     parts = [_texts_of(block) for block in blocks_of(path, partial(json_tables, schema=_SCHEMA))]
     if not parts:
         raise DataError(f"{path} holds no rows")

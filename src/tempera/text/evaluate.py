@@ -15,10 +15,11 @@ from ..io.atomic import new_file, refuse_replacing
 from ..ranking.compare import Comparison
 from ..ranking.metrics import DEFAULT_METRICS, KINDS
 from ..ranking.ranking import Evaluation
+from ..ranking.verdict import TaskScores
 from .embedder import Model
 from .hybrid import weight_of
 from .roles import Roles
-from .tasks import Graded, RetrievalTask, TaskScores, read_task
+from .tasks import Graded, RetrievalTask, read_task
 
 BM25 = "bm25"
 

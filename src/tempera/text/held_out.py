@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -18,9 +19,9 @@ from ..ranking.metrics import Relevant, evaluate, parsed
 from ..ranking.ranking import Part, Ranking, depth_of
 from ..ranking.resolved import Config
 from ..ranking.sample import Sample, sample_corpus
+from ..ranking.small_vectors import by_precision, widths_of
 from ..ranking.spread import spread
-from ..ranking.verdict import FUSED, SystemScores, Verdict, main_metric
-from ..towers.pair import Tower
+from ..ranking.verdict import FUSED, TEACHER, SystemScores, Verdict, main_metric
 from .hybrid import scores_of_both
 from .lexical import BM25, Floats, Lexical, best
 from .pairs import Rows
@@ -73,6 +74,7 @@ class HeldOutQueries:
             _affordable(config, data) if corpus == "auto" else (corpus, config.train.evaluations)
         )
         self.sample: Sample | None = None  # of the corpus, once validation has been asked
+        self.widths = config.widths
         self.bias: dict[str, float] = {}  # of scores on the sample
         self.words: BM25 | None = None  # of the documents that are ranked, once BM25 is tuned
         self.fusion = Fusion()  # of the tower and BM25, once it is chosen
@@ -141,9 +143,10 @@ class HeldOutQueries:
         return vectors
 
     def baselines(self) -> dict[str, SystemScores]:
-        """Rank by BM25, and by the tower and BM25 together, if evaluation.bm25 asks for it."""
+        """Rank by the teacher if there is one; by BM25, and by the tower and BM25 together, if evaluation.bm25 asks for it."""
+        teacher = self._teacher()
         if not (self.options.bm25 and self.options.queries != 0):
-            return {}
+            return teacher
         self.words = index = self._tuned()
         self.fusion = self._chosen(index)
         test, names, depth, ranked = self.questions["test"], self.options.metrics, depth_of(self.options.metrics), []
@@ -155,17 +158,26 @@ class HeldOutQueries:
 
         (fused,) = rank_by_weight(scores(), [self.fusion.weight], depth)
         rankings = {"bm25": np.concatenate(ranked), FUSED: fused}
-        return {system: Ranking.of(each, test.relevant, names) for system, each in rankings.items()}
+        return {**teacher, **{system: Ranking.of(each, test.relevant, names) for system, each in rankings.items()}}
+
+    def _teacher(self) -> dict[str, SystemScores]:
+        """Rank by the vectors of the teacher, if there is one."""
+        vectors, test = self.data.rows.teacher, self.questions["test"]
+        if vectors is None or not len(test.rows):
+            return {}
+        queries, docs = torch.from_numpy(test.query_of[test.rows]), torch.from_numpy(self.texts.ranked)
+        ranked = (vectors("query", queries).numpy(), vectors("doc", docs).numpy())
+        return {TEACHER: Ranking.by_vectors(*ranked, test.relevant, self.options.metrics)}
 
     def _scores(self, questions: Questions, words: BM25) -> Iterator[tuple[Floats, Floats]]:
         """Yield the scores of the tower and of BM25 for some queries at a time."""
         return scores_of_both(self._queries(questions), self.data.corpus, questions.queries, words)
 
     def _tuned(self) -> BM25:
-        """Return the index of the ranked documents' words, tuned on training queries that they answer."""
+        """Return the index of the ranked documents' words, tuned on training queries that they answer, else on validation."""
         split, test = self.texts.split, self.questions["test"]
         inside = np.isin(test.doc_of[split.train], test.doc_of[split.corpus])
-        rows = split.train[inside]
+        rows = split.train[inside] if split.pairs.paired else split.validation
         chosen = np.random.default_rng(self.seed).permutation(len(rows))[:TUNING_QUERIES]
         lexical = Lexical(split.pairs.texts("doc", split.corpus))
         if len(chosen):
@@ -193,13 +205,20 @@ class HeldOutQueries:
         return Lexical(self.texts.catalogue.docs[:]).index(self.words.settings)
 
     def about(self) -> dict[str, Any]:
-        """Return how BM25 and its weight were chosen, and how far scores on the way stand above those on the whole corpus."""
+        """Return how BM25 and its weight were chosen, the bias of scores on the way, and the metrics of smaller vectors."""
         about: dict[str, Any] = {"bm25": None, "hybrid": None}
         if self.words is not None:
             about = {"bm25": asdict(self.words.settings), "hybrid": asdict(self.fusion)}
         if self.sample is not None:
             about["sample"] = {"corpus": len(self.sample.docs), "hardest": self.sample.hardest, "bias": self.bias}
+        if self.options.queries != 0 and len(self.questions["test"].rows):
+            about["precisions"] = self._precisions()
         return about
+
+    def _precisions(self) -> dict[str, Any]:
+        test, corpus = self.questions["test"], self.data.corpus
+        widths = widths_of(corpus.shape[1], self.widths)
+        return by_precision(self._queries(test), corpus, test.relevant, self.options.metrics, widths, self.seed)
 
 
 def _affordable(config: Config, data: TrainingPairs) -> tuple[int | None, int]:
@@ -210,7 +229,8 @@ def _affordable(config: Config, data: TrainingPairs) -> tuple[int | None, int]:
     """
     options, texts = config.train, data.texts
     tokens = len(texts.docs.values) / len(texts.docs)  # of a document
-    each, wanted = _multiplications(data.tower) * tokens, options.evaluations
+    doc: Any = data.tower.of("doc")
+    each, wanted = _multiplications(doc) * tokens, options.evaluations
     if each == 0:  # looking up vectors costs nothing beside ranking
         return None, wanted
     rows = options.steps(data.sampler.batches_per_epoch) * options.gradient_accumulation_steps * options.size
@@ -225,7 +245,7 @@ def _affordable(config: Config, data: TrainingPairs) -> tuple[int | None, int]:
     return size, looks
 
 
-def _multiplications(tower: Tower) -> int:
+def _multiplications(tower: nn.Module) -> int:
     """Return the multiplications of one token in a forward pass: the weights that are not looked up in a table."""
     modules = (module for module in tower.modules() if not isinstance(module, Table | nn.Embedding | nn.EmbeddingBag))
     return sum(p.numel() for module in modules for p in module.parameters(recurse=False) if p.ndim > 1)

@@ -22,7 +22,7 @@ __all__ = ["Ids", "Pairs", "Rows", "Source", "content_id"]
 Rows = NDArray[np.int64]
 Text = Literal["query", "doc"]
 REPEATED = "repeated pairs"
-TRAIN, VALIDATION, TEST = 0, 1, 2  # of the column `part`
+TRAIN, VALIDATION, TEST, RANKED = 0, 1, 2, 3  # of the column `part`
 _LABEL = 200  # letters of a document that has no name
 
 
@@ -31,14 +31,16 @@ class Pairs:
     """Row i pairs `query[i]` with `doc[i]`; equal ids are the same content, or the same given id.
 
     Columns of the table: query, doc, query_id, doc_id, name (what to call the document), place (where it stands); where
-    the source has them also weight, negatives and negative_ids (lists), source (its position in a mixture), and part
-    (TRAIN, VALIDATION or TEST, where a user has named files for them).
+    the source has them also weight, positive_score, negatives with their ids and scores (lists), source (its position in a
+    mixture), and part (TRAIN, VALIDATION or TEST, where a user has named files for them; RANKED for a document without a query,
+    which is only searched).
     """
 
     table: pa.Table
     dropped: Mapping[str, int] = field(default_factory=dict)  # what was left out on the way, by reason
     source: Source | None = None  # where it is from, with what its options left open decided
     about: str = ""  # a sentence on what was read
+    paired: bool = True  # False where the rows to train on are any two texts
 
     @classmethod
     def of(

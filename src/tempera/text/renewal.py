@@ -174,4 +174,6 @@ def checked(examples: Examples, catalogue: Catalogue, cross: CrossEncoder, margi
     )
     kept = torch.tensor([good for row in check.kept for good in row], dtype=torch.bool)
     lengths = torch.tensor([sum(row) for row in check.kept])
-    return replace(examples, negatives=Ragged(own.values[kept], from_lengths(lengths))), check.dropped
+    scores = None if examples.scores is None else (examples.scores[0], examples.scores[1][kept])
+    negatives = Ragged(own.values[kept], from_lengths(lengths))
+    return replace(examples, negatives=negatives, scores=scores), check.dropped

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+from ..core.batch import Role
+from ..core.ragged import Ragged
 from ..engine.batches import Sampler
 from ..engine.clock import Phases
 from ..errors import ConfigError
+from ..mining.embed import StoredEmbeddings, embed_by
 from ..ranking.ranking import Part
 from ..ranking.resolved import Config
 from ..towers.pair import Tower
 from ..towers.rounds import Race
+from ..towers.saved import model_folder
 from .catalogue import Catalogue, stored
+from .frozen import IndexSide
 from .held_out import HeldOutQueries
 from .split import hold_out
 from .text_showcase import TextShowcase
 from .training_pairs import TextData, TrainingPairs, sampler_of
+
+
+def _read_by(
+    store: Path, model: Path, role: Role, texts: Sequence[str], progress: str | None = None
+) -> StoredEmbeddings:
+    """Return vectors of texts by a saved model, which are computed once for all runs that share the store."""
+    return embed_by(model_folder(model), role, texts, store, progress=progress)
 
 
 class TextTask:
@@ -48,13 +62,11 @@ class TextTask:
         config = config.settled(len(split.train))
         sampler = sampler_of(config.data, catalogue, split, config.train)  # refuses before texts are read
         with (phases or Phases())("tokenise"):
-            tower: Tower = config.tower.build(catalogue.trained(split.train))
+            tower: Tower = config.tower.build(catalogue.trained(split.train), partial(_read_by, store))
             queries = stored(
                 lambda part: tower.features(part, "reading queries", "query"), catalogue.queries, cache / "tokens.0"
             )
-            docs = stored(
-                lambda part: tower.features(part, "reading documents", "doc"), catalogue.docs, cache / "tokens.1"
-            )
+            docs = _documents(tower, catalogue, cache / "tokens.1")
         texts = TextData(split, catalogue, queries, docs)
         return cls(config, texts, sampler, tower, store, versions or cache / "anew")
 
@@ -73,3 +85,11 @@ class TextTask:
     def extended(self, config: Config, part: Part) -> TextTask:
         """Refuse: pairs of texts are divided for good."""
         raise ConfigError("train.refit is for interactions: remove it")
+
+
+def _documents(tower: Tower, catalogue: Catalogue, path: Path) -> Ragged:
+    """Return the documents as the tower reads them: their places in an index, or features of their texts."""
+    doc = tower.of("doc")
+    if isinstance(doc, IndexSide):
+        return doc.named(catalogue.doc_ids, catalogue.docs)
+    return stored(lambda part: tower.features(part, "reading documents", "doc"), catalogue.docs, path)

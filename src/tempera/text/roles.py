@@ -51,7 +51,7 @@ class Roles:
         negative_ids: likewise of the negatives, in their order.
         weight: column of how much a row counts in the loss.
         score: column of how well the document answers; needs min_score.
-        positive_scores: column of scores of the documents; checked, and used by negative_margin.
+        positive_scores: column of scores of the documents; used by negative_margin, and by train.teacher=columns.
         negative_scores: likewise of the negatives.
         prompt: column of instructions to put before the row's query.
         metadata: columns that are not read; ["*"] is all without a role.

@@ -43,7 +43,7 @@ class RoleTexts:
 
 
 def rows_of(block: TableBlock, roles: Roles, columns: Columns, dropped: Counter[str]) -> pa.Table:
-    """Return the pairs of a block: query, doc, query_id, doc_id, name, place; weight, negatives and negative_ids if any.
+    """Return the pairs of a block: query, doc, query_id, doc_id, name, place; weight, negatives and their ids and scores if any.
 
     Args:
         columns: the columns of each role.
@@ -90,6 +90,8 @@ class PairReader(BlockReader):
         }
         if "weight" in self.columns:
             pairs["weight"] = self.weights()[doc.rows]
+        if doc.scores is not None:
+            pairs["positive_score"] = doc.scores
         if "negatives" in self.columns:
             pairs |= {name: lists.take(rows) for name, lists in self.lists(self.negatives(query, doc)).items()}
         return pa.table(pairs)
@@ -208,6 +210,8 @@ class PairReader(BlockReader):
         """Return the negatives of each row as lists, [r]."""
         offsets = pa.array(np.concatenate([[0], self.per_row(items).cumsum()]), pa.int64())
         columns = {"negatives": items.texts, "negative_ids": pa.array(items.ids)}
+        if items.scores is not None:
+            columns["negative_scores"] = pa.array(items.scores)
         return {name: pa.LargeListArray.from_arrays(offsets, values) for name, values in columns.items()}
 
 

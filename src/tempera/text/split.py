@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..errors import DataError
 from ..ranking.ranking import LEAST_TO_CHOOSE, MOST, Evaluation
-from .pairs import TEST, TRAIN, VALIDATION, Ids, Pairs, Rows
+from .pairs import RANKED, TEST, TRAIN, VALIDATION, Ids, Pairs, Rows
 
 SHARES_QUERY = "pairs that share a query with validation or test"
 SHARES_DOCUMENT = "pairs that share a document with validation or test"
@@ -87,7 +87,7 @@ def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation, most: int | N
     held = test | validation
     of_query = np.isin(query_ids, query_ids[held])
     of_doc = ~of_query & (part == TRAIN) & np.isin(doc_ids, doc_ids[held])
-    keeps = options.shared_documents == "keep"
+    keeps = options.shared_documents == "keep" or not pairs.paired
     train = ~of_query & (part == TRAIN) & (keeps | ~of_doc)
     left = np.flatnonzero(train)
     if most is not None:
@@ -96,7 +96,7 @@ def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation, most: int | N
     lost = {
         SHARES_QUERY: int((of_query & ~held).sum()),
         SHARES_DOCUMENT: 0 if keeps else int(of_doc.sum()),
-        NOT_ASKED: int(((part != TRAIN) & ~of_query).sum()),
+        NOT_ASKED: int((~np.isin(part, (TRAIN, RANKED)) & ~of_query).sum()),
         NOT_TRAINED: int(train.sum()) - len(left),
     }
     split = Split(
@@ -106,7 +106,7 @@ def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation, most: int | N
         np.flatnonzero(test),
         ranked[np.sort(np.unique(doc_ids[ranked], return_index=True)[1])],
         {reason: count for reason, count in lost.items() if count},
-        int(of_doc[left].sum()) if keeps else 0,
+        int(of_doc[left].sum()) if keeps and pairs.paired else 0,
     )
     _refuse_empty(split, len(np.unique(query_ids[candidates])), options.queries != 0)
     return split

@@ -9,7 +9,6 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -18,13 +17,12 @@ from numpy.typing import NDArray
 
 from ..errors import DataError
 from ..io.tables import TableBlock
-from ..ranking.compare import Comparison, Difference
 from ..ranking.fusion import rank_by_weight
 from ..ranking.metrics import Relevant
 from ..ranking.nearest import top
 from ..ranking.ranking import Ranking, depth_of
 from .beir import is_beir, read_beir
-from .embedder import Model, Vectors, encode_all
+from .embedder import Embedder, Vectors, encode_all
 from .hybrid import scores_of_both
 from .lexical import Lexical
 from .pairs import content_id
@@ -36,20 +34,6 @@ from .sts import METRICS, Agreement
 Ints = NDArray[np.int64]
 
 _GRADED = ("sentence1", "sentence2", "score")
-
-
-class TaskScores(Protocol):
-    """Scores of one system on one task."""
-
-    @property
-    def per_query(self) -> dict[str, NDArray[np.float64]]:
-        """Scores of every query or pair, by metric."""
-
-    def intervals(self) -> dict[str, Difference]:
-        """Return each metric with its interval."""
-
-    def against(self, other: Any) -> dict[str, Comparison]:
-        """Compare with another system on the same task."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +99,7 @@ class RetrievalTask:
         own[self.relevant.gains(own[:, None])[:, 0] > 0] = -1
         return own
 
-    def vectors(self, model: Model) -> tuple[Vectors, Vectors]:
+    def vectors(self, model: Embedder) -> tuple[Vectors, Vectors]:
         """Return a model's vectors of the queries, [q, D], and of the corpus, [c, D]."""
         queries = encode_all(model.query, self.queries["text"], "queries")
         return queries, encode_all(model.doc, self.corpus["text"], "documents")
@@ -173,7 +157,7 @@ class Graded:
         """Return the number of pairs."""
         return {"pairs": len(self.grades)}
 
-    def judge(self, model: Model, metrics: tuple[str, ...] = METRICS) -> Agreement:
+    def judge(self, model: Embedder, metrics: tuple[str, ...] = METRICS) -> Agreement:
         """Compare cosines of both sentences, embedded as documents, with the grades."""
         first, second = (encode_all(model.doc, column, "sentences") for column in (self.first, self.second))
         return Agreement(np.einsum("nd,nd->n", first, second, dtype=np.float64), self.grades)

@@ -1,10 +1,10 @@
-"""Pairs from plain text and Markdown: a heading, or else the first sentence, with the text that follows it."""
+"""Pairs from plain text, Markdown and HTML: a heading, or else the first sentence, with the text that follows it."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -14,9 +14,15 @@ from numpy.typing import NDArray
 
 from ..errors import DataError
 from ..io.untrusted import refuse_irregular
+from .html_text import markdown
 from .pairs import Pairs
 
-_SUFFIXES = (".txt", ".md", ".markdown")
+_HTML = (".html", ".htm")
+_SUFFIXES = (".txt", ".md", ".markdown", *_HTML)
+_CODE = (
+    *(".py", ".js", ".ts", ".java", ".kt", ".go", ".rs", ".c", ".h", ".cc", ".cpp", ".hpp", ".cs", ".rb", ".php"),
+    *(".swift", ".scala", ".sh", ".sql", ".r", ".jl", ".lua"),
+)
 _HEADING = re.compile(r"#{1,6}[ \t]+(.*?)[ \t#]*")
 _FENCE = re.compile(r"[ \t]*(```|~~~)")
 _SENTENCE = re.compile(r"(.+?[.!?…][\"')\]]*)\s+(\S.*)", re.DOTALL)
@@ -34,7 +40,7 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Sections of .txt and .md files: a heading, or else the first sentence, is the query of the text that follows it.
+    """Sections of .txt, .md and .html files: a heading, or else the first sentence, is the query of the text that follows it.
 
     A heading stands behind the first one of its page. Long sections are divided between paragraphs, and the later parts
     are asked for by their first sentence, as in the inverse cloze task (Lee et al. 2019).
@@ -53,16 +59,10 @@ class TextFiles:
         Raises:
             DataError: no such file, or no text of two sentences.
         """
-        files, dropped, rows = _files_of(Path(self.path)), Counter[str](), []
-        for file in files:
-            try:
-                text = file.read_text(encoding="utf-8-sig")
-            except UnicodeDecodeError:
-                dropped["files that are not UTF-8"] += 1
-                continue
-            for section in sections(text):
-                place = f"{file}:{section.line}"
-                rows += [(query, doc, query, place) for query, doc in pairs_of(section, self.max_characters)]
+        files, dropped, rows = files_of(Path(self.path), is_text_file), Counter[str](), []
+        for heading, text, place in passages(files, self.max_characters, dropped):
+            if pair := pair_of(heading, text):
+                rows.append((*pair, pair[0], place))
         if not rows:
             raise DataError(
                 f"{self.path} holds no text of two sentences, or of a heading and a sentence: give more text"
@@ -72,9 +72,27 @@ class TextFiles:
         return replace(pairs, dropped={**dropped, **pairs.dropped}, about=about), np.ones(len(pairs), bool)
 
 
+def passages(files: Iterable[Path], most: int, dropped: Counter[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the heading, which may be empty, the text and the place of each part of files; those that are not UTF-8 are counted."""
+    for file in files:
+        try:
+            text = file.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError:
+            dropped["files that are not UTF-8"] += 1
+            continue
+        text = markdown(text) if file.suffix.lower() in _HTML else text
+        for section in [Section("", text.strip("\n"), 1)] if is_code(file) else sections(text):
+            yield from ((*part, f"{file}:{section.line}") for part in parts_of(section, most))
+
+
 def is_text_file(path: Path) -> bool:
     """Return whether a file is plain text or Markdown, by its extension."""
     return path.suffix.lower() in _SUFFIXES
+
+
+def is_code(path: Path) -> bool:
+    """Return whether a file is source code, by its extension."""
+    return path.suffix.lower() in _CODE
 
 
 def sections(text: str) -> Iterator[Section]:
@@ -102,6 +120,13 @@ def pairs_of(section: Section, most: int) -> Iterator[tuple[str, str]]:
     >>> list(pairs_of(Section("", "Steep it. Then wait.\\n\\nDrink it. Now.", 1), 25))
     [('Steep it.', 'Then wait.'), ('Drink it.', 'Now.')]
     """
+    for heading, part in parts_of(section, most):
+        if pair := pair_of(heading, part):
+            yield pair
+
+
+def parts_of(section: Section, most: int) -> Iterator[tuple[str, str]]:
+    """Yield the parts of a section, divided between paragraphs, the first of them with the heading."""
     parts: list[str] = []
     for paragraph in _PARAGRAPH.split(section.text):
         for piece in [paragraph] if len(paragraph) <= most else paragraph.split("\n"):
@@ -110,17 +135,30 @@ def pairs_of(section: Section, most: int) -> Iterator[tuple[str, str]]:
             else:
                 parts.append(piece)
     for i, part in enumerate(filter(None, parts)):
-        if i == 0 and section.heading:
-            yield section.heading, part
-        elif divided := _TITLE.fullmatch(part) or _SENTENCE.fullmatch(part):
-            yield " ".join(divided[1].split()), divided[2]
+        yield ("" if i else section.heading), part
 
 
-def _files_of(path: Path) -> list[Path]:
-    """Return the text files of a folder, in order; of anything else, the path itself."""
+def pair_of(heading: str, text: str) -> tuple[str, str] | None:
+    """Return the heading of a text, or else its first sentence, and what follows; None for a text of one sentence.
+
+    >>> pair_of("", "Steep it. Then wait."), pair_of("Green", "Steep it."), pair_of("", "Steep it.")
+    (('Steep it.', 'Then wait.'), ('Green', 'Steep it.'), None)
+    """
+    if heading:
+        return heading, text
+    divided = _TITLE.fullmatch(text) or _SENTENCE.fullmatch(text)
+    return None if divided is None else (" ".join(divided[1].split()), divided[2])
+
+
+def files_of(path: Path, wanted: Callable[[Path], bool]) -> list[Path]:
+    """Return the files of a folder that are wanted, in order; of anything else, the path itself.
+
+    Raises:
+        DataError: no such file.
+    """
     refuse_irregular(path)
     if not path.exists():
         raise DataError(f"no such file: {path}")
     if path.is_file():
         return [path]
-    return sorted(file for file in path.rglob("*") if file.is_file() and is_text_file(file))
+    return sorted(file for file in path.rglob("*") if file.is_file() and wanted(file))

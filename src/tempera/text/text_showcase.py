@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..core.batch import Role
 from ..io.ids import content_ids
 from ..ranking.ranking import Ranking
 from ..ranking.showcase import DataFacts, Example, Hit, Searched, Subject
 from ..ranking.verdict import SystemScores
 from ..towers.saved import load
+from ..towers.stamp import Kept
 from .embedder import TRAINED
+from .frozen import IndexSide
 from .held_out import HeldOutQueries
 from .hybrid import WORDS
 from .pairs import Rows
@@ -52,13 +56,27 @@ print(queries @ docs.T)""",
 )
 
 
+def _for_index(kept: Kept) -> Subject:
+    """Return the words for a model of queries whose documents are the vectors of an index."""
+    maker = f", which the model {kept.model} has made" if kept.model else ""
+    return replace(
+        TEXTS,
+        sentence=f"A model of queries, trained with Tempera for one index: {kept.documents:,} vectors of {kept.dimensions} "
+        f"dimensions with the checksum {kept.checksum}{maker}. It embeds no documents, and opens with sentence-transformers alone.",
+        use="""from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("path/to/this/folder")
+queries = model.encode_query(["a question"], normalize_embeddings=True)  # search the index with these""",
+    )
+
+
 class TextShowcase:
     """Show a run on texts."""
 
-    subject = TEXTS
-
     def __init__(self, data: TrainingPairs, held_out: HeldOutQueries) -> None:
         self.data, self.held_out, self.texts = data, held_out, data.texts
+        doc = data.tower.of("doc")
+        self.subject = _for_index(doc.kept) if isinstance(doc, IndexSide) else TEXTS
 
     def facts(self) -> DataFacts:
         """Return counts of the data, and its source with the roles of its columns written down."""
@@ -90,11 +108,13 @@ class TextShowcase:
 
     def reopened(self, folder: Path) -> float:
         """Save the tower and open it as a user would; return the largest difference in any number of its vectors."""
-        tower, docs = self.data.tower, self.texts.catalogue.docs
-        texts = docs[: min(8, len(docs))]
+        tower, catalogue = self.data.tower, self.texts.catalogue
+        role: Role = "query" if tower.guarded else "doc"  # an index has no model of documents
+        every = catalogue.queries if role == "query" else catalogue.docs
+        texts = every[: min(8, len(every))]
         tower.save(folder)
-        here = tower.encode(tower.features(texts, None, "doc"), "doc").numpy()
-        return float(np.abs(load(folder, "doc")(texts) - here).max())
+        here = tower.encode(tower.features(texts, None, role), role).numpy()
+        return float(np.abs(load(folder, role)(texts) - here).max())
 
     def examples(self, systems: Mapping[str, SystemScores], count: int = 10, shown: int = 5) -> list[Example]:
         """Return held-out queries at random, with the documents that the trained model returns."""

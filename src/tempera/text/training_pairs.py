@@ -17,7 +17,7 @@ from ..core.batch import Batch, Role
 from ..core.ragged import Ragged
 from ..engine.batches import Draws, Examples, Sampler, Shuffled
 from ..engine.distributed import ALONE, Group
-from ..engine.loop import SELF, Training
+from ..engine.loop import COLUMNS, SELF, Training
 from ..errors import ConfigError
 from ..io.console import logger
 from ..mining.guide import CrossEncoder, Guide
@@ -29,6 +29,7 @@ from .mixture import Mixture
 from .pairs import Rows, Source
 from .renewal import Renewal, checked
 from .samplers import Mixed, NoDuplicates
+from .scores import judged, stored_scores
 from .split import Split
 
 
@@ -64,17 +65,19 @@ class TrainingPairs:
         self, config: Config, texts: TextData, sampler: Sampler, tower: Tower, store: Path, versions: Path
     ) -> None:
         self.texts, self.sampler, self.tower = texts, sampler, tower
-        options, catalogue = config.train, texts.catalogue
+        catalogue = texts.catalogue
         cross = (
             None if config.mining.cross_encoder is None else CrossEncoder.of(Path(config.mining.cross_encoder), store)
         )
         self.dropped = {**texts.split.pairs.dropped, **texts.split.dropped}
         # Vectors that were computed last, by role and rows, and by which weights.
         self.latest: tuple[list[int], dict[tuple[Role, bytes], NDArray[np.float32]]] | None = None
-        self.rows = _rows(options, texts, sampler, store)
+        self.rows, self.judge = _rows(config, texts, sampler, store), _judge(config, store)
         if cross is not None and self.rows.negatives is not None:
             self.rows, count = checked(self.rows, catalogue, cross, config.mining.cross_margin)
             self.dropped["negatives that the cross-encoder scores like answers"] = count
+        if self.judge is not None:
+            self.rows = judged(self.rows, catalogue, self.judge)
         self.renewal = _renewal(config, texts, self.rows, versions, cross)
 
     def batch(self, rows: Tensor, number: int) -> Batch[Ragged]:
@@ -121,6 +124,8 @@ class TrainingPairs:
         self.rows, report = self.renewal(step, self.rows, partial(self._read, group))
         if report is None:
             return {}
+        if self.judge is not None:
+            self.rows = judged(self.rows, self.texts.catalogue, self.judge)
         logger.info(f"mined before step {step + 1}: {report.lines()[0]}")
         return {"mined": asdict(report)}
 
@@ -144,19 +149,31 @@ class TrainingPairs:
         return [f"{place or f'pair {row}'} ({' '.join(query.split())[:40]!r})" for row, place, query in names]
 
 
-def _rows(options: Training, texts: TextData, sampler: Sampler, store: Path) -> Examples:
-    """Return the training pairs before the first step."""
-    catalogue, draws = texts.catalogue, Draws(options.sampled, options.sampled_power, options.seed)
+def _rows(config: Config, texts: TextData, sampler: Sampler, store: Path) -> Examples:
+    """Return the training pairs before the first step, without a cross-encoder's scores."""
+    options, catalogue = config.train, texts.catalogue
+    draws = Draws(options.sampled, options.sampled_power, options.seed)
     rows = catalogue.examples(texts.split.train, texts.queries, texts.docs, draws)
     if isinstance(sampler, Mixed):
         rows = replace(rows, chance=sampler.chance, temperature=sampler.temperature)
     if options.guide is not None and options.guide != SELF:
         rows = replace(rows, guide=Guide.of(Path(options.guide), catalogue.queries, catalogue.docs, store))
-    if options.teacher is not None:
+    if options.teacher == COLUMNS:
+        rows = replace(rows, scores=stored_scores(catalogue, texts.split.train))
+    elif config.base.teacher is not None and config.base.teacher.by == "vectors":
+        assert options.teacher is not None
         rows = replace(
             rows, teacher=Guide.of(Path(options.teacher), catalogue.queries, catalogue.docs, store, "the teacher")
         )
     return rows
+
+
+def _judge(config: Config, store: Path) -> CrossEncoder | None:
+    """Return the cross-encoder that teaches, if one does."""
+    teacher, folder = config.base.teacher, config.train.teacher
+    if teacher is None or teacher.by == "vectors" or folder is None or folder == COLUMNS:
+        return None
+    return CrossEncoder.of(Path(folder), store)
 
 
 def _renewal(config: Config, texts: TextData, rows: Examples, path: Path, cross: CrossEncoder | None) -> Renewal | None:
@@ -171,6 +188,10 @@ def _renewal(config: Config, texts: TextData, rows: Examples, path: Path, cross:
     pools = config.base.pools
     if mining.every is not None and not any(role == "negatives" for pool in pools for _, role in pool.blocks):
         raise ConfigError("mining.every mines negatives, but no pool of the objective uses them: add negatives")
+    if mining.every is not None and options.teacher == COLUMNS:
+        raise ConfigError(
+            "mining.every replaces the negatives that train.teacher=columns has scores of: drop one of them"
+        )
     every = options.guide_period
     if every is None and mining.every is None:
         return None

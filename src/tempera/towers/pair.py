@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..core.batch import Role
 from ..core.ragged import Ragged
+from .saved import load, model_folder
+
+# Unit vectors of texts, [n, T], by index, from a model's folder, the texts' role, the texts and the name of a progress bar.
+Embed = Callable[[Path, Role, Sequence[str], str | None], Any]
+
+
+def embedded(model: Path, role: Role, texts: Sequence[str], progress: str | None = None) -> NDArray[np.float32]:
+    """Embed texts by a saved model, or by that of a run."""
+    return load(model_folder(model), role)(texts)
 
 
 class Embeds(Protocol):
@@ -26,6 +37,7 @@ class Encoder(nn.Module, ABC):
     """The interface that training and evaluation need of one tower for every role, or of a tower for each."""
 
     padded: bool  # whether rows are padded to the longest of those that are embedded together
+    guarded = False  # whether it stays untrained where validation is too small to show a gain
 
     def of(self, role: Role) -> Embeds:
         """The module that embeds a role; this one unless roles differ."""
@@ -85,8 +97,8 @@ class TowerOptions(Protocol):
     def schedule(self, pairs: int) -> tuple[int, float]:
         """Return the batch size and the number of epochs that suit so many training pairs."""
 
-    def build(self, texts: Sequence[str]) -> Tower:
-        """A tower to be trained on (among others) these texts."""
+    def build(self, texts: Sequence[str], embed: Embed = ...) -> Tower:
+        """A tower to be trained on (among others) these texts; `embed` keeps what saved models are asked for."""
 
     def again(self, tower: Tower) -> Tower:
         """One more tower before its training, which reads texts as `tower` does."""

@@ -17,9 +17,10 @@ from ..io.require import require
 from ..io.untrusted import without_panics
 from .lora import Lora, transformers_of
 from .modules import tower_of
-from .pair import Tower, batch_of, epochs_of
-from .saved import quietly, said
+from .pair import Embed, Tower, batch_of, embedded, epochs_of
+from .saved import kinds_of, quietly, said
 from .sides import Sides, divided
+from .static import Static
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -55,14 +56,24 @@ class Pretrained:
 
     @property
     def learning_rate(self) -> float:
-        """Return 5e-5, near the best where there is something to learn and with less harm where there is nothing."""
+        """Return 5e-5, near the best where there is something to learn and with less harm where there is nothing, or `Static`'s."""
+        if self._static:
+            return Static().learning_rate
         return 5e-5 if self.lora is None else 2e-4
 
     def schedule(self, pairs: int) -> tuple[int, float]:
-        """Return a batch of 16 to 64 pairs, since steps teach a pretrained model more than negatives do, and 3 epochs to 1."""
+        """Return a batch of 16 to 64 pairs, since steps teach it more than negatives, and 3 to 1 epochs; or `Static`'s."""
+        if self._static:
+            return Static().schedule(pairs)
         return batch_of(pairs, 200, 16, 64), epochs_of(pairs, 30_000, 1, 3)
 
-    def build(self, texts: Sequence[str]) -> Tower:
+    @property
+    def _static(self) -> bool:
+        """Return whether the model is a static embedding, for which a transformer's rates and batches are too small."""
+        folder = _place(self.model)
+        return "StaticEmbedding" in kinds_of(folder)[:1] if folder.is_dir() else False
+
+    def build(self, texts: Sequence[str], embed: Embed = embedded) -> Tower:
         """The model as it was saved; no text teaches it anything yet.
 
         Raises:
@@ -87,6 +98,12 @@ class Pretrained:
         return self.build([])
 
 
+def _place(name: str) -> Path:
+    """Return the folder of a model, or that of a run's model."""
+    folder = Path(name).expanduser()
+    return folder / "model" if (folder / "model" / "modules.json").is_file() else folder
+
+
 def open_model(
     name: str, trust_remote_code: bool = False, model_options: dict[str, Any] | None = None
 ) -> SentenceTransformer:
@@ -98,7 +115,7 @@ def open_model(
     require("text", "a pretrained tower")
     from sentence_transformers import SentenceTransformer
 
-    folder = Path(name).expanduser()
+    folder = _place(name)
     if not folder.is_dir() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
         raise ConfigError(f"tower.model: there is no folder {name}")
     source = str(folder) if folder.is_dir() else name

@@ -17,8 +17,12 @@ from ..io.require import require
 from ..io.untrusted import inside, refuse_unsafe, without_panics
 
 if TYPE_CHECKING:  # it would load torch
+    from sentence_transformers import SentenceTransformer
+    from tokenizers import Tokenizer
+
     from ..core.batch import Role
 
+KEPT = "kept_index.json"  # in the folder of a model of queries: facts about the index it was trained for
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 
 
@@ -48,6 +52,10 @@ def load(folder: Path, role: Role = "query") -> Encode:
         DataError: no model, a damaged one, or one of which a part lies outside of the folder.
     """
     refuse_unsafe(folder)
+    if role == "doc" and (folder / KEPT).is_file():
+        raise DataError(
+            f"{folder} embeds queries alone, for the index that its {KEPT} describes: search that index with it"
+        )
     try:
         modules = read_json(folder / "modules.json")
         kinds = [module["type"].rsplit(".", 1)[-1] for module in modules]
@@ -61,6 +69,19 @@ def load(folder: Path, role: Role = "query") -> Encode:
     return _sentence_transformer(folder, role)
 
 
+def reads_alike(folder: Path) -> bool:
+    """Return whether a saved model reads queries as it reads documents: without prompts, and without modules of their own."""
+    return not {"Router", "Asym"} & {*kinds_of(folder)} and not _has_prompts(folder)
+
+
+def kinds_of(folder: Path) -> list[str]:
+    """Return the names of a saved model's modules; none where modules.json does not say."""
+    try:
+        return [module["type"].rsplit(".", 1)[-1] for module in read_json(folder / "modules.json")]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return []
+
+
 def _has_prompts(folder: Path) -> bool:
     try:
         about = read_json(folder / "config_sentence_transformers.json")
@@ -71,7 +92,19 @@ def _has_prompts(folder: Path) -> bool:
         raise DataError(f"{folder}/config_sentence_transformers.json does not describe a model") from None
 
 
-def _static(folder: Path) -> Encode:
+def static_parts(folder: Path) -> tuple[Tokenizer, NDArray[np.float32]] | None:
+    """Return what `read_static` reads of a saved model that is a static embedding with normalisation; None for any other."""
+    if kinds_of(folder) != ["StaticEmbedding", "Normalize"]:
+        return None
+    return read_static(inside(folder, read_json(folder / "modules.json")[0]["path"]))
+
+
+def read_static(folder: Path) -> tuple[Tokenizer, NDArray[np.float32]]:
+    """Return the tokenizer and the table, [v, D], of a static embedding, which lie in the folder of its module.
+
+    Raises:
+        DataError: a damaged file, or fewer rows than tokens.
+    """
     from safetensors.numpy import load_file
     from tokenizers import Tokenizer
 
@@ -84,6 +117,11 @@ def _static(folder: Path) -> Encode:
     if table.ndim != 2 or len(table) < tokenizer.get_vocab_size():
         raise DataError(f"{folder} is damaged: {table.shape} embeddings for {tokenizer.get_vocab_size()} tokens")
     tokenizer.no_padding()
+    return tokenizer, table
+
+
+def _static(folder: Path) -> Encode:
+    tokenizer, table = read_static(folder)
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
         vectors = np.zeros((len(texts), table.shape[1]), np.float32)
@@ -106,14 +144,27 @@ def _static(folder: Path) -> Encode:
 
 
 def _sentence_transformer(folder: Path, role: Role) -> Encode:
+    return encoder_of(opened(folder), role, folder)
+
+
+def opened(folder: Path) -> SentenceTransformer:
+    """Open a saved model with sentence-transformers, on the CPU and without a network.
+
+    Raises:
+        DataError: a folder that it does not open.
+    """
     require("text", f"opening {folder}")
     from sentence_transformers import SentenceTransformer
 
     try:
         with quietly(), without_panics():
-            model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+            return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     except Exception as error:  # whatever its modules raise
         raise DataError(f"{folder} is not a model that sentence-transformers opens: {said(error)}") from None
+
+
+def encoder_of(model: SentenceTransformer, role: Role, folder: Path) -> Encode:
+    """Return the function from texts of a role to unit vectors, [n, D], of an open model; `folder` is named in errors."""
     read = model.encode_query if role == "query" else model.encode_document
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:

@@ -45,11 +45,15 @@ def divided(model: SentenceTransformer, sides: Sides) -> SentenceTransformer:
         assert width is not None
         heads = [Dense(width, width, False, nn.Identity(), init_weight=torch.eye(width)) for _ in range(2)]
         query, doc = [*body, heads[0], Normalize()], [*body, heads[1], Normalize()]
-    return SentenceTransformer(
-        modules=[Router.for_query_document(query, doc)],
-        device="cpu",
-        prompts={name: prompt or "" for name, prompt in model.prompts.items()},
-        default_prompt_name=model.default_prompt_name,
-        similarity_fn_name=model.similarity_fn_name,
-        truncate_dim=model.truncate_dim,
-    )
+    return SentenceTransformer(modules=[Router.for_query_document(query, doc)], **settings_of(model))
+
+
+def settings_of(model: SentenceTransformer) -> dict[str, Any]:
+    """Return what a model of other modules takes over: prompts, similarity, and the width to which embeddings are cut."""
+    return {
+        "device": "cpu",
+        "prompts": {name: prompt or "" for name, prompt in model.prompts.items()},
+        "default_prompt_name": model.default_prompt_name,
+        "similarity_fn_name": model.similarity_fn_name,
+        "truncate_dim": model.truncate_dim,
+    }

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +19,10 @@ from ..core.batch import Role
 from ..core.ragged import Ragged
 from ..core.table import Table
 from ..io.documents import write_json
-from .pair import Tower, batch_of, epochs_of
+from .pair import Embed, Tower, batch_of, embedded, epochs_of
+from .pieces import Pieces, Trained
 from .rounds import LEARNING_RATE, TEMPERATURE, Open, Race, Round, Setting
+from .saved import model_folder, static_parts
 from .subwords import Subwords
 from .tokenizer import sample, tokenize, train_tokenizer, vocabulary_of
 
@@ -37,13 +39,15 @@ class Static:
     """A static embedding trained from scratch, with a tokenizer trained on the corpus.
 
     Args:
-        dimensions: width of the embeddings.
+        dimensions: width of the embeddings; from a teacher, at most that of its vectors.
         vocabulary: pieces of the tokenizer.
         max_length: longer texts are cut to this many tokens.
         init: random vectors to begin with. "idf" scales a token's by its inverse document frequency in the training texts (Spärck
             Jones 1972), so that the untrained tower finds texts that share rare words, and training begins there; "ngrams" has
             tokens that share character n-grams begin near each other, too (Bojanowski et al. 2017), as "cell" and "cells" do;
             "normal" draws all of one scale, and needs a learning rate ten times as high.
+        teacher: folder of a saved model, or of a run, whose vectors of the tokens are those to begin with, in place of `init`. A
+            static model of at most `dimensions` gives its tokenizer and its vectors as they are, so that its training goes on.
     """
 
     open: ClassVar[Mapping[str, Open]] = {TEMPERATURE: Open(beside=("objective.scale",)), LEARNING_RATE: Open()}
@@ -52,6 +56,7 @@ class Static:
     vocabulary: Annotated[int, Field(gt=0)] = 32_000
     max_length: Annotated[int, Field(gt=0)] = 256
     init: Literal["ngrams", "idf", "normal"] = "ngrams"
+    teacher: str | None = None
 
     @property
     def learning_rate(self) -> float:
@@ -78,9 +83,17 @@ class Static:
         start = {TEMPERATURE: _TEMPERATURES[0], LEARNING_RATE: self.learning_rate}
         return Race(start, rounds, {LEARNING_RATE: min(rates)})
 
-    def build(self, texts: Sequence[str]) -> StaticTower:
+    def build(self, texts: Sequence[str], embed: Embed = embedded) -> StaticTower:
         """An untrained tower whose tokenizer has read (an even sample of) the texts."""
+        parts = None if self.teacher is None else static_parts(model_folder(Path(self.teacher)))
+        if parts is not None and self.dimensions >= parts[1].shape[1]:
+            return StaticTower(parts[0], parts[1].shape[1], None, Trained(torch.from_numpy(parts[1])))
         tokenizer = train_tokenizer(sample(texts), self.vocabulary, self.max_length)
+        if self.teacher is not None:
+            read = torch.from_numpy(embed(Path(self.teacher), "doc", vocabulary_of(tokenizer), "embedding tokens")[:])
+            return StaticTower(
+                tokenizer, min(self.dimensions, *read.shape), None, Pieces(read, frequency(tokenizer, texts))
+            )
         scale = None if self.init == "normal" else inverse_frequency(tokenizer, texts)
         subwords = Subwords.of(vocabulary_of(tokenizer)) if self.init == "ngrams" else None
         return StaticTower(tokenizer, self.dimensions, scale, subwords)
@@ -88,7 +101,12 @@ class Static:
     def again(self, tower: Tower) -> StaticTower:
         """An untrained tower with the tokenizer of another one."""
         assert isinstance(tower, StaticTower)
-        return StaticTower(tower.tokenizer, self.dimensions, tower.scale, tower.subwords)
+        return StaticTower(tower.tokenizer, tower.embedding.embedding_dim, tower.scale, tower.start)
+
+
+def frequency(tokenizer: Tokenizer, texts: Sequence[str]) -> Tensor:
+    """Return how often each token stands in an even sample of texts, [v]."""
+    return torch.bincount(tokenize(tokenizer, sample(texts, _COUNTED)).values, minlength=tokenizer.get_vocab_size())
 
 
 def inverse_frequency(tokenizer: Tokenizer, texts: Sequence[str]) -> Tensor:
@@ -107,23 +125,30 @@ def inverse_frequency(tokenizer: Tokenizer, texts: Sequence[str]) -> Tensor:
     return scale / scale.mean()
 
 
+class Start(Protocol):
+    """Vectors of the tokens to begin with."""
+
+    def vectors(self, dimensions: int) -> Tensor:
+        """Return them, [v, D]."""
+
+
 class StaticTower(Tower):
     """Token ids of n rows to embeddings, [n, D]: the mean of each row's token vectors; 0 for an empty row."""
 
     padded = False
 
     def __init__(
-        self, tokenizer: Tokenizer, dimensions: int, scale: Tensor | None = None, subwords: Subwords | None = None
+        self, tokenizer: Tokenizer, dimensions: int, scale: Tensor | None = None, start: Start | None = None
     ) -> None:
         super().__init__()
-        self.tokenizer, self.subwords = tokenizer, subwords
+        self.tokenizer, self.start = tokenizer, start
         self.scale = scale  # of each token's random vector, [vocabulary]
         self.embedding = Table(tokenizer.get_vocab_size(), dimensions)
         with torch.no_grad():
-            if subwords is None:
+            if start is None:
                 nn.init.normal_(self.embedding.weight, std=1 / math.sqrt(dimensions))
             else:
-                self.embedding.weight.copy_(subwords.vectors(dimensions))
+                self.embedding.weight.copy_(start.vectors(dimensions))
             if scale is not None:
                 self.embedding.weight.mul_(scale[:, None])
 

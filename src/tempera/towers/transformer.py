@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, processors
 from ..errors import ConfigError
 from ..io.require import require
 from .modules import TextTower, tower_of
-from .pair import Tower, batch_of, epochs_of
+from .pair import Embed, Tower, batch_of, embedded, epochs_of
 from .pretrained import compile_model
 from .saved import quietly
 from .sides import Sides, divided
@@ -64,7 +64,7 @@ class Transformer:
         """Return a batch of a sixteenth of the pairs, up to 512, and 10 epochs of few pairs to 4 of many."""
         return batch_of(pairs, 16, 32, 512), epochs_of(pairs, 80_000, 4, 10)
 
-    def build(self, texts: Sequence[str]) -> Tower:
+    def build(self, texts: Sequence[str], embed: Embed = embedded) -> Tower:
         """An untrained tower whose tokenizer has read (an even sample of) the texts."""
         return self._tower(train_tokenizer(sample(texts), self.vocabulary, self.max_length))
 

@@ -1,4 +1,4 @@
-"""A stamp in an index: the model that made its vectors, so that another model is refused."""
+"""A stamp in an index names the model that made its vectors, and a note in a model the index that it was trained for."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..io.documents import parsed
+from ..io.documents import parsed, read_json, write_json
+from .saved import KEPT
 
 _KEY = b"tempera"
 
@@ -53,7 +55,32 @@ class Stamp:
             )
 
 
-def checksum(vectors: NDArray[np.float32]) -> str:
+@dataclass(frozen=True)
+class Kept:
+    """Facts about the index that a model of queries was trained for; they lie in the model's folder.
+
+    Args:
+        checksum: of its vectors.
+        model: fingerprint of the model that made them; None if that is unknown.
+    """
+
+    checksum: str
+    model: str | None
+    documents: int
+    dimensions: int
+
+    @classmethod
+    def read(cls, folder: Path) -> Kept | None:
+        """Return the facts in a model's folder; None for a model that embeds documents, too."""
+        path = folder / KEPT
+        return cls(**read_json(path)) if path.is_file() else None
+
+    def write(self, folder: Path) -> None:
+        """Write the facts into a model's folder."""
+        write_json(folder / KEPT, asdict(self))
+
+
+def checksum(vectors: NDArray[np.floating[Any]]) -> str:
     """Return 16 hex digits that change with any bit of the vectors, and with their order.
 
     >>> checksum(np.eye(2, dtype=np.float32)) == checksum(np.eye(2, dtype=np.float32)[::-1])

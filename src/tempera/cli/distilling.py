@@ -1,0 +1,49 @@
+"""The command that distils a model into a static one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import TemperaError
+from .output import print_run
+from .shared import Json, answer
+
+_TRIED = 200  # queries by which the speed is measured
+
+
+def distill(
+    model: Path,
+    arguments: Annotated[list[str], typer.Argument(metavar="TEXTS|SECTION.OPTION=VALUE")],
+    output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
+    overwrite: bool = False,
+    as_json: Json = False,
+) -> None:
+    """Distil a model into a static one, from texts without labels.
+
+    The texts are a folder of texts, a table with a column of texts, or a BEIR folder. Options are those of `tempera train`, such
+    as data.queries=LOG, data.test=PAIRS, tower.dimensions=128 and train.max_steps=600.
+
+    Args:
+        model: model folder or run folder that teaches.
+        arguments: texts, and options of a configuration.
+        output: run folder to write (default: runs/ and the name of the texts).
+        overwrite: replace the run in --output.
+    """
+    from ..engine.devices import start, stop
+    from ..experiments.distill import distill as run_distillation
+    from ..text.embedder import rates
+
+    paths, overrides = [each for each in arguments if "=" not in each], [each for each in arguments if "=" in each]
+    if len(paths) != 1:
+        raise TemperaError(f"give one folder or table of texts, not {len(paths)}")
+    run = run_distillation(model, paths[0], output, overrides, overwrite)
+    if start().group.main:
+        speeds = rates(
+            {"teacher": str(model), "trained": str(run.folder)}, run.index.documents["preview"][:_TRIED].to_pylist()
+        )
+        document = {"output": str(run.folder.absolute()), **run.document, "queries_per_second": speeds}
+        answer(document, as_json, lambda: print_run(document))
+    stop()

@@ -1,0 +1,130 @@
+"""The losses of a tile's rows, and the gradients of its logits: of positives among candidates, or against a teacher.
+
+Letters in shapes: r rows of a tile, c candidates of a block, k positives of a tile, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Numerator = Literal["one", "mean", "sum"]
+Taught = Literal["kl", "margin_mse"]
+
+# A share this small cannot be seen in a sum of either precision, and subnormal numbers take 40 times as long.
+_INVISIBLE = 1e-30
+_LOWEST = -70.0  # exp of this lies below
+_LEFT_OUT = -1e30  # a logit that is left out, where it has to be finite
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The logits of some rows against all candidates of a group; what is left out is -inf."""
+
+    rows: slice  # counted from this device's first
+    group: int
+    anchors: list[Tensor]  # one [r, D] a term, not scaled
+    logits: list[Tensor]  # one [r, c] a term
+    held: int  # the term whose positives the loss is about
+    # Rows in the tile and columns of each term's positives, [k] each; where there are any, the first r are the rows' own.
+    positives: list[tuple[Tensor, Tensor]]
+    values: Tensor | None  # [k] logits of the positives of the term held
+    teacher: list[Tensor]  # one [r, c] a term that has one: the teacher's logits
+
+
+def contrasted(tile: Tile, numerator: Numerator) -> tuple[Tensor, Tensor]:
+    """Return the loss of each row, [r], and the mass of its softmax, [r]; its logits become their gradients times that mass."""
+    level, target = _numerator(numerator, tile)
+    mass, top = _exponentiate(tile.logits)
+    positives = tile.positives[tile.held]
+    tile.logits[tile.held][positives] -= mass if target is None else target * mass[positives[0]]
+    return top + mass.log() - level, mass
+
+
+def _divergence(tile: Tile) -> tuple[Tensor, Tensor]:
+    """Return the same of a teacher: KL(P || Q) of each row, with gradients Q - P; 0 in a row that has no candidates.
+
+    KL = sum_c P_c (log P_c - log Q_c),    P = p / sum p,    Q = q / sum q
+    """
+    student, teacher = _lowered(tile.logits), _lowered(tile.teacher)
+    targets = [_shares(each.clone()) for each in teacher]
+    gaps = [torch.linalg.vecdot(p, u.sub_(x)) for p, u, x in zip(targets, teacher, student, strict=True)]
+    mass = _total([_shares(x).sum(1) for x in student])  # in place
+    target_mass = _total([p.sum(1) for p in targets])
+    for x, p in zip(student, targets, strict=True):
+        x.sub_(p.mul_((mass / target_mass)[:, None]))
+    return sum(gaps[1:], gaps[0]) / target_mass - (target_mass.log() - mass.log()), mass
+
+
+def _margins(tile: Tile) -> tuple[Tensor, Tensor]:
+    """Return the same of squared differences of margins, the mean over the candidates but the positive; 0 in a row without any.
+
+    With u = student - teacher in logits, loss = mean_c (u+ - u_c)^2 and d loss / d s_c = 2 (u_c - u+) / count.
+    """
+    positives, left_out = tile.positives[tile.held], [x.isneginf() for x in tile.logits]
+    for x, target in zip(tile.logits, tile.teacher, strict=True):
+        x.sub_(target)
+    level = tile.logits[tile.held][positives][:, None]
+    for x, out in zip(tile.logits, left_out, strict=True):
+        x.sub_(level).masked_fill_(out, 0.0)
+    count = sum(out.shape[1] - out.sum(1) for out in left_out) - 1
+    half = torch.as_tensor(count, device=level.device).clamp_min(1).to(level.dtype) / 2
+    loss, total = (sum(each) for each in zip(*((x.square().sum(1), x.sum(1)) for x in tile.logits), strict=True))
+    tile.logits[tile.held][positives] -= total
+    return loss / (2 * half), half
+
+
+TAUGHT: dict[Taught, Callable[[Tile], tuple[Tensor, Tensor]]] = {"kl": _divergence, "margin_mse": _margins}
+
+
+def _lowered(logits: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Lower logits in place so that each row's highest is 0; what is left out is finite, and alike in all of them."""
+    top = torch.stack([x.amax(1) for x in logits]).amax(0).clamp_min_(_LEFT_OUT)
+    for x in logits:
+        x.sub_(top[:, None]).clamp_min_(_LEFT_OUT)
+    return logits
+
+
+def _shares(lowered: Tensor) -> Tensor:
+    """Return exp in place, and 0 for what cannot be seen in a sum."""
+    return torch.threshold_(lowered.clamp_min_(_LOWEST).exp_(), _INVISIBLE, 0.0)
+
+
+def _total(masses: Sequence[Tensor]) -> Tensor:
+    """Return the sum of masses, [r], above 0 where a row has no candidates."""
+    return sum(masses[1:], masses[0]).clamp_min(_INVISIBLE)
+
+
+def _exponentiate(logits: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Turn logits into exp(logit - top) in place; their sum, [r], and the highest logit, [r]."""
+    tops = [x.amax(1) for x in logits]
+    top = tops[0] if len(tops) == 1 else torch.stack(tops).amax(0)
+    masses = []
+    for x in logits:
+        x.sub_(top[:, None]).clamp_min_(_LOWEST).exp_()
+        masses.append(torch.threshold_(x, _INVISIBLE, 0.0).sum(1))
+    mass = masses[0]
+    for more in masses[1:]:
+        mass += more
+    return mass, top
+
+
+def _numerator(kind: Numerator, tile: Tile) -> tuple[Tensor, Tensor | None]:
+    """Return the level that a row's log-sum-exp is compared with, [r], and the target share of each positive, [k]; None is 1."""
+    rows, values = tile.positives[tile.held][0], tile.values
+    assert values is not None
+    count = tile.rows.stop - tile.rows.start
+    if kind == "one":
+        return values, None
+    if kind == "mean":  # of log-probabilities: Khosla et al. 2020, eq. 2
+        target = 1 / values.new_zeros(count).index_add_(0, rows, torch.ones_like(values))[rows]
+        return values.new_zeros(count).index_add_(0, rows, values * target), target
+    # log of the summed probability: Miech et al. 2020, eq. 1
+    top = values.new_full((count,), -torch.inf).scatter_reduce_(0, rows, values, "amax")
+    mass = values.new_zeros(count).index_add_(0, rows, (values - top[rows]).exp())
+    level = top + mass.log()
+    return level, (values - level[rows]).exp()

@@ -1,0 +1,50 @@
+"""Distillation without labels: a static model that compares texts as a larger model does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from .. import config as configuration
+from ..artifacts.run_folder import Run
+from ..config import Options
+from ..run.train import default_output
+from .recipe import train
+
+
+def options_of(model: str | Path, texts: str | Path, overrides: Sequence[str] = ()) -> Options:
+    """Return the options of a run in which a model teaches a static tower on texts, with overrides."""
+    own = {
+        "recipe": "none",
+        "data": {"source": "documents", "path": str(texts)},
+        "tower": {"kind": "static", "teacher": str(model), "dimensions": 256},
+        "train": {"teacher": str(model)},
+    }
+    return configuration.of(own, overrides)
+
+
+def distill(
+    model: str | Path,
+    texts: str | Path,
+    output: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    overwrite: bool = False,
+) -> Run:
+    """Teach a static model on texts, without pairs, to compare them as `model` does, and leave a run folder.
+
+    Args:
+        model: folder of a saved model, or of a run.
+        texts: what `data.source: documents` reads: a folder of texts, a table with a column of texts, or a BEIR folder.
+        output: the folder to make; None is runs/ and the name of the texts.
+        overrides: dotted.key=value, as of `train`: data.queries=LOG, data.test=PAIRS, tower.dimensions=128.
+        overwrite: replace a run that `output` holds, once the new one is complete.
+
+    Raises:
+        TemperaError: wrong options, no texts, or an output that cannot be written.
+
+    >>> run = distill("runs/first", "pairs.jsonl", "runs/small", ["tower.dimensions=4", "train.max_steps=20"])
+    >>> [name for name in run.metrics if name != "bm25"]
+    ['untrained', 'teacher', 'trained', 'trained + BM25']
+    """
+    options = options_of(model, texts, overrides)
+    return train(options, output or default_output(texts), overwrite=overwrite)

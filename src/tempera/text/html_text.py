@@ -1,0 +1,47 @@
+"""The text of an HTML page as Markdown: its headings and paragraphs."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+_UNREAD = {"script", "style", "template", "noscript", "svg", "nav"}
+_BLOCKS = {"p", "div", "section", "article", "ul", "ol", "table", "pre", "blockquote", "dl", "main", "header", "footer"}
+_LINES = {"br", "li", "tr", "dt", "dd"}
+
+
+def markdown(page: str) -> str:
+    r"""Return the text of a page, each heading behind its number signs, without scripts, styles and navigation.
+
+    >>> markdown("<h1>Tea</h1><script>x</script><p>Steep <b>it</b>.</p>Drink&nbsp;it.")
+    '# Tea\n\nSteep it.\n\nDrink it.'
+    """
+    parser = _Page()
+    parser.feed(page)
+    parser.close()
+    lines = (" ".join(line.split()) for line in "".join(parser.parts).split("\n"))
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+
+
+class _Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[str] = []
+        self.unread = 0  # depth of elements that are not read
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.unread += tag in _UNREAD
+        self._space(tag)
+        if re.fullmatch("h[1-6]", tag) and not self.unread:
+            self.parts.append("#" * int(tag[1]) + " ")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.unread = max(0, self.unread - (tag in _UNREAD))
+        self._space(tag)
+
+    def handle_data(self, data: str) -> None:
+        if not self.unread:
+            self.parts.append(data.replace("\n", " "))
+
+    def _space(self, tag: str) -> None:
+        self.parts.append("\n\n" if tag in _BLOCKS or re.fullmatch("h[1-6]", tag) else "\n" if tag in _LINES else "")

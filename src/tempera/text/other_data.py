@@ -1,0 +1,49 @@
+"""Evaluation of a model, in training or merged, on data that it was not trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.batch import Role
+from ..ranking.verdict import TaskScores
+from ..towers.pair import Tower
+from .embedder import Embedder
+from .tasks import Graded, RetrievalTask, read_task
+
+Task = RetrievalTask | Graded
+
+
+@dataclass(frozen=True)
+class InTraining:
+    """Embed texts by a tower as it is now."""
+
+    tower: Tower
+
+    def query(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return unit vectors of queries, [n, D]."""
+        return self._vectors(texts, "query")
+
+    def doc(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return unit vectors of documents, [n, D]."""
+        return self._vectors(texts, "doc")
+
+    def _vectors(self, texts: Sequence[str], role: Role) -> NDArray[np.float32]:
+        vectors: NDArray[np.float32] = self.tower.encode(self.tower.features(texts, role=role), role).numpy()
+        return vectors
+
+
+def read_tasks(paths: Sequence[str]) -> dict[str, Task]:
+    """Read each task once, by its path."""
+    return {path: read_task(path) for path in paths}
+
+
+def judged(model: Embedder, tasks: Mapping[str, Task], metrics: tuple[str, ...]) -> dict[str, TaskScores]:
+    """Evaluate a model on tasks, by the metrics or, where people graded pairs, by correlation."""
+    return {
+        name: task.judge(model) if isinstance(task, Graded) else task.by_vectors(task.vectors(model), metrics)
+        for name, task in tasks.items()
+    }

@@ -1,0 +1,223 @@
+"""Unpaired without pairs, from which a student learns its teacher's similarities, and pairs of other texts to judge it by."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..errors import DataError
+from ..io.columns import RoleTable
+from ..io.tables import blocks, is_table
+from .beir import is_beir, split_names, texts_of
+from .pairs import RANKED, TEST, TRAIN, VALIDATION, Pairs
+from .parts import joined
+from .roles import DOC_NAMES, QUERY_NAMES, TABLE, USUAL
+from .sources import BeirFolder, PairsFile, read_table
+from .text_files import files_of, is_code, is_text_file, pair_of, passages
+
+_MOST = 1000  # queries of validation, and of the test, that are drawn or made: at most so many, and a tenth
+_BATCH, _STEPS = 512, 300  # rows of two texts each
+_TEXTS = RoleTable({"text": ("text", *DOC_NAMES), "title": ("title", "heading")}, ("text",))
+_QUERIES = RoleTable({"query": (*QUERY_NAMES, "text")}, ("query",))
+_PARTS = {VALIDATION: ("validation", "valid", "val", "dev"), TEST: ("test",)}  # with the usual names of splits
+
+
+class Document(NamedTuple):
+    """A text with its title, which may be empty, and its place."""
+
+    title: str
+    text: str
+    place: str = ""
+
+    @property
+    def whole(self) -> str:
+        """Return the title and the text, as they are read and searched."""
+        return f"{self.title} {self.text}".strip()
+
+
+@dataclass
+class Unpaired:
+    """Hold documents, queries without their answers, and pairs of real queries for validation and test."""
+
+    docs: list[Document]
+    log: list[str] = field(default_factory=list)
+    real: dict[int, Pairs] = field(default_factory=dict)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Unpaired without pairs, for `train.teacher`: a row of training is any two of them, and each text is in one row.
+
+    The first text of a row is a query of the log where there is one, else a document. Where no real queries are given for
+    validation or test, they are made of a tenth of the documents: the title, or else the first sentence, asks for the rest.
+
+    Args:
+        path: a folder of .txt, .md, .html and source files, of which long sections are divided; a table with a column of texts,
+            and of titles if it has one; or a BEIR folder. Queries of a table of pairs and of a BEIR folder are read, too.
+        queries: a table with a column of queries, or a text file with one a line: a log of queries without answers.
+        validation: a table of real queries and documents that answer them, or a split of the BEIR folder.
+        test: likewise; a BEIR folder's split of this name, and a tenth of the queries of a table of pairs, unless one is given.
+        text: column of the texts; None is one of a usual name.
+        title: column of the titles; None is one of a usual name, if there is any.
+        max_characters: a longer section of a text file is divided.
+    """
+
+    path: str
+    queries: str | None = None
+    validation: str | None = None
+    test: str | None = None
+    text: str | None = None
+    title: str | None = None
+    max_characters: int = 2000
+
+    def schedule(self, rows: int) -> tuple[int, float]:
+        """Return batches of 1,024 texts, and 300 of them, or one epoch of more."""
+        size = min(_BATCH, rows)
+        return size, max(1.0, _STEPS / (rows // size))
+
+    def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
+        """Return rows of training, of validation and test, and of documents that are only ranked; all documents are ranked.
+
+        Raises:
+            DataError: no texts, or files that cannot be read.
+        """
+        draw, texts = np.random.default_rng(0), self._texts()
+        docs = list({doc.whole: doc for doc in texts.docs}.values())
+        docs = [docs[i] for i in draw.permutation(len(docs))]
+        if len(docs) < 2:
+            raise DataError(f"{self.path} holds fewer than two texts: give more")
+        parts, cut = dict(texts.real), dict[int, None]()
+        answers = {doc for pairs in parts.values() for doc in pairs.texts("doc")}
+        for part in [part for part in _PARTS if part not in parts]:
+            made = _made(docs, cut, answers)
+            parts |= {part: made} if len(made) else {}
+        judged_by = {query for pairs in parts.values() for query in pairs.texts("query")}
+        log = [query for query in dict.fromkeys(texts.log) if query not in judged_by]
+        log = [log[i] for i in draw.permutation(len(log))]
+        pairs = joined({**_rows(log, docs, cut), **parts})
+        judged = ", ".join(
+            f"{names[0]} on {'real' if part in texts.real else 'made'} queries"
+            for part, names in _PARTS.items()
+            if part in parts
+        )
+        about = f"{self.path} holds {len(docs):,} documents and {len(log):,} queries without answers; {judged}"
+        pairs = replace(pairs, about=about, dropped=dict(texts.dropped), paired=False)
+        return pairs, np.ones(len(pairs), bool)
+
+    def _texts(self) -> Unpaired:
+        path = Path(self.path)
+        texts = self._beir(path) if is_beir(path) else self._files(path)
+        for part, name in ((VALIDATION, self.validation), (TEST, self.test)):
+            if name is not None:
+                texts.real[part] = _judged(path, name)
+        if self.queries is not None:
+            texts.log += _log(Path(self.queries))
+        return texts
+
+    def _beir(self, path: Path) -> Unpaired:
+        corpus, queries = texts_of(path, "corpus"), texts_of(path, "queries")
+        docs = [
+            Document("", text, f"{path}:{name}") for name, text in zip(*(corpus[c].to_pylist() for c in ("id", "text")))
+        ]
+        splits = split_names(path)
+        named = {part: next((name for name in names if name in splits), None) for part, names in _PARTS.items()}
+        return Unpaired(
+            docs, queries["text"].to_pylist(), {p: _judged(path, name) for p, name in named.items() if name}
+        )
+
+    def _files(self, path: Path) -> Unpaired:
+        """Return the texts of a table, of a folder of tables, or of text files and source code."""
+        files = files_of(path, lambda file: is_text_file(file) or is_code(file))
+        if not files or (path.is_file() and is_table(path)):
+            return _table(path, {"text": self.text, "title": self.title})
+        dropped = Counter[str]()
+        return Unpaired([Document(*part) for part in passages(files, self.max_characters, dropped)], dropped=dropped)
+
+
+def _table(path: Path, chosen: Mapping[str, str | None]) -> Unpaired:
+    """Return the texts of a table; of a table of pairs, a tenth of the queries keep their answers, for validation and test each."""
+    names = next(blocks(path)).table.column_names
+    if chosen["text"] is not None or not TABLE.suits({}, names):
+        texts, titles = _columns(path, _TEXTS, chosen)
+        rows = enumerate(zip(titles or [""] * len(texts), texts), 1)
+        return Unpaired([Document(title, text, f"{path}:{row}") for row, (title, text) in rows if text])
+    pairs = _pairs(path)
+    ids = pairs.ids("query")
+    queries = np.random.default_rng(0).permutation(np.unique(ids))
+    count = min(_MOST, len(queries) // 10)
+    held = {VALIDATION: queries[:count], TEST: queries[count : 2 * count]}
+    real = {part: Pairs(pairs.table.filter(pa.array(np.isin(ids, own)))) for part, own in held.items() if count}
+    docs = [Document("", text, place) for text, place in zip(pairs.texts("doc"), pairs.texts("place"))]
+    return Unpaired(docs, pairs.texts("query"), real, Counter(pairs.dropped))
+
+
+def _log(path: Path) -> list[str]:
+    """Return the queries of a table, or of a text file with one a line."""
+    if is_table(path):
+        return [text for text in _columns(path, _QUERIES, {"query": None})[0] if text]
+    (file,) = files_of(path, is_text_file)
+    return [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+
+
+def _columns(path: Path, roles: RoleTable, chosen: Mapping[str, str | None]) -> list[list[str]]:
+    """Return a column of texts for each role; an empty list where the table lacks it."""
+    table = read_table(path)
+    columns = roles.columns(SimpleNamespace(**chosen, metadata=("*",)), table.column_names, str(path))
+    cells = [
+        table[columns[role][0]].cast(pa.large_string()).fill_null("") if role in columns else [] for role in chosen
+    ]
+    return [[str(text).strip() for text in cell] for cell in cells]
+
+
+def _judged(path: Path, name: str) -> Pairs:
+    """Return the pairs of a split of a BEIR folder, or of a table."""
+    if is_beir(path) and name in split_names(path):
+        pairs = BeirFolder(str(path), name).read()[0]
+        return Pairs.of(*(pairs.texts(role) for role in ("query", "doc", "name", "place")))
+    return _pairs(Path(name))
+
+
+def _pairs(path: Path) -> Pairs:
+    """Return the pairs of a table, told apart by their content alone; no other column is read."""
+    names = next(blocks(path)).table.column_names
+    others = [name for role in USUAL if role not in TABLE.needed for name in TABLE.usual_columns(role, names)]
+    pairs = PairsFile(path=str(path), metadata=(*others, "*")).read()[0]
+    return replace(Pairs.of(*(pairs.texts(role) for role in ("query", "doc", "name", "place"))), dropped=pairs.dropped)
+
+
+def _made(docs: Sequence[Document], cut: dict[int, None], answers: Collection[str]) -> Pairs:
+    """Return pairs that are made of some documents, at most one of each and none of an answer, and add their numbers to `cut`."""
+    rows, most = list[tuple[str, str, str, str]](), min(_MOST, len(docs) // 10)
+    for i, doc in enumerate(docs):
+        if len(rows) == most:
+            break
+        if i not in cut and doc.whole not in answers and (pair := pair_of(doc.title, doc.text)):
+            rows.append((*pair, pair[0], doc.place))
+            cut[i] = None
+    return Pairs.of(*zip(*rows, strict=True)) if rows else Pairs.of([], [])
+
+
+def _rows(log: Sequence[str], docs: Sequence[Document], cut: dict[int, None]) -> dict[int, Pairs]:
+    """Return rows of any two texts, and rows of the documents that are the first of two, which are only ranked.
+
+    Documents of which pairs are made come first, so that they are not ranked as a whole.
+    """
+    first, rest = [docs[i] for i in cut], [doc for i, doc in enumerate(docs) if i not in cut]
+    half = max((len(log) + len(docs) + 1) // 2, len(log) + len(first))
+    turned = rest[: half - len(log) - len(first)]
+    second = [rest[i] for i in np.resize(np.arange(len(turned), len(rest)), half)]
+    queries = [*log, *(doc.whole for doc in (*first, *turned))]
+    return {TRAIN: _of(queries, second), **({RANKED: _of([""] * len(turned), turned)} if turned else {})}
+
+
+def _of(queries: Sequence[str], docs: Sequence[Document]) -> Pairs:
+    return Pairs.of(queries, [doc.whole for doc in docs], [doc.title for doc in docs], [doc.place for doc in docs])

@@ -1,0 +1,65 @@
+"""Two models of one shape, and the models between them: interpolated weights (LM-Cocktail: Xiao et al. 2023)."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from ..errors import DataError
+from ..io.untrusted import refuse_unsafe
+from .saved import Encode, encoder_of, model_folder, opened, quietly
+
+
+class Merged:
+    """A model whose weights are `weight` of a trained model's and 1 - `weight` of its base's; the trained one at first.
+
+    Args:
+        trained: a model folder or a run folder.
+        base: the model that it began with, or another one of its shape and tokenizer.
+
+    Raises:
+        DataError: no model, or two models of different tokenizers or shapes.
+    """
+
+    def __init__(self, trained: Path, base: Path) -> None:
+        self.folder, other = model_folder(trained), model_folder(base)
+        for folder in (self.folder, other):
+            refuse_unsafe(folder)
+        self.model, start = opened(self.folder), opened(other)
+        both = f"{trained} and {base} cannot be merged"
+        if self.model.tokenizer.get_vocab() != start.tokenizer.get_vocab():
+            raise DataError(f"{both}: their tokenizers differ; give the model that {trained} began with")
+        self.ends = [{k: v.clone() for k, v in each.state_dict().items()} for each in (start, self.model)]
+        shapes = [{name: tuple(each.shape) for name, each in end.items()} for end in self.ends]
+        if lost := sorted(dict(shapes[0].items() ^ shapes[1].items())):
+            sizes = " and ".join(str(shape.get(lost[0], "missing")) for shape in reversed(shapes))
+            raise DataError(
+                f"{both}: their shapes differ ({lost[0]}: {sizes}); give the model that {trained} began with"
+            )
+
+    def at(self, weight: float) -> None:
+        """Set the weights: the base's at 0, the trained model's at 1; what is no floating point number stays as it is trained."""
+        base, trained = self.ends
+        mixed = {
+            name: value if not value.is_floating_point() or weight == 1 else base[name].to(value).lerp(value, weight)
+            for name, value in trained.items()
+        }
+        with torch.no_grad():
+            self.model.load_state_dict(mixed)
+
+    @cached_property
+    def query(self) -> Encode:
+        """The function from queries to unit vectors by the weights as they are set, [n, D]."""
+        return encoder_of(self.model, "query", self.folder)
+
+    @cached_property
+    def doc(self) -> Encode:
+        """The function from documents to unit vectors, [n, D]."""
+        return encoder_of(self.model, "doc", self.folder)
+
+    def save(self, folder: Path) -> None:
+        """Write the folder that `SentenceTransformer(folder)` opens."""
+        with quietly():
+            self.model.save(str(folder), create_model_card=False)

@@ -1,0 +1,125 @@
+"""Merged models: weights between two, the curve over them, and what training made worse on other data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tempera.artifacts.run_folder import Run
+from tempera.errors import ConfigError, DataError, OutputError
+from tempera.run.merge import chosen, merge
+from tempera.run.train import train
+from tempera.text.embedder import Model
+from tempera.towers.merged import Merged
+from tempera.towers.static import StaticTower
+from tempera.towers.tokenizer import train_tokenizer
+
+pytest.importorskip("sentence_transformers")
+
+
+def points(*rows: tuple[float, ...]) -> list[dict[str, Any]]:
+    return [{"weight": w, "scores": dict(zip(("validation", "a", "b"), scores))} for w, *scores in rows]
+
+
+@pytest.fixture(scope="module")
+def judged(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that is judged on its own pairs as other data, with a model of its tokenizer beside it."""
+    folder = tmp_path_factory.mktemp("merged")
+    options = {
+        "data": {"source": "pairs", "path": str(pairs_file)},
+        "tower": {"dimensions": 16, "vocabulary": 300, "init": "normal"},
+        "train": {"batch_size": 32, "num_train_epochs": 4, "evaluations": 0, "learning_rate": 0.03},
+        "evaluation": {"queries": 30, "validation": 60, "bm25": False, "also": [str(pairs_file)]},
+    }
+    run = train(options, folder / "run")
+    tower = StaticTower(train_tokenizer(["a"], 300, 16), 16)
+    from tokenizers import Tokenizer
+
+    tower.tokenizer = Tokenizer.from_file(str(run.folder / "model" / "tokenizer.json"))
+    torch.manual_seed(0)
+    tower.embedding.weight.data = torch.randn(tower.tokenizer.get_vocab_size(), 16) / 4
+    tower.save(folder / "base")
+    return folder
+
+
+def weights(folder: Path) -> torch.Tensor:
+    return load_file(folder / "model.safetensors")["embedding.weight"]
+
+
+def test_other_data_are_judged_before_and_after(judged: Path, pairs_file: Path) -> None:
+    run = Run(judged / "run")
+    (also,) = run.document["also"].items()
+    path, found = also
+    assert path == str(pairs_file) and found["metric"] == "ndcg@10"
+    assert found["difference"]["mean"] == pytest.approx(found["after"] - found["before"]) and found["after"] > 0.9
+    after = run.evaluate(pairs_file, metrics=["ndcg@10"])[0].systems[str(run.folder)].metrics["ndcg@10"]
+    assert found["after"] == pytest.approx(after, abs=1e-6)
+    assert "Other data, before and after" in (judged / "run" / "report.html").read_text()
+    assert "Smaller vectors" in (judged / "run" / "report.html").read_text()
+
+
+def test_weights_are_interpolated(judged: Path) -> None:
+    assert merge(judged / "run", judged / "base", weights=0.3, output=judged / "third")["weight"] == 0.3
+    expected = 0.3 * weights(judged / "run" / "model") + 0.7 * weights(judged / "base")
+    torch.testing.assert_close(weights(judged / "third"), expected)
+    assert np.isfinite(Model(str(judged / "third")).query(["kaban"])).all()
+    with pytest.raises(OutputError, match="holds an earlier result"):
+        merge(judged / "run", judged / "base", weights=0.3, output=judged / "third")
+
+
+def test_the_ends_are_the_models_to_the_bit(judged: Path) -> None:
+    merged, texts = Merged(judged / "run", judged / "base"), ["kaban locel", "mifin"]
+    for weight, folder in ((1, "run"), (0, "base")):
+        merged.at(weight)
+        np.testing.assert_allclose(merged.doc(texts), Model(str(judged / folder)).doc(texts), atol=1e-6)
+
+
+def test_a_curve_is_drawn_and_its_best_is_saved(
+    judged: Path, tempera: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempera.run.merge.STEPS", 3)
+    answer = tempera("merge", judged / "run", judged / "base", "-o", judged / "best", "--json")
+    document = answer.document
+    assert [point["weight"] for point in document["points"]] == [0, 0.5, 1]
+    assert len(document["points"][0]["scores"]) == 2  # validation, and the run's evaluation.also
+    assert document["kept"] >= 0.95 and (judged / "run" / "merge.png").stat().st_size > 1000
+    share = document["weight"]
+    expected = share * weights(judged / "run" / "model") + (1 - share) * weights(judged / "base")
+    torch.testing.assert_close(weights(judged / "best"), expected)
+
+
+def test_the_best_keeps_the_gain_and_is_best_elsewhere() -> None:
+    curve = points((0, 0.4, 0.6, 0.5), (0.6, 0.595, 0.58, 0.5), (0.8, 0.6, 0.54, 0.5), (1, 0.6, 0.5, 0.5))
+    best = chosen(curve)
+    assert best["weight"] == 0.6 and best["kept"] == pytest.approx(0.975) and best["lost"] == pytest.approx(0.2)
+    worse = chosen(points((0, 0.4, 0.6), (0.6, 0.5, 0.58), (1, 0.6, 0.5)))
+    assert worse["weight"] == 1 and worse["sentence"].endswith("no weight keeps 95 % with at most a third of it")
+    assert chosen(points((0, 0.6), (0.5, 0.5), (1, 0.4)))["weight"] == 0  # training gained nothing
+    assert chosen(points((0, 0.4), (0.5, 0.7), (1, 0.6)))["weight"] == 0.5  # and without other data
+
+
+def test_what_cannot_be_merged(judged: Path, tmp_path: Path) -> None:
+    for vocabulary, width, says in ((300, 8, r"shapes differ \(0.embedding.weight: \("), (9, 16, "tokenizers differ")):
+        source = (judged / "base" if vocabulary == 300 else tmp_path / "none") / "tokenizer.json"
+        tower = StaticTower(train_tokenizer(["a b c"], vocabulary, 16), width)
+        if source.is_file():
+            from tokenizers import Tokenizer
+
+            tower = StaticTower(Tokenizer.from_file(str(source)), width)
+        tower.save(tmp_path / f"other{width}")
+        with pytest.raises(DataError, match=says):
+            merge(judged / "run", tmp_path / f"other{width}", weights=0.5, output=tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+    with pytest.raises(ConfigError, match="give a weight of the run from 0 to 1, and --output"):
+        merge(judged / "run", judged / "base", weights=0.5)
+    for output in (judged / "run", judged / "base" / "inside"):
+        with pytest.raises(OutputError, match="is one of the models that are merged, or in one"):
+            merge(judged / "run", judged / "base", weights=0.5, output=output, overwrite=True)
+    with pytest.raises(DataError, match="is not a run, which alone has validation queries"):
+        merge(judged / "base", judged / "run")

@@ -1,0 +1,159 @@
+"""Texts without pairs: every text is in one row, real queries or made ones judge, and a model is distilled end to end."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from tempera.build import build
+from tempera.config import Options
+from tempera.errors import ConfigError, DataError
+from tempera.ranking.ranking import Evaluation
+from tempera.text.catalogue import Catalogue
+from tempera.text.pairs import RANKED, TEST, TRAIN, VALIDATION, Pairs
+from tempera.text.split import Split, hold_out
+from tempera.text.unpaired_texts import Documents
+
+TITLES, BODIES = [f"Title {i}" for i in range(40)], [f"Sentence {i}. And more of {i}." for i in range(40)]
+
+
+def table(path: Path, **columns: list[str]) -> str:
+    parquet.write_table(pa.table(columns), path)
+    return str(path)
+
+
+def split_of(source: Documents) -> tuple[Pairs, Split]:
+    pairs, candidates = source.read()
+    return pairs, hold_out(pairs, candidates, Evaluation())
+
+
+def rows(pairs: Pairs, part: int) -> list[tuple[str, str]]:
+    at = np.flatnonzero(pairs.part == part)
+    return list(zip(pairs.texts("query", at), pairs.texts("doc", at), strict=True))
+
+
+def test_each_text_is_in_one_row_and_made_queries_judge(tmp_path: Path) -> None:
+    pairs, split = split_of(Documents(table(tmp_path / "a.parquet", title=TITLES, text=BODIES)))
+    wholes = [f"{title} {body}" for title, body in zip(TITLES, BODIES, strict=True)]
+    trained = rows(pairs, TRAIN)
+    assert Counter(text for row in trained for text in row) == Counter(wholes)
+    assert split.train.tolist() == list(range(20)) and not pairs.paired
+    made = rows(pairs, TEST) + rows(pairs, VALIDATION)
+    assert len(made) == len(set(made)) == 8 and set(made) <= set(zip(TITLES, BODIES, strict=True))
+    # A document of which a pair is made is ranked without its title; every other one as it is, and once.
+    cut = {f"{title} {body}" for title, body in made}
+    corpus = pairs.texts("doc", split.corpus)
+    assert sorted(corpus) == sorted({*wholes} - cut | {body for _, body in made})
+    assert sorted(Catalogue.of(pairs).docs[:]) == sorted(corpus)
+    assert {query for query, _ in rows(pairs, RANKED)} == {""}
+    assert pairs.about.endswith(
+        "40 documents and 0 queries without answers; validation on made queries, test on made queries"
+    )
+
+
+def test_a_log_of_queries_is_the_first_text_of_rows(tmp_path: Path) -> None:
+    real = table(
+        tmp_path / "real.parquet", query=["asked 1", "asked 2"], answer=["Sentence 1. And more of 1.", "elsewhere"]
+    )
+    log = tmp_path / "log.txt"
+    log.write_text("one\n\ntwo\nasked 1\none\n")
+    texts = table(tmp_path / "a.parquet", text=BODIES)
+    pairs, split = split_of(Documents(texts, queries=str(log), test=real, validation=real))
+    queries = [query for query, _ in rows(pairs, TRAIN)]
+    assert {"one", "two"} < set(queries) and "asked 1" not in queries  # that is judged by
+    assert Counter(text for row in rows(pairs, TRAIN) for text in row) == Counter([*BODIES, "one", "two"])
+    assert split.queries(split.test) == 2 and split.shared == 0
+    assert set(pairs.texts("doc", split.corpus)) == {*BODIES, "elsewhere"}
+    assert "2 queries without answers; validation on real queries, test on real queries" in pairs.about
+
+
+def test_more_queries_than_documents_meet_documents_again(tmp_path: Path) -> None:
+    log = table(tmp_path / "log.parquet", query=[f"query {i}" for i in range(30)])
+    pairs, _ = split_of(Documents(table(tmp_path / "a.parquet", text=[f"word{i}" for i in range(8)]), queries=log))
+    trained = rows(pairs, TRAIN)
+    assert sorted(query for query, _ in trained) == sorted(f"query {i}" for i in range(30))
+    assert set(Counter(doc for _, doc in trained).values()) == {3, 4}
+
+
+def test_a_table_of_pairs_loses_its_pairs_but_those_that_are_held_out(tmp_path: Path) -> None:
+    path = table(tmp_path / "a.parquet", query=TITLES, doc=BODIES, score=["1"] * 40)
+    pairs, split = split_of(Documents(path))
+    real = dict(zip(TITLES, BODIES, strict=True))
+    assert all(real[query] == doc for part in (TEST, VALIDATION) for query, doc in rows(pairs, part))
+    assert split.queries(split.test) == split.queries(split.validation) == 4
+    held = {query for part in (TEST, VALIDATION) for query, _ in rows(pairs, part)}
+    assert {query for query, _ in rows(pairs, TRAIN)} & {*TITLES} == {*TITLES} - held
+    assert sum(real.get(query) == doc for query, doc in rows(pairs, TRAIN)) < 8
+
+
+def test_a_beir_folder(tmp_path: Path) -> None:
+    (tmp_path / "qrels").mkdir()
+    for name, texts in {"corpus": BODIES, "queries": TITLES}.items():
+        with gzip.open(tmp_path / f"{name}.jsonl.gz", "wt") as file:
+            file.writelines(
+                json.dumps({"_id": str(i), "title": "", "text": text}) + "\n" for i, text in enumerate(texts)
+            )
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n3\t7\t1\n")
+    pairs, _ = split_of(Documents(str(tmp_path)))
+    assert rows(pairs, TEST) == [(TITLES[3], BODIES[7])]
+    assert {*TITLES} - {TITLES[3]} <= {query for query, _ in rows(pairs, TRAIN)}
+    assert len(rows(pairs, VALIDATION)) == 4 and BODIES[7] in {doc for row in rows(pairs, TRAIN) for doc in row}
+
+
+def test_files_of_texts_pages_and_code(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# Tea\n\nSteep it.\n")
+    (tmp_path / "b.html").write_text("<title>x</title><h2>Green</h2><p>Wait, then drink.</p>")
+    (tmp_path / "c.py").write_text("# not a heading\nprint(1)\n")
+    (tmp_path / "d.bin").write_bytes(b"\xff")
+    texts = {text for row in rows(Documents(str(tmp_path)).read()[0], TRAIN) for text in row}
+    assert {"Tea Steep it.", "Green Wait, then drink.", "# not a heading\nprint(1)"} <= texts
+
+
+def test_too_few_texts(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="fewer than two texts"):
+        Documents(table(tmp_path / "a.parquet", text=["one", "one"])).read()
+
+
+@pytest.mark.parametrize(
+    ("sections", "says"),
+    [
+        ({}, "train.teacher: documents have no pairs"),
+        ({"train": {"teacher": "m"}, "objective": {"teacher": 0.5}}, "its weight has to be 1"),
+        ({"train": {"teacher": "m"}, "objective": {"teacher": {"final": 0.0}}}, "its weight has to be 1"),
+    ],
+)
+def test_documents_need_a_teacher(sections: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        build(Options({"data": {"source": "documents", "path": "a"}, **sections}))
+
+
+def test_documents_are_taught_alone() -> None:
+    config = build(Options({"data": {"source": "documents", "path": "a"}, "train": {"teacher": "m"}}))
+    assert config.base.teacher is not None and config.base.teacher.weight == 1
+    assert config.settled(100).train.size == 100 and config.settled(10**6).train.size == 512
+    assert [round(config.settled(n).train.steps(n // min(n, 512))) for n in (100, 51_200, 10**6)] == [300, 300, 1953]
+
+
+def test_a_model_is_distilled_and_trained_further(tiny_run: Path, pairs_file: Path, tmp_path: Path) -> None:
+    from tempera.experiments.distill import distill
+    from tempera.run.train import train
+
+    options = ["tower.dimensions=4", "tower.vocabulary=300", "train.max_steps=40", "train.learning_rate=0.02"]
+    run = distill(tiny_run, pairs_file, tmp_path / "small", [*options, "train.evaluations=1"])
+    metrics = {name: each["ndcg@10"] for name, each in run.metrics.items()}
+    assert metrics["untrained"] < metrics["trained"] and "teacher" in metrics
+    assert len([*(tmp_path / "vectors").iterdir()]) == 1  # queries, documents and tokens are read alike
+    tower: dict[str, Any] = {"kind": "pretrained", "model": str(tmp_path / "small")}
+    further: Any = {"data": {"path": str(pairs_file)}, "train": {"max_steps": 2}, "evaluation": {"bm25": False}}
+    opened = train({**further, "tower": tower}, tmp_path / "opened")
+    assert "learning_rate: 0.003" in (opened.folder / "config.yaml").read_text()  # not a transformer's
+    goes_on = train({**further, "tower": {"kind": "static", "teacher": str(tmp_path / "small")}}, tmp_path / "goes-on")
+    assert goes_on.metrics["untrained"] == pytest.approx(opened.metrics["untrained"])
