@@ -180,7 +180,7 @@ def build(options: Options) -> Config:
             builder.fail("train.teacher", "documents have no pairs: give the folder of an embedding model that teaches")
         if {teacher.weight, teacher.final} - {1.0, None}:
             builder.fail("objective.teacher", "its weight has to be 1 throughout: documents have no pairs to train on")
-        if config.base.teacher.own or config.base.teacher.loss == "margin_mse":
+        if teacher.own or teacher.loss == "margin_mse":
             builder.fail("objective.teacher", "documents have no answers and no negatives: use kl over pools, or align")
     return config
 

@@ -232,7 +232,9 @@ class Embedded:
         self.cache.drawn = Drawn.of(norms, cost, chance, chosen)
         weight = torch.zeros_like(chance).index_put_((chosen,), 1 / chance[chosen])
         micros = []
-        for work, of, single in zip(works, weight[unit].split(counts), alone.split(counts), strict=True):
+        for work, of, single in zip(
+            works, weight[unit].split_with_sizes(counts), alone.split_with_sizes(counts), strict=True
+        ):
             assert work.grads is not None
             work.grads *= placed(of, work.grads)[:, None]
             own = self.cache.cut(work, self.group, (single & (of > 0)).nonzero()[:, 0])
@@ -243,7 +245,7 @@ class Embedded:
         """Return the number of the micro-batch that has each row's graph, over all towers; other rows are counted on, [n]."""
         counts = [len(work.features) for work in self.plan.works]
         unit = torch.full((sum(counts),), -1)
-        parts = {id(work): part for work, part in zip(self.plan.works, unit.split(counts), strict=True)}
+        parts = {id(work): part for work, part in zip(self.plan.works, unit.split_with_sizes(counts), strict=True)}
         for number, micro in enumerate(kept):
             parts[id(micro.work)][micro.index] = number
         alone = unit < 0
@@ -254,7 +256,8 @@ class Embedded:
 def _squares(grads: Tensor | None) -> Tensor:
     """Return the squared norm of each gradient, [n]."""
     assert grads is not None
-    return torch.linalg.vector_norm(exact(grads), dim=1).double().cpu().square()
+    norms: Tensor = torch.linalg.vector_norm(exact(grads), dim=1)
+    return norms.double().cpu().square()
 
 
 @dataclass

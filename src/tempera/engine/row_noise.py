@@ -57,11 +57,11 @@ class RowNoise(TorchFunctionMode):
 
     def __enter__(self) -> RowNoise:
         self.before = torch.get_rng_state()
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        super().__exit__(kind, error, trace)
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         if error is None and not torch.equal(self.before, torch.get_rng_state()):
             raise TemperaError(
                 "a tower draws random numbers of another kind than dropout, which cannot be repeated row by row: set "
@@ -108,7 +108,7 @@ class RowNoise(TorchFunctionMode):
             )
         noise = torch.zeros(tuple(shape))
         for row, (length, generator) in enumerate(zip(self.lengths, self.generators, strict=True)):
-            own = noise[(row, *self._tokens(shape, length))]
+            own = noise[row][self._tokens(shape, length)]
             own.copy_(torch.rand(own.shape, generator=generator) >= p)
         return noise.mul_(1 / (1 - p))
 
