@@ -77,6 +77,10 @@ def kinds(pairs: Path, folder: Path) -> dict[str, dict[str, Any]]:
     return {
         "static": texts,
         "transformer": {
+            **text_options(pairs, num_train_epochs=2),
+            "tower": {**transformer, "dropout": 0.2},
+        },
+        "drawn": {
             **text_options(pairs, num_train_epochs=2, backward=0.5),
             "tower": {**transformer, "dropout": 0.2},
         },
@@ -104,7 +108,7 @@ def kinds(pairs: Path, folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-KINDS = ("static", "transformer", "memory", "mining", "guided", "taught", "features")
+KINDS = ("static", "transformer", "drawn", "memory", "mining", "guided", "taught", "features")
 
 
 @pytest.fixture(scope="module")
