@@ -85,7 +85,16 @@ def assert_alike(folder: Path, least: int) -> None:
         assert (folder / "cpu" / file).read_bytes() == (folder / "device" / file).read_bytes(), file
 
 
-@pytest.mark.parametrize("choice", TEXTS, ids=["mined, guided by itself, taught", "pretrained, guided", "taught alone"])
+NAMES = ("mined, guided by itself, taught", "pretrained, guided", "taught alone")
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        pytest.param(each, marks=[pytest.mark.long] if i else [], id=name)
+        for i, (each, name) in enumerate(zip(TEXTS, NAMES))
+    ],
+)
 def test_runs_that_mine_are_guided_and_taught_and_their_commands(
     choice: Choice, models: dict[str, str], tmp_path: Path, answer: Callable[..., str]
 ) -> None:

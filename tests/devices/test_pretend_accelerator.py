@@ -15,8 +15,14 @@ from pathlib import Path
 
 import pytest
 
+VARIANTS = [
+    "not slow and not long",
+    pytest.param("long and not slow", marks=pytest.mark.long),
+    pytest.param("slow", marks=pytest.mark.slow),
+]
 
-@pytest.mark.parametrize("marked", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+
+@pytest.mark.parametrize("marked", VARIANTS)
 def test_everything_works_on_a_pretend_accelerator(marked: str) -> None:
     folder = Path(__file__).parent
     command = [
