@@ -320,7 +320,7 @@ class Cache:
             roles.setdefault(id(towers.of(role)), []).append(role)
         works = [_work(towers.of(same[0]), same, batch) for same in roles.values()]
         samples = self.backward != 1
-        cut = [self.cut(work, group, small=samples) for work in works]
+        cut = [self.cut(work, group, small=samples and self.mode == "auto") for work in works]
         micros = [micro for own in cut for micro in own]
         if self.mode == "auto":
             chosen = keep([micro.bytes for micro in micros], [micro.tokens for micro in micros], self.bytes)
