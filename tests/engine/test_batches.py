@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -84,8 +85,9 @@ def test_a_batch_holds_the_features_and_ids_of_its_rows() -> None:
         assert side.logq.tolist() == pytest.approx([math.log(3 * count / 4) for count in counts])
 
 
-def test_scores_are_of_each_pair_and_of_its_own_negatives() -> None:
-    examples = Examples(
+def with_negatives(**known: Any) -> Examples:
+    """Three pairs of three queries and four documents, with 1, 2 and no negatives."""
+    return Examples(
         Ragged.of([[1], [2], [3]]),
         Ragged.of([[4], [5], [6], [7]]),
         query=torch.tensor([2, 0, 1]),
@@ -94,8 +96,12 @@ def test_scores_are_of_each_pair_and_of_its_own_negatives() -> None:
         doc_ids=torch.tensor([21, 21, 20]),
         negatives=Ragged.of([[3], [0, 2], []]),
         all_ids=torch.arange(20, 24),
-        scores=(torch.tensor([0.5, 1.5, 2.5]), torch.tensor([-1.0, -2.0, -3.0])),
+        **known,
     )
+
+
+def test_scores_are_of_each_pair_and_of_its_own_negatives() -> None:
+    examples = with_negatives(scores=(torch.tensor([0.5, 1.5, 2.5]), torch.tensor([-1.0, -2.0, -3.0])))
     batch = examples.batch(torch.tensor([2, 1, 0]))
     assert batch.negatives is not None and batch.query.score is not None and batch.negatives.score is not None
     assert batch.query.score.tolist() == [2.5, 1.5, 0.5] and batch.doc.score is None
@@ -109,18 +115,8 @@ def test_scores_are_of_each_pair_and_of_its_own_negatives() -> None:
 def test_a_model_is_looked_up_for_every_side(model: str) -> None:
     """By the distinct query or document that stands in each row, of whatever role."""
     tables = {"query": torch.rand(3, 2), "doc": torch.rand(4, 2)}
-    examples = Examples(
-        Ragged.of([[1], [2], [3]]),
-        Ragged.of([[4], [5], [6], [7]]),
-        query=torch.tensor([2, 0, 1]),
-        doc=torch.tensor([1, 1, 0]),
-        query_ids=torch.tensor([12, 10, 11]),
-        doc_ids=torch.tensor([21, 21, 20]),
-        draws=Draws(2),
-        negatives=Ragged.of([[3], [0, 2], []]),
-        all_ids=torch.arange(20, 24),
-        **{model: lambda role, rows: tables["query" if role == "query" else "doc"][rows]},
-    )
+    look_up = {model: lambda role, rows: tables["query" if role == "query" else "doc"][rows]}
+    examples = with_negatives(draws=Draws(2), **look_up)
     batch = examples.batch(torch.tensor([1, 0]))
     assert batch.negatives is not None and batch.sampled is not None
     vectors = {role: getattr(side, model) for role, side in batch.sides().items()}

@@ -103,10 +103,7 @@ def _exponentiate(logits: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Turn logits into exp(logit - top) in place; their sum, [r], and the highest logit, [r]."""
     tops = [x.amax(1) for x in logits]
     top = tops[0] if len(tops) == 1 else torch.stack(tops).amax(0)
-    masses = []
-    for x in logits:
-        x.sub_(top[:, None]).clamp_min_(_LOWEST).exp_()
-        masses.append(torch.threshold_(x, _INVISIBLE, 0.0).sum(1))
+    masses = [_shares(x.sub_(top[:, None])).sum(1) for x in logits]
     mass = masses[0]
     for more in masses[1:]:
         mass += more

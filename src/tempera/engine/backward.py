@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
@@ -80,6 +81,11 @@ def added(chance: Tensor, norms: Tensor) -> Tensor:
     return ((1 / chance[alive] - 1) * norms[alive].square()).sum()
 
 
+def _uncertain(chance: Tensor) -> Tensor:
+    """Return the chances of rows that a draw may leave out, and 0 for those that it takes whatever rounding does, [n]."""
+    return torch.where(chance < 1, chance, 0.0)
+
+
 def draw(chance: Tensor, order: Tensor, start: float) -> Tensor:
     """Return the rows that a systematic draw takes (Madow 1949), [m], each with its chance.
 
@@ -96,7 +102,7 @@ def draw(chance: Tensor, order: Tensor, start: float) -> Tensor:
     [1, 2]
     """
     ordered = chance[order]
-    uncertain = torch.where(ordered < 1, ordered, 0.0)  # certain rows are taken whatever rounding does
+    uncertain = _uncertain(ordered)
     ends = uncertain.cumsum(0) - start
     hit = ends.ceil() > (ends - uncertain).ceil()
     return order[hit | (ordered >= 1)].sort().values
@@ -108,6 +114,24 @@ def draws(chance: Tensor, order: Tensor) -> list[tuple[float, float]]:
     >>> draws(torch.tensor([0.5, 1.0, 0.25, 0.25]), torch.arange(4))
     [(0.25, 0.5), (0.625, 0.25), (0.875, 0.25)]
     """
-    uncertain = torch.where(chance[order] < 1, chance[order], 0.0)
-    ends = sorted({0.0, 1.0, *(uncertain.cumsum(0) % 1).tolist()})
+    ends = sorted({0.0, 1.0, *(_uncertain(chance[order]).cumsum(0) % 1).tolist()})
     return [((a + b) / 2, b - a) for a, b in itertools.pairwise(ends) if b - a > _ROUNDING]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The rows of a batch that went backward.
+
+    Args:
+        share: of the tokens.
+        added: the variance that the draw adds to the gradients of the embeddings, as a part of the sum of their squares.
+    """
+
+    share: float
+    added: float
+
+    @classmethod
+    def of(cls, norms: Tensor, cost: Tensor, chance: Tensor, rows: Tensor) -> Drawn:
+        """Return what a draw costs and adds."""
+        noise = float(added(chance, norms) / norms.square().sum().clamp_min(torch.finfo(torch.float64).tiny))
+        return cls(float(cost[rows].sum() / cost.sum().clamp(min=1)), noise)

@@ -36,7 +36,7 @@ from ..core.ragged import Ragged
 from ..core.similarity import exact
 from ..errors import TemperaError
 from ..io.console import logger
-from .backward import Share, added, chances, draw
+from .backward import Drawn, Share, chances, draw
 from .clock import Clock
 from .distributed import ALONE, Group
 from .lookup import adding_in_place, merge
@@ -167,25 +167,6 @@ class Plan:
             f"{len(kept) - sum(kept):,} replayed ({self.replayed:.0%} of the tokens)"
             + (f", {fillers:,} calls to keep pace with other processes" if fillers else "")
         )
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """The rows of a batch that went backward.
-
-    Args:
-        share: of the tokens.
-        added: the variance that the draw adds to the gradients of the embeddings, as a part of the sum of their squares.
-    """
-
-    share: float
-    added: float
-
-    @classmethod
-    def of(cls, norms: Tensor, cost: Tensor, chance: Tensor, rows: Tensor) -> Drawn:
-        """Return what a draw costs and adds."""
-        noise = float(added(chance, norms) / norms.square().sum().clamp_min(torch.finfo(torch.float64).tiny))
-        return cls(float(cost[rows].sum() / cost.sum().clamp(min=1)), noise)
 
 
 @dataclass

@@ -19,8 +19,8 @@ from ..core.batch import Batch
 from ..core.temperature import Temperature
 from ..errors import ConfigError
 from ..io.console import logger
-from .backward import Share
-from .cache import Cache, Drawn, Mode, Size
+from .backward import Drawn, Share
+from .cache import Cache, Mode, Size
 from .checkpoint import State
 from .clock import Seconds
 from .devices import Devices, Precision
@@ -68,8 +68,8 @@ class Training:
         cache_memory: memory for the towers' graphs: bytes (also as "2GiB"), or, up to 1, a share of the free memory; None is 4 GiB
             on a CPU and 0.8 of the free memory on a GPU.
         backward: share of the tokens that goes backward in each step. Rows are drawn by the gradients of their embeddings, which
-            are known by then, and weighed so that the expected gradient is the exact one; no graph is kept. 1 is exact; "auto"
-            draws as few tokens as add at most a quarter to the noise between batches.
+            are known by then, and weighed so that the expected gradient is the exact one; micro-batches that kept their graph are
+            drawn as wholes. 1 is exact; "auto" draws as few tokens as add at most a quarter to the noise between batches.
         micro_batch_tokens: largest number of tokens, with padding, that a tower embeds at once; None is as many as fit 256 MiB of
             graph on a CPU, and 1/8 of `cache_memory` on a GPU.
         mixed_precision: precision of the towers: no, bf16 or fp16; logits, norms and softmax are always float32.
