@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from ..errors import DataError
 from ..io.documents import read_json
 from ..io.require import require
 from ..io.untrusted import inside, refuse_unsafe, without_panics
+from .word_ids import reader
 
 if TYPE_CHECKING:  # it would load torch
     from sentence_transformers import SentenceTransformer
@@ -23,6 +25,7 @@ if TYPE_CHECKING:  # it would load torch
     from ..core.batch import Role
 
 KEPT = "kept_index.json"  # in the folder of a model of queries: facts about the index it was trained for
+_TOKENS = 1 << 14  # whose vectors are averaged at once
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 
 
@@ -122,23 +125,28 @@ def read_static(folder: Path) -> tuple[Tokenizer, NDArray[np.float32]]:
 
 def _static(folder: Path) -> Encode:
     tokenizer, table = read_static(folder)
+    read = reader(tokenizer)
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
-        vectors = np.zeros((len(texts), table.shape[1]), np.float32)
         try:
             with without_panics():
-                encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+                ids, lengths = read(texts)
         except Exception as error:  # tokenizers raises no narrower one
             raise DataError(f"{folder} has a tokenizer that reads no texts: {error}") from None
-        for row, encoding in enumerate(encodings):
-            if encoding.ids:
-                if max(encoding.ids) >= len(table):
-                    raise DataError(
-                        f"{folder} is damaged: its tokenizer names token {max(encoding.ids)}, and it has {len(table)} embeddings"
-                    )
-                mean = table[encoding.ids].mean(0)
-                vectors[row] = mean / max(float(np.linalg.norm(mean)), 1e-12)
-        return vectors
+        if (largest := ids.max(initial=0)) >= len(table):
+            raise DataError(
+                f"{folder} is damaged: its tokenizer names token {largest}, and it has {len(table)} embeddings"
+            )
+        vectors = np.zeros((len(texts), table.shape[1]), np.float32)
+        order, starts = lengths.argsort(kind="stable"), lengths.cumsum() - lengths
+        ordered = lengths[order]
+        bounds = [*np.flatnonzero(np.diff(ordered, prepend=0)).tolist(), len(texts)]
+        for first, last in pairwise(bounds):  # texts of a length are summed at once, up to a number of tokens
+            tokens = np.arange(ordered[first])
+            for start in range(first, last, count := max(1, _TOKENS // len(tokens))):
+                rows = order[start : min(start + count, last)]
+                vectors[rows] = np.add.reduce(table.take(ids[starts[rows][:, None] + tokens], axis=0), axis=1)
+        return vectors / np.sqrt(np.einsum("nd,nd->n", vectors, vectors)).clip(1e-12)[:, None]
 
     return encode
 

@@ -12,10 +12,8 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, tr
 from ..core.ragged import Ragged, from_lengths
 from ..errors import ConfigError
 from ..io.console import progress_bar
+from .word_ids import CASE_CHANGE, WORD, reader
 
-# Where the case of an identifier changes: parseDate and HTTPServer are two words each.
-_CASE_CHANGE = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
-_WORD = r"\p{L}+|\p{N}+"
 _BLOCK = 2000
 # Vocabularies of a third of 87,000 code pairs and of all of them retrieve alike; the third takes a quarter of the time.
 _SAMPLED = 60_000
@@ -38,10 +36,8 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, max_length: int) -> T
     ['parse', 'date']
     """
     tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.Replace(Regex(_CASE_CHANGE), " "), normalizers.Lowercase()]
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD), "removed", invert=True)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(Regex(CASE_CHANGE), " "), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary, min_frequency=2, special_tokens=["[PAD]", "[UNK]"], show_progress=False
     )
@@ -60,14 +56,12 @@ def vocabulary_of(tokenizer: Tokenizer) -> list[str]:
 
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str], progress: str | None = None) -> Ragged:
     """Token ids of texts, without special tokens; a progress bar named `progress` if given."""
-    values, lengths = [], []
-    for block in _blocks(texts, progress):
-        ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(block, add_special_tokens=False)]
-        lengths.append(np.fromiter(map(len, ids), np.int64, len(ids)))
-        values.append(np.fromiter((token for row in ids for token in row), np.int64, int(lengths[-1].sum())))
-    if not lengths:
+    read = reader(tokenizer)
+    parts = [read(block) for block in _blocks(texts, progress)]
+    if not parts:
         return Ragged.of([])
-    return Ragged(torch.from_numpy(np.concatenate(values)), from_lengths(torch.from_numpy(np.concatenate(lengths))))
+    values, lengths = (torch.from_numpy(np.concatenate(part)) for part in zip(*parts, strict=True))
+    return Ragged(values, from_lengths(lengths))
 
 
 def _blocks(texts: Sequence[str], progress: str | None) -> Iterator[Sequence[str]]:

@@ -1,0 +1,92 @@
+"""Reading words once gives the ids that the tokenizer gives."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from tempera.towers import word_ids
+from tempera.towers.tokenizer import train_tokenizer
+from tempera.towers.word_ids import reader
+
+WORDS = [
+    *[
+        "the",
+        "a",
+        "of",
+        "date",
+        "parseDate",
+        "HTTPServer",
+        "foo_bar",
+        "naïve",
+        "ÉTÉ",
+        "größe",
+        "ΣΑΣ",
+        "漢字",
+        "12ab",
+        "[UNK]",
+        "[MASK]",
+        "a[UNK]b",
+        ",",
+        "...",
+        ".a",
+    ],
+    *("x\u0301", "\u0301", "\x1c", "a\x1cb", "\x85", "\u3000", "\n", "\t"),
+]
+PIECES = ["[UNK]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz0123456789,.", "the", "date", *(f"##{c}" for c in "abcdehrst")]
+
+
+def _own() -> Tokenizer:
+    return train_tokenizer(["the a of date parseDate HTTPServer foo_bar naïve größe 漢字 12ab"] * 3, 80, 9)
+
+
+def _bert() -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(PIECES)}, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_special_tokens(["[UNK]", "[MASK]"])
+    tokenizer.post_processor = processors.TemplateProcessing(single="[MASK] $A", special_tokens=[("[MASK]", 1)])
+    tokenizer.enable_truncation(9)
+    return tokenizer
+
+
+def _bytes() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE({**{c: i for i, c in enumerate(pre_tokenizers.ByteLevel.alphabet())}}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel()
+    return tokenizer
+
+
+def _from_the_left() -> Tokenizer:
+    tokenizer = _own()
+    tokenizer.enable_truncation(9, direction="left")
+    return tokenizer
+
+
+def _with_a_phrase() -> Tokenizer:
+    tokenizer = _own()
+    tokenizer.add_tokens([AddedToken("the date")])
+    return tokenizer
+
+
+def _with_neighbours() -> Tokenizer:
+    tokenizer = _own()
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Replace("e d", "x"), tokenizer.normalizer])
+    return tokenizer
+
+
+@pytest.mark.parametrize("made", [_own, _bert, _bytes, _from_the_left, _with_a_phrase, _with_neighbours])
+def test_ids_of_words_are_those_of_texts(made: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, draw = made(), random.Random(0)  # type: ignore[operator]
+    letters = [chr(draw.choice([*range(0x20, 0x2FF), *range(0x300, 0x3FF), 0x2003, 0xFB01])) for _ in range(400)]
+    words = [*WORDS, *("".join(draw.choices(letters, k=draw.randint(0, 5))) for _ in range(400))]
+    texts = [" ".join(draw.choices(words, k=draw.randint(0, 12))) for _ in range(599)] + ["the date of the date"]
+    expected = [each.ids for each in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    monkeypatch.setattr(word_ids, "_MOST", 300)  # it forgets in between
+    read, start = reader(tokenizer), 0
+    for size in (0, 1, 1, 40, 258, 300):
+        ids, lengths = read(texts[start : start + size])
+        assert lengths.tolist() == [len(row) for row in expected[start : start + size]]
+        assert ids.tolist() == [token for row in expected[start : start + size] for token in row]
+        start += size
+    assert start == len(texts)
