@@ -1,6 +1,6 @@
 """A step that takes a sample of its rows backward (`train.backward`): cost and quality against the exact step.
 
-    python bench/backward.py [--sets 3] [--seeds 3] [--pairs 6000] [--steps 96] [--layers 4] [--minilm] [--costs]
+    python bench/backward.py [--sets nl2bash,captions] [--seeds 3] [--pairs 6000] [--steps 96] [--layers 4] [--minilm] [--costs]
 
 Cost: CPU seconds of one step of a 6-layer, 384-wide transformer with dropout on 128 pairs of a docstring and its code,
 alternating: everything kept ("direct"), everything embedded twice ("cached"), and samples, with and without graphs that are kept.
@@ -142,7 +142,8 @@ def measured(name: str, options: argparse.Namespace, tower: list[str]) -> dict[s
 def main() -> None:
     """Measure costs and sets."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in {"sets": 3, "seeds": 3, "pairs": 6_000, "steps": 96, "layers": 4}.items():
+    parser.add_argument("--sets", default=",".join(TESTED[:3]), help="names, separated by commas")
+    for name, default in {"seeds": 3, "pairs": 6_000, "steps": 96, "layers": 4}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--minilm", action="store_true", help="fine-tune MiniLM in place of a transformer from scratch")
     parser.add_argument("--costs", action="store_true", help="measure costs only")
@@ -152,7 +153,7 @@ def main() -> None:
     tower = ["tower.kind=transformer", f"tower.layers={options.layers}", "tower.max_length=64"]
     if options.minilm:
         tower = ["tower.kind=pretrained", f"tower.model={MODEL_DIR}", "tower.max_length=64"]
-    for name in () if options.costs else TESTED[: options.sets]:
+    for name in () if options.costs else options.sets.split(","):
         if (DATA / SETS[name][0]).is_file():
             figures[name] = measured(name, options, tower)
             print(name, json.dumps(figures[name]), file=sys.stderr, flush=True)

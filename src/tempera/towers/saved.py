@@ -146,7 +146,8 @@ def _static(folder: Path) -> Encode:
             for start in range(first, last, count := max(1, _TOKENS // len(tokens))):
                 rows = order[start : min(start + count, last)]
                 vectors[rows] = np.add.reduce(table.take(ids[starts[rows][:, None] + tokens], axis=0), axis=1)
-        return vectors / np.sqrt(np.einsum("nd,nd->n", vectors, vectors)).clip(1e-12)[:, None]
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
+        return vectors
 
     return encode
 
