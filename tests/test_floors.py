@@ -36,8 +36,8 @@ CEILINGS = {
     "the root": 727,
     "artifacts": 1958,
     "cli": 853,
-    "core": 1954,  # with devices
-    "engine": 2030,  # with divided tables and towers, devices, and samples that go backward
+    "core": 1956,  # with devices
+    "engine": 2250,  # with divided tables and towers, devices, samples that go backward, and fused kernels
     "experiments": 2249,
     "integrations": 465,
     "io": 1028,  # with vectors of other programs
@@ -49,7 +49,7 @@ CEILINGS = {
     "towers": 1173,  # with models put together of two
 }
 TOTAL = sum(CEILINGS.values())
-OPTIONAL = {"sentence_transformers": ("towers", "integrations")}  # imported by these rooms only
+OPTIONAL = {"sentence_transformers": ("towers", "integrations"), "triton": ("engine",)}  # imported by these rooms only
 
 Module = tuple[str, ...]  # dotted name, in parts
 
@@ -219,6 +219,7 @@ def test_code_is_counted_and_documentation_is_not() -> None:
         ("run.train", "from .. import __version__", 1),
         ("towers.saved", "def f():\n    from sentence_transformers import SentenceTransformer", 0),
         ("ranking.nearest", "def f():\n    import sentence_transformers.util", 1),
+        ("core.tiles", "import triton", 1),
         ("nowhere", "", 1),
     ],
 )

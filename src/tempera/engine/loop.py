@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 from ..core.abilities import missing, reseed, widest
 from ..core.batch import Batch
+from ..core.objective import Objective
 from ..core.temperature import Temperature
+from ..core.tiles import Sweep, sweep
 from ..errors import ConfigError
 from ..io.console import logger
 from .backward import Drawn, Share
@@ -26,6 +28,7 @@ from .clock import Seconds
 from .devices import Devices, Precision
 from .distributed import Group
 from .faults import Fault, NotFinite, trace
+from .fused import Fused, Kernel
 from .optim import ForTables, Schedule, adam, clip, schedule_factor, total_norm
 from .shards import ONE_PROCESS
 from .step import Loss, TowersLike, add_gradients
@@ -75,6 +78,9 @@ class Training:
         mixed_precision: precision of the towers: no, bf16 or fp16; logits, norms and softmax are always float32.
         device: device of the towers: "auto" is the accelerator that torch finds (cuda, xpu, mps), or else "cpu"; or its name,
             as cuda:1.
+        kernel: what computes the loss stage. "torch" does it in tiles on every device; "triton" by fused kernels on CUDA, where the
+            objective's parts and a width of at most 384 allow it, with bf16 products if mixed_precision is bf16; the log says why
+            not. "auto" is torch until the kernels have been measured on a GPU.
         fsdp: shard the weights of the towers, their gradients and the optimiser's moments over the processes (FSDP2), for
             towers that do not fit one device. The first process evaluates and saves a whole copy.
         divide_tables: divide embedding tables of 1,024 rows or more by rows over the processes, with their gradients and the
@@ -128,6 +134,7 @@ class Training:
     micro_batch_tokens: Annotated[int, Field(gt=0)] | None = None
     mixed_precision: Precision = "no"
     device: str = "auto"
+    kernel: Kernel = "auto"
     fsdp: bool = False
     divide_tables: bool = False
     sampled: Annotated[int, Field(ge=0)] = 0
@@ -209,6 +216,11 @@ class Training:
         device, autocast = devices.group.device, devices.autocast
         return Cache(self.cache, self.cache_memory, self.micro_batch_tokens, device, autocast, self.backward)
 
+    def swept(self, devices: Devices) -> Sweep:
+        """Return what computes losses and gradients with these options."""
+        half = devices.mixed_precision == "bf16"
+        return Fused(torch.bfloat16 if half else torch.float32) if self.kernel == "triton" else sweep
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -229,6 +241,9 @@ def begin(towers: TowersLike, objective: Loss, options: Training, devices: Devic
     """Return the state of a run before its first step."""
     devices = devices or Devices()
     modules = nn.ModuleDict({"towers": towers, "objective": objective}).train()  # type: ignore[dict-item]
+    for module in modules.modules():
+        if isinstance(module, Objective):
+            module.sweep = options.swept(devices)
     optimizer = adam(
         modules,
         options.learning_rate,
