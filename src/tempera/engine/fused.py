@@ -26,9 +26,9 @@ from ..io.console import logger
 
 Kernel = Literal["auto", "torch", "triton"]
 DEVICE = "cuda"
-WIDEST = 384  # embeddings; wider ones take less time as products and element by element
 WARPS = 8  # of a program: with 4 its registers overflow
-_TILE_BYTES = 1 << 15  # of the vectors of one side of a tile, of which a program holds four
+# The widest embeddings, and the bytes of one side of a tile: what registers hold, as compiled for compute capability 9.0.
+LIMITS = {torch.bfloat16: (384, 1 << 15), torch.float32: (128, 1 << 13)}
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Fused:
         self, problem: Problem, vectors: Vectors, scale: float, shares: Tensor | None, learns: bool = True
     ) -> tuple[Tensor, Gradients | None]:
         """Return losses, [b], and the gradients of sum(shares * losses); no gradients where `shares` is None."""
-        if (why := reason(problem, vectors)) is None:
+        if (why := reason(problem, vectors, self.dtype)) is None:
             return _swept(problem, vectors, scale, shares, self.dtype)
         if why not in self.said:
             logger.info(f"train.kernel=triton: the loss stage stays with torch, since {why}")
@@ -54,8 +54,11 @@ class Fused:
         return sweep(problem, vectors, scale, shares, learns)
 
 
-def reason(problem: Problem, vectors: Vectors) -> str | None:
+def reason(problem: Problem, vectors: Vectors, dtype: torch.dtype = torch.float32) -> str | None:
     """Return why the kernels do not take a problem, or None if they do.
+
+    Args:
+        dtype: of the vectors that are multiplied.
 
     >>> from tempera import Batch, Side, mnr
     >>> batch = Batch(Side(torch.eye(2)), Side(torch.eye(2)))
@@ -64,12 +67,13 @@ def reason(problem: Problem, vectors: Vectors) -> str | None:
     """
     some = next(iter(vectors.values()))
     terms = [term for group in problem.groups for term in group.terms]
-    width, dtype = some.shape[1], str(some.dtype).removeprefix("torch.")
+    width, widest_taken = some.shape[1], LIMITS[dtype][0]
+    has, factors = (str(each).removeprefix("torch.") for each in (some.dtype, dtype))
     causes = {
         f"they run on {DEVICE} devices, and this is {some.device.type}": some.device.type != DEVICE,
         "triton is not installed: pip install triton": find_spec("triton") is None,
-        f"they compute in float32, and the embeddings are {dtype}": some.dtype != torch.float32,
-        f"they pay up to a width of {WIDEST}, and embeddings have {width}": width > WIDEST,
+        f"they compute in float32, and the embeddings are {has}": some.dtype != torch.float32,
+        f"they pay up to a width of {widest_taken} in {factors}, and embeddings have {width}": width > widest_taken,
         "a teacher's distributions are learned": any(group.taught for group in problem.groups),
         f"the numerator is {problem.numerator}": problem.numerator != "one",
         f"only the {problem.hardest} hardest negatives count": problem.hardest is not None,
@@ -146,7 +150,7 @@ class _Bound:
 
 def block(room: int, vectors: Tensor) -> int:
     """Return the rows and columns of a tile of vectors with room for so many numbers each."""
-    return max(16, min(64, _TILE_BYTES // (room * vectors.element_size())))
+    return max(16, min(64, LIMITS[vectors.dtype][1] // (room * vectors.element_size())))
 
 
 def precision(vectors: Tensor) -> str:

@@ -113,10 +113,8 @@ def gradients(
             grad += tl.dot(g, passing.to(tl.float32), input_precision=PRECISION)
             slope += tl.sum(g * similarities, 1)
     width = tl.arange(0, W)
-    if BY_COLUMN:
-        there = mine < c
-    else:
-        there = mine < b
-        tl.store(slopes + mine, slope, mask=there)
+    if not BY_COLUMN:
+        tl.store(slopes + mine, slope, mask=mine < b)
+    end = c if BY_COLUMN else b
     places = mine.to(tl.int64)[:, None] * D + width[None, :]
-    tl.store(grads + places, grad * scale, mask=there[:, None] & (width < D)[None, :])
+    tl.store(grads + places, grad * scale, mask=(mine < end)[:, None] & (width < D)[None, :])

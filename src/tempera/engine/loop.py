@@ -79,8 +79,8 @@ class Training:
         device: device of the towers: "auto" is the accelerator that torch finds (cuda, xpu, mps), or else "cpu"; or its name,
             as cuda:1.
         kernel: what computes the loss stage. "torch" does it in tiles on every device; "triton" by fused kernels on CUDA, where the
-            objective's parts and a width of at most 384 allow it, with bf16 products if mixed_precision is bf16; the log says why
-            not. "auto" is torch until the kernels have been measured on a GPU.
+            objective's parts and the width allow it, with bf16 products if mixed_precision is bf16; the log says why not.
+            "auto" is torch until the kernels have been measured on a GPU.
         fsdp: shard the weights of the towers, their gradients and the optimiser's moments over the processes (FSDP2), for
             towers that do not fit one device. The first process evaluates and saves a whole copy.
         divide_tables: divide embedding tables of 1,024 rows or more by rows over the processes, with their gradients and the
