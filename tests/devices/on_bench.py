@@ -12,6 +12,8 @@ import _harness
 import gpu
 from tempera.towers.transformer import Transformer
 
+pytestmark = pytest.mark.long
+
 TOY = gpu.Sizes(24, 16, 8, Transformer(1, 16, 2, 100, 16), 6, 1)
 
 
