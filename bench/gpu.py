@@ -1,8 +1,8 @@
 """Everything that has to be shown on an accelerator, in one command: `make gpu`, or `python bench/gpu.py [PAIRS]`.
 
 `tempera verify`, the tests marked `gpu`, the loss stage against the CPU's, its time and memory at 65,536 pairs, in tiles and by
-kernels, a whole step of a 6-layer, 384-wide transformer in bf16, and two cards against one where there are two. Without one it ends in
-one line.
+kernels, a whole step of a 6-layer, 384-wide transformer in bf16, and two cards against one where there are two. Without one it ends
+in one line.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ import gpu
 from tempera.engine import fused
 from tempera.towers.transformer import Transformer
 
+pytestmark = pytest.mark.long
+
 TOY = gpu.Sizes(24, 16, 8, Transformer(1, 16, 2, 100, 16), 6, 1)
 
 
