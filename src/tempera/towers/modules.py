@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+import xxhash
 from torch import Tensor
 
 from ..core.advice import refuse_batch_statistics
@@ -39,18 +40,19 @@ _ENCODED_AT_ONCE, _ENCODED_ON_DEVICE = 512, 65_536
 Saving = Callable[["SentenceTransformer"], AbstractContextManager[Any]]
 
 
-def tower_of(model: SentenceTransformer, saving: Saving = nullcontext) -> Tower:
+def tower_of(model: SentenceTransformer, saving: Saving = nullcontext, origin: str = "") -> Tower:
     """One tower if the model embeds queries and documents alike, or the tower of each.
 
     Args:
         model: is trained in place.
         saving: a context in which the model is as it is to be saved.
+        origin: identifies the files and the options that the model was made from.
 
     Raises:
         ConfigError: a model whose layers look at the whole batch, or that reads more than token ids.
     """
     refuse_batch_statistics(model)
-    query, doc = TextTower(model, "query", saving), TextTower(model, "doc", saving)
+    query, doc = TextTower(model, "query", saving, origin), TextTower(model, "doc", saving, origin)
     return doc if query.constants == doc.constants else Towers(query, doc)
 
 
@@ -62,12 +64,13 @@ class TextTower(Tower):
     has no tokens, and its row is as the model has it.
     """
 
-    def __init__(self, model: SentenceTransformer, role: Role, saving: Saving = nullcontext) -> None:
+    def __init__(self, model: SentenceTransformer, role: Role, saving: Saving = nullcontext, origin: str = "") -> None:
         super().__init__()
         self.model, self.saving = model, saving
         # Two texts of different length show what all rows have in common: padding, and what is no tensor.
         probe = self._read(["", "a a a a a a a a"], role)
         self.constants = constants_of(probe, model)
+        self.origin = origin and xxhash.xxh3_128_hexdigest(f"{origin} {self.constants}".encode())
         self.padded = "attention_mask" in probe
         self._inputs = self._padded if self.padded else self._flat if "cu_seq_lens_q" in probe else self._bags
         self.pad, self.left, self.first = 0, False, int(probe["position_ids"].min()) if "position_ids" in probe else 0

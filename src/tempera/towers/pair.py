@@ -38,6 +38,7 @@ class Encoder(nn.Module, ABC):
 
     padded: bool  # whether rows are padded to the longest of those that are embedded together
     guarded = False  # whether it stays untrained where validation is too small to show a gain
+    origin = ""  # identifies the saved model and the options that its vectors follow from before training; "" without a model
 
     def of(self, role: Role) -> Embeds:
         """The module that embeds a role; this one unless roles differ."""
