@@ -36,8 +36,8 @@ CEILINGS = {
     "the root": 727,
     "artifacts": 1958,
     "cli": 853,
-    "core": 1954,  # with devices
-    "engine": 2030,  # with divided tables and towers, devices, and samples that go backward
+    "core": 1963,  # with devices and what they multiply fast
+    "engine": 2031,  # with divided tables and towers, devices, and samples that go backward
     "experiments": 2249,
     "integrations": 465,
     "io": 1028,  # with vectors of other programs
@@ -46,7 +46,7 @@ CEILINGS = {
     "recommend": 3510,
     "run": 1772,
     "text": 3567,  # with documents that keep their vectors
-    "towers": 1173,  # with models put together of two
+    "towers": 1190,  # with models put together of two, and texts read in bf16
 }
 TOTAL = sum(CEILINGS.values())
 OPTIONAL = {"sentence_transformers": ("towers", "integrations")}  # imported by these rooms only

@@ -15,7 +15,7 @@ from tempera.core.ragged import Ragged
 from tempera.text.known_vectors import KnownVectors
 from tempera.text.other_data import InTraining
 from tempera.text.retrieval import TextTask
-from tempera.towers.modules import TextTower
+from tempera.towers.modules import TextTower, read_in
 from tempera.towers.pretrained import Pretrained
 from tempera.towers.transformer import Transformer
 
@@ -171,3 +171,15 @@ def test_only_models_from_files_keep_vectors(model: Path, tmp_path: Path) -> Non
     for _ in range(2):
         known(np.arange(2), "doc", lambda chosen, role: scratch.encode(rows[chosen], role).numpy())
     assert not (tmp_path / "vectors").exists()
+
+
+def test_vectors_read_in_bf16_are_kept_apart(model: Path, tmp_path: Path, read: list[tuple[int, ...]]) -> None:
+    exact, low = (task_of(model, tmp_path, name).data for name in ("exact", "low"))
+    read_in(low.tower, torch.bfloat16)
+    vectors = [data.corpus for data in (exact, low)]
+    read.clear()
+    assert low.corpus is vectors[1] and read == []  # lending other weights has not changed the model's
+    difference = np.abs(vectors[0] - vectors[1]).max()
+    assert 1e-5 < difference < 0.05
+    exact.known.forget()
+    assert np.array_equal(exact.corpus, vectors[0])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from ..core.batch import Role
@@ -83,8 +84,9 @@ class KnownVectors:
         origin = self._origin(role)
         if not (self.untrained and origin):
             return embed(rows)
-        device = next(self.tower.parameters()).device.type
-        store = Store(self.folder, f"untrained-{origin}-{device}")
+        side: Any = self.tower.of(role)
+        device, precision = next(side.parameters()).device.type, "" if side.reads == torch.float32 else "-bf16"
+        store = Store(self.folder, f"untrained-{origin}-{device}{precision}")
         at = store.fill(keys_of_rows(features[rows]), lambda missing: embed(rows[missing]))
         return np.array(store.vectors[at], np.float32)
 

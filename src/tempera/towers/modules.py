@@ -5,8 +5,8 @@ Letters in shapes: n rows, w tokens of the longest of them, v tokens of all rows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 import xxhash
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.advice import refuse_batch_statistics
 from ..core.batch import Role
@@ -113,11 +113,12 @@ class TextTower(Tower):
         lengths = features.lengths.cpu()[order].clamp(min=1)
         self.eval()
         end = len(order)
-        while end:  # the longest first: memory is short at once or never
-            start = max(0, end - max(1, tokens // int(lengths[end - 1])))
-            rows = order[start:end]
-            vectors[rows] = F.normalize(self(features[rows].to(device)).float(), dim=-1).cpu()
-            end = start
+        with lowered(self, self.reads):
+            while end:  # the longest first: memory is short at once or never
+                start = max(0, end - max(1, tokens // int(lengths[end - 1])))
+                rows = order[start:end]
+                vectors[rows] = F.normalize(self(features[rows].to(device)).float(), dim=-1).cpu()
+                end = start
         self.train(training)
         return vectors
 
@@ -154,6 +155,26 @@ class TextTower(Tower):
             "seq_idx": row[None].int(),
             **{"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest},
         }
+
+
+def read_in(tower: nn.Module, dtype: torch.dtype) -> None:
+    """Let the transformers of a tower read texts in another precision; tables are looked up in their own."""
+    for module in tower.modules():
+        if isinstance(module, TextTower) and module._inputs != module._bags:
+            module.reads = dtype
+
+
+@contextmanager
+def lowered(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Lend a module its weights in another precision, to which they are cast once."""
+    weights = [(each, each.data) for each in module.parameters() if dtype != each.dtype == torch.float32]
+    try:
+        for each, data in weights:
+            each.data = data.to(dtype)
+        yield
+    finally:
+        for each, data in weights:
+            each.data = data
 
 
 def prompt_of(model: SentenceTransformer, role: Role) -> str | None:
