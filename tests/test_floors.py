@@ -36,17 +36,17 @@ CEILINGS = {
     "the root": 727,
     "artifacts": 1958,
     "cli": 853,
-    "core": 1956,  # with devices
-    "engine": 2250,  # with divided tables and towers, devices, samples that go backward, and fused kernels
+    "core": 1965,  # with devices and what they multiply fast
+    "engine": 2251,  # with divided tables and towers, devices, and samples that go backward
     "experiments": 2249,
     "integrations": 465,
     "io": 1028,  # with vectors of other programs
-    "mining": 540,
+    "mining": 541,
     "ranking": 983,
     "recommend": 3510,
     "run": 1772,
     "text": 3567,  # with documents that keep their vectors
-    "towers": 1173,  # with models put together of two
+    "towers": 1190,  # with models put together of two, and texts read in bf16
 }
 TOTAL = sum(CEILINGS.values())
 OPTIONAL = {"sentence_transformers": ("towers", "integrations"), "triton": ("engine",)}  # imported by these rooms only

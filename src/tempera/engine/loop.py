@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..core.abilities import missing, reseed, widest
+from ..core.abilities import bf16_gain, missing, reseed, widest
 from ..core.batch import Batch
 from ..core.objective import Objective
 from ..core.temperature import Temperature
@@ -25,7 +25,7 @@ from .backward import Drawn, Share
 from .cache import Cache, Mode, Size
 from .checkpoint import State
 from .clock import Seconds
-from .devices import Devices, Precision
+from .devices import Devices, Wanted
 from .distributed import Group
 from .faults import Fault, NotFinite, trace
 from .fused import Fused, Kernel
@@ -75,7 +75,8 @@ class Training:
             drawn as wholes. 1 is exact; "auto" draws as few tokens as add at most a quarter to the noise between batches.
         micro_batch_tokens: largest number of tokens, with padding, that a tower embeds at once; None is as many as fit 256 MiB of
             graph on a CPU, and 1/8 of `cache_memory` on a GPU.
-        mixed_precision: precision of the towers: no, bf16 or fp16; logits, norms and softmax are always float32.
+        mixed_precision: precision of the towers: no, bf16 or fp16; logits, norms and softmax are always float32. auto is bf16 where
+            the device multiplies it at least 1.5 times as fast, by a short measurement; on a CPU texts are read in it, too.
         device: device of the towers: "auto" is the accelerator that torch finds (cuda, xpu, mps), or else "cpu"; or its name,
             as cuda:1.
         kernel: what computes the loss stage. "torch" does it in tiles on every device; "triton" by fused kernels on CUDA, where the
@@ -132,7 +133,7 @@ class Training:
     cache_memory: Size | None = None
     backward: Share = 1.0
     micro_batch_tokens: Annotated[int, Field(gt=0)] | None = None
-    mixed_precision: Precision = "no"
+    mixed_precision: Wanted = "no"
     device: str = "auto"
     kernel: Kernel = "auto"
     fsdp: bool = False
@@ -199,6 +200,9 @@ class Training:
         """
         if devices.group.main and (lacks := missing(devices.group.device)):
             logger.info(f"the device {devices.group.device} has {'; '.join(lacks)}")
+        if devices.group.main and self.mixed_precision == "auto":
+            gain = f"products in bf16 are {bf16_gain(devices.group.device):.2g} times as fast as in float32 here"
+            logger.info(f"mixed_precision: {devices.mixed_precision}, because {gain}")
         if self.fsdp and self.divide_tables:
             raise ConfigError("train.fsdp divides tables, too: drop it or train.divide_tables")
         for option in (name for name in ("fsdp", "divide_tables") if getattr(self, name)):
