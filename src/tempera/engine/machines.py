@@ -37,6 +37,7 @@ from .stages import step_on_paper
 
 _F32, _BF16, _F16 = torch.float32, torch.bfloat16, torch.float16
 _ROUNDS, _STEPS = 5, 12
+_NEAR = 1 << 20  # numbers that fill the caches nearest to a core
 Clock = Callable[[], float]
 LIMITS = ("compute", "bandwidth", "launches", "network")
 
@@ -153,7 +154,10 @@ def _launch(machine: Machine, clock: Clock) -> float:
 def timed(
     examples: Mapping[Kind, tuple[Operation, Call]], device: torch.device, clock: Clock = time.perf_counter
 ) -> dict[Kind, float]:
-    """Return the seconds of one call of each kind of operation, of which the fastest of a few counts."""
+    """Return the seconds of one call of each kind of operation, of which the fastest of a few counts.
+
+    Operands come from where a step has left them: not from the cache nearest to a core, which other numbers fill in between.
+    """
     with torch.no_grad(), torch.random.fork_rng([]):
         return {kind: _call(call, device, clock) for kind, (_, call) in examples.items()}
 
@@ -161,13 +165,20 @@ def timed(
 def _call(call: Call, device: torch.device, clock: Clock) -> float:
     op, args, kwargs = call
     args, kwargs = tree_map(partial(real, device=device), (args, kwargs))
-    return _fastest(lambda: op(*args, **kwargs), device, clock)
+    return _fastest(lambda: op(*args, **kwargs), device, clock, before=torch.empty(_NEAR, device=device).zero_)
 
 
-def _fastest(run: Callable[[], Any], device: torch.device, clock: Clock, rounds: int = _ROUNDS) -> float:
+def _fastest(
+    run: Callable[[], Any],
+    device: torch.device,
+    clock: Clock,
+    rounds: int = _ROUNDS,
+    before: Callable[[], Any] = lambda: None,
+) -> float:
     """Return the seconds of the fastest of a few runs, after one that warms up."""
 
     def once() -> float:
+        before()
         start = clock()
         run()
         if device.type != "cpu":
