@@ -246,7 +246,7 @@ _PRODUCTS |= {Tensor.__matmul__, nn.functional.scaled_dot_product_attention}
 
 
 class AsAccelerator(TorchFunctionMode):
-    """What torch does on accelerators and not on meta tensors: one kernel for a dropout, and products in half precision.
+    """Do what torch does on accelerators and not on meta tensors: one kernel for a dropout, and products in half precision.
 
     As in torch.autocast, weights are cast once.
     """
