@@ -1,6 +1,8 @@
 """Mining, exact search and the guided step, without encoding: against sentence-transformers on precomputed vectors.
 
 `python bench/mining.py [documents [queries]]` prints CPU time, one thread, alternating both libraries; FAISS is not involved.
+Candidates in int8 do not pay: at 384 dimensions the product takes a sixth of the time, but a proven bound of the rounding
+(the norms of its residuals, 0.014, where the errors are 0.0004) leaves 0.6 % of all pairs, which take longer to score again.
 """
 
 from __future__ import annotations

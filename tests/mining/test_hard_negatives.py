@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections import Counter
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from tempera.errors import ConfigError, DataError
 from tempera.mining.hard_negatives import Mining, mine
-from tempera.mining.search import by_faiss
+from tempera.mining.search import by_faiss, exact
 from tempera.mining.shortfall import Report
 
 QUERIES, DOCS = 23, 70
@@ -183,3 +184,21 @@ def test_margins_that_drop_everything_are_refused(options: dict[str, float], mes
     with pytest.raises(ConfigError) as error:
         Mining(**options)  # type: ignore[arg-type]
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_exact_search_of_ties_duplicates_and_zeros_in_arrays_that_are_only_read(dtype: type) -> None:
+    generator = np.random.default_rng(0)
+    docs = generator.integers(-2, 3, (4100, 8)).astype(dtype)  # more than a block; products are exact
+    docs[::7], docs[4090:] = 0, docs[:10]
+    queries = np.concatenate([docs[:20], np.zeros((1, 8))]).astype(np.float32)
+    docs.flags.writeable = queries.flags.writeable = False
+    without = np.arange(20), np.arange(20)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch warns of arrays that it could write to
+        scores, positions = exact(docs)(queries, 30, without)
+    whole = queries.astype(np.float64) @ docs.T.astype(np.float64)
+    whole[without] = -np.inf
+    best = [sorted(range(len(row)), key=lambda i: (-row[i], i))[:30] for row in whole.tolist()]
+    assert positions.tolist() == best
+    assert scores.tolist() == np.take_along_axis(whole, positions, 1).tolist()

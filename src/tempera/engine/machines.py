@@ -31,6 +31,7 @@ from ..core.objective import Objective
 from ..core.ragged import Ragged
 from ..core.table import Table
 from .cost import Call, Kind, Operation, Stage, real
+from .devices import WORTH, Precision, Wanted
 from .distributed import CPU
 from .loop import Training, begin, train
 from .stages import step_on_paper
@@ -66,6 +67,12 @@ class Machine:
     memory: float | None = None
     network: float = 0.0
     timed: Mapping[Kind, float] = field(default_factory=dict)
+
+    def precision(self, wanted: Wanted) -> Precision:
+        """Return the precision of the towers: "auto" is bf16 where it pays."""
+        if wanted != "auto":
+            return wanted
+        return "bf16" if self.flops[_BF16] >= WORTH * self.flops[_F32] else "no"
 
     def limits(self, operation: Operation) -> dict[str, float]:
         """Return the seconds that an operation needs of each part of the machine."""

