@@ -1,7 +1,8 @@
 """Everything that has to be shown on an accelerator, in one command: `make gpu`, or `python bench/gpu.py [PAIRS]`.
 
-`tempera verify`, the tests marked `gpu`, the loss stage against the CPU's, its time and memory at 65,536 pairs, a whole step of a
-6-layer, 384-wide transformer in bf16, and two cards against one where there are two. Without one it ends in one line.
+`tempera verify`, the tests marked `gpu`, the loss stage against the CPU's, its time and memory at 65,536 pairs, in tiles and by
+kernels, a whole step of a 6-layer, 384-wide transformer in bf16, and two cards against one where there are two. Without one it ends
+in one line.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
+from _chunked import chunked
 from _harness import Aim, arguments, finish
 from tempera import Batch, Objective, Side, gte, mnr, symmetric
 from tempera.core.abilities import free_memory, missing
 from tempera.core.batch import divide
 from tempera.core.masks import SameId
-from tempera.engine import loop
+from tempera.engine import fused, loop
 from tempera.engine.cache import Cache
 from tempera.engine.devices import start
 from tempera.engine.distributed import Group
@@ -51,6 +54,7 @@ class Sizes:
     tower: Transformer = field(default_factory=lambda: Transformer(6, 384, 12, 30_000, 64))
     words: int = 40  # at most, in a text
     rounds: int = 3
+    widths: tuple[int, ...] = (64, 128, 384)  # at which the kernels are compared with tiles
 
 
 def timed(run: Callable[[], Any], rounds: int, pairs: int, device: torch.device) -> Figures:
@@ -101,6 +105,32 @@ def loss_stage(sizes: Sizes, device: torch.device) -> tuple[Figures, list[Aim]]:
         for precision, dtype in {"float32": torch.float32, "bf16": torch.bfloat16}.items():
             run = partial(passed, make().to(device), rows_of(sizes.pairs, sizes.width, dtype, device))
             figures[f"loss stage, {name}, {precision}"] = timed(run, sizes.rounds, sizes.pairs, device)
+    return figures, aims
+
+
+def kernel_stage(sizes: Sizes, device: torch.device) -> tuple[Figures, list[Aim]]:
+    """Compare the fused kernels with tiles, and time both and torch's chunked cross entropy, where the kernels run."""
+    figures, aims = {}, []
+    if device.type != fused.DEVICE:
+        return figures, aims
+    parts = {"mnr": mnr, "symmetric, same ids": partial(symmetric, masks=(SameId(),))}
+    choices = product(sizes.widths, {"float32": torch.float32, "bf16": torch.bfloat16}.items(), parts.items())
+    for width, (precision, dtype), (name, make) in choices:
+        way, by_kernels = fused.Fused(dtype), make().to(device)
+        by_kernels.sweep = way
+        few = rows_of(sizes.compared, width, dtype, device)
+        off = gap(passed(by_kernels, few), passed(make().to(device), few))
+        if way.said:  # too wide
+            continue
+        aims.append(
+            Aim(f"kernels off tiles: {name}, {precision}, width {width}", off, 1e-3 if dtype.itemsize > 2 else 0.02)
+        )
+        rows = rows_of(sizes.pairs, width, dtype, device)
+        ways = {"tiles": partial(passed, make().to(device), rows), "kernels": partial(passed, by_kernels, rows)}
+        if name == "mnr":
+            ways["linear_cross_entropy"] = partial(chunked, rows.query.rows, rows.doc.rows)
+        for each, run in ways.items():
+            figures[f"{name}, {precision}, width {width}: {each}"] = timed(run, sizes.rounds, sizes.pairs, device)
     return figures, aims
 
 
@@ -185,8 +215,10 @@ def main(sizes: Sizes, check: Callable[[str], list[Aim]] = checked) -> None:
     card = {"name": named(device), "cards": cards, "cuda": torch.version.cuda, "hip": torch.version.hip}
     card |= {"free_bytes": free_memory(device), "lacks": missing(device)}
     rows, compared = loss_stage(sizes, device)
+    by_kernels, near = kernel_stage(sizes, device)
+    rows |= by_kernels
     rows["whole step, mnr, bf16"] = whole_step(sizes)
-    aims += [*compared, *cards_agree(sizes, device, min(cards, 2))]
+    aims += [*compared, *near, *cards_agree(sizes, device, min(cards, 2))]
     print(f"\n{card['name']}, {cards} of them\n")
     print("| | pairs | ms | pairs per second | peak MiB |\n|---|---:|---:|---:|---:|")
     for name, of in rows.items():

@@ -1,4 +1,4 @@
-"""The loss stage alone: loss and all gradients of b pairs, against sentence-transformers and the full matrix.
+"""The loss stage alone: loss and all gradients of b pairs, against sentence-transformers, torch and the full matrix.
 
 `python bench/objective.py [largest b]` prints CPU time (one thread, alternating) and added memory (a process each).
 """
@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from _chunked import chunked
 from _harness import Aim, added_memory, alternate, arguments, finish, peak_bytes, table
 from tempera import Batch, Side, Temperature, mnr
 from tempera.core.corrections import Hardness, LogQ
@@ -68,6 +69,13 @@ def full_matrix(b: int, width: int, recommender: bool) -> Run:
     return run
 
 
+def linear_cross_entropy(b: int, width: int) -> Run:
+    """Return torch's cross entropy in chunks."""
+    generator = torch.Generator().manual_seed(0)
+    q, d = (torch.randn(b, width, generator=generator) for _ in range(2))
+    return lambda: chunked(q, d)
+
+
 def sentence_transformers(b: int, width: int, rows: int) -> Run:
     """Return the loss stage of CachedMultipleNegativesRankingLoss."""
     from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss as Cached
@@ -95,6 +103,7 @@ VARIANTS: dict[str, Callable[[int, int], Run]] = {
     ),
     "ST 32 rows": lambda b, d: sentence_transformers(b, d, 32),
     "ST 256 rows": lambda b, d: sentence_transformers(b, d, 256),
+    "linear_cross_entropy": linear_cross_entropy,
     "full matrix": lambda b, d: full_matrix(b, d, recommender=False),
     "full matrix, logQ + ids": lambda b, d: full_matrix(b, d, recommender=True),
 }
@@ -111,7 +120,7 @@ def main(largest: int) -> None:
                 continue
             names = [name for name in VARIANTS if b <= LARGEST.get(name, b)]
             runs = {name: VARIANTS[name](b, width) for name in names}
-            for other in set(names) & {"ST 256 rows", "full matrix"} if b <= 4096 else set():
+            for other in set(names) & {"ST 256 rows", "linear_cross_entropy", "full matrix"} if b <= 4096 else set():
                 for ours, theirs in zip(runs["tempera"](), runs[other](), strict=True):
                     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
             seconds = alternate(runs, rounds=5 if b <= 4096 else 3, limit=20)

@@ -21,6 +21,8 @@ from filelock import FileLock
 # Spinning threads slow a shared machine down by up to 20x; this has to be set before torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side, one on each core
+if os.environ.get("TEMPERA_TESTS") != "gpu":
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run without a device, if triton is loaded after this
 # What a shell starts in the background ignores Ctrl-C, and so would all that is started here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

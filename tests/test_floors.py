@@ -36,20 +36,20 @@ CEILINGS = {
     "the root": 727,
     "artifacts": 1958,
     "cli": 853,
-    "core": 1954,  # with devices
-    "engine": 2030,  # with divided tables and towers, devices, and samples that go backward
+    "core": 1965,  # with devices and what they multiply fast
+    "engine": 2251,  # with divided tables and towers, devices, and samples that go backward
     "experiments": 2249,
     "integrations": 465,
     "io": 1028,  # with vectors of other programs
-    "mining": 540,
+    "mining": 541,
     "ranking": 983,
     "recommend": 3510,
     "run": 1772,
     "text": 3567,  # with documents that keep their vectors
-    "towers": 1173,  # with models put together of two
+    "towers": 1190,  # with models put together of two, and texts read in bf16
 }
 TOTAL = sum(CEILINGS.values())
-OPTIONAL = {"sentence_transformers": ("towers", "integrations")}  # imported by these rooms only
+OPTIONAL = {"sentence_transformers": ("towers", "integrations"), "triton": ("engine",)}  # imported by these rooms only
 
 Module = tuple[str, ...]  # dotted name, in parts
 
@@ -219,6 +219,7 @@ def test_code_is_counted_and_documentation_is_not() -> None:
         ("run.train", "from .. import __version__", 1),
         ("towers.saved", "def f():\n    from sentence_transformers import SentenceTransformer", 0),
         ("ranking.nearest", "def f():\n    import sentence_transformers.util", 1),
+        ("core.tiles", "import triton", 1),
         ("nowhere", "", 1),
     ],
 )

@@ -17,6 +17,8 @@ from tempera import train
 from tempera.towers.static import Static
 from tempera.towers.transformer import Transformer
 
+pytestmark = pytest.mark.long
+
 HELD_OUT = {"evaluation": {"queries": 24, "validation": 0, "bm25": False}}
 GUIDED = {"objective.masks": ["same_id", {"guided": {"kind": "relative", "margin": 0.1}}]}
 MINED = {"mining.every": 2, "mining.negatives": 2, "mining.depth": 12, "mining.relative_margin": None}
@@ -88,13 +90,7 @@ def assert_alike(folder: Path, least: int) -> None:
 NAMES = ("mined, guided by itself, taught", "pretrained, guided", "taught alone")
 
 
-@pytest.mark.parametrize(
-    "choice",
-    [
-        pytest.param(each, marks=[pytest.mark.long] if i else [], id=name)
-        for i, (each, name) in enumerate(zip(TEXTS, NAMES))
-    ],
-)
+@pytest.mark.parametrize("choice", TEXTS, ids=NAMES)
 def test_runs_that_mine_are_guided_and_taught_and_their_commands(
     choice: Choice, models: dict[str, str], tmp_path: Path, answer: Callable[..., str]
 ) -> None:

@@ -7,8 +7,8 @@ Letters in shapes: b rows, p keys of all rows, c candidates, k matches in a tile
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -32,6 +32,9 @@ class Matches:
     first: Tensor  # [p] where each row key's run of equal candidates begins,
     count: Tensor | None  # [p] and how many they are; None: one each
     offsets: Tensor  # [b + 1] the keys of each row that have any
+    ids: tuple[Tensor, Tensor] | None = (
+        None  # [b] and [c] what is compared, where each row and each candidate has one key
+    )
 
     def __call__(self, tile: slice) -> tuple[Tensor, Tensor]:
         """Rows (counted from the tile's first) and columns of the tile's matches, [k] and [k]."""
@@ -60,35 +63,38 @@ class Matches:
 
 @dataclass(frozen=True)
 class Listed:
-    """Matches on a device, in the order of their rows; which of them a tile has is known without asking the device.
+    """The matches of several together, on a device, in the order of their rows, in one copy when they are first asked for.
+
+    What a tile has of them is known without asking the device.
 
     >>> tensor = torch.tensor([7, 8, 7])
-    >>> rows, columns = listed([match(tensor, tensor)], torch.device("cpu"))(slice(1, 3))
+    >>> rows, columns = Listed((match(tensor, tensor),), torch.device("cpu"))(slice(1, 3))
     >>> rows.tolist(), columns.tolist()
     ([0, 1, 1], [1, 0, 2])
     """
 
-    pairs: Tensor  # [2, k] rows and columns
-    ends: Tensor  # [b + 1] where the matches of each row begin, on the host
+    several: tuple[Matches, ...]
+    device: torch.device
+
+    @cached_property
+    def _pairs(self) -> tuple[Tensor, Tensor]:
+        """Return rows and columns, [2, k], and where the matches of each row begin, [b + 1], on the host."""
+        whole = [matches(slice(0, matches.rows)) for matches in self.several]
+        rows, columns = (torch.cat(parts) for parts in zip(*whole, strict=True))
+        order = rows.argsort(stable=True)
+        ends = from_lengths(torch.bincount(rows, minlength=self.several[0].rows))
+        return torch.stack([rows[order], columns[order]]).to(self.device), ends
 
     def __call__(self, tile: slice) -> tuple[Tensor, Tensor]:
         """Rows (counted from the tile's first) and columns of the tile's matches, [k] and [k]."""
-        rows, columns = self.pairs[:, int(self.ends[tile.start]) : int(self.ends[tile.stop])]
+        pairs, ends = self._pairs
+        rows, columns = pairs[:, int(ends[tile.start]) : int(ends[tile.stop])]
         return rows - tile.start if tile.start else rows, columns
-
-
-def listed(several: Sequence[Matches], device: torch.device) -> Listed:
-    """Return the matches of several together, on a device, in one copy."""
-    whole = [matches(slice(0, matches.rows)) for matches in several]
-    rows, columns = (torch.cat(parts) for parts in zip(*whole, strict=True))
-    order = rows.argsort(stable=True)
-    ends = from_lengths(torch.bincount(rows, minlength=several[0].rows))
-    return Listed(torch.stack([rows[order], columns[order]]).to(device), ends)
 
 
 def on_device(matches: Matches, device: torch.device) -> Matches | Listed:
     """Return matches that name what a tile has on a device; on a CPU each tile finds its own."""
-    return matches if device.type == "cpu" else listed([matches], device)
+    return matches if device.type == "cpu" else Listed((matches,), device)
 
 
 def match(keys: Tensor, candidates: Tensor, offsets: Tensor | None = None, columns: Tensor | None = None) -> Matches:
@@ -99,13 +105,14 @@ def match(keys: Tensor, candidates: Tensor, offsets: Tensor | None = None, colum
         columns: [c] the column each candidate key stands for; None is its position.
     """
     keys, candidates = keys.cpu(), candidates.cpu()
+    ids = (keys, candidates) if offsets is None and columns is None else None
     offsets, columns = (None if each is None else each.cpu() for each in (offsets, columns))
     ordered, order = candidates.sort(stable=True)
     distinct, runs = torch.unique_consecutive(ordered, return_counts=True)
     if offsets is None:
         offsets = torch.arange(len(keys) + 1, device=keys.device)
     if not len(distinct):
-        return Matches(order, keys[:0], None, torch.zeros_like(offsets))
+        return Matches(order, keys[:0], None, torch.zeros_like(offsets), ids)
     at, hit = _find(keys, distinct)
     passed = torch.cat([hit.new_zeros(1, dtype=torch.int64), hit.cumsum(0)])
     at, several = at[hit], len(distinct) < len(ordered)
@@ -114,6 +121,7 @@ def match(keys: Tensor, candidates: Tensor, offsets: Tensor | None = None, colum
         first=(runs.cumsum(0) - runs)[at] if several else at,
         count=runs[at] if several else None,
         offsets=passed[offsets],
+        ids=ids,
     )
 
 

@@ -23,13 +23,13 @@ from .abilities import placed
 from .batch import Batch, Role, as_batch
 from .corrections import Addition, Correction
 from .masks import KnownPositives, Mask, SameId
-from .matches import Matches, listed
+from .matches import Listed, Matches
 from .memory import Memory
 from .row_losses import Numerator
 from .similarity import Similarity, cosine
 from .teacher import Teacher
 from .temperature import Temperature
-from .tiles import Problem, Softmax, Term, sweep, tile_elements
+from .tiles import Problem, Softmax, Sweep, Term, sweep, tile_elements
 
 
 class Objective(nn.Module):
@@ -86,6 +86,7 @@ class Objective(nn.Module):
         self.alignment: nn.Parameter | None
         self.register_parameter("alignment", None)  # A of a teacher that aligns, [T, D]
         self.progress = 0.0  # of the training, from 0 to 1, which the teacher's weight may follow
+        self.sweep: Sweep = sweep  # computes losses and gradients of a problem; a device may have another way to them
         self.tiles: dict[str, int] = {}  # scores of a tile by type of device, as measured; a checkpoint keeps them
         if hardest is not None and hardest < 1:
             raise ConfigError(f"hardest keeps at least 1 negative and is {hardest}; None keeps all")
@@ -127,7 +128,7 @@ class Objective(nn.Module):
         with torch.no_grad(), autocast_off(batch.doc.rows):
             vectors = {role: self.similarity.vectors(side) for role, side in rows.items()}
             near = placed(shares, vectors["query"])
-            losses, grads = sweep(self.problem(batch), vectors, float(scale), near, scale.requires_grad)
+            losses, grads = self.sweep(self.problem(batch), vectors, float(scale), near, scale.requires_grad)
             assert grads is not None
             reached = [
                 (side, self.similarity.pullback(side, vectors[role], grads.vectors[role]))
@@ -286,7 +287,7 @@ class Objective(nn.Module):
         matches = [each for each in exclusions if isinstance(each, Matches)]
         if block.device.type == "cpu" or not matches:
             return exclusions
-        return [listed(matches, block.device), *(each for each in exclusions if not isinstance(each, Matches))]
+        return [Listed(tuple(matches), block.device), *(each for each in exclusions if not isinstance(each, Matches))]
 
 
 def _present(batch: Batch[Tensor], pairs: Sequence[tuple[Role, Role]]) -> Iterator[P.Block]:
@@ -312,7 +313,7 @@ class _Losses(torch.autograd.Function):
         ctx.save_for_backward(scale, *rows)
         with autocast_off(rows[0]):
             vectors = {role: objective.similarity.vectors(side) for role, side in zip(roles, rows, strict=True)}
-            return sweep(problem, vectors, float(scale), None)[0]
+            return objective.sweep(problem, vectors, float(scale), None, False)[0]
 
     @staticmethod
     @once_differentiable
@@ -321,7 +322,7 @@ class _Losses(torch.autograd.Function):
         similarity = ctx.objective.similarity
         with autocast_off(rows[0]):
             vectors = {role: similarity.vectors(side) for role, side in zip(ctx.roles, rows, strict=True)}
-            grads = sweep(ctx.problem, vectors, float(scale), grad, learns)[1]
+            grads = ctx.objective.sweep(ctx.problem, vectors, float(scale), grad, learns)[1]
             assert grads is not None
             pulled = [
                 similarity.pullback(side, vectors[role], grads.vectors[role])

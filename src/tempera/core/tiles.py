@@ -184,6 +184,9 @@ def sweep(
     return losses, None if shares is None else Gradients(grads, scale_grad)
 
 
+Sweep = Callable[[Problem, Vectors, float, Tensor | None, bool], tuple[Tensor, Gradients | None]]
+
+
 def _towards(term: Term, x: Tensor, candidates: Tensor, tile: slice) -> Tensor:
     """Return the gradients of a tile's anchors, [r, D], from those of their logits."""
     return x @ candidates if term.lists is None else (x[:, None] @ candidates[term.lists[tile]])[:, 0]

@@ -17,11 +17,14 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
+from ..core.abilities import bf16_gain
 from ..errors import ConfigError
 from ..io.console import silenced
 from .distributed import ALONE, CPU, Group
 
 Precision = Literal["no", "bf16", "fp16"]
+Wanted = Literal["auto", "no", "bf16", "fp16"]
+_WORTH = 1.5  # times as fast as float32 are products in bf16, for which it is chosen
 # What launchers leave in the environment: torchrun and accelerate, Intel MPI and MPICH, Open MPI, MVAPICH.
 _SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 _DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -54,11 +57,11 @@ class Devices:
         return torch.amp.GradScaler(self.group.device.type, enabled=self.mixed_precision == "fp16")
 
 
-def start(mixed_precision: Precision = "no", device: str = "auto", timeout: float = 1800.0) -> Devices:
+def start(mixed_precision: Wanted = "no", device: str = "auto", timeout: float = 1800.0) -> Devices:
     """Join the processes that were launched together, and take this process's device; once, at the start of a program.
 
     Args:
-        mixed_precision: of the towers; fp16 scales its gradients.
+        mixed_precision: of the towers; fp16 scales its gradients, and "auto" is bf16 where `settled` says so.
         device: to compute on: "cpu", "auto" for the accelerator if there is one, or its name, as cuda, cuda:1, xpu or mps.
         timeout: seconds that a process waits for the others before it ends with an error. A process that ends, or is
             killed, is noticed at once by gloo and by the launchers; this is for one that hangs.
@@ -70,7 +73,7 @@ def start(mixed_precision: Precision = "no", device: str = "auto", timeout: floa
     if not launched():  # importing accelerate takes 2 s
         if chosen.type != "cpu":
             torch.accelerator.set_device_index(chosen)
-        return _checked(Devices(Group(device=chosen), mixed_precision))
+        return _checked(Group(device=chosen), mixed_precision)
     from accelerate import PartialState
 
     # Imported before there is a group: defaults of its functions would hold on to the group, and its threads, for good.
@@ -84,7 +87,14 @@ def start(mixed_precision: Precision = "no", device: str = "auto", timeout: floa
     if dist.is_initialized() and dist.get_backend() != "gloo":
         hosts = dist.new_group(timeout=timedelta(seconds=timeout), backend="gloo")
         atexit.register(_leave, hosts)
-    return _checked(Devices(Group(state.process_index, state.num_processes, own, hosts), mixed_precision))
+    return _checked(Group(state.process_index, state.num_processes, own, hosts), mixed_precision)
+
+
+def settled(wanted: Wanted, group: Group = ALONE) -> Precision:
+    """Return the precision of the towers: "auto" is bf16 where all processes measure that it pays, and else float32."""
+    if wanted != "auto":
+        return wanted
+    return "no" if group.all_reduce_max(bf16_gain(group.device) < _WORTH) else "bf16"
 
 
 def _chosen(name: str) -> torch.device:
@@ -116,15 +126,15 @@ def launched() -> bool:
     return any(name in os.environ for name in _SIZES)
 
 
-def _checked(devices: Devices) -> Devices:
-    device, mixed_precision = devices.group.device, devices.mixed_precision
+def _checked(group: Group, wanted: Wanted) -> Devices:
+    device, mixed_precision = group.device, settled(wanted, group)
     if mixed_precision == "fp16" and device.type == "cpu":
         raise ConfigError("mixed_precision: fp16 needs a GPU, but this process runs on a CPU; use bf16 or no")
     if mixed_precision == "bf16" and device.type != "cpu":
         supported = getattr(torch.get_device_module(device), "is_bf16_supported", None)
         if supported is not None and not supported():
             raise ConfigError(f"mixed_precision: the device {device} has no bf16; use fp16 or no")
-    return devices
+    return Devices(group, mixed_precision)
 
 
 @contextmanager

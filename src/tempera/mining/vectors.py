@@ -9,8 +9,9 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import xxhash
@@ -22,6 +23,9 @@ from ..io.console import progress_bar
 from ..io.documents import read_json
 from ..io.lock import alone
 from ..ranking.nearest import refuse_not_finite
+
+if TYPE_CHECKING:  # it would load torch
+    from ..core.ragged import Ragged
 
 Keys = NDArray[np.bytes_]
 Rows = NDArray[np.int64]
@@ -42,6 +46,12 @@ def keys_of_pairs(pairs: Sequence[tuple[str, str]]) -> Keys:
     """Return 128-bit hashes of pairs of texts, [n]."""
     encoded = ((a.encode("utf-8", "surrogatepass"), b.encode("utf-8", "surrogatepass")) for a, b in pairs)
     return _keys(b"%d\0%b%b" % (len(a), a, b) for a, b in encoded)
+
+
+def keys_of_rows(rows: Ragged) -> Keys:
+    """Return 128-bit hashes of rows of numbers, such as the tokens of texts, [n]."""
+    values = rows.values.numpy().astype("<i4")
+    return _keys(values[start:end].tobytes() for start, end in pairwise(rows.offsets.tolist()))
 
 
 @dataclass

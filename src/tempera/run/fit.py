@@ -124,7 +124,7 @@ def _placed(prepared: Prepared) -> Any:
     towers: Encoder = copy.deepcopy(tower)
     roles: tuple[Role, ...] = ("query", "doc", "negatives", "sampled")
     modules: Any = [towers.of(role) for role in roles]
-    shard(modules, group, torch.bfloat16 if options.mixed_precision == "bf16" else None)
+    shard(modules, group, torch.bfloat16 if prepared.devices.mixed_precision == "bf16" else None)
     return towers
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ..ranking.verdict import Verdict
 from ..text.other_data import InTraining, judged, read_tasks
-from ..towers.pair import Tower
+from ..text.training_pairs import TrainingPairs
 from .prepare import Prepared
 
 
@@ -22,7 +22,7 @@ def judge(prepared: Prepared) -> Verdict | None:
         return None
     also, metrics = prepared.config.evaluation.also, prepared.config.evaluation.metrics
     with prepared.phases("evaluate"):
-        verdict, tower = prepared.task.held_out.judge("test"), prepared.task.data.tower
-        if not (also and isinstance(tower, Tower)):
+        verdict, data = prepared.task.held_out.judge("test"), prepared.task.data
+        if not (also and isinstance(data, TrainingPairs)):
             return verdict
-        return replace(verdict, others=judged(InTraining(tower), read_tasks(also), metrics))
+        return replace(verdict, others=judged(InTraining(data.known), read_tasks(also), metrics))

@@ -12,11 +12,13 @@ from ..core.advice import cautions
 from ..core.similarity import cosine
 from ..engine.clock import Phases
 from ..engine.devices import Devices
+from ..engine.distributed import CPU
 from ..io.console import logger
 from ..io.documents import JsonLines
 from ..recommend.interactions import Handed, Interactions
 from ..recommend.recommendation import InteractionTask
 from ..text.retrieval import TextTask
+from ..towers.modules import read_in
 from .task import RunTask
 
 CACHE = "cache"  # texts and tokens, mapped; removed with the last step
@@ -80,6 +82,8 @@ def prepare(
     if facts.source is not None:
         ((name, options),) = describe(facts.source).items()
         config = replace(config, resolved={**config.resolved, "data": {"source": name, **options}})
+    if config.train.mixed_precision == "auto" and devices.mixed_precision == "bf16" and devices.group.device == CPU:
+        read_in(task.data.tower, torch.bfloat16)
     for line in facts.lines:
         logger.info(line)
     log.write(event="data", pairs=facts.counts["pairs"], dropped=facts.counts["dropped"])

@@ -82,6 +82,7 @@ def _publish(
         **({"best": fitted.best} if fitted.best else {}),
         **({"refit": again} if (again := _trained_again(prepared.log.records)) else {}),
         "data": task.showcase.facts().counts,
+        "mixed_precision": prepared.devices.mixed_precision,
         "seconds": prepared.phases.seconds(),
         "replaying": round(fitted.replaying, 4),
         "peak_memory_bytes": peak_memory_bytes(),

@@ -187,7 +187,7 @@ def _lasting(config: Mapping[str, Any]) -> dict[str, Any]:
     known: dict[str, Any] = parsed(json.dumps(config, default=str))
     reporting = ("save_steps", "save_total_limit", "skip_non_finite", "report_to")
     # Fitted to what memory there is: equal up to rounding.
-    fitted = ("cache", "cache_memory", "micro_batch_tokens", "fsdp", "divide_tables", "device")
+    fitted = ("cache", "cache_memory", "micro_batch_tokens", "fsdp", "divide_tables", "device", "kernel")
     for name in (*reporting, *fitted):
         known.get("train", {}).pop(name, None)
     return known

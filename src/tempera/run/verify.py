@@ -25,7 +25,7 @@ from ..core.ragged import Ragged
 from ..engine import loop
 from ..engine.backward import draws
 from ..engine.cache import Cache
-from ..engine.devices import Devices
+from ..engine.devices import Devices, settled
 from ..engine.distributed import Group
 from ..engine.loop import Training
 from ..engine.optim import set_sparse
@@ -201,7 +201,7 @@ def _one_process(rank: int, folder: str, store: str, tower: Any, objective: Any,
 def _precision(case: Case) -> Iterator[Proof]:
     exact = _whole(case, torch.float64)
     yield _small("float32 against float64", _off(_stepped(case, torch.float32, Cache()), exact), 1e-3)
-    if (precision := case.options.mixed_precision) != "no":
+    if (precision := settled(case.options.mixed_precision)) != "no":
         lower = Cache(autocast=Devices(mixed_precision=precision).autocast)
         yield _small(f"{precision} against float64", _off(_stepped(case, torch.float32, lower), exact), 0.1)
 

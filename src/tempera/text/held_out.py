@@ -120,7 +120,7 @@ class HeldOutQueries:
         docs, relevant = self.texts.ranked, questions.relevant
         if sample is not None:
             docs, relevant = docs[sample.docs], sample.relevant
-        corpus = self.data.corpus if sample is None else self.data.sampled(sample.docs)
+        corpus = self.data.remembered(docs)
         place = np.empty(len(self.texts.docs), np.int64)
         place[docs] = np.arange(len(docs))
         answers = corpus[place[questions.doc_of[questions.rows]]]
@@ -135,12 +135,7 @@ class HeldOutQueries:
 
     def vectors(self) -> NDArray[np.float32]:
         """Return the vectors of all distinct documents; what the same weights have just ranked is not embedded again."""
-        corpus, everything = self.data.corpus, np.arange(len(self.texts.docs))
-        vectors = np.empty((len(everything), corpus.shape[1]), np.float32)
-        vectors[self.texts.ranked] = corpus
-        if len(rest := np.setdiff1d(everything, self.texts.ranked)):
-            vectors[rest] = self.data.vectors(rest)
-        return vectors
+        return self.data.remembered(np.arange(len(self.texts.docs)))
 
     def baselines(self) -> dict[str, SystemScores]:
         """Rank by the teacher if there is one; by BM25, and by the tower and BM25 together, if evaluation.bm25 asks for it."""

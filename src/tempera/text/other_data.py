@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from ..core.batch import Role
 from ..ranking.verdict import TaskScores
-from ..towers.pair import Tower
 from .embedder import Embedder
+from .known_vectors import KnownVectors
 from .tasks import Graded, RetrievalTask, read_task
 
 Task = RetrievalTask | Graded
@@ -19,9 +19,9 @@ Task = RetrievalTask | Graded
 
 @dataclass(frozen=True)
 class InTraining:
-    """Embed texts by a tower as it is now."""
+    """Embed texts by a tower as it is now; those that the untrained one has read are not embedded again."""
 
-    tower: Tower
+    known: KnownVectors
 
     def query(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return unit vectors of queries, [n, D]."""
@@ -32,8 +32,10 @@ class InTraining:
         return self._vectors(texts, "doc")
 
     def _vectors(self, texts: Sequence[str], role: Role) -> NDArray[np.float32]:
-        vectors: NDArray[np.float32] = self.tower.encode(self.tower.features(texts, role=role), role).numpy()
-        return vectors
+        tower = self.known.tower
+        return self.known.kept(
+            tower.features(texts, role=role), role, lambda features: tower.encode(features, role).numpy()
+        )
 
 
 def read_tasks(paths: Sequence[str]) -> dict[str, Task]:

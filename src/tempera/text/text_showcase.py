@@ -148,7 +148,7 @@ class TextShowcase:
     def _scores(self, queries: Rows, ranked: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return cosines of queries and their ranked documents, [q, k]."""
         questions = self.held_out.questions["test"]
-        a = self.data.vectors(questions.query_of[questions.rows[queries]], "query")
-        b = self.data.vectors(self.texts.ranked[ranked.ravel()]).reshape(*ranked.shape, -1)
+        a = self.data.remembered(questions.query_of[questions.rows[queries]], "query")
+        b = self.data.remembered(self.texts.ranked[ranked.ravel()]).reshape(*ranked.shape, -1)
         cosines: NDArray[np.float32] = np.einsum("qd,qkd->qk", a, b)
         return cosines

@@ -25,6 +25,7 @@ from ..ranking.nearest import refuse_not_finite
 from ..ranking.resolved import Config
 from ..towers.pair import Tower
 from .catalogue import Catalogue
+from .known_vectors import KnownVectors
 from .mixture import Mixture
 from .pairs import Rows, Source
 from .renewal import Renewal, checked
@@ -70,8 +71,7 @@ class TrainingPairs:
             None if config.mining.cross_encoder is None else CrossEncoder.of(Path(config.mining.cross_encoder), store)
         )
         self.dropped = {**texts.split.pairs.dropped, **texts.split.dropped}
-        # Vectors that were computed last, by role and rows, and by which weights.
-        self.latest: tuple[list[int], dict[tuple[Role, bytes], NDArray[np.float32]]] | None = None
+        self.known = KnownVectors(tower, {"query": texts.queries, "doc": texts.docs}, store)
         self.rows, self.judge = _rows(config, texts, sampler, store), _judge(config, store)
         if cross is not None and self.rows.negatives is not None:
             self.rows, count = checked(self.rows, catalogue, cross, config.mining.cross_margin)
@@ -82,7 +82,7 @@ class TrainingPairs:
 
     def batch(self, rows: Tensor, number: int) -> Batch[Ragged]:
         """Return the tokens of chosen pairs."""
-        self.latest = None  # the memory is for the step
+        self.known.forget()  # the memory is for the step
         return self.rows.batch(rows, number)
 
     def vectors(self, rows: Rows, role: Role = "doc") -> NDArray[np.float32]:
@@ -92,25 +92,9 @@ class TrainingPairs:
         refuse_not_finite(vectors, {"query": "queries", "doc": "documents"}[role])
         return vectors
 
-    def remembered(self, rows: Rows, role: Role) -> NDArray[np.float32]:
-        """Return the same vectors, computed again only if the weights have changed."""
-        known, key = self._known, (role, rows.tobytes())
-        if key not in known:
-            known[key] = self.vectors(rows, role)
-        return known[key]
-
-    def sampled(self, positions: Rows) -> NDArray[np.float32]:
-        """Return unit vectors of some of the documents that evaluation ranks, out of those of all where they are known."""
-        whole = self._known.get(("doc", self.texts.ranked.tobytes()))
-        return self.vectors(self.texts.ranked[positions]) if whole is None else whole[positions]
-
-    @property
-    def _known(self) -> dict[tuple[Role, bytes], NDArray[np.float32]]:
-        """The vectors that the weights of now have given."""
-        written = [tensor._version for tensor in (*self.tower.parameters(), *self.tower.buffers())]
-        if self.latest is None or self.latest[0] != written:
-            self.latest = written, {}
-        return self.latest[1]
+    def remembered(self, rows: Rows, role: Role = "doc") -> NDArray[np.float32]:
+        """Return the same vectors, of which only those are computed that the weights of now have not given yet."""
+        return self.known(rows, role, self.vectors)
 
     @property
     def corpus(self) -> NDArray[np.float32]:

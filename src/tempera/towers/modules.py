@@ -5,15 +5,16 @@ Letters in shapes: n rows, w tokens of the longest of them, v tokens of all rows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+import xxhash
+from torch import Tensor, nn
 
 from ..core.advice import refuse_batch_statistics
 from ..core.batch import Role
@@ -39,18 +40,19 @@ _ENCODED_AT_ONCE, _ENCODED_ON_DEVICE = 512, 65_536
 Saving = Callable[["SentenceTransformer"], AbstractContextManager[Any]]
 
 
-def tower_of(model: SentenceTransformer, saving: Saving = nullcontext) -> Tower:
+def tower_of(model: SentenceTransformer, saving: Saving = nullcontext, origin: str = "") -> Tower:
     """One tower if the model embeds queries and documents alike, or the tower of each.
 
     Args:
         model: is trained in place.
         saving: a context in which the model is as it is to be saved.
+        origin: identifies the files and the options that the model was made from.
 
     Raises:
         ConfigError: a model whose layers look at the whole batch, or that reads more than token ids.
     """
     refuse_batch_statistics(model)
-    query, doc = TextTower(model, "query", saving), TextTower(model, "doc", saving)
+    query, doc = TextTower(model, "query", saving, origin), TextTower(model, "doc", saving, origin)
     return doc if query.constants == doc.constants else Towers(query, doc)
 
 
@@ -62,12 +64,13 @@ class TextTower(Tower):
     has no tokens, and its row is as the model has it.
     """
 
-    def __init__(self, model: SentenceTransformer, role: Role, saving: Saving = nullcontext) -> None:
+    def __init__(self, model: SentenceTransformer, role: Role, saving: Saving = nullcontext, origin: str = "") -> None:
         super().__init__()
         self.model, self.saving = model, saving
         # Two texts of different length show what all rows have in common: padding, and what is no tensor.
         probe = self._read(["", "a a a a a a a a"], role)
         self.constants = constants_of(probe, model)
+        self.origin = origin and xxhash.xxh3_128_hexdigest(f"{origin} {self.constants}".encode())
         self.padded = "attention_mask" in probe
         self._inputs = self._padded if self.padded else self._flat if "cu_seq_lens_q" in probe else self._bags
         self.pad, self.left, self.first = 0, False, int(probe["position_ids"].min()) if "position_ids" in probe else 0
@@ -110,11 +113,12 @@ class TextTower(Tower):
         lengths = features.lengths.cpu()[order].clamp(min=1)
         self.eval()
         end = len(order)
-        while end:  # the longest first: memory is short at once or never
-            start = max(0, end - max(1, tokens // int(lengths[end - 1])))
-            rows = order[start:end]
-            vectors[rows] = F.normalize(self(features[rows].to(device)).float(), dim=-1).cpu()
-            end = start
+        with lowered(self, self.reads):
+            while end:  # the longest first: memory is short at once or never
+                start = max(0, end - max(1, tokens // int(lengths[end - 1])))
+                rows = order[start:end]
+                vectors[rows] = F.normalize(self(features[rows].to(device)).float(), dim=-1).cpu()
+                end = start
         self.train(training)
         return vectors
 
@@ -151,6 +155,26 @@ class TextTower(Tower):
             "seq_idx": row[None].int(),
             **{"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest},
         }
+
+
+def read_in(tower: nn.Module, dtype: torch.dtype) -> None:
+    """Let the transformers of a tower read texts in another precision; tables are looked up in their own."""
+    for module in tower.modules():
+        if isinstance(module, TextTower) and module._inputs != module._bags:
+            module.reads = dtype
+
+
+@contextmanager
+def lowered(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Lend a module its weights in another precision, to which they are cast once."""
+    weights = [(each, each.data) for each in module.parameters() if dtype != each.dtype == torch.float32]
+    try:
+        for each, data in weights:
+            each.data = data.to(dtype)
+        yield
+    finally:
+        for each, data in weights:
+            each.data = data
 
 
 def prompt_of(model: SentenceTransformer, role: Role) -> str | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -38,6 +39,8 @@ class Encoder(nn.Module, ABC):
 
     padded: bool  # whether rows are padded to the longest of those that are embedded together
     guarded = False  # whether it stays untrained where validation is too small to show a gain
+    reads = torch.float32  # precision in which rows are read without gradient
+    origin = ""  # identifies the saved model and the options that its vectors follow from before training; "" without a model
 
     def of(self, role: Role) -> Embeds:
         """The module that embeds a role; this one unless roles differ."""

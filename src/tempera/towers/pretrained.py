@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,7 +18,7 @@ from ..io.untrusted import without_panics
 from .lora import Lora, transformers_of
 from .modules import tower_of
 from .pair import Embed, Tower, batch_of, embedded, epochs_of
-from .saved import kinds_of, quietly, said
+from .saved import fingerprint, kinds_of, quietly, said
 from .sides import Sides, divided
 from .static import Static
 
@@ -88,10 +88,17 @@ class Pretrained:
         model = divided(model, self.sides)
         if self.lora is not None:
             self.lora.add_to(model)
-        tower = tower_of(model, nullcontext if self.lora is None else self.lora.saving)
+        tower = tower_of(model, nullcontext if self.lora is None else self.lora.saving, self._origin())
         if self.torch_compile:
             compile_model(model)
         return tower
+
+    def _origin(self) -> str:
+        """Return a hash of the model's files, and the other options; "" where looking vectors up is cheaper than keeping them."""
+        folder = _files(self.model)
+        if folder is None or self._static or self.trust_remote_code:  # such code may lie elsewhere
+            return ""
+        return f"{fingerprint(folder)} {replace(self, model='')}"
 
     def again(self, tower: Tower) -> Tower:
         """The model as it was saved, once more."""
@@ -102,6 +109,17 @@ def _place(name: str) -> Path:
     """Return the folder of a model, or that of a run's model."""
     folder = Path(name).expanduser()
     return folder / "model" if (folder / "model" / "modules.json").is_file() else folder
+
+
+def _files(name: str) -> Path | None:
+    """Return the folder that holds a model's files, which may be in the hub's cache; None if there is none."""
+    from huggingface_hub import try_to_load_from_cache
+
+    folder = _place(name)
+    if folder.is_dir() or name.count("/") != 1:
+        return folder if folder.is_dir() else None
+    file = try_to_load_from_cache(name, "modules.json")
+    return Path(file).parent if isinstance(file, str) else None
 
 
 def open_model(

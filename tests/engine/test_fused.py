@@ -1,0 +1,215 @@
+"""The fused kernels against the definition in loops, number by number, in Triton's interpreter; `conftest.py` turns it on."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from tempera import Batch, Objective, Ragged, Side, Temperature, mnr, pools
+from tempera.core.corrections import Hardness, LogQ, Margin
+from tempera.core.definition import defined_losses
+from tempera.core.masks import Guided, KnownPositives, SameId
+from tempera.core.memory import Memory
+from tempera.core.similarity import cosine, dot
+from tempera.core.teacher import Teacher
+from tempera.core.tiles import sweep
+from tempera.engine import fused, loop
+from tempera.engine.devices import Devices
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:divide by zero encountered in log"
+)  # numpy's, of rows without candidates
+CLOSE = 1e-5
+EVERY = {pool.name: pool for pool in pools.POOLS}
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "DEVICE", "cpu")
+    monkeypatch.setattr(fused, "block", lambda room, vectors: 16)  # so that these problems have several tiles
+    monkeypatch.setattr(fused, "precision", lambda vectors: "ieee")  # the interpreter multiplies no bf16
+
+
+def batch(draw: random.Random, n: int, width: int, dtype: torch.dtype = torch.float32) -> Batch[Tensor]:
+    """Draw rows with ids of which some are equal, and of every other role up to as many."""
+    generator = torch.Generator().manual_seed(draw.randrange(1 << 30))
+
+    def side(count: int, owner: bool = False) -> Side[Tensor]:
+        rows = torch.randn(count, width, generator=generator) / width**0.25
+        ids = torch.randint(-(n + 2), n + 2, (count,), generator=generator)
+        owners = torch.randint(n, (count,), generator=generator) if owner else None
+        return Side(rows.to(dtype).float(), ids, -3 * torch.rand(count, generator=generator), owner=owners)
+
+    others = {"negatives": side(draw.randrange(n + 1), True), "sampled": side(draw.randrange(n + 1))}
+    weight = torch.rand(n, generator=generator) if draw.random() < 0.5 else None
+    span = range(draw.randrange(n), n) if draw.random() < 0.3 else None  # of a process among several
+    return Batch(side(n), side(n), **others, memory=side(draw.randrange(n + 1)), weight=weight, span=span)
+
+
+def drawn(draw: random.Random) -> Objective:
+    """Draw an objective of parts that the kernels take."""
+    positives = draw.choice([["docs"], ["docs"], ["back_queries"], ["docs", "back_queries"]])
+    more = [name for name in ("negatives", "sampled", "memory") if "docs" in positives and draw.random() < 0.3]
+    partition = draw.choice(["joint", "per_direction"])
+    if partition == "joint":
+        more += [name for name in ("queries", "back_docs", "back_positives") if draw.random() < 0.2]
+    several = [EVERY[name] for name in [*positives, *more]]
+    corrections = [*draw.choice([[], [LogQ()], [LogQ("refined", 0.7)]]), *draw.choice([[], [Margin(0.4)]])]
+    return Objective(
+        *draw.choice([(cosine, draw.choice([0.05, 0.3])), (dot, 1.0)]),
+        draw.sample(several, len(several)),
+        corrections,
+        draw.choice([[], [SameId()]]),
+        partition,
+        memory=Memory(3) if "memory" in more else None,
+    )
+
+
+def gradients(objective: Objective, rows: Batch[Tensor], losses: Callable[[Batch[Tensor]], Tensor]) -> list[Tensor]:
+    """Return losses, and the gradients of the embeddings and the scale of their weighted sum."""
+    leaves = rows.map(lambda x: x.detach().clone().requires_grad_())
+    scale = Temperature(objective.temperature.value, learnable=True)
+    objective.temperature = scale
+    each = losses(leaves)
+    (each * rows.shares().to(each)).sum().backward()
+    grads = [torch.zeros_like(s.rows) if s.rows.grad is None else s.rows.grad for s in leaves.sides().values()]
+    return [each.detach(), torch.cat(grads), scale.log_scale.grad]
+
+
+def off(objective: Objective, rows: Batch[Tensor], half: bool = False) -> float:
+    """Return how far the kernels are off the definition: losses, gradients relative to their largest entry, and the scale's."""
+    took = fused.Fused(torch.bfloat16 if half else torch.float32)
+    objective.sweep = took
+    got = gradients(objective, rows, objective)
+    assert not took.said
+    exact = rows.map(lambda x: x.double())
+    want = gradients(objective, exact, lambda leaves: defined_losses(objective, leaves)[leaves.local])
+    gaps = [(x.double() - y).abs().max() for x, y in zip(got, want, strict=True)]
+    sizes = [want[0].abs().max().clamp(min=1), want[1].abs().max(), want[2].abs().clamp(min=want[1].abs().max())]
+    return max(float(gap / size.clamp(min=1e-6)) for gap, size in zip(gaps, sizes, strict=True))
+
+
+def problem(seed: int, most: int = 40) -> float:
+    """Return how far a problem that is drawn is off."""
+    draw = random.Random(seed)
+    n, width, half = draw.randint(1, most), draw.choice([1, 3, 16, 33, 64]), draw.random() < 0.3
+    objective = drawn(draw)
+    half = half and objective.similarity is dot  # whose vectors are the embeddings, which bf16 holds here
+    return off(objective, batch(draw, n, width, torch.bfloat16 if half else torch.float32), half)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_losses_and_gradients_are_those_of_the_definition(seed: int) -> None:
+    assert problem(seed, most=20) <= CLOSE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 600, 30))
+def test_losses_and_gradients_of_many_problems(first: int) -> None:
+    gaps = {seed: problem(seed) for seed in range(first, first + 30)}
+    assert {seed: gap for seed, gap in gaps.items() if gap > CLOSE} == {}
+
+
+def test_a_loss_that_float32_cannot_tell_from_0_keeps_its_precision() -> None:
+    """One negative whose probability is below float32's distance of 1 and the number before it."""
+    rows = torch.eye(2, requires_grad=True)
+    objective = Objective(dot, 0.05)
+    objective.sweep = fused.Fused()
+    losses = objective(rows, torch.eye(2))
+    losses.sum().backward()
+    expected = torch.tensor([-20.0], dtype=torch.float64).exp()
+    torch.testing.assert_close(losses.double(), expected.expand(2), rtol=1e-5, atol=0)
+    torch.testing.assert_close(
+        rows.grad, 20 * expected.float() * torch.tensor([[-1.0, 1.0], [1.0, -1.0]]), rtol=1e-5, atol=0
+    )
+
+
+NOT_TAKEN: dict[str, tuple[Objective, int]] = {
+    "a width of 128 in float32, and embeddings have 129": (mnr(), 129),
+    "a teacher's distributions are learned": (mnr(teacher=Teacher(0.3)), 3),
+    "the numerator is mean": (mnr(numerator="mean", masks=[SameId()]), 3),
+    "only the 2 hardest negatives count": (mnr(hardest=2), 3),
+    "a correction is a function of each similarity": (mnr(corrections=[Hardness(9.0)]), 3),
+    "a mask is more than one id": (mnr(masks=[SameId(), KnownPositives()]), 3),
+    "a mask is more than one": (mnr(masks=[Guided(by="self")]), 3),
+}
+
+
+@pytest.mark.parametrize("why", NOT_TAKEN)
+def test_what_the_kernels_do_not_take_has_the_bits_of_torch_and_a_line_in_the_log(
+    why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    objective, width = NOT_TAKEN[why]
+    rows = batch(random.Random(0), 6, width)
+    teacher = torch.nn.functional.normalize(torch.randn(6, 4), dim=1)
+    sides = {"query": replace(rows.query, teacher=teacher), "doc": replace(rows.doc, teacher=teacher)}
+    rows = Batch(**sides, known=Ragged.of([[int(i)] for i in rows.doc.ids]))  # type: ignore[arg-type, union-attr]
+    want = gradients(objective, rows, objective)
+    objective.sweep = fused.Fused()
+    with caplog.at_level("INFO", logger="tempera"):
+        got = gradients(objective, rows, objective)
+    assert all(torch.equal(x, y) for x, y in zip(got, want, strict=True))
+    (line,) = [record.message for record in caplog.records]
+    assert line.startswith("train.kernel=triton: the loss stage stays with torch, since ") and why in line
+
+
+def test_shared_documents_float64_and_other_devices_stay_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = Batch(Side(torch.eye(2)), Side(torch.eye(2), torch.arange(2)), answer=torch.tensor([1, 1]))
+    vectors = {"query": torch.eye(2), "doc": torch.eye(2)}
+    back = Objective(pools=[pools.back_queries])
+    assert fused.reason(back.problem(rows), vectors) == "rows share documents"
+    plain = mnr().problem(Batch(Side(torch.eye(2)), Side(torch.eye(2))))
+    assert fused.reason(plain, vectors) is None
+    assert (
+        fused.reason(plain, {"query": torch.eye(2).double()})
+        == "they compute in float32, and the embeddings are float64"
+    )
+    monkeypatch.setattr(fused, "find_spec", lambda name: None)
+    assert fused.reason(plain, vectors) == "triton is not installed: pip install triton"
+    monkeypatch.undo()
+    assert fused.reason(plain, vectors) == "they run on cuda devices, and this is cpu"
+
+
+@pytest.mark.parametrize("kernel", ["auto", "torch", "triton"])
+def test_a_run_takes_the_kernels_where_its_option_says_so(kernel: fused.Kernel) -> None:
+    objective = mnr()
+    options = loop.Training(kernel=kernel)
+    loop.begin(torch.nn.Linear(2, 2), torch.nn.Sequential(objective), options, Devices(mixed_precision="bf16"))  # type: ignore[arg-type]
+    assert objective.sweep == (fused.Fused(torch.bfloat16) if kernel == "triton" else sweep)
+
+
+COMPILE = """
+import torch
+from triton import compile
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from tempera.engine import fused, kernels
+
+kinds = {"b": "i32", "c": "i32", "scale": "fp32", "positive": "*i64", "row_ids": "*i64", "column_ids": "*i64"}
+for dtype, name in ((torch.float32, "*fp32"), (torch.bfloat16, "*bf16")):
+    vectors = torch.empty(0, dtype=dtype)
+    sizes = {"K": 2, "D": 50, "W": 64, "N": fused.block(64, vectors), "PRECISION": fused.precision(vectors), "TARGET": True}
+    for kernel, more in ((kernels.log_sums, {}), *((kernels.gradients, {"BY_COLUMN": each}) for each in (False, True))):
+        fixed = {**sizes, **more}
+        pointers = {"anchors": name, "candidates": name}
+        types = {a: "constexpr" if a in fixed else kinds.get(a, pointers.get(a, "*fp32")) for a in kernel.arg_names}
+        places = {(kernel.arg_names.index(a),): value for a, value in fixed.items()}
+        made = compile(ASTSource(kernel, types, places), target=GPUTarget("cuda", 80, 32), options={"num_warps": fused.WARPS})
+        assert len(made.asm["cubin"]) and made.metadata.shared <= 163 << 10, made.metadata.shared
+"""
+
+
+@pytest.mark.slow
+def test_the_kernels_compile_for_a_gpu_and_fit_its_shared_memory() -> None:
+    """Triton brings NVIDIA's assembler, so no GPU is needed; one of compute capability 8.0 shares 163 KiB."""
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    subprocess.run([sys.executable, "-c", COMPILE], env=environment, check=True, timeout=280)

@@ -1,0 +1,95 @@
+"""`mixed_precision: auto`: bf16 where a measurement shows that it pays, beside the same run in float32."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tempera import config as configuration
+from tempera.build import build
+from tempera.core import abilities
+from tempera.engine.devices import Devices, settled, start
+from tempera.engine.distributed import CPU
+from tempera.run.fit import fit
+from tempera.run.prepare import prepare
+
+
+@pytest.fixture
+def gain(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Pretend that products in bf16 are so many times as fast."""
+
+    def pretend(times: float) -> None:
+        abilities.bf16_gain.cache_clear()
+        monkeypatch.setattr(abilities, "_product", lambda device, dtype: 1 if dtype == torch.float32 else 1 / times)
+
+    yield pretend
+    abilities.bf16_gain.cache_clear()
+
+
+def options(pairs: Path, precision: str) -> dict[str, Any]:
+    return {
+        "data": {"source": "pairs", "path": str(pairs)},
+        "tower": {"kind": "transformer", "layers": 2, "width": 32, "heads": 2, "vocabulary": 200, "max_length": 24},
+        "train": {"mixed_precision": precision, "batch_size": 32, "max_steps": 3, "evaluations": 0},
+        "evaluation": {"queries": 20, "validation": 20, "bm25": False},
+    }
+
+
+def test_auto_is_measured_once_and_in_little_time(gain: Any) -> None:
+    abilities.bf16_gain.cache_clear()
+    began = time.perf_counter()
+    assert abilities.bf16_gain(CPU) > 0
+    abilities.bf16_gain(CPU)
+    assert time.perf_counter() - began < 1 and abilities.bf16_gain.cache_info().misses == 1
+    for times, expected in ((7.0, "bf16"), (1.5, "bf16"), (1.49, "no"), (0.2, "no")):
+        gain(times)
+        assert settled("auto") == start("auto", "cpu").mixed_precision == expected
+        assert [settled(each) for each in ("no", "bf16", "fp16")] == ["no", "bf16", "fp16"]
+
+
+def test_a_run_in_bf16_by_measurement(
+    gain: Any, pairs_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    losses = []
+    caplog.set_level("INFO", "tempera")
+    for precision, times in (("no", 7.0), ("auto", 0.2), ("auto", 7.0)):
+        gain(times)
+        made, log = build(configuration.of(options(pairs_file, precision))), _Log()
+        made.train.check(devices := start(precision, "cpu"))  # type: ignore[arg-type]
+        fit(prepare(made, devices, tmp_path / f"{len(losses)}", log), looks=False)  # type: ignore[arg-type]
+        losses.append(np.array([each["loss"] for each in log.records if each["event"] == "step"]))
+    exact, slow, fast = losses
+    assert len(fast) == 3 and (slow == exact).all() and (fast != exact).any()
+    np.testing.assert_allclose(fast, exact, rtol=0.002)
+    text = caplog.text
+    assert "mixed_precision: no, because products in bf16 are 0.2 times as fast as in float32 here" in text
+    assert "mixed_precision: bf16, because products in bf16 are 7 times as fast as in float32 here" in text
+
+
+def test_texts_are_read_in_bf16_and_the_weights_come_back(gain: Any, pairs_file: Path, tmp_path: Path) -> None:
+    gain(7.0)
+    made = build(configuration.of(options(pairs_file, "auto")))
+    data: Any = prepare(made, start("auto", "cpu"), tmp_path, _Log()).task.data
+    weights = {name: value.clone() for name, value in data.tower.state_dict().items()}
+    docs = data.texts.docs
+    low = data.tower.encode(docs)
+    data.tower.reads = torch.float32
+    exact = data.tower.encode(docs)
+    cosines = (low.double() * exact.double()).sum(1)
+    assert low.dtype == torch.float32 and cosines.min() >= 0.9999 and (low - exact).abs().max() > 1e-5
+    assert all(torch.equal(weights[name], value) for name, value in data.tower.state_dict().items())
+    plain: Any = prepare(made, Devices(), tmp_path / "plain", _Log()).task.data  # as verify does
+    assert plain.tower.reads == torch.float32
+
+
+class _Log:
+    def __init__(self) -> None:
+        self.records: list[dict[str, Any]] = []
+
+    def write(self, **event: Any) -> None:
+        self.records.append(event)
