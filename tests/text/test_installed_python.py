@@ -153,13 +153,18 @@ def test_definitions_under_any_statement_are_found(around: str) -> None:
         ('("In " "parts.")', "In parts."),
         ('"""\n\n    First line\n      and   second.\n\n    Another paragraph.\n    """', "First line and second."),
         ('"""First.\n    \t\n    Second."""', "First."),
+        ('"""Esc\\x61ped."""', "Escaped."),
+        ('"""A" quote."""', 'A" quote.'),
+        ('"""In """ "parts."', "In parts."),
     ],
 )
 def test_the_query_is_the_first_paragraph(literal: str, query: str) -> None:
     assert one(f"def f():\n    {literal}\n    return 1\n") == ("f", query, "def f():\n    return 1", 1)
 
 
-@pytest.mark.parametrize("literal", ['""', '"""   \n  """', 'b"Bytes."', 'f"Format {1}."', "1", "...", "x = 'no'"])
+@pytest.mark.parametrize(
+    "literal", ['""', '"""   \n  """', 'b"Bytes."', 'f"Format {1}."', '"""Null\0."""', "1", "...", "x = 'no'"]
+)
 def test_what_is_no_docstring_gives_no_pair(literal: str) -> None:
     assert found(f"def f():\n    {literal}\n    return 1\n") == []
 

@@ -49,11 +49,13 @@ _OPAQUE = re.compile(  # strings and comments
     r"|#[^\n]*",
     re.DOTALL,
 )
-_HEAD = re.compile(r"^([ \t]*)(?:async[ \t]+def|def|class)[ \t]+(\w+)", re.MULTILINE)
+_HEAD = re.compile(r"\n([ \t]*)(?:async[ \t]+def|def|class)[ \t]+(\w+)")  # twice as fast as with ^
 _SIMPLE_HEAD = re.compile(r"[^\n()\[\]{}:]*+(?:\([^()\[\]{}]*+\)[^\n()\[\]{}:]*+)?+:")
 _SIGN = re.compile(r"[()\[\]{}:]")
 _LITERAL = r"[rRuU]?\"+(?:[ \t]*[rRuU]?\"+)*"
 _DOCSTRING = re.compile(rf"\s*({_LITERAL}|\((?:\s*{_LITERAL})+\s*\))[ \t]*(?=[\n;]|\Z)")
+_BLANK = re.compile(r"^[ \t]++$", re.MULTILINE)
+_SPECIAL = re.compile(r"[\\\0\ud800-\udfff]")  # what a parser reads as something else, or refuses
 _FIRST_PARAGRAPH = re.compile(r"\n\s*\n")
 _SCHEMA = pa.schema([(name, pa.large_string()) for name in ("query", "doc", "name", "place", "root")])
 _FILES_A_BATCH = 100
@@ -129,10 +131,10 @@ def definitions(source: str) -> Iterator[tuple[str, str, str, int]]:
     >>> next(definitions('def f(x):\n    "Double it."\n    return 2 * x\n'))
     ('f', 'Double it.', 'def f(x):\n    return 2 * x', 1)
     """
-    source = _NEWLINE.sub("\n", source) if "\r" in source else source
+    source = "\n" + (_NEWLINE.sub("\n", source) if "\r" in source else source)  # so that every line follows one
     documented = list(_documented(source))
     own = source.split("\n")
-    starts, lines = [0, *accumulate(len(line) + 1 for line in own)], list[str | None](own)
+    starts, lines = [0, *accumulate(map((1).__add__, map(len, own)))], list[str | None](own)
 
     def line_of(position: int) -> int:
         return bisect_right(starts, position) - 1
@@ -147,19 +149,20 @@ def definitions(source: str) -> Iterator[tuple[str, str, str, int]]:
         kept = [line for line in lines[first : line_of(block.end - 1) + 1] if line is not None]
         code = _dedented(kept, block.indent).strip()
         if query and code:
-            yield block.name, query, code, first + 1
+            yield block.name, query, code, first
 
 
 @dataclass
 class _Block:
-    """A function or class: its qualified name, where it starts and ends, and its docstring if it has one."""
+    """A function or class: its own name, where it starts and ends, and if it has a docstring, that and its qualified name."""
 
-    name: str
+    own: str
     indent: int
     start: int
     end: int = -1  # known for blocks with a docstring, and for those around them
     docstring: tuple[int, int] = (0, 0)
     text: str = ""
+    name: str = ""
 
 
 def _documented(source: str) -> Iterator[_Block]:
@@ -167,7 +170,7 @@ def _documented(source: str) -> Iterator[_Block]:
     masked = _OPAQUE.sub(_mask, source)
     around: list[_Block] = []
     for head in _HEAD.finditer(masked):
-        block = _Block(head[2], len(head[1]), head.start())
+        block = _Block(head[2], len(head[1]), head.start(1))
         around = [outer for outer in around if outer.indent < block.indent]
         around.append(block)
         place = _DOCSTRING.match(masked, _colon(masked, head.end()))
@@ -177,15 +180,15 @@ def _documented(source: str) -> Iterator[_Block]:
         for outer in around:
             outer.end = outer.end if outer.end >= 0 else _end(masked, outer)
         around = [outer for outer in around if outer.end > block.start]
-        block.name = ".".join(outer.name for outer in around)
+        block.name = ".".join(outer.own for outer in around)
         block.docstring, block.text = place.span(1), text
-        yield replace(block)
-        block.name = head[2]
+        yield block
 
 
 def _mask(match: re.Match[str]) -> str:
     """Return quotes in place of a string, and spaces in place of a comment."""
-    return (" " if match[0][0] == "#" else '"') * len(match[0])
+    text = match[0]
+    return (" " if text[0] == "#" else '"') * len(text)
 
 
 def _colon(masked: str, start: int) -> int:
@@ -217,6 +220,8 @@ def _end(masked: str, block: _Block) -> int:
 
 def _text(literal: str) -> str | None:
     """Return the text of a docstring; None for bytes and formatted strings."""
+    if literal[:3] == '"""' and literal.find('"""', 3) == len(literal) - 3 and not _SPECIAL.search(literal):
+        return literal[3:-3]
     try:
         text = ast.literal_eval(literal)
     except (SyntaxError, ValueError):
@@ -226,10 +231,10 @@ def _text(literal: str) -> str | None:
 
 def _dedented(lines: Sequence[str], indent: int) -> str:
     """Return what `textwrap.dedent` returns of lines of which the first has this indent."""
-    margin = lines[0][:indent]
-    if all(line.startswith(margin) or not line.strip(" \t") for line in lines):
-        return "\n".join(line[indent:] if line.strip(" \t") else "" for line in lines)
-    return textwrap.dedent("\n".join(lines))
+    margin, text = lines[0][:indent], _BLANK.sub("", "\n".join(lines))
+    if re.search(rf"\n(?!\n|{margin}|\Z)", text):
+        return textwrap.dedent(text)
+    return text.replace("\n" + margin, "\n")[indent:]
 
 
 def _parse_all(files: Sequence[File], workers: int) -> pa.Table:
@@ -282,12 +287,16 @@ def _work(stdin: BinaryIO, stdout: BinaryIO) -> None:
 
 
 def _rows(root: str, path: str) -> Iterator[tuple[str, ...]]:
-    module = str(Path(path).relative_to(root).with_suffix("")).replace(os.sep, ".").removesuffix(".__init__")
     try:
         with tokenize.open(path) as file:
             source = file.read()
         if not _MAYBE_DOCSTRING.search(source):
             return
+        module = (
+            os.path.splitext(path.removeprefix(os.path.join(root, "")))[0]
+            .replace(os.sep, ".")
+            .removesuffix(".__init__")
+        )
         for name, query, code, line in definitions(source):
             yield tuple(map(_clean, (query, code, f"{module}.{name}", f"{path}:{line}", root)))
     except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError, OSError):
@@ -296,7 +305,7 @@ def _rows(root: str, path: str) -> Iterator[tuple[str, ...]]:
 
 def _clean(text: str) -> str:
     """Return text that Arrow can hold, with lone surrogates replaced."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 if __name__ == "__main__":
