@@ -32,7 +32,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 import tempera
 from tempera.core import abilities
-from tempera.engine import clock
+from tempera.engine import clock, cost
 
 PACKAGE = str(Path(tempera.__file__).parent) + "/"
 TESTS = str(Path(__file__).parents[1]) + "/"
@@ -243,6 +243,7 @@ class Accelerator(TorchDispatchMode):
         self.memory, self.float64, self.half, self.sparse = memory, float64, list(half), sparse
         self.device = torch.device(NAME, 0)
         self.counts: Counter[tuple[str, Line]] = Counter()
+        self.bytes = 0  # read and written by launches
         self.lines: dict[int, Line] = {}  # that made each node of the graph, by its number
         self.patch = pytest.MonkeyPatch()
 
@@ -274,6 +275,7 @@ class Accelerator(TorchDispatchMode):
     def clear(self) -> None:
         """Forget what has been counted."""
         self.counts.clear()
+        self.bytes = 0
 
     def total(self, kind: str) -> int:
         """Return the number of waits, copies or launches."""
@@ -330,6 +332,11 @@ def _count(kind: str) -> None:
         _running[-1].counts[kind, line()] += 1
 
 
+def _add_bytes(op: Any, args: Any, kwargs: Any, out: Any) -> None:
+    if _running:
+        _running[-1].bytes += cost.moved(op, args, kwargs, out)
+
+
 def _raw(x: Any) -> Any:
     return x.raw if isinstance(x, Pretend) else x
 
@@ -369,16 +376,22 @@ def _run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             _count("waits")
         _count("launches" if isinstance(source, Pretend) or not source.dim() else "copies")
         _raw(to).copy_(_raw(source))
+        if isinstance(source, Pretend) or not source.dim():
+            _add_bytes(op, (_raw(to), _raw(source)), {}, to.raw)
         return to
     _refuse_strangers(name, op, args, flat)
     if name in _SHAPES or (name in _INDEXED and any(_is_mask(x) for x in args[1])):
         _count("waits")
-    if name not in _FREE and not op.is_view:
+    launched = name not in _FREE and not op.is_view
+    if launched:
         _count("launches")
     device = kwargs.pop("device", None) if "device" in (kwargs := dict(kwargs)) else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        out = op(*tree_map(_raw, args), **tree_map(_raw, kwargs))
+        raw = tree_map(_raw, (args, kwargs))
+        out = op(*raw[0], **raw[1])
+    if launched:
+        _add_bytes(op, *raw, out)
     if op._schema.is_mutable:
         if "out" in kwargs:
             return kwargs["out"]
@@ -395,6 +408,8 @@ def _copied(op: Any, args: Any, kwargs: dict[str, Any], here: bool) -> Any:
         _count("waits")
         return out
     _count("launches" if here else "copies")
+    if here:
+        _add_bytes(op, tree_map(_raw, args), kwargs, out)
     return _wrap(out)
 
 

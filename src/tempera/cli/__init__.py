@@ -17,6 +17,7 @@ from ..errors import TemperaError
 from .distilling import distill
 from .laboratory import calibrate, learn, sweep, tune
 from .models import evaluate, export, merge, mine
+from .planning import plan
 from .recommending import add_items, recommend
 from .searching import search
 from .shared import Command, Configured
@@ -29,7 +30,7 @@ app = typer.Typer(
 )
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(train, distill, search, evaluate, recommend, add_items),
-    *(mine, merge, calibrate, sweep, tune, learn, export, verify),
+    *(mine, merge, calibrate, sweep, tune, learn, export, plan, verify),
 )
 for command in COMMANDS:
     app.command(command.__name__.replace("_", "-"), cls=Configured if command is train else Command)(command)

@@ -13,6 +13,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
+_HOSTED = (
+    "cpu",
+    "meta",
+)  # nothing waits for these; meta tensors are shapes alone, by which the cost of a step is counted
+
 
 def free_memory(device: torch.device) -> int | None:
     """Return the bytes that are free on an accelerator; None on a CPU, or where the device cannot be asked."""
@@ -91,6 +96,8 @@ def missing(device: torch.device) -> list[str]:
 
 def event(device: torch.device) -> torch.Event | None:
     """Return a mark to be set in the work of a device, by which to time it; None where it has none."""
+    if device.type in _HOSTED:
+        return None
     try:
         return torch.Event(device, enable_timing=True)
     except (NotImplementedError, RuntimeError):
@@ -100,14 +107,14 @@ def event(device: torch.device) -> torch.Event | None:
 def reseed(seed: int, device: torch.device) -> None:
     """Draw on the CPU and on a device from a seed: `torch.manual_seed` without its 2 to 4 ms of asking for other devices."""
     torch.default_generator.manual_seed(seed)
-    if device.type != "cpu":
+    if device.type not in _HOSTED:
         torch.get_device_module(device).manual_seed_all(seed)
 
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Draw random numbers from a seed in the block, and restore the generators afterwards."""
-    on_host = device.type == "cpu"
+    on_host = device.type in _HOSTED
     kind = "cuda" if on_host else device.type  # of no devices
     with torch.random.fork_rng([] if on_host else [device], device_type=kind):
         reseed(seed, device)

@@ -10,6 +10,7 @@ Each part is free of the others, and every combination of them runs through the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -297,9 +298,10 @@ def _present(batch: Batch[Tensor], pairs: Sequence[tuple[Role, Role]]) -> Iterat
             yield P.Block(batch, anchor, candidate)
 
 
-def autocast_off(rows: Tensor) -> torch.autocast:
+def autocast_off(rows: Tensor) -> AbstractContextManager[Any]:
     """Products in the precision of their factors, also where a tower's autocast is still on."""
-    return torch.autocast(rows.device.type, enabled=False)
+    kind = rows.device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
 class _Losses(torch.autograd.Function):

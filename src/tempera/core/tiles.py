@@ -74,15 +74,18 @@ class Problem:
 Vectors = Mapping[Role, Tensor]
 
 
-def tile_elements(device: torch.device) -> int:
+def tile_elements(device: torch.device, free: float | None = None) -> int:
     """Return the scores that a tile holds on a device: 2^20 on a CPU, and a sixteenth of the free memory on an accelerator.
+
+    Args:
+        free: bytes of free memory; None asks the device.
 
     >>> tile_elements(torch.device("cpu"))
     1048576
     """
     if device.type == "cpu":
         return TILE_ELEMENTS
-    return int((free_memory(device) or _UNKNOWN_MEMORY) * _DEVICE_SHARE / _SCORE_BYTES)
+    return int((free or free_memory(device) or _UNKNOWN_MEMORY) * _DEVICE_SHARE / _SCORE_BYTES)
 
 
 def tiles(problem: Problem, vectors: Vectors, scale: float) -> Iterator[Tile]:

@@ -253,6 +253,7 @@ class Cache:
         autocast: a context in which the towers run.
         backward: the share of the tokens that goes backward: an unbiased sample of the rows, drawn by their gradients.
         start: of the systematic draw, from 0 to 1; None draws it.
+        free: bytes of free memory on a device; None asks it.
 
     Raises:
         ConfigError: a tower whose layers look at the whole batch, which cannot be cut.
@@ -265,13 +266,14 @@ class Cache:
     autocast: Context = nullcontext
     backward: Share = 1.0
     start: float | None = None
+    free: float | None = None
 
     def __post_init__(self) -> None:
         on_gpu = self.device.type != "cpu"
         if self.memory is None:
-            self.bytes = GPU_MEMORY * free_bytes(self.device) if on_gpu else float(CPU_MEMORY)
+            self.bytes = GPU_MEMORY * self._free() if on_gpu else float(CPU_MEMORY)
         else:
-            self.bytes = self.memory * free_bytes(self.device) if self.memory <= 1 else self.memory
+            self.bytes = self.memory * self._free() if self.memory <= 1 else self.memory
         self.micro_bytes = self.bytes * GPU_MICRO_BATCH if on_gpu else float(CPU_MICRO_BATCH)
         self.replaying = Clock(self.device)
         self.footprints: dict[int, Footprint] = {}  # of each tower, by identity
@@ -279,6 +281,9 @@ class Cache:
         self.halved = 0
         self.drawn: Drawn | None = None  # what went backward in the last batch, where not all rows do
         self.chances: tuple[Tensor, Tensor] | None = None  # of its rows, and their order in the draw
+
+    def _free(self) -> float:
+        return free_bytes(self.device) if self.free is None else self.free
 
     def halve(self) -> None:
         """Halve micro-batches and kept graphs, after memory has run out.
@@ -369,9 +374,9 @@ class Cache:
         elif size is None:
             refuse_batch_statistics(work.tower)
             features = work.features if len(work.features) else work.spare
-            probes = [features[index].to(self.device) for index in probe_rows(features.lengths.cpu())]
+            probes = [features[index] for index in probe_rows(features.lengths.cpu())]
             with seeded(0, self.device), self.autocast():
-                size = footprint(work.tower, probes, work.tower.padded)
+                size = footprint(work.tower, probes, work.tower.padded, self.device)
             if work.divided:  # equal micro-batches leave little to fill up
                 group.keep_pace()
                 size = Footprint(*(float(group.all_reduce_max(math.ceil(x))) for x in (size.linear, size.square)))

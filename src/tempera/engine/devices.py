@@ -24,7 +24,7 @@ from .distributed import ALONE, CPU, Group
 
 Precision = Literal["no", "bf16", "fp16"]
 Wanted = Literal["auto", "no", "bf16", "fp16"]
-_WORTH = 1.5  # times as fast as float32 are products in bf16, for which it is chosen
+WORTH = 1.5  # times as fast as float32 are products in bf16, for which it is chosen
 # What launchers leave in the environment: torchrun and accelerate, Intel MPI and MPICH, Open MPI, MVAPICH.
 _SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 _DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -94,7 +94,7 @@ def settled(wanted: Wanted, group: Group = ALONE) -> Precision:
     """Return the precision of the towers: "auto" is bf16 where all processes measure that it pays, and else float32."""
     if wanted != "auto":
         return wanted
-    return "no" if group.all_reduce_max(bf16_gain(group.device) < _WORTH) else "bf16"
+    return "no" if group.all_reduce_max(bf16_gain(group.device) < WORTH) else "bf16"
 
 
 def _chosen(name: str) -> torch.device:

@@ -20,6 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from .shards import part
 
+CPU = torch.device("cpu")
 PROBE_TOKENS = 512  # most of the short rows that a footprint is measured on, padding counted
 
 
@@ -160,18 +161,21 @@ def probe_rows(lengths: Tensor) -> tuple[Tensor, Tensor]:
     return short[: max(1, int(fitting.sum()))], order[-1:]
 
 
-def footprint(tower: torch.nn.Module, probes: Sequence[FeaturesLike], padded: bool) -> Footprint:
-    """Measure the footprint of a tower on rows of its own data: some short ones and some long ones.
+def footprint(
+    tower: torch.nn.Module, probes: Sequence[FeaturesLike], padded: bool, device: torch.device = CPU
+) -> Footprint:
+    """Measure the footprint of a tower on rows of its own data, which are on the host: some short ones and some long ones.
 
     Nothing is kept of the probes' graphs, so measuring takes the memory of embedding a probe without gradient.
     """
+    moved = [probe.to(device) for probe in probes]
     with torch.enable_grad():
-        once = _saved(tower, probes[0][:])  # weights in another precision, say, which later graphs share
+        once = _saved(tower, moved[0][:])  # weights in another precision, say, which later graphs share
         shared = {*once, *(_storage(part(tensor)) for tensor in [*tower.parameters(), *tower.buffers()])}
         sizes = [
-            sum(size for storage, size in _saved(tower, probe).items() if storage not in shared) for probe in probes
+            sum(size for storage, size in _saved(tower, probe).items() if storage not in shared) for probe in moved
         ]
-    lengths = [probe.lengths.cpu() for probe in probes]
+    lengths = [probe.lengths for probe in probes]
     widths = [max(1.0, float(each.max() if padded else each.double().mean())) for each in lengths]
     return Footprint.through(list(zip(map(len, probes), widths, sizes, strict=True)))
 

@@ -1,0 +1,32 @@
+"""The command that tells the cost of a step before it is paid."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .shared import Arguments, Count, Json, answer, say, split
+
+
+def plan(
+    arguments: Arguments = None,
+    device: Annotated[str | None, typer.Option("--device")] = None,
+    devices: Count = 1,
+    as_json: Json = False,
+) -> None:
+    """Show the cost of a training step on paper: memory, launches, FLOPs, bytes, least time, and the bottleneck of each stage.
+
+    Reads the data and counts the operations of one step; nothing is trained. Takes what `tempera train` takes.
+
+    Args:
+        device: h100, h200, l4, a10g or m3, by its data sheet; cpu, or nothing, is this machine, which is measured.
+        devices: number of such devices that share the batch.
+    """
+    from .. import config as configuration
+    from ..experiments.recipe import opened
+    from ..run.on_paper import lines, planned
+
+    options, _ = opened(configuration.load(*split(arguments or [])))
+    document = planned(options, device=device, devices=devices)
+    answer(document, as_json, lambda: say("\n".join(lines(document))))

@@ -1,0 +1,243 @@
+"""The stages of a step on paper: first pass, loss, backward pass, optimiser, exchange, each with what its operations cost.
+
+The step's own code runs, on the rows of one batch, with towers and embeddings that have no numbers; see `cost`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.batch import Batch, divide
+from ..core.objective import Objective
+from ..core.table import Table
+from ..core.temperature import Temperature
+from ..core.tiles import tile_elements
+from . import outlook
+from .cache import Cache, Embedded, Plan
+from .cost import META, AsAccelerator, Call, Kind, Ledger, Operation, Stage, UnreadableError, blank, fakes, on_paper
+from .distributed import ALONE, CPU, Group, buckets
+from .exchange import columns_of, header_of, leaf, places
+from .loop import Training
+from .optim import adagrad_rows, adam, total_norm
+
+DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+FIRST, LOSS, BACKWARD = "towers, first pass", "loss", "towers, backward"
+OPTIMISER, EXCHANGE = "optimiser", "exchange"
+MICROS = {"cpu": 6, "meta": 64}  # that are counted at most; on a CPU each takes a second or so
+
+
+@dataclass(frozen=True)
+class StepOnPaper:
+    """A step that has only been counted.
+
+    Args:
+        stages: by name, in their order; those of one device.
+        plan: the micro-batches.
+        memory: bytes of one device at the peak, by what they are for.
+        width: of the embeddings.
+        tile: scores held at once.
+        examples: one call of each kind of operation.
+    """
+
+    stages: dict[str, Stage]
+    plan: Plan
+    memory: dict[str, float]
+    width: int
+    tile: int
+    examples: Mapping[Kind, tuple[Operation, Call]]
+
+
+def step_on_paper(
+    towers: nn.Module,
+    objective: nn.Module,
+    batch: Batch[Any],
+    options: Training,
+    memory: float | None = None,
+    count: int = 1,
+) -> StepOnPaper:
+    """Count a step on a batch of all devices' rows, as the first of `count` equal devices takes it.
+
+    Towers that choose rows on the device, as those that read texts of items, need the numbers of these rows. The step of an
+    accelerator is then counted with the operations that a CPU takes for it.
+
+    Args:
+        memory: bytes of an accelerator; None is a CPU.
+    """
+    if memory is not None:
+        with suppress(UnreadableError):
+            return _counted(towers, objective, batch, options, META, memory, count)
+    return _counted(towers, objective, batch, options, CPU, memory, count)
+
+
+def _counted(
+    towers: nn.Module,
+    objective: nn.Module,
+    batch: Batch[Any],
+    options: Training,
+    device: torch.device,
+    memory: float | None,
+    count: int,
+) -> StepOnPaper:
+    encoder, scored = on_paper(towers, device).train(), objective_on_paper(objective, device)
+    free = None if memory is None else memory - sum(p.nbytes for p in encoder.parameters())
+    cache, ledger, mine = _cache(options, device, free), Ledger(device), divide(batch, 0, count)
+    with ledger("the footprints that a run measures once"):
+        cache.plan(encoder, mine)
+    ledger.stages.clear()
+    ledger.examples.clear()
+    cache.most = MICROS[device.type]
+    with _reading(encoder) as read, ledger(FIRST):
+        embedded = cache.embed(encoder, mine)
+    rows = embedded.batch.doc.rows
+    tile = loss_on_paper(ledger, scored, _everyone(batch, rows, len(mine)), free)
+    _backward(ledger, embedded, options)
+    _optimise(ledger, nn.ModuleDict({"towers": towers, "objective": objective}), options, read)
+    ledger.stages[EXCHANGE] = _exchange(embedded, list(encoder.parameters()), options, count)
+    for name in (FIRST, LOSS, BACKWARD):
+        ledger.stages[name].times *= options.gradient_accumulation_steps * (1 if name == LOSS else cache.times)
+    sizes = outlook.memory(cache.whole, [encoder, scored], tile, rows.shape[1])
+    return StepOnPaper(ledger.stages, cache.whole, sizes, rows.shape[1], tile, ledger.examples)
+
+
+def objective_on_paper(objective: nn.Module, device: torch.device) -> Any:
+    """Return a copy of an objective; its temperature keeps its number, which the host needs."""
+    return copy.deepcopy(objective).to(device)
+
+
+def loss_on_paper(ledger: Ledger, objective: Any, everyone: Batch[Tensor], free: float | None = None) -> int:
+    """Count the loss stage on an embedded batch, with a memory that is full; return the scores of a tile.
+
+    Args:
+        free: bytes of an accelerator's memory; None is a CPU.
+    """
+    device = ledger.device
+    base = next(each for each in objective.modules() if isinstance(each, Objective))
+    base.tiles = {device.type: tile_elements(device if free is None else META, free)}
+    if base.memory is not None:
+        for _ in range(-(-base.memory.size // len(everyone.doc))):
+            base.remember(everyone)
+    with ledger(LOSS):
+        objective.propagate(objective.recall(everyone), everyone.shares())
+    return base.tile_size(device)
+
+
+class _Sampled(Cache):
+    """Embeds some of a plan's micro-batches, evenly spread over their lengths, which stand for all of them."""
+
+    most: int | None = None
+    whole: Plan
+    times = 1.0
+
+    def plan(self, towers: Any, batch: Batch[Any], group: Group = ALONE) -> Plan:
+        """Return at most `most` micro-batches, as many of those that keep their graph and of the others as there are of each."""
+        self.whole = super().plan(towers, batch, group)
+        micros = self.whole.micros
+        some = micros[:: -(-len(micros) // self.most)] if self.most else micros
+        self.times = sum(micro.tokens for micro in micros) / max(1, sum(micro.tokens for micro in some))
+        return Plan(self.whole.works, [replace(micro, number=i) for i, micro in enumerate(some)])
+
+
+def _cache(options: Training, device: torch.device, free: float | None) -> _Sampled:
+    """Return the cache of a run with so much free memory on an accelerator; None is a CPU."""
+    half = DTYPES[options.mixed_precision]
+    autocast: Any = partial(torch.autocast, "cpu", half, enabled=half != torch.float32)
+    autocast = partial(AsAccelerator, half) if device == META else autocast
+    sizes = _Sampled(options.cache, options.cache_memory, device=CPU if free is None else META, free=free)
+    cache = _Sampled(options.cache, sizes.bytes, options.micro_batch_tokens, device, autocast, options.backward)
+    cache.micro_bytes = sizes.micro_bytes
+    return cache
+
+
+@contextmanager
+def _reading(towers: nn.Module) -> Iterator[list[int]]:
+    """Count the rows that are read of each table in the block, each at most once."""
+    tables = [m for m in towers.modules() if isinstance(m, Table)]
+    read = [0] * len(tables)
+
+    def count(i: int, table: Table, inputs: tuple[Tensor, ...]) -> None:
+        read[i] = min(len(table.weight), read[i] + inputs[0].numel())
+
+    hooks = [table.register_forward_pre_hook(partial(count, i)) for i, table in enumerate(tables)]
+    yield read
+    for hook in hooks:
+        hook.remove()
+
+
+def _everyone(batch: Batch[Any], rows: Tensor, mine: int) -> Batch[Tensor]:
+    """Return the embeddings of all devices' rows, without numbers, as leaves."""
+    sides = {
+        role: leaf(blank(len(side), rows.shape[1], dtype=rows.dtype, device=rows.device))
+        for role, side in batch.sides().items()
+    }
+    return replace(batch.of(sides).to(rows.device), span=range(mine))
+
+
+def _backward(ledger: Ledger, embedded: Embedded, options: Training) -> None:
+    """Count the way back; of a sample of the rows, drawn by gradients that nobody knows, its share of it."""
+    grads = {role: side.rows.detach() for role, side in embedded.batch.sides().items()}
+    embedded.cache.backward = 1.0
+    with ledger(BACKWARD):
+        embedded.backward(grads)
+    if options.backward != "auto":
+        ledger.stages[BACKWARD].times = float(options.backward)
+
+
+def _optimise(ledger: Ledger, modules: nn.Module, options: Training, read: list[int]) -> None:
+    """Count the norm of all gradients and the optimiser's step. Its kernels are those of a CPU's parameters on any device."""
+    counter = Ledger(CPU)
+    paper = on_paper(modules, CPU)
+    tables = [m.weight for m in paper.modules() if isinstance(m, Table)]
+    rowwise = options.table_optimizer == "rowwise_adagrad"
+    optimizer = adam(paper, options.learning_rate, options.temperature_learning_rate, options.weight_decay)
+    dials = [p for m in paper.modules() if isinstance(m, Temperature) for p in m.parameters()]  # stay on the host
+    apart = {id(p) for p in (*dials, *(tables if rowwise else ()))}
+    for p in paper.parameters():
+        p.grad = torch.empty_like(p) if p.requires_grad and id(p) not in apart else None
+    with fakes():
+        optimizer.step()  # makes its moments
+    with fakes(), counter(OPTIMISER), torch.no_grad():
+        total_norm(list(paper.parameters()), ALONE)
+        if options.max_grad_norm is not None:
+            torch._foreach_mul_([p.grad for p in paper.parameters() if p.grad is not None], 1.0)
+        optimizer.step()
+        for table, rows in zip(tables, read, strict=True) if rowwise else ():
+            some = blank(rows, table.shape[1], dtype=table.dtype, device=CPU)
+            adagrad_rows(some, torch.empty_like(some), some[:, 0], 0.1)
+    ledger.stages |= counter.stages
+    ledger.examples |= counter.examples
+
+
+def _exchange(embedded: Embedded, parameters: list[nn.Parameter], options: Training, count: int) -> Stage:
+    """Return what one device sends: rows, their gradients on the way home, and the sums of the parameters' gradients.
+
+    In a ring a gather of s bytes in all sends s (p - 1) / p from each of p devices, a reduce-scatter as much, and an all-reduce
+    twice as much. Towers that are divided are gathered once for every call of them, once more backward, and then reduced.
+    """
+    stage, others = Stage(), (count - 1) / count
+    if count == 1:
+        return stage
+
+    def send(name: str, size: float, times: int = 1) -> None:
+        stage.operations[Operation(name, torch.uint8, 0, 0, int(size * others))] += times
+
+    rows, again = columns_of(embedded.batch), options.gradient_accumulation_steps
+    send("all-gather of rows", count * places(header_of(rows))[-1], again)
+    grads = sum(side.rows.nbytes for side in embedded.batch.sides().values())
+    send("reduce-scatter of gradients", count * grads, again)
+    trained = [p for p in parameters if p.requires_grad]
+    if options.divides:
+        size, micros = sum(p.nbytes for p in parameters), embedded.plan.micros
+        send("gather of weights", size, again * (2 * len(micros) + sum(not micro.kept for micro in micros)))
+        send("reduce-scatter of weights' gradients", size, again * len(micros))
+    else:
+        for bucket in buckets(trained):
+            send("all-reduce of gradients", 2 * sum(p.nbytes for p in bucket))
+    return stage

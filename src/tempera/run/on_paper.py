@@ -1,0 +1,118 @@
+"""`tempera plan`: the data that a run would train on, and the cost of one of its steps on a device, on paper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from .. import config as configuration
+from ..build import build
+from ..config import Options
+from ..engine import outlook
+from ..engine.devices import Devices, start
+from ..engine.distributed import CPU
+from ..engine.machines import MACHINES, Machine, measured, timed
+from ..engine.stages import DTYPES, StepOnPaper, step_on_paper
+from ..errors import ConfigError
+from ..io.documents import JsonLines
+from .prepare import prepare
+
+
+def planned(
+    config: Options | Path | None = None, overrides: Sequence[str] = (), device: str | None = None, devices: int = 1
+) -> dict[str, Any]:
+    """Read the data, and count a step on the first batch; nothing is trained, and nothing is left.
+
+    Args:
+        device: a name of `MACHINES`; "cpu" is the CPU of this machine, and None the device that a run would take here, which
+            are measured.
+        devices: that share the batch.
+
+    Returns:
+        The machine's rates, the micro-batches, memory, and each stage's launches, bytes, FLOPs, seconds and bottleneck.
+
+    Raises:
+        TemperaError: whatever would stop the run; a device that is in no table, or more of them than the batch has rows.
+    """
+    made = build(configuration.of(config, overrides))
+    if device is not None and device != "cpu" and device not in MACHINES:
+        raise ConfigError(f"--device is {device}: give one of {', '.join(MACHINES)}, cpu, or nothing for this machine")
+    with TemporaryDirectory() as folder, JsonLines(Path(folder) / "log.jsonl") as log:
+        prepared = prepare(made, Devices(), Path(folder), log)
+        data, options = prepared.task.data, prepared.config.train
+        data.refresh(0)
+        (rows,) = data.sampler(0, 1)
+        if devices > len(rows):
+            raise ConfigError(f"--devices is {devices}, but the batch has {len(rows)} rows: give at most one a row")
+        batch = data.batch(rows, 0)
+        machine = MACHINES.get(device or "") or measured(start(device=device or made.train.device).group.device)
+        options = replace(options, mixed_precision=machine.precision(options.mixed_precision))
+        objective = prepared.config.objective
+        paper = step_on_paper(data.tower.train(), objective, batch, options, machine.memory, devices)
+    if machine.memory is None:
+        machine = replace(machine, timed=timed(paper.examples, CPU))
+    return document(paper, machine, len(rows), devices, options.mixed_precision)
+
+
+def document(paper: StepOnPaper, machine: Machine, pairs: int, devices: int, precision: str) -> dict[str, Any]:
+    """Return a step on paper as numbers by name."""
+    stages, whole = list[dict[str, Any]](), 0.0
+    for name, stage in paper.stages.items():
+        limits = machine.seconds(stage)
+        seconds = sum(limits.values()) + (stage.host if machine.timed else 0.0)
+        if stage.launches:
+            counts = {kind: round(stage.total(kind)) for kind in ("flops", "bytes", "sent")}
+            bottleneck = max(limits, key=lambda each: limits[each])
+            stages.append(
+                {
+                    "stage": name,
+                    "launches": round(stage.launches),
+                    **counts,
+                    "seconds": seconds,
+                    "bottleneck": bottleneck,
+                }
+            )
+    whole = sum(each["seconds"] for each in stages)
+    rates = {str(dtype).removeprefix("torch."): rate for dtype, rate in machine.flops.items()}
+    return {
+        "device": machine.name,
+        "measured": machine.name not in MACHINES,
+        "devices": devices,
+        "precision": precision,
+        "rates": {"flops": rates, "bandwidth": machine.bandwidth, "launch": machine.launch, "network": machine.network},
+        "pairs": pairs,
+        "width": paper.width,
+        "tile": paper.tile,
+        "towers": str(paper.plan),
+        "memory": paper.memory,
+        "capacity": machine.memory,
+        "stages": stages,
+        "seconds": whole,
+        "pairs_per_second": pairs / whole,
+    }
+
+
+def lines(plan: dict[str, Any]) -> list[str]:
+    """Return a plan as lines of text."""
+    several = f"{plan['devices']} x " if plan["devices"] > 1 else ""
+    source = "measured here" if plan["measured"] else "by its data sheet: the least time, which no program reaches"
+    titles = f"{'one device':<20}{'launches':>10}{'GFLOP':>12}{'GB moved':>10}{'GB sent':>9}{'ms':>12}  bottleneck"
+    shown = [
+        f"{plan['pairs']:,} pairs a step on {several}{plan['device']} ({source}), towers in {_PRECISIONS[plan['precision']]}",
+        f"towers: {plan['towers']}",
+        outlook.described(plan["memory"]) + (f" of {plan['capacity'] / 2**20:,.0f} MiB" if plan["capacity"] else ""),
+        titles,
+    ]
+    for each in plan["stages"]:
+        figures = f"{each['flops'] / 1e9:>12,.1f}{each['bytes'] / 1e9:>10,.3f}{each['sent'] / 1e9:>9,.3f}"
+        shown.append(
+            f"{each['stage']:<20}{each['launches']:>10,}{figures}{1000 * each['seconds']:>12,.2f}  {each['bottleneck']}"
+        )
+    shown.append(f"a step {1000 * plan['seconds']:,.2f} ms, {plan['pairs_per_second']:,.0f} pairs a second")
+    return shown
+
+
+_PRECISIONS = {name: str(dtype).removeprefix("torch.") for name, dtype in DTYPES.items()}

@@ -1,0 +1,82 @@
+"""`tempera plan` counts a step without taking one, names the bottleneck of each stage, and refuses what it cannot plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tempera import Batch, Side, mnr
+from tempera.config import of
+from tempera.engine.cost import META, Ledger, Operation, Stage
+from tempera.engine.machines import MACHINES, Machine
+from tempera.engine.stages import LOSS, loss_on_paper, objective_on_paper
+from tempera.errors import ConfigError
+from tempera.run.on_paper import lines, planned
+
+STATIC = [
+    "tower.kind=static",
+    "tower.dimensions=8",
+    "tower.vocabulary=200",
+    "train.batch_size=16",
+    "evaluation.bm25=false",
+]
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    rows = [f"query {i},document {i} of {i % 7} words {'more ' * (i % 5)}" for i in range(60)]
+    path = tmp_path / "pairs.csv"
+    path.write_text("\n".join(["query,doc", *rows]), encoding="utf-8")
+    return path
+
+
+def test_a_plan_counts_every_stage_and_grows_with_the_devices(pairs: Path) -> None:
+    options = of({"data": {"path": str(pairs)}}, STATIC)
+    one, two = (planned(options, device="h100", devices=count) for count in (1, 2))
+    assert [each["stage"] for each in one["stages"]] == ["towers, first pass", "loss", "towers, backward", "optimiser"]
+    assert two["stages"][-1]["stage"] == "exchange" and two["stages"][-1]["sent"] > 0
+    assert one["stages"][1]["flops"] == pytest.approx(2 * two["stages"][1]["flops"])
+    assert all(each["bottleneck"] == "launches" for each in one["stages"]) and one["seconds"] > 0
+    shown = "\n".join(lines(two))
+    assert "16 pairs a step on 2 x h100" in shown and "exchange" in shown and "pairs a second" in shown
+
+
+@pytest.mark.slow
+def test_a_machine_is_measured_where_no_device_is_named(pairs: Path) -> None:
+    plan = planned(of({"data": {"path": str(pairs)}}, STATIC), device="cpu")
+    assert plan["measured"] and plan["device"] == "this machine" and plan["capacity"] is None
+    assert 1e8 < plan["rates"]["flops"]["float32"] < 1e14 and 1e-7 < plan["rates"]["launch"] < 1e-2
+
+
+@pytest.mark.parametrize(
+    ("device", "devices", "error"), [("tpu", 1, "--device is tpu: give one of h100"), ("l4", 99, "--devices is 99")]
+)
+def test_what_cannot_be_planned_is_refused(pairs: Path, device: str, devices: int, error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        planned(of({"data": {"path": str(pairs)}}, STATIC), device=device, devices=devices)
+
+
+def test_the_products_of_a_loss_stage_are_three_for_each_tile() -> None:
+    """6 n^2 D FLOPs for n pairs of width D: the scores, and the gradients of queries and of documents."""
+    ledger, rows = Ledger(META), (torch.empty(512, 32, device=META, requires_grad=True) for _ in range(2))
+    loss_on_paper(ledger, objective_on_paper(mnr(), META), Batch(*map(Side, rows)), 80e9)
+    assert ledger.stages[LOSS].total("flops") == 6 * 512**2 * 32
+
+
+def test_an_operation_takes_what_its_slowest_part_takes() -> None:
+    machine = Machine("a", {torch.float32: 1e12}, bandwidth=1e9, launch=1e-3, network=1e9)
+    stage = Stage()
+    stage.operations.update(
+        {
+            Operation("mm", torch.float32, 10**12, 10**6): 2,
+            Operation("add", torch.float32, 0, 10**8): 1,
+            Operation("add", torch.float32, 0, 8): 5,
+            Operation("all-reduce", torch.uint8, 0, 0, 10**9): 1,
+        }
+    )
+    assert machine.seconds(stage) == pytest.approx(
+        {"compute": 2.0, "bandwidth": 0.1, "launches": 0.005, "network": 1.0}
+    )
+    assert set(MACHINES) == {"h100", "h200", "l4", "a10g", "m3"}
