@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from tempera.cli import app
-from tempera.core import objective as objective_module
 from tempera.core.objective import Objective
 from tempera.engine import cache, checkpoint
 from tempera.engine.devices import Devices
@@ -118,13 +117,13 @@ def test_a_wrong_gradient_is_found_and_a_right_one_passes(
 
 
 def test_a_wrong_gradient_of_the_temperature_is_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = objective_module.sweep
+    right = case.objective.sweep
 
     def sweep(*given: Any) -> Any:
         losses, gradients = right(*given)
         return losses, gradients and replace(gradients, scale=1.001 * gradients.scale)
 
-    monkeypatch.setattr(objective_module, "sweep", sweep)
+    monkeypatch.setattr(case.objective, "sweep", sweep)
     assert failed(verification._objective(case)) == ["objective = its definition: gradients"]
 
 

@@ -15,9 +15,10 @@ def plan(
     devices: Count = 1,
     as_json: Json = False,
 ) -> None:
-    """Show the cost of a training step on paper: memory, launches, FLOPs, bytes, least time, and the bottleneck of each stage.
+    """Show what a training step costs, on paper.
 
-    Reads the data and counts the operations of one step; nothing is trained. Takes what `tempera train` takes.
+    Memory, launches, FLOPs, bytes, the least time and the bottleneck of each stage. Reads the data and counts the operations of
+    one step; nothing is trained. Takes what `tempera train` takes.
 
     Args:
         device: h100, h200, l4, a10g or m3, by its data sheet; cpu, or nothing, is this machine, which is measured.

@@ -32,9 +32,6 @@ class Matches:
     first: Tensor  # [p] where each row key's run of equal candidates begins,
     count: Tensor | None  # [p] and how many they are; None: one each
     offsets: Tensor  # [b + 1] the keys of each row that have any
-    ids: tuple[Tensor, Tensor] | None = (
-        None  # [b] and [c] what is compared, where each row and each candidate has one key
-    )
 
     def __call__(self, tile: slice) -> tuple[Tensor, Tensor]:
         """Rows (counted from the tile's first) and columns of the tile's matches, [k] and [k]."""
@@ -105,14 +102,13 @@ def match(keys: Tensor, candidates: Tensor, offsets: Tensor | None = None, colum
         columns: [c] the column each candidate key stands for; None is its position.
     """
     keys, candidates = keys.cpu(), candidates.cpu()
-    ids = (keys, candidates) if offsets is None and columns is None else None
     offsets, columns = (None if each is None else each.cpu() for each in (offsets, columns))
     ordered, order = candidates.sort(stable=True)
     distinct, runs = torch.unique_consecutive(ordered, return_counts=True)
     if offsets is None:
         offsets = torch.arange(len(keys) + 1, device=keys.device)
     if not len(distinct):
-        return Matches(order, keys[:0], None, torch.zeros_like(offsets), ids)
+        return Matches(order, keys[:0], None, torch.zeros_like(offsets))
     at, hit = _find(keys, distinct)
     passed = torch.cat([hit.new_zeros(1, dtype=torch.int64), hit.cumsum(0)])
     at, several = at[hit], len(distinct) < len(ordered)
@@ -121,7 +117,6 @@ def match(keys: Tensor, candidates: Tensor, offsets: Tensor | None = None, colum
         first=(runs.cumsum(0) - runs)[at] if several else at,
         count=runs[at] if several else None,
         offsets=passed[offsets],
-        ids=ids,
     )
 
 

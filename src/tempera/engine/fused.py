@@ -71,7 +71,7 @@ def reason(problem: Problem, vectors: Vectors, dtype: torch.dtype = torch.float3
     has, factors = (str(each).removeprefix("torch.") for each in (some.dtype, dtype))
     causes = {
         f"they run on {DEVICE} devices, and this is {some.device.type}": some.device.type != DEVICE,
-        "triton is not installed: pip install triton": find_spec("triton") is None,
+        "triton is not installed": find_spec("triton") is None,
         f"they compute in float32, and the embeddings are {has}": some.dtype != torch.float32,
         f"they pay up to a width of {widest_taken} in {factors}, and embeddings have {width}": width > widest_taken,
         "a teacher's distributions are learned": any(group.taught for group in problem.groups),
@@ -80,17 +80,34 @@ def reason(problem: Problem, vectors: Vectors, dtype: torch.dtype = torch.float3
         "a correction is a function of each similarity": any(a.pairwise for term in terms for a in term.additions),
         "rows share documents": any(term.anchor_rows is not None for term in terms),
         "a mask is more than one id for each row and each candidate": any(
-            _ids(each) is None for term in terms for each in term.exclusions
+            _ids(each, len(vectors[term.candidate])) is None for term in terms for each in term.exclusions
         ),
     }
     return next((cause for cause, holds in causes.items() if holds), None)
 
 
-def _ids(exclusion: Exclusion) -> list[tuple[Tensor, Tensor]] | None:
-    """Return ids of rows, [b], and of candidates, [c], that an exclusion compares; None if it is something else."""
+def _ids(exclusion: Exclusion, count: int) -> list[tuple[Tensor, Tensor]] | None:
+    """Return ids of rows, [b], and of `count` candidates, [c], that match where an exclusion does; None if no ids can say it."""
     several: Sequence[Any] = exclusion.several if isinstance(exclusion, Listed) else (exclusion,)
-    pairs = [each.ids if isinstance(each, Matches) else None for each in several]
+    pairs = [_classes(each, count) if isinstance(each, Matches) else None for each in several]
     return None if None in pairs else pairs  # type: ignore[return-value]
+
+
+def _classes(matches: Matches, count: int) -> tuple[Tensor, Tensor] | None:
+    """Return the place of a row's matches, and that of those a candidate is among; None where one has several."""
+    keys = matches.offsets.diff()
+    runs, which = torch.unique(matches.first, return_inverse=True)
+    lengths = torch.ones_like(runs)
+    if matches.count is not None:
+        lengths[which] = matches.count
+    of_runs = torch.repeat_interleave(lengths)
+    places = runs[of_runs] + torch.arange(len(of_runs)) - (lengths.cumsum(0) - lengths)[of_runs]
+    columns = matches.columns[places]
+    if bool((keys > 1).any()) or len(torch.unique(columns)) < len(columns):
+        return None
+    rows, candidates = torch.full((len(keys),), -1), torch.full((count,), -2)
+    rows[keys > 0], candidates[columns] = matches.first, runs[of_runs]
+    return rows, candidates
 
 
 class _Bound:
@@ -111,7 +128,7 @@ class _Bound:
                 bonus += addition.positive(here, positive).to(bonus)
         if positive is None:
             positive = torch.full((self.b,), -1, device=bonus.device)
-        ids = [pair for each in term.exclusions for pair in _ids(each) or ()]
+        ids = [pair for each in term.exclusions for pair in _ids(each, self.c) or ()]
         rows, columns = (torch.stack(side).to(bonus.device) for side in zip(*ids, strict=True)) if ids else (bonus,) * 2
         self.read = (self.anchors, self.candidates, self.b, self.c, scale, added, positive, bonus, rows, columns)
         room = 1 << max(4, (width - 1).bit_length())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from itertools import chain
 from threading import Lock
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..io.documents import parsed
 
 if TYPE_CHECKING:  # it takes time to load
     from tokenizers import Tokenizer
@@ -105,7 +106,7 @@ def _written(values: Numbers, start: int, more: Numbers) -> Numbers:
 
 def _by_words(tokenizer: Tokenizer) -> bool:
     """Return whether a text's tokens are those of its words, apart from where it is cut."""
-    parts = json.loads(tokenizer.to_str())
+    parts = parsed(tokenizer.to_str())
     normalizer, splitter, cut = parts["normalizer"] or {}, parts["pre_tokenizer"] or {}, parts["truncation"]
     steps = [*normalizer.get("normalizers", [normalizer]), *splitter.get("pretokenizers", [splitter])]
     return (
