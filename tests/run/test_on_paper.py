@@ -39,6 +39,7 @@ def test_a_plan_counts_every_stage_and_grows_with_the_devices(pairs: Path) -> No
     assert two["stages"][-1]["stage"] == "exchange" and two["stages"][-1]["sent"] > 0
     assert one["stages"][1]["flops"] == pytest.approx(2 * two["stages"][1]["flops"])
     assert all(each["bottleneck"] == "launches" for each in one["stages"]) and one["seconds"] > 0
+    assert [each["memory"]["scores"] for each in (one, two)] == [2 * 4 * 16 * 16, 2 * 4 * 8 * 16]  # and no whole tile
     shown = "\n".join(lines(two))
     assert "16 pairs a step on 2 x h100" in shown and "exchange" in shown and "pairs a second" in shown
 

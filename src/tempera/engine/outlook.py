@@ -48,8 +48,14 @@ def negatives(objective: Objective, batch: Batch[Any], group: Group) -> str:
     return "; ".join([f"{counts['query']:,} pairs a batch on {processes}", *compared])
 
 
-def memory(plan: Plan, modules: Iterable[nn.Module], tile_elements: int, width: int) -> dict[str, float]:
-    """Return the expected bytes on this device at the peak of a step."""
+def block(objective: Objective, batch: Batch[Any], rows: int) -> int:
+    """Return the most scores that `rows` rows have with the candidates of one kind in a batch of all processes."""
+    remembered = objective.memory.size if objective.memory is not None else 0
+    return rows * max(remembered, *(len(side) for side in batch.sides().values()))
+
+
+def memory(plan: Plan, modules: Iterable[nn.Module], scores: int, width: int) -> dict[str, float]:
+    """Return the expected bytes on this device at the peak of a step that holds so many scores at once."""
     rows = sum(count for work in plan.works for count in work.counts)
     every = [inner for module in modules for inner in module.modules()]
     tables = {m.weight for m in every if isinstance(m, Table) and m.sparse}  # one number a row beside their own
@@ -58,7 +64,7 @@ def memory(plan: Plan, modules: Iterable[nn.Module], tile_elements: int, width: 
         "weights and optimiser": float(sum(size if p in tables else _ADAM * size for p, size in trained.items())),
         "graphs of the towers": plan.peak_bytes,
         "embeddings and gradients": float(4 * 4 * rows * width),  # rows, unit rows, and the gradient of each
-        "scores": float(2 * 4 * tile_elements),
+        "scores": float(2 * 4 * scores),
     }
 
 

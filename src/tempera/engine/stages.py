@@ -103,7 +103,9 @@ def _counted(
     ledger.stages[EXCHANGE] = _exchange(embedded, list(encoder.parameters()), options, count)
     for name in (FIRST, LOSS, BACKWARD):
         ledger.stages[name].times *= options.gradient_accumulation_steps * (1 if name == LOSS else cache.times)
-    sizes = outlook.memory(cache.whole, [encoder, scored], tile, rows.shape[1])
+    base = next(each for each in scored.modules() if isinstance(each, Objective))
+    scores = min(tile, outlook.block(base, batch, len(mine)))
+    sizes = outlook.memory(cache.whole, [encoder, scored], scores, rows.shape[1])
     return StepOnPaper(ledger.stages, cache.whole, sizes, rows.shape[1], tile, ledger.examples)
 
 

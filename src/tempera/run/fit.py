@@ -364,7 +364,8 @@ class _Course:
         plan = self.state.cache.plan(self.state.modules["towers"], mine, self.group)
         width = self.data.tower.encode(batch.doc.rows[:1]).shape[1]
         tile = objective.tile_size(self.group.device)
-        sizes = outlook.memory(plan, [self.state.modules], tile, width)
+        scores = min(tile, outlook.block(objective, batch, len(mine)))
+        sizes = outlook.memory(plan, [self.state.modules], scores, width)
         epochs = self.steps * together / self.data.sampler.batches_per_epoch
         first = f"{self.steps:,} steps, {epochs:.3g} epochs; {outlook.negatives(objective, mine, self.group)}"
         lines = [f"towers: {plan}", outlook.described(sizes)]
