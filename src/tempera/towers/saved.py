@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:  # it would load torch
     from ..core.batch import Role
 
 KEPT = "kept_index.json"  # in the folder of a model of queries: facts about the index it was trained for
-_TOKENS = 1 << 14  # whose vectors are averaged at once
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 
 
@@ -130,23 +128,18 @@ def _static(folder: Path) -> Encode:
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
         try:
             with without_panics():
-                ids, lengths = read(texts)
+                rows = read(texts)
         except Exception as error:  # tokenizers raises no narrower one
             raise DataError(f"{folder} has a tokenizer that reads no texts: {error}") from None
-        if (largest := ids.max(initial=0)) >= len(table):
-            raise DataError(
-                f"{folder} is damaged: its tokenizer names token {largest}, and it has {len(table)} embeddings"
-            )
         vectors = np.zeros((len(texts), table.shape[1]), np.float32)
-        order, starts = lengths.argsort(kind="stable"), lengths.cumsum() - lengths
-        ordered = lengths[order]
-        bounds = [*np.flatnonzero(np.diff(ordered, prepend=0)).tolist(), len(texts)]
-        for first, last in pairwise(bounds):  # texts of a length are summed at once, up to a number of tokens
-            tokens = np.arange(ordered[first])
-            for start in range(first, last, count := max(1, _TOKENS // len(tokens))):
-                rows = order[start : min(start + count, last)]
-                vectors[rows] = np.add.reduce(table.take(ids[starts[rows][:, None] + tokens], axis=0), axis=1)
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
+        for ids, vector in zip(rows, vectors, strict=True):
+            if ids:
+                if max(ids) >= len(table):
+                    raise DataError(
+                        f"{folder} is damaged: its tokenizer names token {max(ids)}, and it has {len(table)} embeddings"
+                    )
+                np.add.reduce(table.take(ids, axis=0), axis=0, out=vector)
+        vectors /= np.maximum(np.sqrt(np.einsum("nd,nd->n", vectors, vectors)), 1e-12)[:, None]
         return vectors
 
     return encode

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 import torch
@@ -56,12 +57,14 @@ def vocabulary_of(tokenizer: Tokenizer) -> list[str]:
 
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str], progress: str | None = None) -> Ragged:
     """Token ids of texts, without special tokens; a progress bar named `progress` if given."""
-    read = reader(tokenizer)
-    parts = [read(block) for block in _blocks(texts, progress)]
-    if not parts:
+    values, lengths, read = [], [], reader(tokenizer)
+    for block in _blocks(texts, progress):
+        ids = read(block)
+        lengths.append(np.fromiter(map(len, ids), np.int64, len(ids)))
+        values.append(np.fromiter(chain.from_iterable(ids), np.int64, int(lengths[-1].sum())))
+    if not lengths:
         return Ragged.of([])
-    values, lengths = (torch.from_numpy(np.concatenate(part)) for part in zip(*parts, strict=True))
-    return Ragged(values, from_lengths(lengths))
+    return Ragged(torch.from_numpy(np.concatenate(values)), from_lengths(torch.from_numpy(np.concatenate(lengths))))
 
 
 def _blocks(texts: Sequence[str], progress: str | None) -> Iterator[Sequence[str]]:
