@@ -28,7 +28,7 @@ def exact(docs: Floats) -> Search:
 
 
 def _product(queries: NDArray[np.float32], docs: NDArray[np.float32], out: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the inner products, which torch computes in two thirds of numpy's time."""
+    """Return the inner products, which torch computes in 0.6 to 0.9 of the time that numpy takes."""
     import torch
 
     tensors = [torch.from_numpy(np.require(array, requirements="W")) for array in (queries, docs)]
