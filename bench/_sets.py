@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,16 +52,35 @@ def pairs_of(path: str, query: str, doc: str, most: int) -> pa.Table:
     return kept.take(pa.array(np.random.default_rng(0).permutation(len(kept))[:most]))
 
 
+def parser_of_sets(doc: str | None, sets: Iterable[str], seeds: int) -> argparse.ArgumentParser:
+    """Return a parser of sets by name, a number of seeds and a folder."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sets", nargs="?", default=",".join(sets), help="names, separated by commas")
+    parser.add_argument("seeds", nargs="?", type=int, default=seeds)
+    parser.add_argument("--cache", type=Path, required=True, help="folder of vectors and runs")
+    return parser
+
+
+def measured_sets(names: Iterable[str], measured: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """Return what is measured on each of `SETS` by its name, if its file is there."""
+    return _measured({name: SETS[name][0] for name in names}, measured)
+
+
 def measured_cases(
     cases: Mapping[str, tuple[str, list[str]]], most: int, measured: Callable[[Path, list[str]], dict[str, Any]]
 ) -> dict[str, Any]:
     """Return what is measured on the first cases, a file with options each, of which the files are there."""
+    paths = {name: path for name, (path, _) in list(cases.items())[:most]}
+    return _measured(paths, lambda name: measured(DATA / cases[name][0], cases[name][1]))
+
+
+def _measured(paths: Mapping[str, str], measured: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
     figures = {}
-    for name, (path, options) in list(cases.items())[:most]:
+    for name, path in paths.items():
         if not (DATA / path).is_file():
             print(f"{name}: {DATA / path} is missing; set TEMPERA_DATA")
             continue
-        figures[name] = measured(DATA / path, options)
+        figures[name] = measured(name)
         print(name, json.dumps(figures[name]), file=sys.stderr, flush=True)
     return figures
 

@@ -35,7 +35,7 @@ from torch import Tensor
 
 import tempera
 from _harness import Aim, alternate, finish, table
-from _sets import DATA, SETS, pairs_of, shown
+from _sets import SETS, measured_sets, pairs_of, shown
 from recipe import METRIC, MODEL_DIR, Judge
 from step import SCALE, Work
 from tempera.core.presets import mnr
@@ -149,14 +149,12 @@ def main() -> None:
     parser.add_argument("--costs", action="store_true", help="measure costs only")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    spent, figures = costs(), {}
+    spent = costs()
     tower = ["tower.kind=transformer", f"tower.layers={options.layers}", "tower.max_length=64"]
     if options.minilm:
         tower = ["tower.kind=pretrained", f"tower.model={MODEL_DIR}", "tower.max_length=64"]
-    for name in () if options.costs else options.sets.split(","):
-        if (DATA / SETS[name][0]).is_file():
-            figures[name] = measured(name, options, tower)
-            print(name, json.dumps(figures[name]), file=sys.stderr, flush=True)
+    names = () if options.costs else options.sets.split(",")
+    figures = measured_sets(names, lambda name: measured(name, options, tower))
     report(spent, figures, "backward_minilm" if options.minilm else "backward")
 
 

@@ -15,9 +15,6 @@ import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-import argparse
-import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -32,7 +29,7 @@ from torch import nn
 
 import tempera
 from _harness import Aim, finish, table
-from _sets import DATA, SETS, pairs_of, shown
+from _sets import SETS, measured_sets, pairs_of, parser_of_sets, shown
 from tempera import config
 from tempera.build import build
 from tempera.io.ids import content_ids
@@ -155,10 +152,10 @@ def measured(name: str, cache: Path, seeds: range, full: bool) -> dict[str, Any]
     return {
         "pairs": len(case.split.train),
         "documents": len(case.docs),
-        "scores": {system: each.mean() for system, each in scores.items()},
+        "scores": {system: float(each.mean()) for system, each in scores.items()},
         **{f"{system} - zero-shot": shown(scores[system], scores["zero-shot"]) for system in runs},
         "head - adapter": shown(scores["head"], scores["adapter"]),
-        "seconds": {system: np.mean([each[1] for each in of_system]) for system, of_system in runs.items()},
+        "seconds": {system: float(np.mean([each[1] for each in of_system])) for system, of_system in runs.items()},
         "seconds of vectors": case.embedding,
         "steps": [each[2] for each in heads],
         "documents embedded": sum(each[3] for each in heads),
@@ -167,19 +164,11 @@ def measured(name: str, cache: Path, seeds: range, full: bool) -> dict[str, Any]
 
 def main() -> None:
     """Measure the sets, print the table and keep the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sets", nargs="?", default=",".join(SETS), help="names, separated by commas")
-    parser.add_argument("seeds", nargs="?", type=int, default=3)
-    parser.add_argument("--cache", type=Path, required=True, help="folder of vectors, indexes and runs")
+    parser = parser_of_sets(__doc__, SETS, 3)
     parser.add_argument("--full", action="store_true", help="fine-tune MiniLM, too: minutes a set")
     options = parser.parse_args()
-    figures = {}
-    for name in options.sets.split(","):
-        if (DATA / SETS[name][0]).is_file():
-            figures[name] = json.loads(
-                json.dumps(measured(name, options.cache, range(options.seeds), options.full), default=float)
-            )
-            print(name, json.dumps(figures[name]), file=sys.stderr, flush=True)
+    seeds = range(options.seeds)
+    figures = measured_sets(options.sets.split(","), lambda name: measured(name, options.cache, seeds, options.full))
     gains, leads = ([each[key] for each in figures.values()] for key in ("head - zero-shot", "head - adapter"))
     table(
         ["set", "pairs", "zero-shot", "head", "adapter", "head - zero-shot", "interval", "CPU s", "its", "embedded"],

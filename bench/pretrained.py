@@ -14,8 +14,6 @@ import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-import json
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -34,7 +32,7 @@ from sentence_transformers import (
 
 import tempera
 from _harness import Aim, arguments, finish, table
-from _sets import DATA, SETS, pairs_of, shown
+from _sets import SETS, measured_sets, pairs_of, shown
 from recipe import METRIC, MODEL_DIR, Judge, encoding
 from tempera.towers.pretrained import Pretrained
 from text import PROBE, Recorded, Work, steps_in
@@ -106,14 +104,8 @@ def main() -> None:
     options = arguments(__doc__ or "", seconds=60.0, sets=len(TESTED), pairs=2_000)
     torch.set_num_threads(1)
     disable_progress_bars()
-    figures = {}
-    for name in list(TESTED)[: int(options.sets)]:
-        if not (DATA / SETS[name][0]).is_file():
-            print(f"{name}: {DATA / SETS[name][0]} is missing; set TEMPERA_DATA")
-            continue
-        figures[name] = measured(name, int(options.pairs), options.seconds)
-        print(name, json.dumps(figures[name]), file=sys.stderr, flush=True)
-    report(figures, options.seconds)
+    names, pairs = list(TESTED)[: int(options.sets)], int(options.pairs)
+    report(measured_sets(names, lambda name: measured(name, pairs, options.seconds)), options.seconds)
 
 
 def report(figures: dict[str, Any], seconds: float) -> None:

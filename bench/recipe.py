@@ -14,8 +14,6 @@ import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-import json
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -36,7 +34,7 @@ from tokenizers import Tokenizer
 
 import tempera
 from _harness import Aim, arguments, finish, table
-from _sets import DATA, SETS, pairs_of, shown
+from _sets import SETS, measured_sets, pairs_of, shown
 from tempera import config
 from tempera.build import build
 from tempera.ranking.compare import Floats
@@ -110,13 +108,7 @@ def main() -> None:
     """Measure all sets, print the table and keep the figures."""
     seeds = range(int(arguments(__doc__ or "", seeds=3).seeds))
     disable_progress_bars()
-    figures: dict[str, Any] = {}
-    for name, source in SETS.items():
-        if not (DATA / source[0]).is_file():
-            print(f"{name}: {DATA / source[0]} is missing; set TEMPERA_DATA")
-            continue
-        figures[name] = measured(source, seeds)
-        print(name, json.dumps(figures[name]), file=sys.stderr, flush=True)
+    figures = measured_sets(SETS, lambda name: measured(SETS[name], seeds))
     differences = {name: each["tempera - recipe"] for name, each in figures.items()}
     hybrid = {name: each["hybrid - bm25"] for name, each in figures.items()}
     table(

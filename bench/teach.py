@@ -16,8 +16,6 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ["OMP_NUM_THREADS"] = "1"
 
-import argparse
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -31,7 +29,7 @@ import torch
 
 import tempera
 from _harness import Aim, finish, table
-from _sets import DATA, SETS, pairs_of, shown
+from _sets import SETS, measured_sets, pairs_of, parser_of_sets, shown
 from recipe import METRIC, MODEL_DIR
 from tempera.mining.embed import embed_by
 from tempera.ranking.compare import Floats
@@ -141,20 +139,10 @@ def measured(name: str, cache: Path, seeds: range) -> dict[str, Any]:
 
 def main() -> None:
     """Measure the sets."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sets", nargs="?", default=",".join(TESTED))
-    parser.add_argument("seeds", nargs="?", type=int, default=3)
-    parser.add_argument("--cache", type=Path, required=True, help="folder of vectors and runs")
-    options = parser.parse_args()
+    options = parser_of_sets(__doc__, TESTED, 3).parse_args()
     torch.set_num_threads(1)
-    figures = {}
-    for name in options.sets.split(","):
-        if (DATA / SETS[name][0]).is_file():
-            figures[name] = measured(name, options.cache, range(options.seeds))
-            print(name, json.dumps(figures[name]), file=sys.stderr, flush=True)
-        else:
-            print(f"{name}: {DATA / SETS[name][0]} is missing; set TEMPERA_DATA")
-    report(figures)
+    seeds = range(options.seeds)
+    report(measured_sets(options.sets.split(","), lambda name: measured(name, options.cache, seeds)))
 
 
 def report(figures: dict[str, Any]) -> None:

@@ -13,9 +13,6 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ["OMP_NUM_THREADS"] = "1"
 
-import argparse
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +23,7 @@ import torch
 
 import tempera
 from _harness import Aim, finish, table
-from _sets import DATA, SETS
+from _sets import measured_sets, parser_of_sets
 from recipe import METRIC, MODEL_DIR
 from teach import Case
 from tempera.experiments.distill import options_of
@@ -57,20 +54,9 @@ def measured(name: str, cache: Path, seeds: int) -> dict[str, Any]:
 
 def main() -> None:
     """Sweep the sets, print their grids and keep the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sets", nargs="?", default="nl2bash,captions,duplicates")
-    parser.add_argument("seeds", nargs="?", type=int, default=1)
-    parser.add_argument("--cache", type=Path, required=True, help="folder of vectors and runs")
-    options = parser.parse_args()
+    options = parser_of_sets(__doc__, ("nl2bash", "captions", "duplicates"), 1).parse_args()
     torch.set_num_threads(1)
-    figures = {}
-    for name in options.sets.split(","):
-        if (DATA / SETS[name][0]).is_file():
-            figures[name] = measured(name, options.cache, options.seeds)
-            print(name, json.dumps(figures[name]), file=sys.stderr, flush=True)
-        else:
-            print(f"{name}: {DATA / SETS[name][0]} is missing; set TEMPERA_DATA")
-    report(figures)
+    report(measured_sets(options.sets.split(","), lambda name: measured(name, options.cache, options.seeds)))
 
 
 def report(figures: dict[str, Any]) -> None:

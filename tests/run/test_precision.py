@@ -12,7 +12,7 @@ import torch
 
 from tempera import config as configuration
 from tempera.build import build
-from tempera.core import abilities
+from tempera.engine import devices
 from tempera.engine.devices import Devices, settled, start
 from tempera.engine.distributed import CPU
 from tempera.run.fit import fit
@@ -24,11 +24,11 @@ def gain(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Pretend that products in bf16 are so many times as fast."""
 
     def pretend(times: float) -> None:
-        abilities.bf16_gain.cache_clear()
-        monkeypatch.setattr(abilities, "_product", lambda device, dtype: 1 if dtype == torch.float32 else 1 / times)
+        devices.bf16_gain.cache_clear()
+        monkeypatch.setattr(devices, "_product", lambda device, dtype: 1 if dtype == torch.float32 else 1 / times)
 
     yield pretend
-    abilities.bf16_gain.cache_clear()
+    devices.bf16_gain.cache_clear()
 
 
 def options(pairs: Path, precision: str) -> dict[str, Any]:
@@ -41,11 +41,11 @@ def options(pairs: Path, precision: str) -> dict[str, Any]:
 
 
 def test_auto_is_measured_once_and_in_little_time(gain: Any) -> None:
-    abilities.bf16_gain.cache_clear()
+    devices.bf16_gain.cache_clear()
     began = time.perf_counter()
-    assert abilities.bf16_gain(CPU) > 0
-    abilities.bf16_gain(CPU)
-    assert time.perf_counter() - began < 1 and abilities.bf16_gain.cache_info().misses == 1
+    assert devices.bf16_gain(CPU) > 0
+    devices.bf16_gain(CPU)
+    assert time.perf_counter() - began < 1 and devices.bf16_gain.cache_info().misses == 1
     for times, expected in ((7.0, "bf16"), (1.5, "bf16"), (1.49, "no"), (0.2, "no")):
         gain(times)
         assert settled("auto") == start("auto", "cpu").mixed_precision == expected

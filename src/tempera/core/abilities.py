@@ -5,18 +5,14 @@ A CPU is the host: nothing waits for it, and what it has is not asked for.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 
 import torch
 from torch import Tensor
 
-_HOSTED = (
-    "cpu",
-    "meta",
-)  # nothing waits for these; meta tensors are shapes alone, by which the cost of a step is counted
+# Nothing waits for these. Meta tensors are shapes alone, by which the cost of a step is counted.
+_HOSTED = ("cpu", "meta")
 
 
 def free_memory(device: torch.device) -> int | None:
@@ -55,26 +51,6 @@ def has_sparse(device: torch.device) -> bool:
     except (NotImplementedError, RuntimeError):
         return False
     return True
-
-
-@cache
-def bf16_gain(device: torch.device) -> float:
-    """Return how many times as fast as in float32 a device multiplies matrices in bf16; measured once, in about 0.05 s."""
-    seconds = [_product(device, dtype) for dtype in (torch.float32, torch.bfloat16)]
-    return seconds[0] / seconds[1]
-
-
-def _product(device: torch.device, dtype: torch.dtype) -> float:
-    """Return the seconds of a product of two matrices, the shortest of three after a first one."""
-    size = 512 if device.type == "cpu" else 4096
-    matrix, seconds = torch.ones(size, size, dtype=dtype, device=device), []
-    for _ in range(4):
-        start = time.perf_counter()
-        matrix[: size // 2] @ matrix
-        if device.type != "cpu":
-            torch.accelerator.synchronize(device)
-        seconds.append(time.perf_counter() - start)
-    return min(seconds[1:])
 
 
 def missing(device: torch.device) -> list[str]:

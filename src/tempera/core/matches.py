@@ -49,6 +49,23 @@ class Matches:
         """Return the number of rows."""
         return len(self.offsets) - 1
 
+    @cached_property
+    def ids(self) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Return an id of each row, [b], the candidates that some row matches, [k], and their ids, [k]: equal where they match.
+
+        None where a row or a candidate would need several.
+        """
+        runs, key = torch.unique(self.first, return_inverse=True)
+        lengths = torch.ones_like(runs)
+        if self.count is not None:
+            lengths[key] = self.count
+        keys, columns = self.offsets.diff(), self.columns[spread(runs, lengths)]
+        if bool((keys > 1).any()) or len(torch.unique(columns)) < len(columns):
+            return None
+        rows = torch.full((self.rows,), -1)
+        rows[keys > 0] = self.first
+        return rows, columns, torch.repeat_interleave(runs, lengths)
+
     def of(self, rows: Tensor) -> Matches:
         """The matches of the chosen rows, [k]."""
         starts = self.offsets[rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Annotated, Any
@@ -127,3 +127,24 @@ class Phases:
 def _now() -> tuple[float, float]:
     uses = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return time.perf_counter(), sum(use.ru_utime + use.ru_stime for use in uses)
+
+
+def fastest(
+    run: Callable[[], Any],
+    device: torch.device,
+    clock: Callable[[], float] = time.perf_counter,
+    rounds: int = 5,
+    before: Callable[[], Any] = lambda: None,
+) -> float:
+    """Return the seconds of the fastest of a few runs on a device, after one that warms up."""
+
+    def once() -> float:
+        before()
+        start = clock()
+        run()
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
+        return clock() - start
+
+    once()
+    return min(once() for _ in range(rounds))

@@ -37,27 +37,10 @@ from ..errors import TemperaError
 _aten = torch.ops.aten
 META = torch.device("meta")
 # Operations that start nothing on a device: views, new memory, and copies from the host.
-_FREE = {
-    "_unsafe_view",
-    "detach",
-    "lift_fresh",
-    "empty",
-    "empty_strided",
-    "empty_like",
-    "new_empty",
-    "new_empty_strided",
-}
-_FREE |= {"_values", "_indices", "_reshape_alias", "is_same_size"}
-_FILLS = {
-    "fill_",
-    "zero_",
-    "copy_",
-    "bernoulli_",
-    "uniform_",
-    "normal_",
-    "random_",
-    "exponential_",
-}  # read nothing of it
+_FREE = {"_unsafe_view", "detach", "lift_fresh", "_values", "_indices", "_reshape_alias", "is_same_size"}
+_FREE |= {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"}
+# Operations that read nothing of what they write.
+_FILLS = {"fill_", "zero_", "copy_", "bernoulli_", "uniform_", "normal_", "random_", "exponential_"}
 _READS_ROWS = {"index", "index_select", "embedding", "gather", "_unsafe_index"}
 _BAGS = {"_embedding_bag", "_embedding_bag_forward_only", "_embedding_bag_backward"}
 _WRITES_ROWS = {"index_put_", "_index_put_impl_", "index_add_", "index_copy_", "scatter_", "scatter_add_"}

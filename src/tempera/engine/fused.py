@@ -9,7 +9,7 @@ Letters in shapes: b anchors, c candidates, K pairs of ids, D width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -20,7 +20,6 @@ from torch.nn.functional import softplus
 
 from ..core.abilities import widest
 from ..core.matches import Listed, Matches
-from ..core.pools import Exclusion
 from ..core.tiles import Gradients, Problem, Term, Vectors, sweep
 from ..io.console import logger
 
@@ -65,49 +64,40 @@ def reason(problem: Problem, vectors: Vectors, dtype: torch.dtype = torch.float3
     >>> reason(mnr().problem(batch), {"query": torch.eye(2)})
     'they run on cuda devices, and this is cpu'
     """
-    some = next(iter(vectors.values()))
+    return next(_causes(problem, next(iter(vectors.values())), dtype), None)
+
+
+def _causes(problem: Problem, some: Tensor, dtype: torch.dtype) -> Iterator[str]:
     terms = [term for group in problem.groups for term in group.terms]
     width, widest_taken = some.shape[1], LIMITS[dtype][0]
     has, factors = (str(each).removeprefix("torch.") for each in (some.dtype, dtype))
-    causes = {
-        f"they run on {DEVICE} devices, and this is {some.device.type}": some.device.type != DEVICE,
-        "triton is not installed": find_spec("triton") is None,
-        f"they compute in float32, and the embeddings are {has}": some.dtype != torch.float32,
-        f"they pay up to a width of {widest_taken} in {factors}, and embeddings have {width}": width > widest_taken,
-        "a teacher's distributions are learned": any(group.taught for group in problem.groups),
-        f"the numerator is {problem.numerator}": problem.numerator != "one",
-        f"only the {problem.hardest} hardest negatives count": problem.hardest is not None,
-        "a correction is a function of each similarity": any(a.pairwise for term in terms for a in term.additions),
-        "rows share documents": any(term.anchor_rows is not None for term in terms),
-        "a mask is more than one id for each row and each candidate": any(
-            _ids(each, len(vectors[term.candidate])) is None for term in terms for each in term.exclusions
-        ),
-    }
-    return next((cause for cause, holds in causes.items() if holds), None)
+    if some.device.type != DEVICE:
+        yield f"they run on {DEVICE} devices, and this is {some.device.type}"
+    if find_spec("triton") is None:
+        yield "triton is not installed"
+    if some.dtype != torch.float32:
+        yield f"they compute in float32, and the embeddings are {has}"
+    if width > widest_taken:
+        yield f"they pay up to a width of {widest_taken} in {factors}, and embeddings have {width}"
+    if any(group.taught for group in problem.groups):
+        yield "a teacher's distributions are learned"
+    if problem.numerator != "one":
+        yield f"the numerator is {problem.numerator}"
+    if problem.hardest is not None:
+        yield f"only the {problem.hardest} hardest negatives count"
+    if any(addition.pairwise for term in terms for addition in term.additions):
+        yield "a correction is a function of each similarity"
+    if any(term.anchor_rows is not None for term in terms):
+        yield "rows share documents"
+    if any(each is None or each.ids is None for term in terms for each in _matches(term)):
+        yield "a mask is more than one id for each row and each candidate"
 
 
-def _ids(exclusion: Exclusion, count: int) -> list[tuple[Tensor, Tensor]] | None:
-    """Return ids of rows, [b], and of `count` candidates, [c], that match where an exclusion does; None if no ids can say it."""
-    several: Sequence[Any] = exclusion.several if isinstance(exclusion, Listed) else (exclusion,)
-    pairs = [_classes(each, count) if isinstance(each, Matches) else None for each in several]
-    return None if None in pairs else pairs  # type: ignore[return-value]
-
-
-def _classes(matches: Matches, count: int) -> tuple[Tensor, Tensor] | None:
-    """Return the place of a row's matches, and that of those a candidate is among; None where one has several."""
-    keys = matches.offsets.diff()
-    runs, which = torch.unique(matches.first, return_inverse=True)
-    lengths = torch.ones_like(runs)
-    if matches.count is not None:
-        lengths[which] = matches.count
-    of_runs = torch.repeat_interleave(lengths)
-    places = runs[of_runs] + torch.arange(len(of_runs)) - (lengths.cumsum(0) - lengths)[of_runs]
-    columns = matches.columns[places]
-    if bool((keys > 1).any()) or len(torch.unique(columns)) < len(columns):
-        return None
-    rows, candidates = torch.full((len(keys),), -1), torch.full((count,), -2)
-    rows[keys > 0], candidates[columns] = matches.first, runs[of_runs]
-    return rows, candidates
+def _matches(term: Term) -> Iterator[Matches | None]:
+    """Yield the matches that a term leaves out, and None for whatever else it does."""
+    for exclusion in term.exclusions:
+        several = exclusion.several if isinstance(exclusion, Listed) else (exclusion,)
+        yield from (each if isinstance(each, Matches) else None for each in several)
 
 
 class _Bound:
@@ -128,8 +118,13 @@ class _Bound:
                 bonus += addition.positive(here, positive).to(bonus)
         if positive is None:
             positive = torch.full((self.b,), -1, device=bonus.device)
-        ids = [pair for each in term.exclusions for pair in _ids(each, self.c) or ()]
-        rows, columns = (torch.stack(side).to(bonus.device) for side in zip(*ids, strict=True)) if ids else (bonus,) * 2
+        ids = [each.ids for each in _matches(term) if each is not None and each.ids is not None]
+        rows = columns = bonus  # not read
+        if ids:
+            rows, sides = torch.stack([own for own, _, _ in ids]), torch.full((len(ids), self.c), -2)
+            for side, (_, matched, same) in zip(sides, ids, strict=True):
+                side[matched] = same
+            rows, columns = rows.to(bonus.device), sides.to(bonus.device)
         self.read = (self.anchors, self.candidates, self.b, self.c, scale, added, positive, bonus, rows, columns)
         room = 1 << max(4, (width - 1).bit_length())
         self.sizes: dict[str, Any] = {

@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..core.abilities import bf16_gain, missing, reseed, widest
+from ..core.abilities import missing, reseed, widest
 from ..core.batch import Batch
 from ..core.objective import Objective
 from ..core.temperature import Temperature
@@ -25,7 +25,7 @@ from .backward import Drawn, Share
 from .cache import Cache, Mode, Size
 from .checkpoint import State
 from .clock import Seconds
-from .devices import Devices, Wanted
+from .devices import Devices, Wanted, bf16_gain
 from .distributed import Group
 from .faults import Fault, NotFinite, trace
 from .fused import Fused, Kernel

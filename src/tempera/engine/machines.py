@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +29,7 @@ from ..core.batch import Batch, Role, Side
 from ..core.objective import Objective
 from ..core.ragged import Ragged
 from ..core.table import Table
+from .clock import fastest
 from .cost import Call, Kind, Operation, Stage, real
 from .devices import WORTH, Precision, Wanted
 from .distributed import CPU
@@ -37,7 +37,7 @@ from .loop import Training, begin, train
 from .stages import step_on_paper
 
 _F32, _BF16, _F16 = torch.float32, torch.bfloat16, torch.float16
-_ROUNDS, _STEPS = 5, 12
+_STEPS = 12
 _NEAR = 1 << 20  # numbers that fill the caches nearest to a core
 Clock = Callable[[], float]
 LIMITS = ("compute", "bandwidth", "launches", "network")
@@ -136,10 +136,10 @@ def measured(device: torch.device, clock: Clock = time.perf_counter) -> Machine:
     side, many, flops = (512, 1 << 22, {}) if on_cpu else (4096, 1 << 26, dict[torch.dtype, float]())
     for dtype in (_F32, _BF16):
         square = torch.ones(side, side, dtype=dtype, device=device)
-        flops[dtype] = 2 * side**3 / _fastest(partial(torch.mm, square, square), device, clock)
+        flops[dtype] = 2 * side**3 / fastest(partial(torch.mm, square, square), device, clock)
     numbers, few = torch.zeros(many, device=device), torch.zeros(8, device=device)
-    bandwidth = 2 * numbers.nbytes / _fastest(lambda: numbers.mul_(0.5), device, clock)
-    launch = _fastest(lambda: [few.mul_(0.5) for _ in range(100)], device, clock) / 100
+    bandwidth = 2 * numbers.nbytes / fastest(lambda: numbers.mul_(0.5), device, clock)
+    launch = fastest(lambda: [few.mul_(0.5) for _ in range(100)], device, clock) / 100
     free = free_memory(device)
     machine = Machine("this machine", flops, bandwidth, launch, None if free is None else float(free))
     return replace(machine, launch=_launch(machine, clock)) if on_cpu else machine
@@ -152,7 +152,7 @@ def _launch(machine: Machine, clock: Clock) -> float:
     batch = Batch(Side(rows), Side(rows))
     paper = step_on_paper(towers, objective, batch, options)
     steps = train(begin(towers, objective, options), [batch] * (_STEPS + 1), _STEPS + 1, options)
-    whole = _fastest(lambda: next(steps), CPU, clock, _STEPS)
+    whole = fastest(lambda: next(steps), CPU, clock, _STEPS)
     alone = replace(machine, launch=0.0, timed=timed(paper.examples, CPU, clock))
     spent = sum(sum(alone.seconds(stage).values()) for stage in paper.stages.values())
     return max(machine.launch, (whole - spent) / sum(stage.launches for stage in paper.stages.values()))
@@ -172,25 +172,4 @@ def timed(
 def _call(call: Call, device: torch.device, clock: Clock) -> float:
     op, args, kwargs = call
     args, kwargs = tree_map(partial(real, device=device), (args, kwargs))
-    return _fastest(lambda: op(*args, **kwargs), device, clock, before=torch.empty(_NEAR, device=device).zero_)
-
-
-def _fastest(
-    run: Callable[[], Any],
-    device: torch.device,
-    clock: Clock,
-    rounds: int = _ROUNDS,
-    before: Callable[[], Any] = lambda: None,
-) -> float:
-    """Return the seconds of the fastest of a few runs, after one that warms up."""
-
-    def once() -> float:
-        before()
-        start = clock()
-        run()
-        if device.type != "cpu":
-            torch.accelerator.synchronize(device)
-        return clock() - start
-
-    once()
-    return min(once() for _ in range(rounds))
+    return fastest(lambda: op(*args, **kwargs), device, clock, before=torch.empty(_NEAR, device=device).zero_)

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from .distributed import CPU
 from .shards import part
 
-CPU = torch.device("cpu")
 PROBE_TOKENS = 512  # most of the short rows that a footprint is measured on, padding counted
 
 

@@ -23,12 +23,12 @@ from ..core.tiles import tile_elements
 from . import outlook
 from .cache import Cache, Embedded, Plan
 from .cost import META, AsAccelerator, Call, Kind, Ledger, Operation, Stage, UnreadableError, blank, fakes, on_paper
+from .devices import DTYPES
 from .distributed import ALONE, CPU, Group, buckets
 from .exchange import columns_of, header_of, leaf, places
 from .loop import Training
 from .optim import adagrad_rows, adam, total_norm
 
-DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FIRST, LOSS, BACKWARD = "towers, first pass", "loss", "towers, backward"
 OPTIMISER, EXCHANGE = "optimiser", "exchange"
 MICROS = {"cpu": 6, "meta": 64}  # that are counted at most; on a CPU each takes a second or so
@@ -103,8 +103,7 @@ def _counted(
     ledger.stages[EXCHANGE] = _exchange(embedded, list(encoder.parameters()), options, count)
     for name in (FIRST, LOSS, BACKWARD):
         ledger.stages[name].times *= options.gradient_accumulation_steps * (1 if name == LOSS else cache.times)
-    base = next(each for each in scored.modules() if isinstance(each, Objective))
-    scores = min(tile, outlook.block(base, batch, len(mine)))
+    scores = min(tile, outlook.block(_base(scored), batch, len(mine)))
     sizes = outlook.memory(cache.whole, [encoder, scored], scores, rows.shape[1])
     return StepOnPaper(ledger.stages, cache.whole, sizes, rows.shape[1], tile, ledger.examples)
 
@@ -121,7 +120,7 @@ def loss_on_paper(ledger: Ledger, objective: Any, everyone: Batch[Tensor], free:
         free: bytes of an accelerator's memory; None is a CPU.
     """
     device = ledger.device
-    base = next(each for each in objective.modules() if isinstance(each, Objective))
+    base = _base(objective)
     base.tiles = {device.type: tile_elements(device if free is None else META, free)}
     if base.memory is not None:
         for _ in range(-(-base.memory.size // len(everyone.doc))):
@@ -129,6 +128,11 @@ def loss_on_paper(ledger: Ledger, objective: Any, everyone: Batch[Tensor], free:
     with ledger(LOSS):
         objective.propagate(objective.recall(everyone), everyone.shares())
     return base.tile_size(device)
+
+
+def _base(objective: nn.Module) -> Objective:
+    """Return an objective without its widths."""
+    return next(each for each in objective.modules() if isinstance(each, Objective))
 
 
 class _Sampled(Cache):

@@ -12,10 +12,10 @@ from .. import config as configuration
 from ..build import build
 from ..config import Options
 from ..engine import outlook
-from ..engine.devices import Devices, start
+from ..engine.devices import DTYPES, Devices, start
 from ..engine.distributed import CPU
 from ..engine.machines import MACHINES, Machine, measured, timed
-from ..engine.stages import DTYPES, StepOnPaper, step_on_paper
+from ..engine.stages import StepOnPaper, step_on_paper
 from ..errors import ConfigError
 from ..io.documents import JsonLines
 from .prepare import prepare
@@ -59,7 +59,7 @@ def planned(
 
 def document(paper: StepOnPaper, machine: Machine, pairs: int, devices: int, precision: str) -> dict[str, Any]:
     """Return a step on paper as numbers by name."""
-    stages, whole = list[dict[str, Any]](), 0.0
+    stages = list[dict[str, Any]]()
     for name, stage in paper.stages.items():
         limits = machine.seconds(stage)
         seconds = sum(limits.values()) + (stage.host if machine.timed else 0.0)
