@@ -174,7 +174,7 @@ def ended(choice: Choice, folder: Path, device: torch.device, precision: Precisi
 @pytest.fixture(autouse=True)
 def cut_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """Micro-batches are cut as on a CPU, and autograd sums the gradients of tables as on a device: what changes rounding alone."""
-    monkeypatch.setattr(cache, "start_tokens", lambda device: 32)
+    monkeypatch.setattr(cache, "start_tokens", lambda device, half: 32)
     monkeypatch.setattr(lookup, "_plain", lambda table: False)
 
 

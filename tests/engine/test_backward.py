@@ -19,7 +19,7 @@ from tempera.core.ragged import Ragged
 from tempera.engine.backward import added, chances, draw, draws
 from tempera.engine.cache import Cache
 from tempera.engine.loop import Training
-from tempera.engine.row_noise import RowNoise
+from tempera.engine.noise import RowNoise
 from tempera.engine.step import step
 from tempera.errors import ConfigError, TemperaError
 

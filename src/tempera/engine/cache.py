@@ -40,8 +40,8 @@ from .backward import Drawn, Share, chances, draw
 from .clock import Clock
 from .distributed import ALONE, Group
 from .lookup import adding_in_place, merge
+from .noise import RowNoise, noise_of
 from .plan import FeaturesLike, Footprint, footprint, keep, pack, probe_rows, start_tokens
-from .row_noise import RowNoise
 from .shards import is_divided
 
 CPU_MEMORY = 4 << 30  # bytes for kept graphs; a stated amount, so that a run repeats exactly
@@ -122,15 +122,15 @@ class Micro:
             features = self.work.spare
         elif self.work.tower.padded or len(self.index) < len(features):  # else all of them, in order
             features = features[self.index]
-        with seeded(self.seed, device), adding_in_place(self.work.tower), self._noise(features):
+        with seeded(self.seed, device), adding_in_place(self.work.tower), self._noise(features, device):
             embeddings: Tensor = self.work.tower(features.to(device))
         return embeddings if len(self.index) else embeddings[:0]
 
-    def _noise(self, features: FeaturesLike) -> AbstractContextManager[Any]:
+    def _noise(self, features: FeaturesLike, device: torch.device) -> AbstractContextManager[Any]:
         """Return a context in which each row draws its own dropout, if rows have seeds."""
         seeds = self.work.seeds
         if seeds is None:
-            return nullcontext()
+            return noise_of(device)
         seeds = seeds[self.index] if len(self.index) else torch.zeros(1, dtype=torch.int64)
         return RowNoise(seeds, features.lengths.cpu(), getattr(self.work.tower, "left", False))
 
@@ -357,15 +357,20 @@ class Cache:
         padded = work.tower.padded
         widest = max(1.0, float(lengths.max() if padded else lengths.double().mean()))
         budget = self.tokens or weight.tokens(self.micro_bytes, widest)
-        budget = min(budget, _DRAWN * start_tokens(self.device)) if small else budget
+        start = self._start_tokens()
+        budget = min(budget, _DRAWN * start) if small else budget
         micros = []
-        for index in pack(lengths, budget, padded, start_tokens(self.device)):
+        for index in pack(lengths, budget, padded, start):
             total = max(1, int(lengths[index].sum()))
             width = max(1, int(lengths[index].max())) if padded else total / len(index)
             tokens = int(len(index) * width)
             at = index if rows is None else rows[index]
             micros.append(Micro(work, at, tokens, weight.bytes(len(index), width)))
         return micros
+
+    def _start_tokens(self) -> int:
+        with self.autocast():
+            return start_tokens(self.device, self.device.type == "cpu" and torch.is_autocast_enabled("cpu"))
 
     def _footprint(self, work: Work, group: Group) -> Footprint:
         size = self.footprints.get(id(work.tower))
@@ -375,7 +380,7 @@ class Cache:
             refuse_batch_statistics(work.tower)
             features = work.features if len(work.features) else work.spare
             probes = [features[index] for index in probe_rows(features.lengths.cpu())]
-            with seeded(0, self.device), self.autocast():
+            with seeded(0, self.device), noise_of(self.device), self.autocast():
                 size = footprint(work.tower, probes, work.tower.padded, self.device)
             if work.divided:  # equal micro-batches leave little to fill up
                 group.keep_pace()

