@@ -37,16 +37,16 @@ CEILINGS = {
     "artifacts": 1958,
     "cli": 853,
     "core": 1968,  # with devices and what they multiply fast
-    "engine": 2770,  # with divided tables and towers, devices, samples that go backward, and a step on paper
+    "engine": 2805,  # with divided tables and towers, devices, samples that go backward, a step on paper, and dropout
     "experiments": 2249,
     "integrations": 465,
     "io": 1028,  # with vectors of other programs
     "mining": 545,
     "ranking": 983,
     "recommend": 3510,
-    "run": 1811,
+    "run": 1815,
     "text": 3567,  # with documents that keep their vectors
-    "towers": 1150,  # with models put together of two, and texts read in bf16
+    "towers": 1154,  # with models put together of two, and texts read in bf16
 }
 TOTAL = sum(CEILINGS.values())
 OPTIONAL = {"sentence_transformers": ("towers", "integrations"), "triton": ("engine",)}  # imported by these rooms only

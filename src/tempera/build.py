@@ -142,6 +142,8 @@ def build(options: Options) -> Config:
         section = dict(section or {})
         if name == "train" and section.get("learning_rate", AUTO) == AUTO:
             section["learning_rate"] = made["tower"].learning_rate
+        if name == "train":
+            section.setdefault("mixed_precision", getattr(made["tower"], "mixed_precision", "no"))
         if name == "objective" and _section(options, "train").get("teacher") is not None:
             own, whole = section.get("teacher", {}), {"weight": 1.0} if isinstance(made["data"], Documents) else {}
             by = {"by": "scores"} if options.values["train"]["teacher"] == COLUMNS else {}

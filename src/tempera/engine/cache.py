@@ -39,8 +39,8 @@ from ..io.console import logger
 from .backward import Drawn, Share, chances, draw
 from .clock import Clock
 from .distributed import ALONE, Group
+from .dropout import RowDropout, dropout_on
 from .lookup import adding_in_place, merge
-from .noise import RowNoise, noise_of
 from .plan import FeaturesLike, Footprint, footprint, keep, pack, probe_rows, start_tokens
 from .shards import is_divided
 
@@ -122,17 +122,17 @@ class Micro:
             features = self.work.spare
         elif self.work.tower.padded or len(self.index) < len(features):  # else all of them, in order
             features = features[self.index]
-        with seeded(self.seed, device), adding_in_place(self.work.tower), self._noise(features, device):
+        with seeded(self.seed, device), adding_in_place(self.work.tower), self._dropout(features, device):
             embeddings: Tensor = self.work.tower(features.to(device))
         return embeddings if len(self.index) else embeddings[:0]
 
-    def _noise(self, features: FeaturesLike, device: torch.device) -> AbstractContextManager[Any]:
+    def _dropout(self, features: FeaturesLike, device: torch.device) -> AbstractContextManager[Any]:
         """Return a context in which each row draws its own dropout, if rows have seeds."""
         seeds = self.work.seeds
         if seeds is None:
-            return noise_of(device)
+            return dropout_on(device)
         seeds = seeds[self.index] if len(self.index) else torch.zeros(1, dtype=torch.int64)
-        return RowNoise(seeds, features.lengths.cpu(), getattr(self.work.tower, "left", False))
+        return RowDropout(seeds, features.lengths.cpu(), getattr(self.work.tower, "left", False))
 
 
 @dataclass
@@ -380,7 +380,7 @@ class Cache:
             refuse_batch_statistics(work.tower)
             features = work.features if len(work.features) else work.spare
             probes = [features[index] for index in probe_rows(features.lengths.cpu())]
-            with seeded(0, self.device), noise_of(self.device), self.autocast():
+            with seeded(0, self.device), dropout_on(self.device), self.autocast():
                 size = footprint(work.tower, probes, work.tower.padded, self.device)
             if work.divided:  # equal micro-batches leave little to fill up
                 group.keep_pace()

@@ -76,7 +76,8 @@ class Training:
         micro_batch_tokens: largest number of tokens, with padding, that a tower embeds at once; None is as many as fit 256 MiB of
             graph on a CPU, and 1/8 of `cache_memory` on a GPU.
         mixed_precision: precision of the towers: no, bf16 or fp16; logits, norms and softmax are always float32. auto is bf16 where
-            the device multiplies it at least 1.5 times as fast, by a short measurement; on a CPU texts are read in it, too.
+            the device multiplies it at least 1.5 times as fast, by a short measurement; on a CPU texts are read in it, too. The
+            default is auto for a pretrained transformer, and no for other towers.
         device: device of the towers: "auto" is the accelerator that torch finds (cuda, xpu, mps), or else "cpu"; or its name,
             as cuda:1.
         kernel: what computes the loss stage. "torch" does it in tiles on every device; "triton" by fused kernels on CUDA, where the

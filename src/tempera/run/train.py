@@ -64,8 +64,12 @@ def train(
     resolved.train.check(devices)
     folders = staged(output, overwrite) if devices.group.main else TemporaryDirectory()
     place, training = output.resolve(), resolved.train
+    settled = {**resolved.resolved["train"], "mixed_precision": devices.mixed_precision}
     checkpoints = Checkpoints(
-        place.parent / f"{place.name}.checkpoints", resolved.resolved, training.save_total_limit, training.save_steps
+        place.parent / f"{place.name}.checkpoints",
+        {**resolved.resolved, "train": settled},
+        training.save_total_limit,
+        training.save_steps,
     )
     with one_voice(devices.group), folders as folder, within_memory(checkpoints):
         checkpoints.begin(anew=overwrite)

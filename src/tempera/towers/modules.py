@@ -34,8 +34,8 @@ _FLAT = {"position_ids", "seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_lengt
 # What forward makes again, or, for the token types of one text, may leave out.
 _MADE = {"input_ids", "attention_mask", "offsets", "token_type_ids", *_FLAT}
 _TOKENIZED_AT_ONCE = 1000
-# Tokens that are encoded together. What a core holds near itself is fastest: of 512, 2,048 and 8,192 the first by 1.3x and 2.9x, and
-# in bf16, of which it holds more, 2,048 by 1.2x.
+# Tokens that are encoded together. What a core holds near itself is fastest: of 512, 2,048 and 8,192 the first by 1.3x and 2.9x.
+# In bf16, of which it holds more, it is 2,048 by 1.2x.
 _ENCODED_AT_ONCE, _ENCODED_IN_HALF, _ENCODED_ON_DEVICE = 512, 2048, 65_536
 
 Saving = Callable[["SentenceTransformer"], AbstractContextManager[Any]]

@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tempera.engine.noise import Noise, RowNoise, noise_of
+from tempera.engine.dropout import Dropout, RowDropout, dropout_on
 
 
 @pytest.mark.parametrize("p", [0.1, 1 / 3, 0.5, 0.97])
 def test_dropout_is_as_frequent_as_asked_and_unbiased(p: float) -> None:
     torch.manual_seed(0)
     count = 1_000_003  # no multiple of the four features of a word
-    with Noise():
+    with Dropout():
         out = F.dropout(torch.ones(count, dtype=torch.float64), p)
     kept = float((out > 0).double().mean())
     assert kept == pytest.approx(1 - p, abs=5 * (p * (1 - p) / count) ** 0.5)
@@ -29,7 +29,7 @@ def test_dropout_is_as_frequent_as_asked_and_unbiased(p: float) -> None:
 def test_dropout_goes_backward_through_what_it_kept() -> None:
     rows = torch.randn(7, 5, dtype=torch.float64, requires_grad=True)
     torch.manual_seed(3)
-    with Noise():
+    with Dropout():
         out = F.dropout(rows, 0.4)
         again = torch.nn.Dropout(0.4).eval()(rows)
     torch.testing.assert_close(again, rows)
@@ -40,18 +40,20 @@ def test_dropout_goes_backward_through_what_it_kept() -> None:
     torch.testing.assert_close(grad, scale * weights)
     for seed, same in ((3, True), (4, False)):
         torch.manual_seed(seed)
-        with Noise():
+        with Dropout():
             assert torch.equal(F.dropout(rows, 0.4), out) == same
 
 
 def test_the_ends_of_dropout() -> None:
     rows = torch.ones(3, 4)
-    with Noise():
+    with Dropout():
         assert F.dropout(rows, 0.0) is rows and F.dropout(rows, 0.5, training=False) is rows
         assert not F.dropout(rows, 1.0).any()
         assert F.dropout(rows, 0.5, inplace=True) is rows
     assert set(rows.unique().tolist()) <= {0.0, 2.0}
-    assert isinstance(noise_of(torch.device("cpu")), Noise) and not isinstance(noise_of(torch.device("meta")), Noise)
+    assert isinstance(dropout_on(torch.device("cpu")), Dropout) and not isinstance(
+        dropout_on(torch.device("meta")), Dropout
+    )
 
 
 MASKS: dict[str, dict[str, Any]] = {
@@ -75,8 +77,10 @@ def test_attention_equals_that_of_torch(kind: str) -> None:
     for own in (False, True):
         query, key, value = (each.clone().requires_grad_() for each in drawn)
         if own:
-            with Noise():
-                out = F.scaled_dot_product_attention(query, key, value, dropout_p=1e-9, **MASKS[kind])  # of 16 bits, none
+            with Dropout():
+                out = F.scaled_dot_product_attention(
+                    query, key, value, dropout_p=1e-9, **MASKS[kind]
+                )  # of 16 bits, none
         else:
             out = F.scaled_dot_product_attention(query, key, value, **MASKS[kind])
         results.append([out, *torch.autograd.grad(out.sin().sum(), (query, key, value))])
@@ -88,10 +92,10 @@ def test_dropout_in_attention_is_on_the_chances() -> None:
     generator = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(2, 3, 5, 4, generator=generator, dtype=torch.float64) for _ in range(3))
     torch.manual_seed(7)
-    with Noise() as noise:
+    with Dropout() as dropout:
         out = F.scaled_dot_product_attention(query, key, value, dropout_p=0.3)
         torch.manual_seed(7)
-        kept, scale = noise.kept((2, 3, 5, 5), 0.3)
+        kept, scale = dropout.kept((2, 3, 5, 5), 0.3)
     chances = (query @ key.mT / 2).softmax(-1)
     torch.testing.assert_close(out, (chances * kept * scale) @ value)
 
@@ -103,7 +107,7 @@ def test_attention_in_half_precision_is_near_float32() -> None:
     results: list[list[Tensor]] = []
     for dtype in (torch.float32, torch.bfloat16):
         leaves = [each.clone().requires_grad_() for each in drawn]
-        with Noise():
+        with Dropout():
             out = F.scaled_dot_product_attention(*(leaf.to(dtype) for leaf in leaves))
         results.append([out, *torch.autograd.grad(out.float().square().sum(), leaves)])
     assert results[1][0].dtype == torch.bfloat16
@@ -115,6 +119,6 @@ def test_rows_draw_the_same_in_half_precision() -> None:
     seeds, lengths = torch.tensor([1, 2]), torch.tensor([3, 2])
     outs = []
     for dtype in (torch.float64, torch.bfloat16):
-        with RowNoise(seeds, lengths):
+        with RowDropout(seeds, lengths):
             outs.append(F.dropout(torch.ones(2, 3, 8, dtype=dtype), 0.5))
     assert torch.equal(outs[0], outs[1].double()) and not outs[0][1, 2].any()

@@ -24,10 +24,10 @@ from ..errors import TemperaError
 _LEVELS = 1 << 16  # chances are multiples of one over this
 
 
-class Noise(TorchFunctionMode):
+class Dropout(TorchFunctionMode):
     """Draw dropout, in attention too, 16 bits a feature, from torch's generator of the CPU.
 
-    >>> with Noise():
+    >>> with Dropout():
     ...     rows = F.dropout(torch.ones(1000, 100), 0.5)
     >>> rows.unique().tolist(), round(float(rows.mean()), 1)
     ([0.0, 2.0], 1.0)
@@ -51,7 +51,7 @@ class Noise(TorchFunctionMode):
         kept, scale = self.kept(input.shape, p)
         if inplace:
             return input.mul_(placed(kept, input).mul_(scale))
-        scaled: Tensor = _Dropped.apply(input, kept, scale)
+        scaled: Tensor = _Dropped.apply(input, kept, scale)  # type: ignore[no-untyped-call]
         return scaled
 
     def _attention(
@@ -74,15 +74,10 @@ class Noise(TorchFunctionMode):
         if attn_mask is None:
             return self._dropout(scores.softmax(-1), dropout_p) @ value
         if attn_mask.dtype == torch.bool:
-            shown = attn_mask.any(-1, keepdim=True)
-            scores = scores.masked_fill(~attn_mask & shown, -torch.inf)
-        else:
-            shown = (attn_mask > -torch.inf).any(-1, keepdim=True)
-            scores = scores + attn_mask.to(scores.dtype).masked_fill(~shown, 0.0)
-        chances = scores.softmax(-1)
-        if not shown.all():
-            chances = chances.masked_fill(~shown, 0.0)
-        return self._dropout(chances, dropout_p) @ value
+            attn_mask = torch.zeros_like(attn_mask, dtype=scores.dtype).masked_fill_(~attn_mask, -torch.inf)
+        hidden = (attn_mask == -torch.inf).all(-1, keepdim=True)
+        scores = scores + attn_mask.to(scores.dtype).masked_fill(hidden, 0.0)
+        return self._dropout(scores.softmax(-1).masked_fill(hidden, 0.0), dropout_p) @ value
 
     def kept(self, shape: Sequence[int], p: float) -> tuple[Tensor, float]:
         """Return what dropout keeps, with chance 1 - p, of a tensor, and by what it is multiplied: one over that chance."""
@@ -95,7 +90,7 @@ class Noise(TorchFunctionMode):
         return levels >= dropped - _LEVELS // 2, _LEVELS / (_LEVELS - dropped)
 
 
-class RowNoise(Noise):
+class RowDropout(Dropout):
     """Draw the dropout of each row from a generator of its own, in the order of the tower's layers.
 
     Dropout is drawn on [n, d], on [n, w, d] up to each row's length, and in attention on [n, h, w, w] up to its length both ways.
@@ -109,9 +104,9 @@ class RowNoise(Noise):
         TemperaError: other random numbers, which rows cannot be told apart in.
 
     >>> rows, seeds, lengths = torch.ones(2, 3, 4), torch.tensor([7, 8]), torch.tensor([3, 2])
-    >>> with RowNoise(seeds, lengths):
+    >>> with RowDropout(seeds, lengths):
     ...     together = F.dropout(rows, 0.5)
-    >>> with RowNoise(seeds[1:], lengths[1:]):
+    >>> with RowDropout(seeds[1:], lengths[1:]):
     ...     alone = F.dropout(rows[1:, :2], 0.5)
     >>> torch.equal(together[1, :2], alone[0])
     True
@@ -123,7 +118,7 @@ class RowNoise(Noise):
         self.lengths: list[int] = lengths.tolist()
         self.left = left
 
-    def __enter__(self) -> RowNoise:
+    def __enter__(self) -> RowDropout:
         self.before = torch.get_rng_state()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -143,11 +138,11 @@ class RowNoise(Noise):
                 f"a tower draws dropout on {list(shape)} for {len(self.lengths)} rows, which cannot be told apart in it: "
                 "set train.backward to 1, or the dropout to 0"
             )
-        noise = torch.zeros(tuple(shape), dtype=torch.bool)
+        kept = torch.zeros(tuple(shape), dtype=torch.bool)
         for row, (length, generator) in enumerate(zip(self.lengths, self.generators, strict=True)):
-            own = noise[row][self._tokens(shape, length)]
+            own = kept[row][self._tokens(shape, length)]
             own.copy_(torch.rand(own.shape, generator=generator) >= p)
-        return noise, 1 / (1 - p)
+        return kept, 1 / (1 - p)
 
     def _tokens(self, shape: Sequence[int], length: int) -> tuple[slice, ...]:
         """Return the part of a row's dropout that belongs to its tokens."""
@@ -155,9 +150,9 @@ class RowNoise(Noise):
         return {2: (), 3: (tokens,), 4: (slice(None), tokens, tokens)}[len(shape)]
 
 
-def noise_of(device: torch.device) -> AbstractContextManager[Any]:
+def dropout_on(device: torch.device) -> AbstractContextManager[Any]:
     """Return a context in which a tower draws its dropout on a device; accelerators have kernels for it."""
-    return Noise() if device.type == "cpu" else nullcontext()
+    return Dropout() if device.type == "cpu" else nullcontext()
 
 
 class _Dropped(torch.autograd.Function):
