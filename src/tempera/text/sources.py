@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pydantic import Field
 
 from ..errors import DataError
 from ..io.columns import Columns, ColumnsSoFar, RoleTable
@@ -19,9 +20,10 @@ from ..io.ids import content_ids, given_ids
 from ..io.streams import stream
 from ..io.tables import TableBlock, blocks, read_table
 from .beir import Beir, read_beir
-from .pairs import Pairs, Source
+from .pairs import RANKED, TRAIN, Pairs, Source
 from .parts import joined, named_parts
 from .roles import DOC_NAMES, QUERY_NAMES, TABLE, Roles
+from .round_trip import found_again
 from .rows import docs_of, rows_of
 
 __all__ = ["DOC_NAMES", "QUERY_NAMES", "BeirFolder", "Given", "PairsFile", "read_table"]
@@ -35,11 +37,17 @@ class PairsFile(Roles):
         path: a .parquet, .arrow, .jsonl, .json, .csv or .tsv file, the last four also with .gz or .zst, or a folder of them.
         validation: another one, whose queries are the validation; None draws validation from the rows of `path`.
         test: another one, whose queries are the test.
+        generated: whether a language model has written the queries of `path` for their documents. Those are left out, and counted,
+            that do not find their document again among the first `found_within`; documents are ranked all the same. Name real
+            queries as `validation` and `test`.
+        found_within: number of documents that BM25 finds by a generated query.
     """
 
     path: str
     validation: str | None = None
     test: str | None = None
+    generated: bool = False
+    found_within: Annotated[int, Field(gt=0)] = 10
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """Return all pairs; evaluation may use every one of them."""
@@ -47,7 +55,22 @@ class PairsFile(Roles):
         for part, path, place in named_parts(self, self.path, folder):
             alone = replace(self, path=path, validation=None, test=None)
             parts[part] = _pairs(blocks(Path(path)), alone, place)[0]
-        return _asked(joined(parts))
+        return _asked(joined({**parts, **self._found_again(parts[TRAIN])} if self.generated else parts))
+
+    def _found_again(self, pairs: Pairs) -> dict[int, Pairs]:
+        kept, others = found_again(pairs, self.found_within)
+        if not len(kept):
+            raise DataError(
+                f"{self.path}: none of its {len(pairs):,} generated queries finds its document among the first "
+                f"{self.found_within} of BM25: check the columns, or raise data.found_within"
+            )
+        given = [part for part in ("validation", "test") if getattr(self, part) is not None]
+        judged = (
+            f"the {' and the '.join(given)} given" if given else "generated queries, which are easier than real ones"
+        )
+        counts = f"{len(kept):,} of {len(pairs):,} generated queries find their document again"
+        kept = replace(kept, about=f"{kept.about}; {counts}; judged on {judged}")
+        return {TRAIN: kept, **({RANKED: others} if len(others) else {})}
 
 
 @dataclass(frozen=True)

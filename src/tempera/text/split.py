@@ -35,6 +35,11 @@ class Split:
     dropped: Mapping[str, int] = field(default_factory=dict)  # left out of training, by reason
     shared: int = 0  # training rows that share a document with a held-out row, and are kept
 
+    @property
+    def count(self) -> int:
+        """Count the pairs; documents that are only ranked are none."""
+        return int((self.pairs.part != RANKED).sum())
+
     def queries(self, rows: Rows) -> int:
         """Count the distinct queries of some rows."""
         return len(np.unique(self.pairs.ids("query")[rows]))
@@ -52,7 +57,7 @@ class Split:
     def lines(self) -> list[str]:
         """Return the first lines of a run: how the pairs are divided; what that has cost is in `dropped`."""
         first = (
-            f"{len(self.pairs):,} pairs: {len(self.train):,} for training, {self.held_out} against "
+            f"{self.count:,} pairs: {len(self.train):,} for training, {self.held_out} against "
             f"{len(self.corpus):,} documents"
         )
         if self.shared:

@@ -82,7 +82,7 @@ class TextShowcase:
         """Return counts of the data, and its source with the roles of its columns written down."""
         split = self.texts.split
         counts = {
-            "pairs": len(split.pairs),
+            "pairs": split.count,
             "dropped": self.data.dropped,
             "train": len(split.train),
             "validation": split.queries(split.validation),
