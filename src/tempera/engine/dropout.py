@@ -81,13 +81,7 @@ class Dropout(TorchFunctionMode):
 
     def kept(self, shape: Sequence[int], p: float) -> tuple[Tensor, float]:
         """Return what dropout keeps, with chance 1 - p, of a tensor, and by what it is multiplied: one over that chance."""
-        dropped = round(p * _LEVELS)
-        if dropped >= _LEVELS:
-            return torch.zeros(tuple(shape), dtype=torch.bool), 0.0
-        count = math.prod(shape)
-        words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(1 << 63), None)
-        levels = words.view(torch.int16)[:count].view(tuple(shape))
-        return levels >= dropped - _LEVELS // 2, _LEVELS / (_LEVELS - dropped)
+        return _drawn(shape, p), _scale(p)
 
 
 class RowDropout(Dropout):
@@ -141,8 +135,8 @@ class RowDropout(Dropout):
         kept = torch.zeros(tuple(shape), dtype=torch.bool)
         for row, (length, generator) in enumerate(zip(self.lengths, self.generators, strict=True)):
             own = kept[row][self._tokens(shape, length)]
-            own.copy_(torch.rand(own.shape, generator=generator) >= p)
-        return kept, 1 / (1 - p)
+            own.copy_(_drawn(own.shape, p, generator))
+        return kept, _scale(p)
 
     def _tokens(self, shape: Sequence[int], length: int) -> tuple[slice, ...]:
         """Return the part of a row's dropout that belongs to its tokens."""
@@ -153,6 +147,20 @@ class RowDropout(Dropout):
 def dropout_on(device: torch.device) -> AbstractContextManager[Any]:
     """Return a context in which a tower draws its dropout on a device; accelerators have kernels for it."""
     return Dropout() if device.type == "cpu" else nullcontext()
+
+
+def _drawn(shape: Sequence[int], p: float, generator: torch.Generator | None = None) -> Tensor:
+    """Return True with chance 1 - p."""
+    count = math.prod(shape)
+    words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(1 << 63), None, generator=generator)
+    levels = words.view(torch.int16)[:count].view(tuple(shape))
+    least = round(p * _LEVELS) - _LEVELS // 2
+    return torch.zeros_like(levels, dtype=torch.bool) if least == _LEVELS // 2 else levels >= least
+
+
+def _scale(p: float) -> float:
+    dropped = round(p * _LEVELS)
+    return 0.0 if dropped == _LEVELS else _LEVELS / (_LEVELS - dropped)
 
 
 class _Dropped(torch.autograd.Function):
