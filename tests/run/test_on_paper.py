@@ -44,6 +44,20 @@ def test_a_plan_counts_every_stage_and_grows_with_the_devices(pairs: Path) -> No
     assert "16 pairs a step on 2 x h100" in shown and "exchange" in shown and "pairs a second" in shown
 
 
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ([], ""),
+        (["train.kernel=triton"], "train.kernel=triton: it takes the loss stage on CUDA, which is counted as torch does it"),
+        (["train.kernel=triton", "objective.hardest=4"], "stays with torch, since only the 4 hardest negatives count"),
+        (["train.kernel=triton", "tower.dimensions=200"], "stays with torch, since they pay up to a width of 128 in float32"),
+    ],
+)  # fmt: skip
+def test_a_plan_says_what_computes_the_loss_stage(pairs: Path, chosen: list[str], said: str) -> None:
+    plan = planned(of({"data": {"path": str(pairs)}}, [*STATIC, *chosen]), device="h100")
+    assert plan["kernel"] == "" if not said else said in plan["kernel"] and plan["kernel"] in lines(plan)
+
+
 @pytest.mark.slow
 def test_a_machine_is_measured_where_no_device_is_named(pairs: Path) -> None:
     plan = planned(of({"data": {"path": str(pairs)}}, STATIC), device="cpu")

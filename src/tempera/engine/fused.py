@@ -30,6 +30,11 @@ WARPS = 8  # of a program: with 4 its registers overflow
 LIMITS = {torch.bfloat16: (384, 1 << 15), torch.float32: (128, 1 << 13)}
 
 
+def multiplied_in(mixed_precision: str) -> torch.dtype:
+    """Return the precision of the vectors that the kernels multiply, by that of the towers."""
+    return torch.bfloat16 if mixed_precision == "bf16" else torch.float32
+
+
 @dataclass
 class Fused:
     """A `core.tiles.sweep` by kernels; what they do not take goes to torch, and the log says why, once.
@@ -64,17 +69,26 @@ def reason(problem: Problem, vectors: Vectors, dtype: torch.dtype = torch.float3
     >>> reason(mnr().problem(batch), {"query": torch.eye(2)})
     'they run on cuda devices, and this is cpu'
     """
-    return next(_causes(problem, next(iter(vectors.values())), dtype), None)
+    some = next(iter(vectors.values()))
+    if some.device.type != DEVICE:
+        return f"they run on {DEVICE} devices, and this is {some.device.type}"
+    return "triton is not installed" if find_spec("triton") is None else unsuited(problem, some, dtype)
+
+
+def unsuited(problem: Problem, some: Tensor, dtype: torch.dtype) -> str | None:
+    """Return why the kernels take a problem on no device, or None if they take it.
+
+    Args:
+        some: vectors, [n, D].
+        dtype: of the vectors that are multiplied.
+    """
+    return next(_causes(problem, some, dtype), None)
 
 
 def _causes(problem: Problem, some: Tensor, dtype: torch.dtype) -> Iterator[str]:
     terms = [term for group in problem.groups for term in group.terms]
     width, widest_taken = some.shape[1], LIMITS[dtype][0]
     has, factors = (str(each).removeprefix("torch.") for each in (some.dtype, dtype))
-    if some.device.type != DEVICE:
-        yield f"they run on {DEVICE} devices, and this is {some.device.type}"
-    if find_spec("triton") is None:
-        yield "triton is not installed"
     if some.dtype != torch.float32:
         yield f"they compute in float32, and the embeddings are {has}"
     if width > widest_taken:

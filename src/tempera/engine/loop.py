@@ -28,7 +28,7 @@ from .clock import Seconds
 from .devices import Devices, Wanted, bf16_gain
 from .distributed import Group
 from .faults import Fault, NotFinite, trace
-from .fused import Fused, Kernel
+from .fused import Fused, Kernel, multiplied_in
 from .optim import ForTables, Schedule, adam, clip, schedule_factor, total_norm
 from .shards import ONE_PROCESS
 from .step import Loss, TowersLike, add_gradients
@@ -223,8 +223,7 @@ class Training:
 
     def swept(self, devices: Devices) -> Sweep:
         """Return what computes losses and gradients with these options."""
-        half = devices.mixed_precision == "bf16"
-        return Fused(torch.bfloat16 if half else torch.float32) if self.kernel == "triton" else sweep
+        return Fused(multiplied_in(devices.mixed_precision)) if self.kernel == "triton" else sweep
 
 
 @dataclass(frozen=True)

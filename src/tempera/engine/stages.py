@@ -26,6 +26,7 @@ from .cost import META, AsAccelerator, Call, Kind, Ledger, Operation, Stage, Unr
 from .devices import DTYPES
 from .distributed import ALONE, CPU, Group, buckets
 from .exchange import columns_of, header_of, leaf, places
+from .fused import multiplied_in, unsuited
 from .loop import Training
 from .optim import adagrad_rows, adam, total_norm
 
@@ -45,6 +46,7 @@ class StepOnPaper:
         width: of the embeddings.
         tile: scores held at once.
         examples: one call of each kind of operation.
+        kernel: what `train.kernel` comes to, in words; "" if it is torch.
     """
 
     stages: dict[str, Stage]
@@ -53,6 +55,7 @@ class StepOnPaper:
     width: int
     tile: int
     examples: Mapping[Kind, tuple[Operation, Call]]
+    kernel: str = ""
 
 
 def step_on_paper(
@@ -97,7 +100,9 @@ def _counted(
     with _reading(encoder) as read, ledger(FIRST):
         embedded = cache.embed(encoder, mine)
     rows = embedded.batch.doc.rows
-    tile = loss_on_paper(ledger, scored, _everyone(batch, rows, len(mine)), free)
+    everyone = _everyone(batch, rows, len(mine))
+    kernel = _kernel(_base(scored), everyone, options)
+    tile = loss_on_paper(ledger, scored, everyone, free)
     _backward(ledger, embedded, options)
     _optimise(ledger, nn.ModuleDict({"towers": towers, "objective": objective}), options, read)
     ledger.stages[EXCHANGE] = _exchange(embedded, list(encoder.parameters()), options, count)
@@ -105,7 +110,18 @@ def _counted(
         ledger.stages[name].times *= options.gradient_accumulation_steps * (1 if name == LOSS else cache.times)
     scores = min(tile, outlook.block(_base(scored), batch, len(mine)))
     sizes = outlook.memory(cache.whole, [encoder, scored], scores, rows.shape[1])
-    return StepOnPaper(ledger.stages, cache.whole, sizes, rows.shape[1], tile, ledger.examples)
+    return StepOnPaper(ledger.stages, cache.whole, sizes, rows.shape[1], tile, ledger.examples, kernel)
+
+
+def _kernel(base: Objective, everyone: Batch[Tensor], options: Training) -> str:
+    """Return whether fused kernels take the loss stage on CUDA, or why they do not."""
+    if options.kernel != "triton":
+        return ""
+    why = unsuited(base.problem(everyone), everyone.doc.rows, multiplied_in(options.mixed_precision))
+    stays = f"the loss stage stays with torch, since {why}"
+    return "train.kernel=triton: " + (
+        stays if why else "it takes the loss stage on CUDA, which is counted as torch does it"
+    )
 
 
 def objective_on_paper(objective: nn.Module, device: torch.device) -> Any:

@@ -87,6 +87,7 @@ def document(paper: StepOnPaper, machine: Machine, pairs: int, devices: int, pre
         "width": paper.width,
         "tile": paper.tile,
         "towers": str(paper.plan),
+        "kernel": paper.kernel,
         "memory": paper.memory,
         "capacity": machine.memory,
         "stages": stages,
@@ -104,6 +105,7 @@ def lines(plan: dict[str, Any]) -> list[str]:
         f"{plan['pairs']:,} pairs a step on {several}{plan['device']} ({source}), towers in {_PRECISIONS[plan['precision']]}",
         f"towers: {plan['towers']}",
         outlook.described(plan["memory"]) + (f" of {plan['capacity'] / 2**20:,.0f} MiB" if plan["capacity"] else ""),
+        *filter(None, [plan["kernel"]]),
         titles,
     ]
     for each in plan["stages"]:
