@@ -25,9 +25,9 @@ def found_again(pairs: Pairs, k: int) -> tuple[Pairs, Pairs]:
     (['red fox'], ['blue whales'], [1])
     """
     first, number = pairs.distinct("doc")
-    asked, query = pairs.distinct("query")
-    found = Lexical(pairs.texts("doc", first)).rank(pairs.texts("query", asked), k)  # [u, k]
-    kept = (found[query] == number[:, None]).any(1)
+    texts, query = pairs.distinct("query")
+    ranking = Lexical(pairs.texts("doc", first)).rank(pairs.texts("query", texts), k)  # [u, k]
+    kept = (ranking[query] == number[:, None]).any(1)
     lost = Counter(
         {f"generated queries that do not find their document among the first {k} of BM25": int((~kept).sum())}
     )

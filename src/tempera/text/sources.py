@@ -64,9 +64,9 @@ class PairsFile(Roles):
                 f"{self.path}: none of its {len(pairs):,} generated queries finds its document among the first "
                 f"{self.found_within} of BM25: check the columns, or raise data.found_within"
             )
-        given = [part for part in ("validation", "test") if getattr(self, part) is not None]
+        parts = [part for part in ("validation", "test") if getattr(self, part) is not None]
         judged = (
-            f"the {' and the '.join(given)} given" if given else "generated queries, which are easier than real ones"
+            f"the {' and the '.join(parts)} given" if parts else "generated queries, which are easier than real ones"
         )
         counts = f"{len(kept):,} of {len(pairs):,} generated queries find their document again"
         kept = replace(kept, about=f"{kept.about}; {counts}; judged on {judged}")
