@@ -414,3 +414,18 @@ def test_the_learning_rate_is_the_towers_where_nothing_is_said(tower: str, rate:
     assert made(f"tower={tower}").train.learning_rate == rate
     assert made(f"tower={tower}").resolved["train"]["learning_rate"] == rate
     assert made(f"tower={tower}", "train.learning_rate=0.1").train.learning_rate == 0.1
+
+
+@pytest.mark.parametrize(
+    ("tower", "precision"),
+    [
+        ("{kind: static}", "no"),
+        ("{kind: transformer}", "no"),
+        ("{kind: pretrained, model: some/model}", "auto"),
+        ("{kind: pretrained, model: some/model, lora: 8}", "auto"),
+    ],
+)
+def test_a_pretrained_transformer_takes_the_precision_that_pays(tower: str, precision: str) -> None:
+    assert made(f"tower={tower}").train.mixed_precision == precision
+    assert made(f"tower={tower}").resolved["train"]["mixed_precision"] == precision
+    assert made(f"tower={tower}", "train.mixed_precision=no").train.mixed_precision == "no"

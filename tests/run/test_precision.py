@@ -9,14 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from tempera import config as configuration
 from tempera.build import build
 from tempera.engine import devices
 from tempera.engine.devices import Devices, settled, start
 from tempera.engine.distributed import CPU
+from tempera.errors import OutputError
 from tempera.run.fit import fit
 from tempera.run.prepare import prepare
+from tempera.run.resume import Checkpoints
+from tempera.run.train import train
 
 
 @pytest.fixture
@@ -85,6 +89,33 @@ def test_texts_are_read_in_bf16_and_the_weights_come_back(gain: Any, pairs_file:
     assert all(torch.equal(weights[name], value) for name, value in data.tower.state_dict().items())
     plain: Any = prepare(made, Devices(), tmp_path / "plain", _Log()).task.data  # as verify does
     assert plain.tower.reads == torch.float32
+
+
+def test_a_run_is_resumed_in_the_precision_it_began_with(
+    gain: Any, pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = Checkpoints.save
+
+    def once(self: Checkpoints, *args: Any) -> None:
+        save(self, *args)
+        raise KeyboardInterrupt
+
+    chosen, output = options(pairs_file, "auto"), tmp_path / "run"
+    chosen["train"] |= {"save_steps": 1, "max_steps": 2}
+    gain(7.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoints, "save", once)
+        with pytest.raises(KeyboardInterrupt):
+            train(chosen, output)
+    gain(0.2)
+    with pytest.raises(OutputError, match=r"another configuration \(train.mixed_precision"):
+        train(chosen, output)
+    run = train(chosen, output, ["train.mixed_precision=bf16"])  # slower here, and the same bits
+    gain(7.0)
+    whole = train(chosen, tmp_path / "whole")
+    assert run.document["mixed_precision"] == whole.document["mixed_precision"] == "bf16"
+    saved = [load_file(each.folder / "model" / "model.safetensors") for each in (run, whole)]
+    assert all(torch.equal(saved[0][name], weight) for name, weight in saved[1].items())
 
 
 class _Log:
