@@ -115,6 +115,21 @@ def test_attention_in_half_precision_is_near_float32() -> None:
         assert float(((half - exact).norm() / exact.norm()).detach()) < 0.02
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_has_the_same_bits_with_and_without_a_graph(dropout: float, dtype: torch.dtype) -> None:
+    """What is replayed was embedded without one."""
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(3, 2, 40, 32, generator=generator).to(dtype) for _ in range(3))
+    outs = []
+    for graph in (False, True):
+        torch.manual_seed(5)
+        with Dropout(), torch.set_grad_enabled(graph):
+            leaves = [each.clone().requires_grad_(graph) for each in (query, key, value)]
+            outs.append(F.scaled_dot_product_attention(*leaves, dropout_p=dropout).detach())
+    assert torch.equal(*outs)
+
+
 def test_rows_draw_the_same_in_half_precision() -> None:
     seeds, lengths = torch.tensor([1, 2]), torch.tensor([3, 2])
     outs = []
