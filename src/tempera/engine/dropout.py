@@ -179,5 +179,5 @@ class _Dropped(torch.autograd.Function):
 
 
 def _slow(query: Tensor, *_: Any, **__: Any) -> bool:
-    """Return whether torch's attention goes backward 2 to 10 times as slowly; left with and without a graph, so that replays repeat."""
+    """Return whether torch's attention goes backward 2 to 10 times as slowly; with or without a graph, so that replays repeat."""
     return query.device.type == "cpu" and query.dtype == torch.bfloat16
