@@ -46,8 +46,9 @@ from tempera.recommend.division import LeaveLastOut
 from tempera.recommend.encoders import Categories, Entities, Id
 from tempera.recommend.features import Features
 from tempera.recommend.full_catalogue import Histories, inner, rank
-from tempera.recommend.history import WINDOWS, History, Mean
+from tempera.recommend.history import History
 from tempera.recommend.interactions import Interactions
+from tempera.recommend.pooling import WINDOWS, Mean
 from tempera.recommend.segments import Contexts, Segments
 from tempera.recommend.visits import Visits
 

@@ -35,8 +35,9 @@ from .ranking.showcase import Labels
 from .recommend.division import AtRandom, Divide, Fitting, GlobalTime, LeaveLastOut, NamedFiles, Undivided
 from .recommend.encoders import FEATURES, Elapsed, Feature, OfUser
 from .recommend.features import Features
-from .recommend.history import POOLINGS, History, Pooling
+from .recommend.history import History
 from .recommend.interactions import Interactions
+from .recommend.pooling import POOLINGS, Pooling
 from .text.installed_python import InstalledPython
 from .text.mixture import Mixture
 from .text.pairs import Source

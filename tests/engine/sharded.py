@@ -32,7 +32,8 @@ from tempera.engine.step import step
 from tempera.errors import TemperaError
 from tempera.recommend.encoders import Categories, Elapsed, Entities, Id
 from tempera.recommend.features import Features
-from tempera.recommend.history import Gru, History, Mean
+from tempera.recommend.history import History
+from tempera.recommend.pooling import Gru, Mean
 
 MODES: tuple[Mode, ...] = ("always", "auto", "never")
 MEMORY, TOKENS = 12_000.0, 8  # of this, "auto" keeps some

@@ -20,8 +20,9 @@ from tempera.recommend.disliked import known_dislikes
 from tempera.recommend.division import AtRandom, GlobalTime, LeaveLastOut
 from tempera.recommend.encoders import Category
 from tempera.recommend.exportable_users import UserModule
-from tempera.recommend.history import BagOfOthers, History, Mean
+from tempera.recommend.history import History
 from tempera.recommend.interactions import Interactions
+from tempera.recommend.pooling import BagOfOthers, Mean
 from tempera.recommend.segments import Contexts, Segments
 from tempera.recommend.timeline import Timeline
 from tempera.recommend.training_events import EventData

@@ -29,7 +29,8 @@ from tempera.errors import ConfigError
 from tempera.recommend.division import LeaveLastOut
 from tempera.recommend.encoders import Categories, Category, Elapsed, Entities, Id, Number, Text
 from tempera.recommend.features import Features, FeatureTowers
-from tempera.recommend.history import Attention, Causal, Gru, History, Max, Mean
+from tempera.recommend.history import History
+from tempera.recommend.pooling import Attention, Causal, Gru, Max, Mean
 from tempera.recommend.segments import Contexts
 from tempera.recommend.timeline import Timeline
 from tempera.recommend.visits import Visits

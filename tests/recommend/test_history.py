@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from tempera.core.frame import Events
-from tempera.recommend.history import Ages, Attention, Causal, Gru, History, Max, Mean, Past, Pooling
+from tempera.recommend.history import History, Past
+from tempera.recommend.pooling import Ages, Attention, Causal, Gru, Max, Mean, Pooling
 
 ITEMS, D = 11, 6
 POOLS: dict[str, tuple[Pooling, ...]] = {

@@ -35,9 +35,10 @@ from tempera.recommend.division import (
     NamedFiles,
 )
 from tempera.recommend.full_catalogue import Histories, inner
-from tempera.recommend.history import BagOfOthers, History, Past
+from tempera.recommend.history import History, Past
 from tempera.recommend.interactions import Interactions
 from tempera.recommend.judgement import Recommended
+from tempera.recommend.pooling import BagOfOthers
 from tempera.recommend.popularity import Popularity
 from tempera.recommend.segments import Contexts, Segments
 from tempera.recommend.timeline import Timeline

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from ..errors import ConfigError
 from .features import FeatureTowers
-from .history import Ageing, Ages, Attending, Attention, BagOfOthers, Max, Mean, Pooling
+from .pooled import Ageing, Attending
+from .pooling import Ages, Attention, BagOfOthers, Max, Mean, Pooling
 
 POOLINGS = "mean, max, ages, attention, bag"
 _EXPORTED = Mean | Max | Ages | Attention | BagOfOthers

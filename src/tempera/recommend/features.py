@@ -21,7 +21,8 @@ from ..towers.rounds import Open
 from ..towers.static import Static
 from .candidates import OPEN
 from .encoders import Count, Elapsed, Entities, Feature, Id, OfUser, Share, Tables, Text, Waiting
-from .history import BagOfOthers, Causal, History, Past
+from .history import History, Past
+from .pooling import BagOfOthers, Causal
 
 _BLOCK = 4096  # rows that are encoded at once
 _LITTLE = 0.1  # of random weights beside those that a layer begins with
