@@ -42,6 +42,7 @@ from tempera import config
 from tempera.build import build
 from tempera.engine import loop
 from tempera.engine.batches import Draws, Shuffled
+from tempera.engine.devices import Devices, Wanted, settled
 from tempera.mining.embed import StoredEmbeddings
 from tempera.mining.guide import Guide
 from tempera.ranking.compare import Floats, bootstrap, interval
@@ -81,7 +82,9 @@ class Work:
         return [rows.tolist() for rows in Shuffled(len(self.columns["query"]), self.batch, self.seed)(0, steps)]
 
 
-def tempera(work: Work, steps: int, parts: dict[str, Any] | None = None) -> tuple[Losses, list[float], Save]:
+def tempera(
+    work: Work, steps: int, parts: dict[str, Any] | None = None, precision: Wanted = "no"
+) -> tuple[Losses, list[float], Save]:
     """Return losses, CPU seconds at the end of each step, and a function that saves the model."""
     start = time.process_time()
     made = build(
@@ -101,10 +104,11 @@ def tempera(work: Work, steps: int, parts: dict[str, Any] | None = None) -> tupl
     tower = made.tower.build([])
     sides = tower.features(catalogue.queries[:], role="query"), tower.features(catalogue.docs[:])
     examples = catalogue.examples(np.arange(len(catalogue.pairs)), *sides, Draws())
-    state = loop.begin(tower, made.objective, made.train)
+    devices = Devices(mixed_precision=settled(precision))
+    state = loop.begin(tower, made.objective, made.train, devices)
     batches = (examples.batch(torch.tensor(rows)) for rows in work.order(steps))
     losses, seconds = [], []
-    for progress in loop.train(state, batches, steps, made.train):
+    for progress in loop.train(state, batches, steps, made.train, devices):
         losses.append(progress.loss)
         seconds.append(time.process_time() - start)
     return losses, seconds, tower.save
