@@ -41,12 +41,12 @@ CEILINGS = {
     "experiments": 2249,
     "integrations": 465,
     "io": 1028,  # with vectors of other programs
-    "mining": 545,
+    "mining": 555,
     "ranking": 983,
     "recommend": 3524,
     "run": 1817,
     "text": 3567,  # with documents that keep their vectors
-    "towers": 1154,  # with models put together of two, and texts read in bf16
+    "towers": 1158,  # with models put together of two, and texts read in bf16
 }
 TOTAL = sum(CEILINGS.values())
 OPTIONAL = {"sentence_transformers": ("towers", "integrations"), "triton": ("engine",)}  # imported by these rooms only

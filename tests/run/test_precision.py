@@ -17,10 +17,12 @@ from tempera.engine import devices
 from tempera.engine.devices import Devices, settled, start
 from tempera.engine.distributed import CPU
 from tempera.errors import OutputError
+from tempera.mining.embed import embed_by
 from tempera.run.fit import fit
 from tempera.run.prepare import prepare
 from tempera.run.resume import Checkpoints
 from tempera.run.train import train
+from tempera.towers.static import Static
 
 
 @pytest.fixture
@@ -89,6 +91,30 @@ def test_texts_are_read_in_bf16_and_the_weights_come_back(gain: Any, pairs_file:
     assert all(torch.equal(weights[name], value) for name, value in data.tower.state_dict().items())
     plain: Any = prepare(made, Devices(), tmp_path / "plain", _Log()).task.data  # as verify does
     assert plain.tower.reads == torch.float32
+
+
+def test_guides_and_miners_read_in_bf16_where_it_pays(gain: Any, pairs_file: Path, tmp_path: Path) -> None:
+    gain(7.0)
+    data: Any = prepare(build(configuration.of(options(pairs_file, "no"))), Devices(), tmp_path, _Log()).task.data
+    data.tower.save(tmp_path / "model")
+    texts = ["", *pairs_file.read_text(encoding="utf-8").split()[:40]]
+
+    def read(precision: Any) -> Any:
+        return embed_by(tmp_path / "model", "doc", texts, tmp_path / "vectors", precision=precision)[:]
+
+    exact, low = read("no"), read("auto")
+    cosines = (exact * low).sum(1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(low, axis=1)
+    assert cosines.min() > 0.9995 and (exact != low).any()
+    np.testing.assert_allclose(np.linalg.norm(low, axis=1), 1.0, rtol=1e-5)
+    assert len(list((tmp_path / "vectors").glob("*-bf16-*"))) == 1
+    gain(0.2)
+    assert (read("auto") == exact).all()
+    Static(dimensions=8, vocabulary=60).build(texts).save(tmp_path / "static")
+    gain(7.0)
+    table = [
+        embed_by(tmp_path / "static", "doc", texts, tmp_path / "other", precision=each)[:] for each in ("no", "auto")
+    ]  # type: ignore[arg-type]
+    assert (table[0] == table[1]).all() and len(list((tmp_path / "other").iterdir())) == 1
 
 
 def test_a_run_is_resumed_in_the_precision_it_began_with(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -143,6 +143,7 @@ def mine(
     cross_margin: float = 0.0,
     faiss: str | None = None,
     cache: Path | None = None,
+    mixed_precision: Literal["no", "auto"] = "no",
     overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
@@ -165,6 +166,7 @@ def mine(
         cross_margin: relative margin of the cross-encoder's scores.
         faiss: search by an index such as HNSW32 (default: exactly).
         cache: folder of vectors (default: vectors/ beside the output).
+        mixed_precision: auto reads texts in bf16 where the processor multiplies it fast.
         overwrite: replace the output.
     """
     from dataclasses import asdict
@@ -175,6 +177,7 @@ def mine(
     options = Mining(negatives, skip, depth, absolute_margin, relative_margin, cross_margin)
     path, roles = one_with_roles(pairs)
     places: dict[str, Any] = {"corpus": corpus, "cross_encoder": cross_encoder, "cache": cache, "overwrite": overwrite}
+    places["mixed_precision"] = mixed_precision
     report = run_mining(model, path, output, options, split=split, roles=roles, faiss=faiss, **places)
     document = {"output": str(output.absolute()), **asdict(report)}
     train = f"train on them: tempera train {quote(str(output))}"

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.batch import Role
-from ..towers.saved import Encode, fingerprint, load, reads_alike
+from ..engine.devices import Wanted, settled
+from ..towers.saved import Encode, fingerprint, kinds_of, load, reads_alike
 from .vectors import Dtype, Floats, Rows, Store, keys_of
 
 
@@ -44,16 +45,26 @@ def embed(store: Store, texts: Sequence[str], encode: Encode, progress: str | No
 
 
 def embed_by(
-    model: Path, role: Role, texts: Sequence[str], folder: Path, dtype: Dtype = "float32", progress: str | None = None
+    model: Path,
+    role: Role,
+    texts: Sequence[str],
+    folder: Path,
+    dtype: Dtype = "float32",
+    progress: str | None = None,
+    precision: Wanted = "no",
 ) -> StoredEmbeddings:
-    """Return unit vectors of texts by a saved model, which is opened only if the store in `folder` lacks some."""
-    space = fingerprint(model) + ("" if reads_alike(model) else f"-{role}")
+    """Return unit vectors of texts by a saved model, which is opened only if the store in `folder` lacks some.
+
+    With the precision "auto" a transformer reads in bf16 where that pays.
+    """
+    half = precision == "auto" and kinds_of(model)[:1] != ["StaticEmbedding"] and settled(precision) == "bf16"
+    space = fingerprint(model) + ("" if reads_alike(model) else f"-{role}") + ("-bf16" if half else "")
     store = Store(folder, space, dtype)
     opened: list[Encode] = []
 
     def encode(missing: Sequence[str]) -> NDArray[np.float32]:
         if not opened:
-            opened.append(load(model, role))
+            opened.append(load(model, role, half))
         return opened[0](missing)
 
     return embed(store, texts, encode, progress)

@@ -14,6 +14,7 @@ import pyarrow.parquet as parquet
 import xxhash
 from numpy.typing import NDArray
 
+from ..engine.devices import Wanted, settled
 from ..errors import DataError
 from ..io.atomic import as_output_error, new_file, refuse_replacing
 from ..io.console import progress_bar
@@ -55,6 +56,7 @@ def mine(
     cross_encoder: str | Path | None = None,
     faiss: str | None = None,
     cache: str | Path | None = None,
+    mixed_precision: Wanted = "no",
     overwrite: bool = False,
 ) -> Report:
     """Mine hard negatives and write a Parquet file in the layout that training reads: a row a query, with lists.
@@ -73,6 +75,7 @@ def mine(
         cross_encoder: folder of a cross-encoder that checks what the model has ranked high.
         faiss: an index factory such as HNSW32; None searches exactly.
         cache: folder of vectors; None is `vectors` beside the output.
+        mixed_precision: "auto" reads texts in bf16 where the processor multiplies it fast; the search stays in float32.
         overwrite: replace the output.
 
     Raises:
@@ -91,12 +94,12 @@ def mine(
         raise DataError("no pairs to mine negatives for")
     cross_encoder = None if cross_encoder is None else Path(cross_encoder)
     cache = Path(cache or output.parent / "vectors")
-    plan = [fingerprint(model), task.key(), asdict(options), faiss, BLOCK]
+    plan = [fingerprint(model), task.key(), asdict(options), faiss, BLOCK, settled(mixed_precision)]
     plan.append(None if cross_encoder is None else fingerprint(cross_encoder))
     parts = output.parent / f".{output.name}.{xxhash.xxh3_64_hexdigest(json.dumps(plan).encode())}"
     with as_output_error(output):
         parts.mkdir(parents=True, exist_ok=True)
-        for number, block in _blocks(model, task, options, cross_encoder, faiss, cache, parts):
+        for number, block in _blocks(model, task, options, cross_encoder, faiss, cache, mixed_precision, parts):
             table = _table(task, block, number * BLOCK)
             about = {"report": json.dumps(asdict(block.report))}
             with new_file(_part(parts, number)) as partial:
@@ -113,6 +116,7 @@ def _blocks(
     cross_encoder: Path | None,
     faiss: str | None,
     cache: Path,
+    precision: Wanted,
     parts: Path,
 ) -> Iterator[tuple[int, Mined]]:
     """Yield the blocks that are not written yet, with their numbers."""
@@ -120,8 +124,8 @@ def _blocks(
     first = next((number for number in range(total) if not _part(parts, number).exists()), total)
     if first == total:
         return
-    queries = embed_by(model, "query", task.queries.texts, cache, progress="reading queries")
-    docs = embed_by(model, "doc", task.docs.texts, cache, progress="reading documents")
+    queries = embed_by(model, "query", task.queries.texts, cache, progress="reading queries", precision=precision)
+    docs = embed_by(model, "doc", task.docs.texts, cache, progress="reading documents", precision=precision)
     # Rows of a store may lie in any order; documents are read again for every block of queries.
     in_order = np.array_equal(docs.rows, np.arange(len(docs)))
     vectors = docs.vectors[: len(docs)] if in_order else docs.vectors[docs.rows]

@@ -138,17 +138,20 @@ def _rows(config: Config, texts: TextData, sampler: Sampler, store: Path) -> Exa
     options, catalogue = config.train, texts.catalogue
     draws = Draws(options.sampled, options.sampled_power, options.seed)
     rows = catalogue.examples(texts.split.train, texts.queries, texts.docs, draws)
+
+    def read_by(model: str, called: str) -> Guide:
+        columns = catalogue.queries, catalogue.docs
+        return Guide.of(Path(model), *columns, store, called, precision=options.mixed_precision)
+
     if isinstance(sampler, Mixed):
         rows = replace(rows, chance=sampler.chance, temperature=sampler.temperature)
     if options.guide is not None and options.guide != SELF:
-        rows = replace(rows, guide=Guide.of(Path(options.guide), catalogue.queries, catalogue.docs, store))
+        rows = replace(rows, guide=read_by(options.guide, "the guide"))
     if options.teacher == COLUMNS:
         rows = replace(rows, scores=stored_scores(catalogue, texts.split.train))
     elif config.base.teacher is not None and config.base.teacher.by == "vectors":
         assert options.teacher is not None
-        rows = replace(
-            rows, teacher=Guide.of(Path(options.teacher), catalogue.queries, catalogue.docs, store, "the teacher")
-        )
+        rows = replace(rows, teacher=read_by(options.teacher, "the teacher"))
     return rows
 
 

@@ -43,11 +43,11 @@ def model_folder(path: Path) -> Path:
     raise DataError(f"{path} is neither a saved model of texts nor a run with one: modules.json is missing")
 
 
-def load(folder: Path, role: Role = "query") -> Encode:
+def load(folder: Path, role: Role = "query", half: bool = False) -> Encode:
     """Texts to unit vectors, [n, D], by the model in a sentence-transformers folder and its prompt for queries or documents.
 
     A static embedding with normalisation and without prompts needs numpy only, and answers long before torch would be
-    loaded; every other model is opened by sentence-transformers.
+    loaded; every other model is opened by sentence-transformers, and with `half` computes in bf16.
 
     Raises:
         DataError: no model, a damaged one, or one of which a part lies outside of the folder.
@@ -67,7 +67,7 @@ def load(folder: Path, role: Role = "query") -> Encode:
         raise DataError(f"{folder}/modules.json does not describe a model") from None
     if kinds == ["StaticEmbedding", "Normalize"] and not _has_prompts(folder):
         return _static(paths[0])
-    return _sentence_transformer(folder, role)
+    return encoder_of(opened(folder), role, folder, half)
 
 
 def reads_alike(folder: Path) -> bool:
@@ -145,10 +145,6 @@ def _static(folder: Path) -> Encode:
     return encode
 
 
-def _sentence_transformer(folder: Path, role: Role) -> Encode:
-    return encoder_of(opened(folder), role, folder)
-
-
 def opened(folder: Path) -> SentenceTransformer:
     """Open a saved model with sentence-transformers, on the CPU and without a network.
 
@@ -165,16 +161,22 @@ def opened(folder: Path) -> SentenceTransformer:
         raise DataError(f"{folder} is not a model that sentence-transformers opens: {said(error)}") from None
 
 
-def encoder_of(model: SentenceTransformer, role: Role, folder: Path) -> Encode:
+def encoder_of(model: SentenceTransformer, role: Role, folder: Path, half: bool = False) -> Encode:
     """Return the function from texts of a role to unit vectors, [n, D], of an open model; `folder` is named in errors."""
     read = model.encode_query if role == "query" else model.encode_document
+    if half:
+        model.bfloat16()
+    size = 128 if half else 32  # texts at once
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
         try:
-            vectors = np.asarray(read(list(texts), show_progress_bar=False, normalize_embeddings=True), np.float32)
+            vectors = np.asarray(
+                read(list(texts), batch_size=size, show_progress_bar=False, normalize_embeddings=not half), np.float32
+            )
         except Exception as error:  # whatever its modules raise
             raise DataError(f"{folder} is not a model that embeds texts: {said(error)}") from error
-        return vectors.reshape(len(texts), model.get_embedding_dimension() or -1)
+        vectors = vectors.reshape(len(texts), model.get_embedding_dimension() or -1)
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12) if half else vectors
 
     return encode
 
