@@ -50,7 +50,7 @@ class Dropout(TorchFunctionMode):
             return input
         kept, scale = self.kept(input.shape, p)
         if inplace:
-            return input.mul_(placed(kept, input).mul_(scale))
+            return input.mul_(_numbers(kept, input).mul_(scale))
         scaled: Tensor = _Dropped.apply(input, kept, scale)  # type: ignore[no-untyped-call]
         return scaled
 
@@ -170,12 +170,17 @@ class _Dropped(torch.autograd.Function):
     def forward(ctx: Any, input: Tensor, kept: Tensor, scale: float) -> Tensor:
         ctx.save_for_backward(kept)
         ctx.scale = scale
-        return placed(kept, input).mul_(scale).mul_(input)
+        return _numbers(kept, input).mul_(scale).mul_(input)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (kept,) = ctx.saved_tensors
-        return placed(kept, grad).mul_(ctx.scale).mul_(grad), None, None
+        return _numbers(kept, grad).mul_(ctx.scale).mul_(grad), None, None
+
+
+def _numbers(kept: Tensor, like: Tensor) -> Tensor:
+    """Return 0 and 1 in the dtype of another tensor; bytes are converted in a fourth of the time of truth values."""
+    return placed(kept.view(torch.uint8), like)
 
 
 def _slow(query: Tensor, *_: Any, **__: Any) -> bool:
