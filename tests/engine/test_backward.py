@@ -114,7 +114,7 @@ def exact(modules: Any, objective: Any, batch: Batch[Ragged], seeds: list[Tensor
         for role in same:
             side, own = batch.sides()[role].rows, []
             for i in range(len(side)):
-                with RowDropout(seed[[first + i]], side[[i]].lengths):
+                with RowDropout(seed[[first + i]]):
                     own.append(tower(side[[i]]))
             rows[role], first = torch.cat(own), first + len(side)
     embedded = batch.of(rows)
@@ -192,7 +192,7 @@ def test_a_row_draws_the_same_in_whatever_company(left: bool, causal: bool) -> N
         for row, (i, span) in enumerate(zip(which, spans, strict=True)):
             rows[row, span], there[row, span] = own[i], True
         mask = None if causal else there[:, None, None]
-        with RowDropout(seeds[which], LENGTHS[which], left):
+        with RowDropout(seeds[which], left):
             out = Heads()(rows, mask, causal and not left)
         return [out[row, span] for row, span in enumerate(spans)]
 
@@ -206,7 +206,7 @@ def test_a_row_draws_the_same_in_whatever_company(left: bool, causal: bool) -> N
 
 def test_dropout_keeps_the_mean_and_its_share() -> None:
     rows = torch.ones(2, 4000, 8)
-    with RowDropout(torch.tensor([1, 2]), torch.tensor([4000, 4000])):
+    with RowDropout(torch.tensor([1, 2])):
         out = F.dropout(rows, 0.25)
         assert F.dropout(rows, 0.25, training=False) is rows
     assert {round(v, 4) for v in out.unique().tolist()} == {0.0, round(4 / 3, 4)}
@@ -224,7 +224,7 @@ def test_dropout_keeps_the_mean_and_its_share() -> None:
     ],
 )
 def test_what_cannot_be_repeated_is_refused(work: Callable[[], Any], said: str) -> None:
-    with pytest.raises(TemperaError, match=said), RowDropout(torch.tensor([1, 2]), torch.tensor([2, 2])):
+    with pytest.raises(TemperaError, match=said), RowDropout(torch.tensor([1, 2])):
         work()
 
 

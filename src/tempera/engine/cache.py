@@ -122,17 +122,17 @@ class Micro:
             features = self.work.spare
         elif self.work.tower.padded or len(self.index) < len(features):  # else all of them, in order
             features = features[self.index]
-        with seeded(self.seed, device), adding_in_place(self.work.tower), self._dropout(features, device):
+        with seeded(self.seed, device), adding_in_place(self.work.tower), self._dropout(device):
             embeddings: Tensor = self.work.tower(features.to(device))
         return embeddings if len(self.index) else embeddings[:0]
 
-    def _dropout(self, features: FeaturesLike, device: torch.device) -> AbstractContextManager[Any]:
+    def _dropout(self, device: torch.device) -> AbstractContextManager[Any]:
         """Return a context in which each row draws its own dropout, if rows have seeds."""
         seeds = self.work.seeds
         if seeds is None:
             return dropout_on(device)
         seeds = seeds[self.index] if len(self.index) else torch.zeros(1, dtype=torch.int64)
-        return RowDropout(seeds, features.lengths.cpu(), getattr(self.work.tower, "left", False))
+        return RowDropout(seeds, getattr(self.work.tower, "left", False))
 
 
 @dataclass

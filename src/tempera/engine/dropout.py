@@ -22,6 +22,7 @@ from ..core.abilities import placed
 from ..errors import TemperaError
 
 _LEVELS = 1 << 16  # chances are multiples of one over this
+_GOLDEN = -0x61C8864680B583EB  # 2^64 over the golden ratio, by which SplitMix64 counts
 
 
 class Dropout(TorchFunctionMode):
@@ -81,36 +82,44 @@ class Dropout(TorchFunctionMode):
 
     def kept(self, shape: Sequence[int], p: float) -> tuple[Tensor, float]:
         """Return what dropout keeps, with chance 1 - p, of a tensor, and by what it is multiplied: one over that chance."""
-        return _drawn(shape, p), _scale(p)
+        dropped = round(p * _LEVELS)
+        words = self.words(shape)
+        if dropped == _LEVELS:
+            return torch.zeros_like(words, dtype=torch.bool), 0.0
+        return words >= dropped - _LEVELS // 2, _LEVELS / (_LEVELS - dropped)
+
+    def words(self, shape: Sequence[int]) -> Tensor:
+        """Return words of 16 bits, as many as the tensor has numbers."""
+        count = math.prod(shape)
+        bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(1 << 63), None)
+        return bits.view(torch.int16)[:count].view(tuple(shape))
 
 
 class RowDropout(Dropout):
-    """Draw the dropout of each row from a generator of its own, in the order of the tower's layers.
+    """Draw the dropout of each row from a seed of its own, in the order of the tower's layers.
 
-    Dropout is drawn on [n, d], on [n, w, d] up to each row's length, and in attention on [n, h, w, w] up to its length both ways.
+    Dropout is drawn on [n, d], on [n, w, d], and in attention on [n, h, w, w]. A number is a hash (SplitMix64, Steele et al. 2014)
+    of the row's seed, of how many layers have drawn before, and of its place, tokens being counted from where rows are aligned.
 
     Args:
         seeds: of the rows, [n].
-        lengths: tokens of the rows, [n].
         left: whether rows are padded at their beginning.
 
     Raises:
         TemperaError: other random numbers, which rows cannot be told apart in.
 
-    >>> rows, seeds, lengths = torch.ones(2, 3, 4), torch.tensor([7, 8]), torch.tensor([3, 2])
-    >>> with RowDropout(seeds, lengths):
+    >>> rows, seeds = torch.ones(2, 3, 4), torch.tensor([7, 8])
+    >>> with RowDropout(seeds):
     ...     together = F.dropout(rows, 0.5)
-    >>> with RowDropout(seeds[1:], lengths[1:]):
+    >>> with RowDropout(seeds[1:]):
     ...     alone = F.dropout(rows[1:, :2], 0.5)
     >>> torch.equal(together[1, :2], alone[0])
     True
     """
 
-    def __init__(self, seeds: Tensor, lengths: Tensor, left: bool = False) -> None:
+    def __init__(self, seeds: Tensor, left: bool = False) -> None:
         super().__init__()
-        self.generators = [torch.Generator().manual_seed(seed) for seed in seeds.tolist()]
-        self.lengths: list[int] = lengths.tolist()
-        self.left = left
+        self.seeds, self.left, self.draws = seeds, left, 0
 
     def __enter__(self) -> RowDropout:
         self.before = torch.get_rng_state()
@@ -125,42 +134,31 @@ class RowDropout(Dropout):
                 "train.backward to 1"
             )
 
-    def kept(self, shape: Sequence[int], p: float) -> tuple[Tensor, float]:
-        """Return the same for rows that have seeds; nothing is kept where they have no tokens."""
-        if shape[0] != len(self.lengths) or not 2 <= len(shape) <= 4:
+    def words(self, shape: Sequence[int]) -> Tensor:
+        """Return words of 16 bits for each row by its seed, as many as the tensor has numbers."""
+        if shape[0] != len(self.seeds) or not 2 <= len(shape) <= 4:
             raise TemperaError(
-                f"a tower draws dropout on {list(shape)} for {len(self.lengths)} rows, which cannot be told apart in it: "
+                f"a tower draws dropout on {list(shape)} for {len(self.seeds)} rows, which cannot be told apart in it: "
                 "set train.backward to 1, or the dropout to 0"
             )
-        kept = torch.zeros(tuple(shape), dtype=torch.bool)
-        for row, (length, generator) in enumerate(zip(self.lengths, self.generators, strict=True)):
-            own = kept[row][self._tokens(shape, length)]
-            own.copy_(_drawn(own.shape, p, generator))
-        return kept, _scale(p)
+        self.draws += 1
+        bits = _mixed(self.seeds + torch.tensor(self.draws) * _GOLDEN)
+        for size in (*shape[1:-1], -(-shape[-1] // 4)):
+            bits = _mixed(bits[..., None] + torch.arange(1, size + 1) * _GOLDEN)
+        words = bits.view(torch.int16)[..., : shape[-1]]
+        return words.flip({2: (), 3: (1,), 4: (2, 3)}[len(shape)]) if self.left else words
 
-    def _tokens(self, shape: Sequence[int], length: int) -> tuple[slice, ...]:
-        """Return the part of a row's dropout that belongs to its tokens."""
-        tokens = slice(shape[-2] - length, None) if self.left else slice(0, length)
-        return {2: (), 3: (tokens,), 4: (slice(None), tokens, tokens)}[len(shape)]
+
+def _mixed(bits: Tensor) -> Tensor:
+    """Return a hash of words of 64 bits."""
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
+        bits = ((bits >> shift).bitwise_and_((1 << 64 - shift) - 1).bitwise_xor_(bits)).mul_(factor)
+    return (bits >> 31).bitwise_and_((1 << 33) - 1).bitwise_xor_(bits)
 
 
 def dropout_on(device: torch.device) -> AbstractContextManager[Any]:
     """Return a context in which a tower draws its dropout on a device; accelerators have kernels for it."""
     return Dropout() if device.type == "cpu" else nullcontext()
-
-
-def _drawn(shape: Sequence[int], p: float, generator: torch.Generator | None = None) -> Tensor:
-    """Return True with chance 1 - p."""
-    count = math.prod(shape)
-    words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(1 << 63), None, generator=generator)
-    levels = words.view(torch.int16)[:count].view(tuple(shape))
-    least = round(p * _LEVELS) - _LEVELS // 2
-    return torch.zeros_like(levels, dtype=torch.bool) if least == _LEVELS // 2 else levels >= least
-
-
-def _scale(p: float) -> float:
-    dropped = round(p * _LEVELS)
-    return 0.0 if dropped == _LEVELS else _LEVELS / (_LEVELS - dropped)
 
 
 class _Dropped(torch.autograd.Function):
