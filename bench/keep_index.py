@@ -91,8 +91,8 @@ def ours(case: Case, seed: int) -> tuple[Floats, float, int, int]:
     embedded = []
     load = embed.load
 
-    def counted(folder: Path, role: Any = "query") -> Any:
-        encode = load(folder, role)
+    def counted(folder: Path, role: Any = "query", half: bool = False) -> Any:
+        encode = load(folder, role, half)
         return lambda texts: embedded.extend([role] * len(texts)) or encode(texts)
 
     embed.load = counted

@@ -37,14 +37,14 @@ CEILINGS = {
     "artifacts": 1958,
     "cli": 853,
     "core": 1968,  # with devices and what they multiply fast
-    "engine": 2824,  # with divided tables and towers, devices, samples that go backward, a step on paper, and dropout
+    "engine": 2835,  # with divided tables and towers, devices, samples that go backward, a step on paper, and dropout
     "experiments": 2249,
     "integrations": 465,
     "io": 1028,  # with vectors of other programs
     "mining": 555,
     "ranking": 983,
     "recommend": 3524,
-    "run": 1817,
+    "run": 1821,
     "text": 3567,  # with documents that keep their vectors
     "towers": 1158,  # with models put together of two, and texts read in bf16
 }

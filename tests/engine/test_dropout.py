@@ -52,9 +52,17 @@ def test_the_ends_of_dropout() -> None:
         assert not F.dropout(rows, 1.0).any()
         assert F.dropout(rows, 0.5, inplace=True) is rows
     assert set(rows.unique().tolist()) <= {0.0, 2.0}
-    assert isinstance(dropout_on(torch.device("cpu")), Dropout) and not isinstance(
-        dropout_on(torch.device("meta")), Dropout
-    )
+
+
+def test_what_is_computed_again_or_compiled_draws_by_torch() -> None:
+    """The way back leaves the context, so what it computes again has to draw as it did before."""
+    tower: Any = torch.nn.Sequential(torch.nn.Dropout(0.5))
+    assert isinstance(dropout_on(torch.device("cpu"), tower), Dropout)
+    assert not isinstance(dropout_on(torch.device("meta"), tower), Dropout)
+    tower[0].gradient_checkpointing = True
+    assert not isinstance(dropout_on(torch.device("cpu"), tower), Dropout)
+    tower[0].gradient_checkpointing, tower[0]._compiled_call_impl = False, len
+    assert not isinstance(dropout_on(torch.device("cpu"), tower), Dropout)
 
 
 MASKS: dict[str, dict[str, Any]] = {
@@ -114,6 +122,22 @@ def test_attention_in_half_precision_is_near_float32() -> None:
     assert results[1][0].dtype == torch.bfloat16
     for exact, half in zip(*results, strict=True):
         assert float(((half - exact).norm() / exact.norm()).detach()) < 0.02
+
+
+def test_a_mask_is_read_in_the_precision_of_the_scores() -> None:
+    """The least number of float32 is minus infinity in bf16; a row of nothing else is masked, and not NaN."""
+    rows = torch.randn(1, 2, 5, 8).bfloat16().requires_grad_()
+    mask = torch.zeros(5, 5).index_fill(0, torch.tensor([2]), torch.finfo(torch.float32).min)
+    with Dropout():
+        out = F.scaled_dot_product_attention(rows, rows, rows, attn_mask=mask)
+    (grad,) = torch.autograd.grad(out.float().sum(), rows)
+    assert out.isfinite().all() and grad.isfinite().all()
+
+
+def test_a_dropout_that_is_no_chance_is_refused() -> None:
+    for p in (-0.5, 1.5):
+        with Dropout(), pytest.raises(ValueError, match="which is no chance"):
+            F.dropout(torch.ones(2), p)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])

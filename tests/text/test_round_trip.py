@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tempera.errors import DataError
 from tempera.io.tables import read_table
+from tempera.ranking.ranking import Evaluation
+from tempera.text import round_trip
 from tempera.text.lexical import Lexical
-from tempera.text.pairs import RANKED, TEST, TRAIN, Pairs
-from tempera.text.round_trip import found_again
+from tempera.text.pairs import TEST, Pairs
 from tempera.text.sources import PairsFile
+from tempera.text.split import NOT_FOUND, hold_out
 
 TOPICS = [f"topic{i} word{i % 7} thing{i % 11}" for i in range(40)]
 QUERIES = [f"what is topic{i} thing{i % 11}" for i in range(40)]
@@ -32,40 +35,57 @@ def generated(tmp_path: Path) -> str:
     return written(tmp_path / "generated.csv", query=queries, document=TOPICS)
 
 
-def test_a_query_about_another_document_is_left_out(generated: str) -> None:
-    everything = PairsFile(generated).read()[0]
+def test_a_query_about_another_document_is_not_trained_on(generated: str) -> None:
     pairs = PairsFile(generated, generated=True, found_within=2).read()[0]
-    assert len(everything) == 40
-    trained = np.flatnonzero(pairs.part == TRAIN)
-    assert pairs.texts("doc", trained) == [topic for i, topic in enumerate(TOPICS) if i not in WRONG]
-    others = np.flatnonzero(pairs.part == RANKED)
-    assert pairs.texts("doc", others) == [TOPICS[i] for i in WRONG] and set(pairs.texts("query", others)) == {""}
-    assert set(pairs.ids("doc")) == set(everything.ids("doc"))  # nothing becomes easier to find
-    assert pairs.dropped["generated queries that do not find their document among the first 2 of BM25"] == len(WRONG)
-    assert "37 of 40 generated queries find their document again; judged on generated queries" in pairs.about
+    assert np.flatnonzero(~pairs.trainable).tolist() == sorted(WRONG)
+    assert (
+        "37 of 40 generated queries find their document again; validation and test: generated queries, which are easier"
+        in pairs.about
+    )
+    assert PairsFile(generated).read()[0].trainable.all()
+    split = hold_out(pairs, np.ones(40, bool), Evaluation(queries=8, validation=8))
+    assert pairs.trainable[split.train].all() and len(split.corpus) == 40  # nothing becomes easier to find
+    held = [rows.tolist() for rows in (split.validation, split.test)]
+    left = set(WRONG) - {*held[0], *held[1]}
+    assert len(split.train) == 24 - len(left) and split.dropped.get(NOT_FOUND, 0) == len(left)
 
 
-def test_the_ranks_are_those_of_the_definition(generated: str) -> None:
-    everything = PairsFile(generated).read()[0]
-    ranking = Lexical(everything.texts("doc")).rank(everything.texts("query"), 40)
+def test_queries_that_are_held_out_are_not_chosen_by_what_bm25_finds(generated: str) -> None:
+    """Else BM25 would be perfect on them."""
+    pairs = PairsFile(generated, generated=True, found_within=2).read()[0]
+    plain = PairsFile(generated).read()[0]
+    splits = [hold_out(each, np.ones(40, bool), Evaluation(queries=15, validation=15)) for each in (pairs, plain)]
+    held = [np.concatenate([each.validation, each.test]) for each in splits]
+    assert held[0].tolist() == held[1].tolist() and not pairs.trainable[held[0]].all()
+
+
+def test_the_ranks_are_those_of_the_definition(generated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(round_trip, "_BLOCK", 7)
+    pairs = PairsFile(generated).read()[0]
+    ranking = Lexical(pairs.texts("doc")).rank(pairs.texts("query"), 40)
     rank = np.array([row.tolist().index(i) if i in row else 99 for i, row in enumerate(ranking)])
     for k in (1, 2, 5, 40):
-        kept, others = found_again(everything, k)
-        assert kept.texts("query") == [q for q, of in zip(everything.texts("query"), rank, strict=True) if of < k]
-        assert sorted([*kept.texts("doc"), *others.texts("doc")]) == sorted(TOPICS)
+        assert round_trip.found_again(pairs, k).trainable.tolist() == (rank < k).tolist()
 
 
 def test_repeated_texts_are_told_apart_once() -> None:
     pairs = Pairs.of(["a b", "a b", "c", "x"], ["a b", "b c", "b c", "a b"])
-    kept, others = found_again(pairs, 2)
-    assert kept.texts("query") == ["a b", "a b", "c"] and not len(others)
+    assert round_trip.found_again(pairs, 2).trainable.tolist() == [True, True, True, False]
 
 
 def test_real_queries_are_kept_as_they_are(generated: str, tmp_path: Path) -> None:
     real = written(tmp_path / "real.csv", query=["nothing like it", "nor this"], document=TOPICS[:2])
     pairs = PairsFile(generated, test=real, generated=True, found_within=2).read()[0]
-    assert (pairs.part == TRAIN).sum() == 37 and (pairs.part == TEST).sum() == 2
-    assert "judged on the test given" in pairs.about
+    assert (
+        (pairs.part == TEST).sum() == 2 and pairs.trainable[pairs.part == TEST].all() and (~pairs.trainable).sum() == 3
+    )
+    assert "again; validation: generated queries" in pairs.about
+
+
+def test_rows_stay_in_their_file(generated: str, tmp_path: Path) -> None:
+    before = pa.total_allocated_bytes()
+    pairs = PairsFile(generated, generated=True).read(tmp_path / "rows")[0]
+    assert pa.total_allocated_bytes() - before < 1000 < pairs.table.nbytes
 
 
 def test_a_table_of_nothing_but_wrong_queries_is_refused(tmp_path: Path) -> None:

@@ -150,8 +150,8 @@ def embedded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The role of every text that a model embeds."""
     roles: list[str] = []
 
-    def counting(folder: Path, role: Any = "query") -> Any:
-        encode = load(folder, role)
+    def counting(folder: Path, role: Any = "query", half: bool = False) -> Any:
+        encode = load(folder, role, half)
         return lambda texts: roles.extend([role] * len(texts)) or encode(texts)
 
     monkeypatch.setattr(embed, "load", counting)

@@ -130,7 +130,7 @@ class Micro:
         """Return a context in which each row draws its own dropout, if rows have seeds."""
         seeds = self.work.seeds
         if seeds is None:
-            return dropout_on(device)
+            return dropout_on(device, self.work.tower)
         seeds = seeds[self.index] if len(self.index) else torch.zeros(1, dtype=torch.int64)
         return RowDropout(seeds, getattr(self.work.tower, "left", False))
 
@@ -380,7 +380,7 @@ class Cache:
             refuse_batch_statistics(work.tower)
             features = work.features if len(work.features) else work.spare
             probes = [features[index] for index in probe_rows(features.lengths.cpu())]
-            with seeded(0, self.device), dropout_on(self.device), self.autocast():
+            with seeded(0, self.device), dropout_on(self.device, work.tower), self.autocast():
                 size = footprint(work.tower, probes, work.tower.padded, self.device)
             if work.divided:  # equal micro-batches leave little to fill up
                 group.keep_pace()

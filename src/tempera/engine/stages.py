@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch, divide
+from ..core.matryoshka import Matryoshka
 from ..core.objective import Objective
 from ..core.table import Table
 from ..core.temperature import Temperature
@@ -101,7 +102,7 @@ def _counted(
         embedded = cache.embed(encoder, mine)
     rows = embedded.batch.doc.rows
     everyone = _everyone(batch, rows, len(mine))
-    kernel = _kernel(_base(scored), everyone, options)
+    kernel = _kernel(scored, everyone, options)
     tile = loss_on_paper(ledger, scored, everyone, free)
     _backward(ledger, embedded, options)
     _optimise(ledger, nn.ModuleDict({"towers": towers, "objective": objective}), options, read)
@@ -113,15 +114,18 @@ def _counted(
     return StepOnPaper(ledger.stages, cache.whole, sizes, rows.shape[1], tile, ledger.examples, kernel)
 
 
-def _kernel(base: Objective, everyone: Batch[Tensor], options: Training) -> str:
-    """Return whether fused kernels take the loss stage on CUDA, or why they do not."""
+def _kernel(objective: nn.Module, everyone: Batch[Tensor], options: Training) -> str:
+    """Return whether fused kernels take the loss stage on CUDA, or at which widths and why they do not."""
     if options.kernel != "triton":
         return ""
-    why = unsuited(base.problem(everyone), everyone.doc.rows, multiplied_in(options.mixed_precision))
-    stays = f"the loss stage stays with torch, since {why}"
-    return "train.kernel=triton: " + (
-        stays if why else "it takes the loss stage on CUDA, which is counted as torch does it"
-    )
+    rows, problem = everyone.doc.rows, _base(objective).problem(everyone)
+    widths = next((m.widths for m in objective.modules() if isinstance(m, Matryoshka)), None) or (rows.shape[1],)
+    reasons = {width: unsuited(problem, rows[:, :width], multiplied_in(options.mixed_precision)) for width in widths}
+    stays = [width for width, why in reasons.items() if why]
+    if not stays:
+        return "train.kernel=triton: it takes the loss stage on CUDA, which is counted as torch does it"
+    where = f" at the width {', '.join(map(str, stays))}" if len(stays) < len(widths) else ""
+    return f"train.kernel=triton: the loss stage stays with torch{where}, since {reasons[stays[0]]}"
 
 
 def objective_on_paper(objective: nn.Module, device: torch.device) -> Any:

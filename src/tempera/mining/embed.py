@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.batch import Role
-from ..engine.devices import Wanted, settled
 from ..towers.saved import Encode, fingerprint, kinds_of, load, reads_alike
 from .vectors import Dtype, Floats, Rows, Store, keys_of
 
@@ -51,13 +50,13 @@ def embed_by(
     folder: Path,
     dtype: Dtype = "float32",
     progress: str | None = None,
-    precision: Wanted = "no",
+    half: bool = False,
 ) -> StoredEmbeddings:
     """Return unit vectors of texts by a saved model, which is opened only if the store in `folder` lacks some.
 
-    With the precision "auto" a transformer reads in bf16 where that pays.
+    With `half` a transformer reads in bf16.
     """
-    half = precision == "auto" and kinds_of(model)[:1] != ["StaticEmbedding"] and settled(precision) == "bf16"
+    half = half and kinds_of(model)[:1] != ["StaticEmbedding"]
     space = fingerprint(model) + ("" if reads_alike(model) else f"-{role}") + ("-bf16" if half else "")
     store = Store(folder, space, dtype)
     opened: list[Encode] = []

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from ..core.batch import Role
 from ..core.masks import TIE
-from ..engine.devices import Wanted
 from ..errors import DataError
 from ..io.arrays import reserved
 from ..io.atomic import new_file
@@ -61,13 +60,13 @@ class Guide:
         folder: Path,
         called: str = "the guide",
         dtype: Dtype = "float32",
-        precision: Wanted = "no",
+        half: bool = False,
     ) -> Guide:
         """Return a guide by a saved model or the model of a run, as `embed_by` reads; stored embeddings in `folder` are reused."""
         model = model_folder(model)
         return cls(
-            embed_by(model, "query", queries, folder, dtype, f"embedding queries with {called}", precision),
-            embed_by(model, "doc", docs, folder, dtype, f"embedding documents with {called}", precision),
+            embed_by(model, "query", queries, folder, dtype, f"embedding queries with {called}", half),
+            embed_by(model, "doc", docs, folder, dtype, f"embedding documents with {called}", half),
         )
 
     def __call__(self, role: Role, rows: Tensor) -> Tensor:

@@ -64,14 +64,18 @@ def prepare(
     """
     phases, cache, store = Phases(), folder / CACHE, vectors or folder.parent / "vectors"
     torch.manual_seed(config.train.seed)
+    half = devices.mixed_precision == "bf16" and devices.group.device == CPU
+    mine = replace(
+        config, train=replace(config.train, mixed_precision="bf16" if half else "no")
+    )  # reads texts on the CPU
     task: RunTask
     with phases("read"):
         if shared is not None:
-            task = shared.fresh(config, cache)
+            task = shared.fresh(mine, cache)
         elif isinstance(config.data, Interactions | Handed):
             task = InteractionTask.read(config, cache)
         else:
-            task = TextTask.read(config, cache, store, anew, phases)
+            task = TextTask.read(mine, cache, store, anew, phases)
         facts = task.showcase.facts()
     if isinstance(task, InteractionTask):
         ((kind, tower),) = describe(task.data.options).items()
@@ -82,7 +86,7 @@ def prepare(
     if facts.source is not None:
         ((name, options),) = describe(facts.source).items()
         config = replace(config, resolved={**config.resolved, "data": {"source": name, **options}})
-    if config.train.mixed_precision == "auto" and devices.mixed_precision == "bf16" and devices.group.device == CPU:
+    if half:
         read_in(task.data.tower, torch.bfloat16)
     for line in facts.lines:
         logger.info(line)

@@ -94,12 +94,13 @@ def mine(
         raise DataError("no pairs to mine negatives for")
     cross_encoder = None if cross_encoder is None else Path(cross_encoder)
     cache = Path(cache or output.parent / "vectors")
-    plan = [fingerprint(model), task.key(), asdict(options), faiss, BLOCK, settled(mixed_precision)]
+    half = settled(mixed_precision) == "bf16"
+    plan = [fingerprint(model), task.key(), asdict(options), faiss, BLOCK, half]
     plan.append(None if cross_encoder is None else fingerprint(cross_encoder))
     parts = output.parent / f".{output.name}.{xxhash.xxh3_64_hexdigest(json.dumps(plan).encode())}"
     with as_output_error(output):
         parts.mkdir(parents=True, exist_ok=True)
-        for number, block in _blocks(model, task, options, cross_encoder, faiss, cache, mixed_precision, parts):
+        for number, block in _blocks(model, task, options, cross_encoder, faiss, cache, half, parts):
             table = _table(task, block, number * BLOCK)
             about = {"report": json.dumps(asdict(block.report))}
             with new_file(_part(parts, number)) as partial:
@@ -116,7 +117,7 @@ def _blocks(
     cross_encoder: Path | None,
     faiss: str | None,
     cache: Path,
-    precision: Wanted,
+    half: bool,
     parts: Path,
 ) -> Iterator[tuple[int, Mined]]:
     """Yield the blocks that are not written yet, with their numbers."""
@@ -124,8 +125,8 @@ def _blocks(
     first = next((number for number in range(total) if not _part(parts, number).exists()), total)
     if first == total:
         return
-    queries = embed_by(model, "query", task.queries.texts, cache, progress="reading queries", precision=precision)
-    docs = embed_by(model, "doc", task.docs.texts, cache, progress="reading documents", precision=precision)
+    queries = embed_by(model, "query", task.queries.texts, cache, progress="reading queries", half=half)
+    docs = embed_by(model, "doc", task.docs.texts, cache, progress="reading documents", half=half)
     # Rows of a store may lie in any order; documents are read again for every block of queries.
     in_order = np.array_equal(docs.rows, np.arange(len(docs)))
     vectors = docs.vectors[: len(docs)] if in_order else docs.vectors[docs.rows]

@@ -23,6 +23,7 @@ Rows = NDArray[np.int64]
 Text = Literal["query", "doc"]
 REPEATED = "repeated pairs"
 TRAIN, VALIDATION, TEST, RANKED = 0, 1, 2, 3  # of the column `part`
+TRAINABLE = "trainable"  # column of generated queries
 _LABEL = 200  # letters of a document that has no name
 
 
@@ -32,8 +33,8 @@ class Pairs:
 
     Columns of the table: query, doc, query_id, doc_id, name (what to call the document), place (where it stands); where
     the source has them also weight, positive_score, negatives with their ids and scores (lists), source (its position in a
-    mixture), and part (TRAIN, VALIDATION or TEST, where a user has named files for them; RANKED for a document without a query,
-    which is only searched).
+    mixture), trainable (whether a generated query finds its document), and part (TRAIN, VALIDATION or TEST, where a user has
+    named files for them; RANKED for a document without a query, which is only searched).
     """
 
     table: pa.Table
@@ -124,6 +125,14 @@ class Pairs:
             return np.full(len(self), TRAIN, np.uint8)
         part: NDArray[np.uint8] = pc.fill_null(self.table["part"], TRAIN).to_numpy()
         return part
+
+    @property
+    def trainable(self) -> NDArray[np.bool_]:
+        """Return True for each row that may be trained on, [n]: all but generated queries that do not find their document."""
+        if TRAINABLE not in self.table.column_names:
+            return np.ones(len(self), bool)
+        trainable: NDArray[np.bool_] = pc.fill_null(self.table[TRAINABLE], fill_value=True).to_numpy()
+        return trainable
 
     @property
     def negatives(self) -> tuple[Ids, Rows]:

@@ -20,7 +20,7 @@ from ..io.ids import content_ids, given_ids
 from ..io.streams import stream
 from ..io.tables import TableBlock, blocks, read_table
 from .beir import Beir, read_beir
-from .pairs import RANKED, TRAIN, Pairs, Source
+from .pairs import TRAIN, Pairs, Source
 from .parts import joined, named_parts
 from .roles import DOC_NAMES, QUERY_NAMES, TABLE, Roles
 from .round_trip import found_again
@@ -37,9 +37,9 @@ class PairsFile(Roles):
         path: a .parquet, .arrow, .jsonl, .json, .csv or .tsv file, the last four also with .gz or .zst, or a folder of them.
         validation: another one, whose queries are the validation; None draws validation from the rows of `path`.
         test: another one, whose queries are the test.
-        generated: whether a language model has written the queries of `path` for their documents. Those are left out, and counted,
-            that do not find their document again among the first `found_within`; documents are ranked all the same. Name real
-            queries as `validation` and `test`.
+        generated: whether a language model has written the queries of `path` for their documents. Those that do not find their
+            document again among the first `found_within` are not trained on, and counted. Name real queries as `validation` and
+            `test`.
         found_within: number of documents that BM25 finds by a generated query.
     """
 
@@ -55,22 +55,21 @@ class PairsFile(Roles):
         for part, path, place in named_parts(self, self.path, folder):
             alone = replace(self, path=path, validation=None, test=None)
             parts[part] = _pairs(blocks(Path(path)), alone, place)[0]
-        return _asked(joined({**parts, **self._found_again(parts[TRAIN])} if self.generated else parts))
+            if self.generated and part == TRAIN:
+                parts[part] = self._found_again(parts[part])
+        return _asked(joined(parts))
 
-    def _found_again(self, pairs: Pairs) -> dict[int, Pairs]:
-        kept, others = found_again(pairs, self.found_within)
-        if not len(kept):
+    def _found_again(self, pairs: Pairs) -> Pairs:
+        marked = found_again(pairs, self.found_within)
+        if not marked.trainable.any():
             raise DataError(
                 f"{self.path}: none of its {len(pairs):,} generated queries finds its document among the first "
                 f"{self.found_within} of BM25: check the columns, or raise data.found_within"
             )
-        parts = [part for part in ("validation", "test") if getattr(self, part) is not None]
-        judged = (
-            f"the {' and the '.join(parts)} given" if parts else "generated queries, which are easier than real ones"
-        )
-        counts = f"{len(kept):,} of {len(pairs):,} generated queries find their document again"
-        kept = replace(kept, about=f"{kept.about}; {counts}; judged on {judged}")
-        return {TRAIN: kept, **({RANKED: others} if len(others) else {})}
+        counts = f"{marked.trainable.sum():,} of {len(pairs):,} generated queries find their document again"
+        made = [part for part in ("validation", "test") if getattr(self, part) is None]
+        easier = f"; {' and '.join(made)}: generated queries, which are easier than real ones" if made else ""
+        return replace(marked, about=f"{pairs.about}; {counts}{easier}")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ SHARES_QUERY = "pairs that share a query with validation or test"
 SHARES_DOCUMENT = "pairs that share a document with validation or test"
 NOT_ASKED = "pairs for validation or test beyond the number of queries"
 NOT_TRAINED = "training pairs beyond train.max_pairs"
+NOT_FOUND = "generated queries that do not find their document (data.found_within)"
 _Mask = NDArray[np.bool_]
 
 
@@ -93,7 +94,8 @@ def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation, most: int | N
     of_query = np.isin(query_ids, query_ids[held])
     of_doc = ~of_query & (part == TRAIN) & np.isin(doc_ids, doc_ids[held])
     keeps = options.shared_documents == "keep" or not pairs.paired
-    train = ~of_query & (part == TRAIN) & (keeps | ~of_doc)
+    trainable = pairs.trainable
+    train = ~of_query & (part == TRAIN) & (keeps | ~of_doc) & trainable
     left = np.flatnonzero(train)
     if most is not None:
         left = np.sort(np.random.default_rng(options.seed).permutation(left)[:most])
@@ -101,6 +103,7 @@ def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation, most: int | N
     lost = {
         SHARES_QUERY: int((of_query & ~held).sum()),
         SHARES_DOCUMENT: 0 if keeps else int(of_doc.sum()),
+        NOT_FOUND: int((~trainable & ~of_query & (keeps | ~of_doc)).sum()),
         NOT_ASKED: int((~np.isin(part, (TRAIN, RANKED)) & ~of_query).sum()),
         NOT_TRAINED: int(train.sum()) - len(left),
     }

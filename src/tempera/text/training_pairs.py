@@ -141,7 +141,7 @@ def _rows(config: Config, texts: TextData, sampler: Sampler, store: Path) -> Exa
 
     def read_by(model: str, called: str) -> Guide:
         columns = catalogue.queries, catalogue.docs
-        return Guide.of(Path(model), *columns, store, called, precision=options.mixed_precision)
+        return Guide.of(Path(model), *columns, store, called, half=options.mixed_precision == "bf16")
 
     if isinstance(sampler, Mixed):
         rows = replace(rows, chance=sampler.chance, temperature=sampler.temperature)

@@ -147,6 +147,12 @@ class TwoTowers:
     doc: DocSide
 
     @property
+    def mixed_precision(self) -> str:
+        """The precision of the queries' tower."""
+        precision: str = getattr(self.query, "mixed_precision", "no")
+        return precision
+
+    @property
     def learning_rate(self) -> float:
         """Return the rate of the queries' tower."""
         return self.query.learning_rate

@@ -63,7 +63,7 @@ class Pretrained:
 
     @property
     def mixed_precision(self) -> Literal["auto", "no"]:
-        """Return auto: in bf16 a step costs half, and quality is not shown different; a table of vectors has no products."""
+        """Return auto: in bf16 a step of 64 pairs costs half, and quality is not shown different; a table has no products."""
         return "no" if self._static else "auto"
 
     def schedule(self, pairs: int) -> tuple[int, float]:
