@@ -1,8 +1,8 @@
 """Generated queries (`data.generated=true`): training on all, on those that find their document again, and on pairs without faults.
 
-`python bench/generated.py [SETS] [SEEDS] --cache FOLDER` takes pairs from the sets in the folder that TEMPERA_DATA names: at most 4,800
-to train on, 500 for validation and 700 for the test. In place of a language model's faults, each fifth training pair has the query
-of another one. Each arm trains `tempera train` without options; validation and test are real queries, and all arms rank the
+`python bench/generated.py [SETS] [SEEDS] --cache FOLDER` takes pairs from the sets in the folder that TEMPERA_DATA names: at most
+4,800 to train on, 500 for validation and 700 for the test. In place of a language model's faults, each fifth training pair has the
+query of another one. Each arm trains `tempera train` without options; validation and test are real queries, and all arms rank the
 same documents. nDCG@10 of the test, means over seeds; differences have 95 % intervals, paired by query.
 """
 
