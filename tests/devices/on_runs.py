@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
@@ -173,9 +174,10 @@ def ended(choice: Choice, folder: Path, device: torch.device, precision: Precisi
 
 @pytest.fixture(autouse=True)
 def cut_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Micro-batches are cut as on a CPU, and autograd sums the gradients of tables as on a device: what changes rounding alone."""
+    """Micro-batches are cut as on a CPU; as on a device, autograd sums the gradients of tables, and torch draws dropout."""
     monkeypatch.setattr(cache, "start_tokens", lambda device, half: 32)
     monkeypatch.setattr(lookup, "_plain", lambda table: False)
+    monkeypatch.setattr(cache, "dropout_on", lambda device, tower: nullcontext())
 
 
 CHOICES = [*covering(TEXT, 12), *covering(ITEMS, 10)]
