@@ -13,6 +13,7 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ["OMP_NUM_THREADS"] = "1"
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,11 @@ from tempera.ranking.ranking import Ranking
 
 METRIC = "ndcg@10"
 TESTED, PARTS, WRONG = ("medquad", "nl2bash", "captions"), (4_800, 500, 700), 5
-ARMS = {"all": ("generated", False), "found again": ("generated", True), "without faults": ("clean", False)}
+# File, and what its queries find their documents by.
+ARMS = {"all": ("generated", ""), "found again": ("generated", "bm25"), "without faults": ("clean", "")}
 
 
-def measured(name: str, folder: Path, seeds: range) -> dict[str, Any]:
+def measured(name: str, folder: Path, seeds: range, arms: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
     """Return the scores of each arm, and its differences from training on all pairs."""
     folder = folder / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -53,14 +55,14 @@ def measured(name: str, folder: Path, seeds: range) -> dict[str, Any]:
     for query, answer in zip(asked, answers, strict=True):
         of_query[query].add(place[answer])
     relevant = Relevant.of([sorted(each) for each in of_query.values()])
-    scores: dict[str, list[Floats]] = {arm: [] for arm in ARMS}
+    scores: dict[str, list[Floats]] = {arm: [] for arm in arms}
     counts = {}
-    for arm, (part, generated) in ARMS.items():
+    for arm, (part, by) in arms.items():
         for seed in seeds:
             run = tempera.train(
                 {
                     "data": {
-                        "path": str(folder / f"{part}.parquet"), "generated": generated,
+                        "path": str(folder / f"{part}.parquet"), "generated": bool(by), "found_by": by or "bm25",
                         "validation": str(folder / "validation.parquet"), "test": str(folder / "test.parquet"),
                     },
                     "train": {"seed": seed},
@@ -76,16 +78,19 @@ def measured(name: str, folder: Path, seeds: range) -> dict[str, Any]:
     return {
         "pairs": counts, "queries": len(queries), "documents": len(docs),
         "scores": {arm: float(each.mean()) for arm, each in means.items()},
-        **{f"{arm} - all": shown(means[arm], means["all"]) for arm in ("found again", "without faults")},
+        **{f"{arm} - all": shown(means[arm], means["all"]) for arm in list(arms)[1:]},
     }  # fmt: skip
 
 
 def main() -> None:
     """Measure the sets, print the table and keep the figures."""
-    options = parser_of_sets(__doc__, TESTED, 3).parse_args()
+    parser = parser_of_sets(__doc__, TESTED, 3)
+    parser.add_argument("--model", help="folder of a model that finds documents in place of BM25")
+    options = parser.parse_args()
+    arms = ARMS | ({"found again": ("generated", options.model)} if options.model else {})
     torch.set_num_threads(1)
     figures = measured_sets(
-        options.sets.split(","), lambda name: measured(name, options.cache / "generated", range(options.seeds))
+        options.sets.split(","), lambda name: measured(name, options.cache / "generated", range(options.seeds), arms)
     )
     gaps = [each["found again - all"] for each in figures.values()]
     table(
@@ -102,7 +107,7 @@ def main() -> None:
         Aim("sets shown worse than training on all", sum(gap["high"] < 0 for gap in gaps), 0),
         Aim("sets shown better", sum(gap["low"] > 0 for gap in gaps), 2, at_least=True),
     ]
-    finish("generated", figures, aims, ["torch", "tempera"])
+    finish("generated_by_model" if options.model else "generated", figures, aims, ["torch", "tempera"])
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from tempera.text.lexical import Lexical
 from tempera.text.pairs import TEST, Pairs
 from tempera.text.sources import PairsFile
 from tempera.text.split import NOT_FOUND, hold_out
+from tempera.towers.saved import load
+from tempera.towers.static import Static
 
 TOPICS = [f"topic{i} word{i % 7} thing{i % 11}" for i in range(40)]
 QUERIES = [f"what is topic{i} thing{i % 11}" for i in range(40)]
@@ -68,6 +70,18 @@ def test_the_ranks_are_those_of_the_definition(generated: str, monkeypatch: pyte
         assert round_trip.found_again(pairs, k).trainable.tolist() == (rank < k).tolist()
 
 
+def test_a_saved_model_finds_documents_by_its_vectors(generated: str, tmp_path: Path) -> None:
+    Static(dimensions=16, vocabulary=300).build([*TOPICS, *QUERIES]).save(tmp_path / "model")
+    pairs = PairsFile(generated).read()[0]
+    encode = load(tmp_path / "model")
+    scores = encode(pairs.texts("query")) @ encode(pairs.texts("doc")).T
+    rank = (scores > np.diag(scores)[:, None]).sum(1)
+    marked = PairsFile(generated, generated=True, found_within=5, found_by=str(tmp_path / "model")).read()[0]
+    assert marked.trainable.tolist() == (rank < 5).tolist() and 0 < marked.trainable.sum() < 40
+    with pytest.raises(DataError, match="neither a saved model"):
+        PairsFile(generated, generated=True, found_by=str(tmp_path / "none")).read()
+
+
 def test_repeated_texts_are_told_apart_once() -> None:
     pairs = Pairs.of(["a b", "a b", "c", "x"], ["a b", "b c", "b c", "a b"])
     assert round_trip.found_again(pairs, 2).trainable.tolist() == [True, True, True, False]
@@ -92,6 +106,6 @@ def test_a_table_of_nothing_but_wrong_queries_is_refused(tmp_path: Path) -> None
     path = written(tmp_path / "wrong.csv", query=["nothing", "none"], document=["one thing", "two things"])
     assert len(read_table(Path(path))) == 2
     with pytest.raises(
-        DataError, match="none of its 2 generated queries finds its document among the first 10 of BM25"
+        DataError, match="none of its 2 generated queries finds its document among the first 10 by bm25"
     ):
         PairsFile(path, generated=True).read()

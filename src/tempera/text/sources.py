@@ -19,6 +19,7 @@ from ..io.columns import Columns, ColumnsSoFar, RoleTable
 from ..io.ids import content_ids, given_ids
 from ..io.streams import stream
 from ..io.tables import TableBlock, blocks, read_table
+from ..towers.saved import model_folder
 from .beir import Beir, read_beir
 from .pairs import TRAIN, Pairs, Source
 from .parts import joined, named_parts
@@ -40,7 +41,8 @@ class PairsFile(Roles):
         generated: whether a language model has written the queries of `path` for their documents. Those that do not find their
             document again among the first `found_within` are not trained on, and counted. Name real queries as `validation` and
             `test`.
-        found_within: number of documents that BM25 finds by a generated query.
+        found_within: number of documents that are found by a generated query.
+        found_by: bm25, or the folder of a saved model, which finds what shares no words with its query.
     """
 
     path: str
@@ -48,6 +50,7 @@ class PairsFile(Roles):
     test: str | None = None
     generated: bool = False
     found_within: Annotated[int, Field(gt=0)] = 10
+    found_by: str = "bm25"
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """Return all pairs; evaluation may use every one of them."""
@@ -60,11 +63,12 @@ class PairsFile(Roles):
         return _asked(joined(parts))
 
     def _found_again(self, pairs: Pairs) -> Pairs:
-        marked = found_again(pairs, self.found_within)
+        model = None if self.found_by == "bm25" else model_folder(Path(self.found_by))
+        marked = found_again(pairs, self.found_within, model)
         if not marked.trainable.any():
             raise DataError(
                 f"{self.path}: none of its {len(pairs):,} generated queries finds its document among the first "
-                f"{self.found_within} of BM25: check the columns, or raise data.found_within"
+                f"{self.found_within} by {self.found_by}: check the columns, or raise data.found_within"
             )
         counts = f"{marked.trainable.sum():,} of {len(pairs):,} generated queries find their document again"
         made = [part for part in ("validation", "test") if getattr(self, part) is None]
