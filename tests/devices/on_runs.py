@@ -187,8 +187,13 @@ def name_of(choice: Choice) -> str:
     return " ".join(f"{path.rpartition('.')[2]}={value}" for path, value in choice.items() if path != "tower")[:100]
 
 
+EVERY = [
+    pytest.param(each, marks=[pytest.mark.long] if i % 2 else [], id=name_of(each)) for i, each in enumerate(CHOICES)
+]
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("choice", CHOICES, ids=name_of)
+@pytest.mark.parametrize("choice", EVERY)
 def test_a_run_ends_with_the_bits_of_the_cpu(choice: Choice, tmp_path: Path) -> None:
     want = ended(choice, tmp_path / "cpu", torch.device("cpu"))
     with Accelerator() as used:
