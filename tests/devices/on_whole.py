@@ -28,7 +28,14 @@ PRETRAINED = {"tower": {"kind": "pretrained", "model": "STUDENT", "attn_implemen
 # Each way to mine, to guide and to teach at least once, and with each kind of tower; GUIDE and STUDENT are saved models.
 TEXTS: list[Choice] = [
     {**STATIC, **MINED, **GUIDED, "train.guide": "self", "train.guide_every": 2, "train.teacher": "STUDENT"},
-    {**PRETRAINED, **MINED, **GUIDED, "train.guide": "GUIDE", "objective.temperature": LEARNED},
+    {
+        **PRETRAINED,
+        **MINED,
+        **GUIDED,
+        "train.guide": "GUIDE",
+        "train.mixed_precision": "no",
+        "objective.temperature": LEARNED,
+    },
     {"tower": SMALL, "train.teacher": "GUIDE", "objective.teacher": {"weight": 1.0}, "objective.preset": "gte"},
 ]
 RECOMMENDER = {**ITEMS["doc"][1], **ITEMS["history"][1], **ITEMS["objective"][0], "tower.kind": "features"}
