@@ -134,7 +134,10 @@ def test_a_mask_is_read_in_the_precision_of_the_scores() -> None:
     assert out.isfinite().all() and grad.isfinite().all()
 
 
-def test_a_dropout_that_is_no_chance_is_refused() -> None:
+def test_what_torch_refuses_is_refused() -> None:
+    rows = torch.ones(1, 1, 2, 4)
+    with Dropout(), pytest.raises(ValueError, match="give one of them"):
+        F.scaled_dot_product_attention(rows, rows, rows, torch.ones(2, 2).bool(), dropout_p=0.5, is_causal=True)
     for p in (-0.5, 1.5):
         with Dropout(), pytest.raises(ValueError, match="which is no chance"):
             F.dropout(torch.ones(2), p)

@@ -74,6 +74,8 @@ class Dropout(TorchFunctionMode):
         if enable_gqa:
             key, value = (each.repeat_interleave(query.shape[-3] // each.shape[-3], -3) for each in (key, value))
         scores = (query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)) @ key.mT
+        if is_causal and attn_mask is not None:
+            raise ValueError("attention is causal and has a mask: give one of them")
         if is_causal:
             attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
         if attn_mask is None:
