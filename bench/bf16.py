@@ -69,9 +69,7 @@ def speed(name: str) -> dict[str, Any]:
         read_in(tower, DTYPES[precision])  # type: ignore[index]
         vectors[precision] = tower.encode(docs[:READ])
 
-    seconds = {
-        str(pairs): alternate({each: steps(each, pairs) for each in PRECISIONS}, 3) for pairs in BATCHES
-    }  # fmt: skip
+    seconds = {str(pairs): alternate({each: steps(each, pairs) for each in PRECISIONS}, 3) for pairs in BATCHES}
     seconds["read"] = alternate({each: partial(reading, each) for each in PRECISIONS}, 3)
     cosines = (vectors["no"] * vectors["bf16"]).sum(1)
     return {"tokens": float(docs.lengths.double().mean()), "seconds": seconds, "cosine": float(cosines.min())}

@@ -71,9 +71,8 @@ def measured(name: str, folder: Path, seeds: range, arms: Mapping[str, tuple[str
                 overwrite=True,
             )  # fmt: skip
             counts[arm] = run.document["data"]["train"]
-            scores[arm].append(
-                Ranking.by_vectors(run.encode(queries), run.encode(docs), relevant, ["ndcg@10"]).per_query["ndcg@10"]
-            )
+            ranking = Ranking.by_vectors(run.encode(queries), run.encode(docs), relevant, [METRIC])
+            scores[arm].append(ranking.per_query[METRIC])
     means = {arm: np.mean(each, 0) for arm, each in scores.items()}
     return {
         "pairs": counts, "queries": len(queries), "documents": len(docs),

@@ -86,10 +86,8 @@ def test_attention_equals_that_of_torch(kind: str) -> None:
     for own in (False, True):
         query, key, value = (each.clone().requires_grad_() for each in drawn)
         if own:
-            with Dropout():
-                out = F.scaled_dot_product_attention(
-                    query, key, value, dropout_p=1e-9, **MASKS[kind]
-                )  # of 16 bits, none
+            with Dropout():  # its chances have 16 bits, of which this one is 0
+                out = F.scaled_dot_product_attention(query, key, value, dropout_p=1e-9, **MASKS[kind])
         else:
             out = F.scaled_dot_product_attention(query, key, value, **MASKS[kind])
         results.append([out, *torch.autograd.grad(out.sin().sum(), (query, key, value))])

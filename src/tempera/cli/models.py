@@ -176,9 +176,9 @@ def mine(
 
     options = Mining(negatives, skip, depth, absolute_margin, relative_margin, cross_margin)
     path, roles = one_with_roles(pairs)
+    how: dict[str, Any] = {"faiss": faiss, "mixed_precision": mixed_precision}
     places: dict[str, Any] = {"corpus": corpus, "cross_encoder": cross_encoder, "cache": cache, "overwrite": overwrite}
-    places["mixed_precision"] = mixed_precision
-    report = run_mining(model, path, output, options, split=split, roles=roles, faiss=faiss, **places)
+    report = run_mining(model, path, output, options, split=split, roles=roles, **how, **places)
     document = {"output": str(output.absolute()), **asdict(report)}
     train = f"train on them: tempera train {quote(str(output))}"
     answer(document, as_json, lambda: say("\n".join([*report.lines(), train])))

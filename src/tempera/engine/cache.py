@@ -370,7 +370,7 @@ class Cache:
 
     def _start_tokens(self) -> int:
         with self.autocast():
-            return start_tokens(self.device, self.device.type == "cpu" and torch.is_autocast_enabled("cpu"))
+            return start_tokens(self.device, torch.is_autocast_enabled("cpu"))
 
     def _footprint(self, work: Work, group: Group) -> Footprint:
         size = self.footprints.get(id(work.tower))

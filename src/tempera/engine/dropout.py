@@ -4,7 +4,7 @@ torch draws a number of 32 bits for each feature, one after the other, which is 
 do. Its attention with dropout, or backward in half precision, is the slowest of its ways; three products and a softmax are faster
 where texts are short.
 
-Letters in shapes: n rows, w tokens of the longest of them, l of one row, d features, h heads.
+Letters in shapes: n rows, w tokens of the longest of them, d features, h heads.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.abilities import placed
 from ..errors import TemperaError
+from .shards import is_compiled
 
 _SHORT = 256  # tokens up to which products are faster in bf16 than torch's attention, which holds no scores
 _LEVELS = 1 << 16  # chances are multiples of one over this
@@ -168,14 +169,12 @@ def dropout_on(device: torch.device, tower: nn.Module) -> AbstractContextManager
 
     Accelerators have kernels for it. A tower that is compiled, or that computes parts again on the way back, draws by torch.
     """
-    apart = any(
-        m._compiled_call_impl is not None or getattr(m, "gradient_checkpointing", False) for m in tower.modules()
-    )
-    return nullcontext() if device.type != "cpu" or apart else Dropout()
+    again = any(getattr(module, "gradient_checkpointing", False) for module in tower.modules())
+    return nullcontext() if device.type != "cpu" or again or is_compiled(tower) else Dropout()
 
 
 class _Dropped(torch.autograd.Function):
-    """What is kept of a tensor, scaled; a byte a feature is remembered."""
+    """Scales the kept numbers of a tensor; its graph holds a byte for each."""
 
     @staticmethod
     def forward(ctx: Any, input: Tensor, kept: Tensor, scale: float) -> Tensor:

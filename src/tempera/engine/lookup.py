@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.table import Table
-from .shards import is_divided
+from .shards import is_compiled, is_divided
 
 
 class _Lookup(torch.autograd.Function):
@@ -45,9 +45,8 @@ def adding_in_place(tower: nn.Module) -> Iterator[None]:
     For CPUs: GPUs fill memory faster than they add rows one by one. Tables that are sparse, divided over processes, compiled, or
     scaled by frequency are left to autograd.
     """
-    modules = list(tower.modules()) if torch.is_grad_enabled() else []
-    compiled = any(module._compiled_call_impl is not None for module in modules)
-    tables = [m for m in modules if isinstance(m, nn.Embedding) and _plain(m) and not compiled]
+    modules = tower.modules() if torch.is_grad_enabled() and not is_compiled(tower) else ()
+    tables = [m for m in modules if isinstance(m, nn.Embedding) and _plain(m)]
     for table in tables:
         vars(table)["forward"] = partial(_look_up, table)  # a hook would come after a lookup that is thrown away
     try:

@@ -98,8 +98,13 @@ def _divided_modules(towers: Any) -> Iterator[Any]:
 
 def refuse_compiled(towers: Iterable[nn.Module], option: str = "fsdp") -> None:
     """Raise ConfigError for a tower that is compiled, or has parts that are."""
-    if any(module._compiled_call_impl is not None for tower in towers for module in tower.modules()):
+    if any(map(is_compiled, towers)):
         raise ConfigError(f"{option} does not divide compiled towers: drop torch_compile or {option}")
+
+
+def is_compiled(tower: nn.Module) -> bool:
+    """Return True if torch compiles a tower, or parts of it."""
+    return any(module._compiled_call_impl is not None for module in tower.modules())
 
 
 def is_divided(tensor: Tensor) -> TypeGuard[Any]:

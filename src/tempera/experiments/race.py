@@ -137,7 +137,7 @@ def compare(prepared: Prepared, settings: Sequence[Setting], steps: int, known: 
     with progress_bar("choosing options", len(new), "setting") as bar:
         for place, each in new.items():
             began = time.process_time()
-            known[place] = score(trained(prepared, each.values, steps)), round(time.process_time() - began, 1)
+            known[place] = score(trained(prepared, each.values, steps)), round(time.process_time() - began, 3)
             bar.update()
     scores = [known[place] for place in places]
     best = max((values for values, _ in scores), key=lambda values: float(values.mean()))

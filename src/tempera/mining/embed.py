@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.batch import Role
-from ..towers.saved import Encode, fingerprint, kinds_of, load, reads_alike
+from ..towers.saved import Encode, fingerprint, is_static, load, reads_alike
 from .vectors import Dtype, Floats, Rows, Store, keys_of
 
 
@@ -56,7 +56,7 @@ def embed_by(
 
     With `half` a transformer reads in bf16.
     """
-    half = half and kinds_of(model)[:1] != ["StaticEmbedding"]
+    half = half and not is_static(model)
     space = fingerprint(model) + ("" if reads_alike(model) else f"-{role}") + ("-bf16" if half else "")
     store = Store(folder, space, dtype)
     opened: list[Encode] = []

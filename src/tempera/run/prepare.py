@@ -64,18 +64,17 @@ def prepare(
     """
     phases, cache, store = Phases(), folder / CACHE, vectors or folder.parent / "vectors"
     torch.manual_seed(config.train.seed)
+    # The task reads texts, which bf16 makes faster on a CPU only.
     half = devices.mixed_precision == "bf16" and devices.group.device == CPU
-    mine = replace(
-        config, train=replace(config.train, mixed_precision="bf16" if half else "no")
-    )  # reads texts on the CPU
+    reading = replace(config, train=replace(config.train, mixed_precision="bf16" if half else "no"))
     task: RunTask
     with phases("read"):
         if shared is not None:
-            task = shared.fresh(mine, cache)
+            task = shared.fresh(reading, cache)
         elif isinstance(config.data, Interactions | Handed):
             task = InteractionTask.read(config, cache)
         else:
-            task = TextTask.read(mine, cache, store, anew, phases)
+            task = TextTask.read(reading, cache, store, anew, phases)
         facts = task.showcase.facts()
     if isinstance(task, InteractionTask):
         ((kind, tower),) = describe(task.data.options).items()

@@ -47,5 +47,5 @@ def joined(parts: Mapping[int, Pairs]) -> Pairs:
     dropped: Counter[str] = Counter()
     for pairs in parts.values():
         dropped.update(pairs.dropped)
-    about = "; ".join(pairs.about for pairs in parts.values() if pairs.about)
+    about = "; ".join(pairs.about for pairs in parts.values())
     return Pairs(pa.concat_tables(tables, promote_options="default"), dict(dropped), about=about)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..io.console import progress_bar
-from ..ranking.nearest import top_of
+from ..ranking.nearest import top
 from ..towers.saved import load
 from .lexical import Lexical
 from .pairs import TRAINABLE, Pairs
@@ -49,4 +49,4 @@ def found_again(pairs: Pairs, k: int, model: Path | None = None) -> Pairs:
 def _by_vectors(model: Path, docs: Sequence[str]) -> Callable[[Sequence[str], int], NDArray[np.int64]]:
     """Return a function to the positions of the documents that are nearest to queries, best first, [q, k]."""
     vectors, encode = load(model, "doc")(docs), load(model, "query")
-    return lambda queries, k: top_of(encode(queries) @ vectors.T, min(k, len(docs)))[1]
+    return lambda queries, k: top(encode(queries), vectors, k)[1]

@@ -18,7 +18,7 @@ from ..io.untrusted import without_panics
 from .lora import Lora, transformers_of
 from .modules import tower_of
 from .pair import Embed, Tower, batch_of, embedded, epochs_of
-from .saved import fingerprint, kinds_of, quietly, said
+from .saved import fingerprint, is_static, quietly, said
 from .sides import Sides, divided
 from .static import Static
 
@@ -75,8 +75,7 @@ class Pretrained:
     @property
     def _static(self) -> bool:
         """Return whether the model is a static embedding, for which a transformer's rates and batches are too small."""
-        folder = _place(self.model)
-        return "StaticEmbedding" in kinds_of(folder)[:1] if folder.is_dir() else False
+        return is_static(_place(self.model))
 
     def build(self, texts: Sequence[str], embed: Embed = embedded) -> Tower:
         """The model as it was saved; no text teaches it anything yet.

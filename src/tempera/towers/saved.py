@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
@@ -81,6 +81,11 @@ def kinds_of(folder: Path) -> list[str]:
         return [module["type"].rsplit(".", 1)[-1] for module in read_json(folder / "modules.json")]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return []
+
+
+def is_static(folder: Path) -> bool:
+    """Return whether a saved model looks vectors up, whatever modules follow, so that nothing is multiplied."""
+    return kinds_of(folder)[:1] == ["StaticEmbedding"]
 
 
 def _has_prompts(folder: Path) -> bool:
@@ -164,15 +169,14 @@ def opened(folder: Path) -> SentenceTransformer:
 def encoder_of(model: SentenceTransformer, role: Role, folder: Path, half: bool = False) -> Encode:
     """Return the function from texts of a role to unit vectors, [n, D], of an open model; `folder` is named in errors."""
     read = model.encode_query if role == "query" else model.encode_document
-    if half:
+    options: Any = {"batch_size": 32, "show_progress_bar": False, "normalize_embeddings": True}
+    if half:  # whose lengths would be rounded, too
         model.bfloat16()
-    size = 128 if half else 32  # texts at once
+        options |= {"batch_size": 128, "normalize_embeddings": False}
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
         try:
-            vectors = np.asarray(
-                read(list(texts), batch_size=size, show_progress_bar=False, normalize_embeddings=not half), np.float32
-            )
+            vectors = np.asarray(read(list(texts), **options), np.float32)
         except Exception as error:  # whatever its modules raise
             raise DataError(f"{folder} is not a model that embeds texts: {said(error)}") from error
         vectors = vectors.reshape(len(texts), model.get_embedding_dimension() or -1)
