@@ -64,7 +64,7 @@ def main() -> None:
     }
     seconds = alternate(variants, 3, limit=10)
     dropped["tempera"] = rows - len(torch.cat(drawn).unique())
-    assert all(len(np.unique(ids[batch])) == 3 * BATCH for batch in drawn)
+    assert all(len(np.unique(ids[batch])) == 3 * len(batch) for batch in drawn)
     counts = {name: rows if name == "tempera" else peer_rows for name in variants}
     rate = {name: counts[name] / value for name, value in seconds.items()}
     ratio = {name: rate["tempera"] / rate[name] for name in variants}

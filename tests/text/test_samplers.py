@@ -16,12 +16,13 @@ from tempera.text.samplers import Mixed, NoDuplicates, keys_of
 
 
 def check(sampler: NoDuplicates, rows: list[list[int]], epoch: int = 0) -> int:
-    """Every batch is full and shares nothing; how many rows the epoch leaves out."""
+    """Every batch is as large as planned and shares nothing; how many rows the epoch leaves out."""
     size = sampler.batches_per_epoch
     batches = [batch.tolist() for batch in sampler(epoch * size, (epoch + 1) * size)]
-    for batch in batches:
+    for batch, planned in zip(batches, sampler.sizes, strict=True):
         keys = [key for row in batch for key in set(rows[row])]
-        assert len(batch) == len(set(batch)) == sampler.batch_size and len(keys) == len(set(keys))
+        assert len(batch) == len(set(batch)) == planned <= sampler.batch_size and len(keys) == len(set(keys))
+    assert max(map(len, batches)) - min(map(len, batches)) <= 1
     return len(rows) - len({row for batch in batches for row in batch})
 
 
@@ -38,15 +39,37 @@ def test_no_two_rows_of_a_batch_share_a_key(rows: list[list[int]], epoch: int) -
     assert [batch.tolist() for batch in sampler(size + 1, 3 * size)] == whole[size + 1 :]
 
 
-@pytest.mark.parametrize("most", [1, 3, 20, 50])
-def test_only_rows_that_fill_no_batch_are_left_out(most: int) -> None:
-    """1,000 rows in batches of 20: 50 batches, so that up to 50 rows may share a document."""
+@pytest.mark.parametrize("count", [1000, 1003])
+@pytest.mark.parametrize("most", [1, 3, 20, 48, 50])
+def test_no_row_is_left_out(most: int, count: int) -> None:
+    """In batches of 20 there are 50, or 51, so that up to 50 rows may share a document."""
     generator = np.random.default_rng(most)
-    docs = generator.permutation(np.arange(1003) // most)
+    docs = generator.permutation(np.arange(count) // most)
     rows = [[10_000 + i, int(doc)] for i, doc in enumerate(docs)]
     sampler = NoDuplicates(Ragged.of(rows), 20, 0)
-    assert sampler.batches_per_epoch == 50
-    assert [check(sampler, rows, epoch) for epoch in range(2)] == [3, 3]
+    assert sampler.batches_per_epoch == -(-count // 20)
+    assert [check(sampler, rows, epoch) for epoch in range(20)] == [0] * 20
+
+
+def test_rows_that_share_a_text_with_the_last_batch_change_places() -> None:
+    """In five batches, five rows share a text: whatever the order, each batch has to hold one of them."""
+    rows = [[0, i + 1] for i in range(5)] + [[100 + i] for i in range(5)]
+    sampler = NoDuplicates(Ragged.of(rows), 2, 0)
+    assert [check(sampler, rows, epoch) for epoch in range(50)] == [0] * 50
+
+
+def test_a_text_that_a_row_holds_twice_counts_once() -> None:
+    """Six batches, and a text in six rows."""
+    rows = [[0, 0], *([0, i + 1] for i in range(5)), *([100 + i] for i in range(5))]
+    sampler = NoDuplicates(Ragged.of(rows), 2, 0)
+    assert sampler.batches_per_epoch == 6 and check(sampler, rows) == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_that_fit_nowhere_do_not_end_a_run(seed: int) -> None:
+    rows = [[100, 1], [101, 2], [102, 0], [103, 0, 2], [104, 1], [105, 1], [106, 0, 1], [107, 2, 3]]
+    sampler = NoDuplicates(Ragged.of(rows), 3, seed)
+    assert check(sampler, rows) + check(sampler, rows, 1) < 2 * len(rows)
 
 
 def test_a_text_that_is_too_frequent_limits_the_epoch() -> None:

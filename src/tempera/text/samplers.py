@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -33,10 +32,12 @@ _AHEAD = 64  # fresh rows that are looked at beyond those that are missing
 
 @dataclass(frozen=True)
 class NoDuplicates:
-    """Draw every row at most once an epoch, in batches of which no two rows share a query, a document or a negative.
+    """Draw every row once an epoch, in batches of which no two rows share a query, a document or a negative.
 
-    Rows with a frequent text are spread evenly over the epoch; a row that shares a text with its batch waits for the next.
-    Where an epoch's last batches cannot be filled so, they draw from all rows again, so that every epoch has equally many.
+    Batches of one epoch differ by at most one row, as those of `Shuffled`. Rows with a frequent text are spread evenly over the
+    epoch; a row that shares a text with its batch waits for the next, and one that shares a text with the last takes the place
+    of a row of another batch. Where texts are in so many rows that the last batches cannot be filled so, they draw from all rows
+    again, and the rows that are left wait for the next epoch.
 
     Args:
         keys: n rows, the ids of all texts of each.
@@ -60,30 +61,44 @@ class NoDuplicates:
         return codes.to_numpy(), self.keys.offsets.numpy()
 
     @cached_property
+    def rows(self) -> Rows:
+        """The row of each key, [k]."""
+        return np.repeat(np.arange(len(self.keys)), np.diff(self.codes[1]))
+
+    @cached_property
     def crowd(self) -> tuple[NDArray[np.int32], Rows]:
         """The most frequent key of each row, and its frequency, each [n]."""
         codes, offsets = self.codes
-        counts = np.bincount(codes)
+        kinds = int(codes.max()) + 1
+        counts = np.bincount(np.unique(self.rows * kinds + codes) % kinds)  # a row may hold a text twice
         most = np.maximum.reduceat(counts[codes], offsets[:-1])
-        row = np.repeat(np.arange(len(most)), np.diff(offsets))
-        first = np.flatnonzero(counts[codes] == most[row])
+        first = np.flatnonzero(counts[codes] == most[self.rows])
         key = np.empty(len(most), np.int32)
-        key[row[first[::-1]]] = codes[first[::-1]]
+        key[self.rows[first[::-1]]] = codes[first[::-1]]
         return key, most
 
-    @cached_property
+    @property
     def batches_per_epoch(self) -> int:
-        """Number of full batches in one pass over the data; the most frequent texts limit it.
+        """Number of batches in one pass over the data."""
+        return len(self.sizes)
 
-        With B batches, at most B rows of each text can be placed: the largest B with sum over texts min(count, B) >= B b.
+    @cached_property
+    def sizes(self) -> Rows:
+        """Rows of each batch of an epoch: of as few batches as hold all rows, if no text is in more rows than there are batches.
+
+        Otherwise batches are full. With B of them, at most B rows of each text can be placed: the largest B with
+        sum over texts min(count, B) >= B b.
         """
+        count = -(-len(self.keys) // self.batch_size)
+        if self.crowd[1].max() <= count:
+            return np.diff(np.arange(count + 1) * len(self.keys) // count)
         counts = np.bincount(self.crowd[0])
         low, high = 1, len(self.keys) // self.batch_size
         while low < high:
             middle = (low + high + 1) // 2
             enough = np.minimum(counts, middle).sum() >= middle * self.batch_size
             low, high = (middle, high) if enough else (low, middle - 1)
-        return low
+        return np.full(low, self.batch_size)
 
     def __call__(self, first: int, last: int) -> Iterator[Tensor]:
         """Yield rows of the batches first, first + 1, ... last - 1 of the whole run, from the seed and the epoch alone."""
@@ -92,16 +107,17 @@ class NoDuplicates:
             yield torch.from_numpy(self.plan(epoch)[position])
 
     @cached_property
-    def plan(self) -> Callable[[int], NDArray[np.int64]]:
-        """Return rows of every batch of an epoch, [batches_per_epoch, batch_size]; the latest epoch is cached."""
+    def plan(self) -> Callable[[int], list[Rows]]:
+        """Return rows of every batch of an epoch; the latest epoch is cached."""
         return lru_cache(maxsize=1)(self._plan)
 
-    def _plan(self, epoch: int) -> NDArray[np.int64]:
+    def _plan(self, epoch: int) -> list[Rows]:
         generator = np.random.default_rng((self.seed, epoch))
         batches: list[Rows] = []
         failed = 0
         while (missing := self.batches_per_epoch - len(batches)) > 0:
-            batches += (fresh := list(islice(self.fill(generator), missing)))
+            drawn = batches if failed < _PASSES // 2 else []
+            batches += (fresh := self.fill(generator, self.sizes[-missing:], drawn))
             failed = 0 if fresh else failed + 1
             if failed == _PASSES and epoch:
                 return self._plan(0)  # which has been found
@@ -110,18 +126,19 @@ class NoDuplicates:
                     f"train.batch_size is {self.batch_size}, but too many of the {len(self.keys):,} rows share a text: "
                     "give a smaller batch_size, or train.batch_sampler=shuffled, which masks shared texts"
                 )
-        return np.stack(batches)
+        return batches
 
-    def fill(self, generator: np.random.Generator) -> Iterator[Rows]:
-        """Return full batches from one pass over the rows."""
+    def fill(self, generator: np.random.Generator, sizes: Rows, drawn: list[Rows]) -> list[Rows]:
+        """Return batches of these sizes from one pass over the rows, drawn ones last, or as many of them as can be filled."""
         order, waiting = self.spread(generator), np.empty(0, np.int64)
+        old = np.isin(order, np.concatenate([waiting, *drawn]))
+        order = np.concatenate([order[~old], order[old]])
         taken = np.full(int(self.codes[0].max()) + 1, -1, np.int64)
         first = np.empty(len(taken), np.int64)
-        position, number = 0, 0
-        while True:
+        position, batches = 0, list[Rows]()
+        for number, room in enumerate(sizes.tolist()):
             batch: list[Rows] = []
             left: list[Rows] = []
-            room = self.batch_size
             # Those that have waited longest come first; while fresh rows last, a batch looks at some of them only.
             queue, rest = (waiting, waiting[:0]) if position >= len(order) else np.split(waiting, [self.batch_size])
             while room:
@@ -134,10 +151,40 @@ class NoDuplicates:
                 batch.append(part[free])
                 left.append(part[~free])
                 room -= int(free.sum())
-            if room:
-                return
-            yield generator.permutation(np.concatenate(batch))
-            waiting, number = np.concatenate([*left, queue, rest]), number + 1
+            waiting = np.concatenate([*left, queue, rest])
+            batches.append(np.concatenate([*batch, waiting[:0]]))
+            missing, waiting = np.split(waiting, [room])
+            if room and (len(missing) < room or not self.exchanged(batches, missing)):
+                batches.pop()
+                break
+        return [generator.permutation(batch) for batch in batches]
+
+    def exchanged(self, batches: list[Rows], waiting: Rows) -> bool:
+        """Put rows into earlier batches, in place, and rows of these into the last one instead; False if that fails."""
+        *others, last = batches
+        batch_of = np.full(len(self.keys), -1)
+        for number, batch in enumerate(others):
+            batch_of[batch] = number
+        free = batch_of >= 0  # rows that the last batch can take
+        free[self.sharing(last)] = False
+        for row in waiting:
+            closed = np.zeros(len(batches), bool)  # batches that cannot take the row; -1 stands for the last
+            closed[batch_of[self.sharing(np.array([row]))]] = True
+            if not (fits := free & ~closed[batch_of]).any():
+                return False
+            moved = int(fits.argmax())
+            number, batch_of[moved] = batch_of[moved], -1
+            others[number] = np.append(others[number][others[number] != moved], row)
+            batch_of[row], last = number, np.append(last, moved)
+            free[self.sharing(np.array([moved]))] = False
+        batches[:] = [*others, last]
+        return True
+
+    def sharing(self, rows: Rows) -> Rows:
+        """Return all rows that share a key with any of these, themselves included."""
+        codes, offsets = self.codes
+        own = np.concatenate([codes[offsets[row] : offsets[row + 1]] for row in rows])
+        return self.rows[np.isin(codes, own)]
 
     def apart(self, rows: Rows, taken: Rows, first: Rows, number: int, room: int) -> NDArray[np.bool_]:
         """Return the first `room` rows that share no key with batch `number` or with each other, and record their keys."""
