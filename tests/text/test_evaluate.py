@@ -352,3 +352,27 @@ def _queries(path: Path) -> list[str]:
 
 def _trained(run: Path) -> set[int]:
     return set(np.load(run / "trained.npy").tolist())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fast", "half"),
+    [("no", True, False), ("auto", False, False), ("auto", True, True), ("bf16", False, True)],
+)
+def test_texts_are_read_in_bf16_where_that_is_asked_for_and_fast(
+    wanted: Any, fast: bool, half: bool, models: tuple[Path, Path], beir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tempera.engine import devices
+    from tempera.text import embedder
+
+    asked, load = [], embedder.load
+    monkeypatch.setattr(devices, "bf16_gain", lambda device: devices.WORTH * (2 if fast else 0.5))
+    monkeypatch.setattr(embedder, "load", lambda *given: asked.append(given[2:]) or load(*given))
+    evaluate(models[0], beir, against=models[1], mixed_precision=wanted)
+    assert asked == [(half,)] * 4
+
+
+def test_precisions_in_which_no_texts_are_read_are_refused(models: tuple[Path, Path], beir: Path) -> None:
+    with pytest.raises(
+        ConfigError, match="mixed_precision is 'fp16', in which no texts are read: give no, auto or bf16"
+    ):
+        evaluate(models[0], beir, mixed_precision="fp16")  # type: ignore[arg-type]

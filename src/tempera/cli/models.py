@@ -31,6 +31,7 @@ def evaluate(
     exclude_self: bool = False,
     queries: Annotated[int | None, typer.Option(min=1)] = None,
     per_query: Path | None = None,
+    mixed_precision: Literal["no", "auto"] = "no",
     overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
@@ -50,6 +51,7 @@ def evaluate(
         exclude_self: leave a query's own text out of its ranking.
         queries: of a recommender, the largest number of queries of each protocol, drawn at random (default: all).
         per_query: write every score to this .parquet or .csv file.
+        mixed_precision: auto reads texts in bf16 where the processor multiplies it fast.
         overwrite: replace the file of --per-query.
     """
     from ..recommend.timeline import HISTORIES
@@ -59,7 +61,8 @@ def evaluate(
     names = [name.strip() for name in metrics.split(",") if name.strip()]
     comparison: dict[str, Any] = {"against": against, "bm25": bm25, "exclude_self": exclude_self}
     if (model / HISTORIES).is_file():
-        refused = next((name for name, value in {**comparison, "split": split != "test"}.items() if value), None)
+        own = {**comparison, "split": split != "test", "mixed_precision": mixed_precision != "no"}
+        refused = next((name for name, value in own.items() if value), None)
         if refused:
             raise TemperaError(f"--{refused.replace('_', '-')} is for models of texts, and {model} is a recommender")
         judged = {"metrics": judge.resolved(names, depths) if names or depths else (), "queries": queries}
@@ -70,7 +73,8 @@ def evaluate(
     paths, roles = with_roles(data)
     if per_query is not None:
         judge.refuse_scores(per_query, overwrite, paths)
-    findings = judge.evaluate(model, *paths, split=split, metrics=names, k=depths, roles=roles, **comparison)
+    how: dict[str, Any] = {"split": split, "roles": roles, "mixed_precision": mixed_precision}
+    findings = judge.evaluate(model, *paths, metrics=names, k=depths, **how, **comparison)
     if per_query is not None:
         judge.write_per_query(per_query, findings, overwrite)
     documents = [finding.json() for finding in findings]

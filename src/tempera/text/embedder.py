@@ -10,19 +10,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..errors import DataError
+from ..engine.devices import settled
+from ..errors import ConfigError, DataError
 from ..io.console import progress_bar
 from ..io.ids import content_ids
 from ..ranking.nearest import refuse_not_finite
 from ..towers.saved import Encode, load, model_folder
 
 Vectors = NDArray[np.float32]
+Reading = Literal["auto", "no", "bf16"]  # precisions of texts that are read
 
 TRAINED = "trained.npy"  # of a run: ids of the contents of its training queries, rising, [u]
 _BLOCK = 10_000  # texts that are encoded at once
@@ -44,11 +46,16 @@ class Embedder(Protocol):
 class Model:
     """A saved model, by its folder or by the run that holds it; nothing is loaded before it is used.
 
+    Args:
+        path: the folder.
+        half: a transformer computes in bf16.
+
     Raises:
         DataError: the folder holds no model.
     """
 
     path: str
+    half: bool = False
     folder: Path = field(init=False)
 
     def __post_init__(self) -> None:
@@ -72,12 +79,23 @@ class Model:
     @cached_property
     def query(self) -> Encode:
         """The function from queries to unit vectors, [n, D]."""
-        return load(self.folder, "query")
+        return load(self.folder, "query", self.half)
 
     @cached_property
     def doc(self) -> Encode:
         """The function from documents to unit vectors, [n, D]."""
-        return load(self.folder, "doc")
+        return load(self.folder, "doc", self.half)
+
+
+def in_half(wanted: Reading) -> bool:
+    """Return whether texts are read in bf16, for which "auto" measures whether it pays.
+
+    Raises:
+        ConfigError: a precision in which no texts are read.
+    """
+    if wanted not in get_args(Reading):
+        raise ConfigError(f"mixed_precision is {wanted!r}, in which no texts are read: give no, auto or bf16")
+    return settled(wanted) == "bf16"
 
 
 def rates(models: Mapping[str, str], texts: Sequence[str], words: int = 10) -> dict[str, float]:

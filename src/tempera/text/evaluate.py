@@ -16,7 +16,7 @@ from ..ranking.compare import Comparison
 from ..ranking.metrics import DEFAULT_METRICS, KINDS
 from ..ranking.ranking import Evaluation
 from ..ranking.verdict import TaskScores
-from .embedder import Model
+from .embedder import Model, Reading, in_half
 from .hybrid import weight_of
 from .roles import Roles
 from .tasks import Graded, RetrievalTask, read_task
@@ -109,6 +109,7 @@ def evaluate(
     k: Sequence[int] = (),
     exclude_self: bool = False,
     roles: Roles | None = None,
+    mixed_precision: Reading = "no",
 ) -> list[Finding]:
     """Evaluate a model on tasks.
 
@@ -122,9 +123,10 @@ def evaluate(
         k: depths; without metrics, every metric at each of them.
         exclude_self: leave out a document with the query's own text unless it is judged relevant.
         roles: of the columns of the tables, all of which are then tables of pairs.
+        mixed_precision: "auto" reads texts in bf16 where the processor multiplies it fast; rankings are computed in float32.
 
     Raises:
-        ConfigError: an unknown metric, or a model against itself.
+        ConfigError: an unknown metric or precision, or a model against itself.
         DataError: a model or data that cannot be read.
 
     >>> (finding,) = evaluate("runs/first", "pairs.jsonl", bm25=True, metrics=["ndcg@10"])
@@ -134,7 +136,8 @@ def evaluate(
     names = resolved(metrics, k)
     if against is not None and Path(against).resolve() == Path(model).resolve():
         raise ConfigError(f"cannot compare {model} with itself; give another model")
-    models = [Model(str(path)) for path in (model, against) if path is not None]
+    half = in_half(mixed_precision)
+    models = [Model(str(path), half) for path in (model, against) if path is not None]
     tasks = [read_task(task, split, roles) if isinstance(task, str | Path) else task for task in data]
     findings = []
     for task in tasks:

@@ -14,7 +14,6 @@ import pyarrow.parquet as parquet
 import xxhash
 from numpy.typing import NDArray
 
-from ..engine.devices import Wanted, settled
 from ..errors import DataError
 from ..io.atomic import as_output_error, new_file, refuse_replacing
 from ..io.console import progress_bar
@@ -26,6 +25,7 @@ from ..mining.hard_negatives import BLOCK, Cross, Mined, Mining, mine_blocks
 from ..mining.search import Ints, Pairs, by_faiss
 from ..mining.shortfall import Report
 from ..towers.saved import fingerprint, model_folder
+from .embedder import Reading, in_half
 from .mining_task import MiningTask
 from .roles import Roles
 
@@ -56,7 +56,7 @@ def mine(
     cross_encoder: str | Path | None = None,
     faiss: str | None = None,
     cache: str | Path | None = None,
-    mixed_precision: Wanted = "no",
+    mixed_precision: Reading = "no",
     overwrite: bool = False,
 ) -> Report:
     """Mine hard negatives and write a Parquet file in the layout that training reads: a row a query, with lists.
@@ -94,7 +94,7 @@ def mine(
         raise DataError("no pairs to mine negatives for")
     cross_encoder = None if cross_encoder is None else Path(cross_encoder)
     cache = Path(cache or output.parent / "vectors")
-    half = settled(mixed_precision) == "bf16"
+    half = in_half(mixed_precision)
     plan = [fingerprint(model), task.key(), asdict(options), faiss, BLOCK, half]
     plan.append(None if cross_encoder is None else fingerprint(cross_encoder))
     parts = output.parent / f".{output.name}.{xxhash.xxh3_64_hexdigest(json.dumps(plan).encode())}"
