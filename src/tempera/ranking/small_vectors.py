@@ -44,13 +44,17 @@ class SmallVectors:
     def __getitem__(self, rows: Any) -> Floats:
         """Return some of the vectors, [.., width]."""
         part = np.asarray(self.vectors[rows], np.float32)[:, : self.width]
+        if self.precision == "binary":
+            one = np.float32(self.width**-0.5)
+            return np.where(part > 0, one, -one)
         if self.precision == "int8":
-            part = np.rint(part / np.maximum(np.abs(part).max(1, keepdims=True) / 127, 1e-30))
-        elif self.precision == "binary":
-            part = np.where(part > 0, np.float32(1), np.float32(-1))
+            largest = np.maximum(part.max(1, keepdims=True), -part.min(1, keepdims=True))
+            part = part * (127 / np.maximum(largest, 1e-28))
+            np.rint(part, out=part)
         elif self.width == self.vectors.shape[1]:
             return part
-        unit: Floats = part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12)
+        norms = np.sqrt(np.einsum("nd,nd->n", part, part))[:, None]
+        unit: Floats = part * (1 / np.maximum(norms, 1e-12))
         return unit
 
 
