@@ -36,8 +36,8 @@ class NoDuplicates:
 
     Batches of one epoch differ by at most one row, as those of `Shuffled`. Rows with a frequent text are spread evenly over the
     epoch; a row that shares a text with its batch waits for the next, and one that shares a text with the last takes the place
-    of a row of another batch. Where texts are in so many rows that the last batches cannot be filled so, they draw from all rows
-    again, and the rows that are left wait for the next epoch.
+    of a row of another batch. Where texts are in so many rows that the last batches cannot be filled so, they draw some rows for
+    a second time, and others are left out of that epoch.
 
     Args:
         keys: n rows, the ids of all texts of each.
