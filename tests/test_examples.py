@@ -41,12 +41,11 @@ SHRUNK = {
     ],
 }
 RECOMMENDER = [
-    *("train.batch_size=64", "train.max_steps=40", "evaluation.queries=30"),
+    *("train.batch_size=256", "train.max_steps=160", "train.learning_rate=0.01", "evaluation.queries=100"),
     *("tower.dimensions=16", "tower.query_layers=[32]"),
 ]
-SHRUNK |= dict.fromkeys(("movielens", "movielens_cold", "movielens_time"), RECOMMENDER)
+SHRUNK |= dict.fromkeys(("movielens", "movielens_cold", "movielens_time", "movielens_tfrs"), RECOMMENDER)
 SHRUNK["movielens_cold"] = [*RECOMMENDER, "train.keep_best=false"]  # so few steps help with new items alone
-SHRUNK["movielens_tfrs"] = [*RECOMMENDER, "train.learning_rate=0.01", "train.max_steps=120"]
 QUICK = ("duplicates", "movielens")  # one of texts and one of interactions; the others are `long`
 Columns = dict[str, list[object]]
 
