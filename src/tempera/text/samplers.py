@@ -70,7 +70,9 @@ class NoDuplicates:
         """The most frequent key of each row, and its frequency, each [n]."""
         codes, offsets = self.codes
         kinds = int(codes.max()) + 1
-        counts = np.bincount(np.unique(self.rows * kinds + codes) % kinds)  # a row may hold a text twice
+        held = np.sort(self.rows * kinds + codes)
+        twice = held[1:][held[1:] == held[:-1]] % kinds  # a row may hold a text more than once
+        counts = np.bincount(codes) - np.bincount(twice, minlength=kinds)
         most = np.maximum.reduceat(counts[codes], offsets[:-1])
         first = np.flatnonzero(counts[codes] == most[self.rows])
         key = np.empty(len(most), np.int32)
