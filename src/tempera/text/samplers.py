@@ -185,8 +185,9 @@ class NoDuplicates:
     def sharing(self, rows: Rows) -> Rows:
         """Return all rows that share a key with any of these, themselves included."""
         codes, offsets = self.codes
-        own = np.concatenate([codes[offsets[row] : offsets[row + 1]] for row in rows])
-        return self.rows[np.isin(codes, own)]
+        own = np.zeros(int(codes.max()) + 1, bool)
+        own[np.concatenate([codes[offsets[row] : offsets[row + 1]] for row in rows])] = True
+        return self.rows[own[codes]]
 
     def apart(self, rows: Rows, taken: Rows, first: Rows, number: int, room: int) -> NDArray[np.bool_]:
         """Return the first `room` rows that share no key with batch `number` or with each other, and record their keys."""
