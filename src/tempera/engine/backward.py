@@ -24,7 +24,7 @@ from pydantic import Field
 from torch import Tensor
 
 Share = Annotated[float, Field(gt=0, le=1)] | Literal["auto"]
-NOISE = 0.25  # of the noise between batches, which "auto" adds at most; see `chances`
+NOISE = 0.1  # of the noise between batches, which "auto" adds at most; see `chances`
 FLOOR = 0.1  # lowest chance of a row with a gradient, as a part of the share of all tokens
 _HALVINGS = 60
 _ROUNDING = 1e-14
@@ -33,7 +33,7 @@ _ROUNDING = 1e-14
 def chances(norms: Tensor, cost: Tensor, share: Share) -> Tensor:
     """Return the chance of each row to go backward, [n]; 0 where the gradient is 0.
 
-    A number is the expected share of the tokens. With "auto" the sample adds at most a quarter of the noise between batches: rows
+    A number is the expected share of the tokens. With "auto" the sample adds at most a tenth of the noise between batches: rows
     are draws from the data, so the variance of the sum of their gradients is about sum |g_i|^2, which is what
     sum (1 / pi_i - 1) |g_i|^2 is compared with.
 

@@ -72,7 +72,7 @@ class Training:
             on a CPU and 0.8 of the free memory on a GPU.
         backward: share of the tokens that goes backward in each step. Rows are drawn by the gradients of their embeddings, which
             are known by then, and weighed so that the expected gradient is the exact one; micro-batches that kept their graph are
-            drawn as wholes. 1 is exact; "auto" draws as few tokens as add at most a quarter to the noise between batches.
+            drawn as wholes. 1 is exact; "auto" draws as few tokens as add at most a tenth to the noise between batches.
         micro_batch_tokens: largest number of tokens, with padding, that a tower embeds at once; None is as many as fit 256 MiB of
             graph on a CPU, and 1/8 of `cache_memory` on a GPU.
         mixed_precision: precision of the towers: no, bf16 or fp16; logits, norms and softmax are always float32. auto is bf16 where
