@@ -57,10 +57,12 @@ def test_weights_that_are_lost_come_first() -> None:
     batch = whole(LAYOUT, 0, torch.float32)
     with torch.no_grad():
         state.modules["towers"].doc.layer.bias[0] = math.nan  # type: ignore[union-attr, index, operator]
-    found = trace(state, [batch], "loss", Devices())
+    found = trace(state, [(batch, None)], "loss", Devices())
     assert found.cause.startswith("weights of towers.doc.layer.bias are not finite, before training has changed them")
     state.step = 3
-    assert trace(state, [batch], "loss", Devices()).cause.endswith("from an earlier step: lower train.learning_rate")
+    assert trace(state, [(batch, None)], "loss", Devices()).cause.endswith(
+        "from an earlier step: lower train.learning_rate"
+    )
 
 
 def test_a_frequency_that_is_not_finite() -> None:
@@ -68,7 +70,7 @@ def test_a_frequency_that_is_not_finite() -> None:
     assert batch.doc.logq is not None
     batch.doc.logq[2] = math.nan
     state = loop.begin(Pair(), presets.sampled_softmax(), OPTIONS)  # type: ignore[arg-type]
-    found = trace(state, [batch], "loss", Devices())
+    found = trace(state, [(batch, None)], "loss", Devices())
     assert found.cause == "the frequencies (logq) of doc rows are not finite: look at the data"
 
 

@@ -98,6 +98,7 @@ def kinds(pairs: Path, folder: Path) -> dict[str, dict[str, Any]]:
             **text_options(pairs, teacher=str(teacher)),
             "objective": {"teacher": {"loss": "align", "weight": 0.8, "final": 0.2}, "temperature": 0.1},
         },
+        "curated": text_options(pairs, guide=str(teacher), select=0.6, select_by="learnability"),
         "features": {
             "data": {"source": "interactions", "path": str(path), "split": "leave_last_out"},
             "tower": {"kind": "features", "dimensions": 8, "dropout": 0.2, "doc": ["id"], "history": {}},
@@ -108,7 +109,7 @@ def kinds(pairs: Path, folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-KINDS = ("static", "transformer", "drawn", "memory", "mining", "guided", "taught", "features")
+KINDS = ("static", "transformer", "drawn", "memory", "mining", "guided", "taught", "curated", "features")
 
 
 @pytest.fixture(scope="module")

@@ -193,6 +193,31 @@ def as_batch(queries: Batch[Tensor] | Tensor, documents: Tensor | None = None) -
     raise DataError("an objective takes two tensors, queries and documents, or one Batch, which holds both")
 
 
+def take(batch: Batch[X], rows: Tensor) -> Batch[X]:
+    """Return chosen rows of a batch, with the negatives that came with them.
+
+    Negatives without owner, samples, and documents that rows share stay whole: `answer` finds the latter.
+
+    >>> negatives = Side(torch.eye(3), owner=torch.tensor([0, 1, -1]))
+    >>> chosen = take(Batch(Side(torch.eye(3)), Side(torch.eye(3)), negatives), torch.tensor([1, 2]))
+    >>> len(chosen), chosen.negatives.owner.tolist()
+    (2, [0, -1])
+    """
+    changed: Any = {"query": batch.query[rows]}
+    if batch.answer is None:
+        changed["doc"] = batch.doc[rows]
+    if batch.negatives is not None and batch.negatives.owner is not None:
+        place = torch.full((len(batch) + 1,), -1)  # of each row among the chosen; the last is that of no row
+        place[rows] = torch.arange(len(rows))
+        owner = place[batch.negatives.owner]
+        kept = (owner >= 0) | (batch.negatives.owner < 0)
+        changed["negatives"] = replace(batch.negatives[kept], owner=owner[kept])
+    for name in ("weight", "known", "answer"):
+        value = getattr(batch, name)
+        changed[name] = None if value is None else value[rows]
+    return replace(batch, **changed)
+
+
 def divide(batch: Batch[X], part: int, parts: int) -> Batch[X]:
     """Return the rows of a batch that one of several processes embeds: consecutive pairs with their negatives, and samples.
 
@@ -204,21 +229,13 @@ def divide(batch: Batch[X], part: int, parts: int) -> Batch[X]:
     """
     if parts == 1:
         return batch
-    rows = _share(len(batch), part, parts)
-    docs = rows if batch.answer is None else _share(len(batch.doc), part, parts)
-    changed: Any = {"query": batch.query[rows], "doc": batch.doc[docs]}
-    if batch.negatives is not None and batch.negatives.owner is not None:
-        owner = batch.negatives.owner
-        mine = ((owner >= rows.start) & (owner < rows.stop)) | ((owner < 0) & (part == 0))
-        negatives = batch.negatives[mine]
-        shifted = torch.where(owner[mine] < 0, -1, owner[mine] - rows.start)
-        changed["negatives"] = replace(negatives, owner=shifted)
+    mine = take(batch, torch.arange(len(batch))[_share(len(batch), part, parts)])
+    changed: Any = {} if batch.answer is None else {"doc": batch.doc[_share(len(batch.doc), part, parts)]}
+    if mine.negatives is not None and mine.negatives.owner is not None and part:
+        changed["negatives"] = mine.negatives[mine.negatives.owner >= 0]  # the first process has those of no row
     if batch.sampled is not None:
         changed["sampled"] = batch.sampled[_share(len(batch.sampled), part, parts)]
-    for name in ("weight", "known", "answer"):
-        value = getattr(batch, name)
-        changed[name] = None if value is None else value[rows]
-    return replace(batch, **changed)
+    return replace(mine, **changed)
 
 
 def _share(count: int, part: int, parts: int) -> slice:

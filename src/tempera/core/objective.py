@@ -144,6 +144,14 @@ class Objective(nn.Module):
             self.temperature.receive(grads.scale)
         return losses
 
+    @torch.no_grad()
+    def contrastive_losses(self, batch: Batch[Tensor]) -> Tensor:
+        """Return the losses without a teacher's part and without gradient, [b]."""
+        problem = self.problem(batch, taught=False)
+        with autocast_off(batch.doc.rows):
+            vectors = {role: self.similarity.vectors(side.rows) for role, side in batch.sides().items()}
+            return self.sweep(problem, vectors, float(self.scale(batch)), None, False)[0]
+
     def scale(self, batch: Batch[Tensor]) -> Tensor:
         """1/t of a batch: by its own temperature, or by the dial."""
         if batch.temperature is None:
@@ -289,6 +297,11 @@ class Objective(nn.Module):
         if block.device.type == "cpu" or not matches:
             return exclusions
         return [Listed(tuple(matches), block.device), *(each for each in exclusions if not isinstance(each, Matches))]
+
+
+def base_of(module: nn.Module) -> Objective:
+    """Return the objective within a wrapper, or whatever else holds one."""
+    return next(each for each in module.modules() if isinstance(each, Objective))
 
 
 def _present(batch: Batch[Tensor], pairs: Sequence[tuple[Role, Role]]) -> Iterator[P.Block]:

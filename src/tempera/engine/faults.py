@@ -43,10 +43,13 @@ class NotFinite(TemperaError):
         self.fault = fault
 
 
-def trace(state: State, batches: Sequence[Batch[Any]], what: str, devices: Devices) -> Fault:
+def trace(state: State, batches: Sequence[tuple[Batch[Any], Tensor | None]], what: str, devices: Devices) -> Fault:
     """Embed the batches of a step once more, and return what is not finite in them; all processes have to call.
 
     The same weights and random numbers as in the step are needed. Gradients of the objective's parameters are changed.
+
+    Args:
+        batches: rows of this process, and the places of all processes' rows in the batch that they were chosen from.
     """
     if name := broken(state.modules, devices.group):
         since = "before training has changed them" if not state.step else "from an earlier step"
@@ -54,9 +57,10 @@ def trace(state: State, batches: Sequence[Batch[Any]], what: str, devices: Devic
         return Fault(state.step + 1, what, (), f"weights of {name} are not finite, {since}: {advice}")
     rows: list[tuple[int, ...]] = []
     causes: list[str] = []
-    for batch in batches:
+    for batch, places in batches:
         flags, cause = _look(state, batch, devices)
-        rows.append(tuple(flags.nonzero()[:, 0].tolist()))
+        at = flags.nonzero()[:, 0]
+        rows.append(tuple((at if places is None else places[at]).tolist()))
         causes += [cause] if cause else []
     return Fault(state.step + 1, what, tuple(rows), causes[0] if causes else _within(state.modules, devices))
 

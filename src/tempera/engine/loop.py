@@ -25,6 +25,7 @@ from .backward import Drawn, Share
 from .cache import Cache, Mode, Size
 from .checkpoint import State
 from .clock import Seconds
+from .curation import By, curated
 from .devices import Devices, Wanted, bf16_gain
 from .distributed import Group
 from .faults import Fault, NotFinite, trace
@@ -73,6 +74,11 @@ class Training:
         backward: share of the tokens that goes backward in each step. Rows are drawn by the gradients of their embeddings, which
             are known by then, and weighed so that the expected gradient is the exact one; micro-batches that kept their graph are
             drawn as wholes. 1 is exact; "auto" draws as few tokens as add at most a tenth to the noise between batches.
+        select: share of each batch's rows to learn from, which a guide chooses (see `guide`) before the step is taken; the others
+            are left out of that batch, as negatives too. 1 learns from all.
+        select_by: "guide" takes the pairs with the lowest loss by the guide's vectors, so that wrong pairs are left out;
+            "learnability" those whose loss by the model is highest above their loss by the guide, which embeds every batch once
+            more.
         micro_batch_tokens: largest number of tokens, with padding, that a tower embeds at once; None is as many as fit 256 MiB of
             graph on a CPU, and 1/8 of `cache_memory` on a GPU.
         mixed_precision: precision of the towers: no, bf16 or fp16; logits, norms and softmax are always float32. auto is bf16 where
@@ -88,8 +94,9 @@ class Training:
         divide_tables: divide embedding tables of 1,024 rows or more by rows over the processes, with their gradients and the
             optimiser's accumulators, for ids and categories that one process cannot hold. The first process puts them together
             to evaluate and save.
-        guide: folder of a saved model, or of a run, whose vectors the mask `guided` compares by; its vectors are cached in
-            vectors/ beside the run, by model and content, so each distinct text is embedded once. `self` is the model in training.
+        guide: folder of a saved model, or of a run, whose vectors the mask `guided` and `select` compare by; they are cached
+            in vectors/ beside the run, by model and content, so each distinct text is embedded once. `self` is the model in
+            training.
         teacher: what the model learns from as `objective.teacher` says, which has its defaults if it is not set: the folder of a
             saved model, or of a run, whose vectors are cached as the guide's; with `by: scores` that of a cross-encoder, whose
             scores of the pairs and of their negatives are cached by pair; or "columns", the data's columns of scores
@@ -133,6 +140,8 @@ class Training:
     cache: Mode = "auto"
     cache_memory: Size | None = None
     backward: Share = 1.0
+    select: Annotated[float, Field(gt=0, le=1)] = 1.0
+    select_by: By = "guide"
     micro_batch_tokens: Annotated[int, Field(gt=0)] | None = None
     mixed_precision: Wanted = "no"
     device: str = "auto"
@@ -158,6 +167,8 @@ class Training:
     def __post_init__(self) -> None:
         if self.max_time is not None and self.max_steps is not None:
             raise ConfigError("max_time and max_steps are both limits of the training; give only one of them")
+        if self.select != 1 and self.guide in (None, SELF):
+            raise ConfigError("train.select chooses rows by another model: give train.guide, the folder of one")
         if self.backward != 1 and self.cache == "never":
             raise ConfigError(
                 "backward draws rows that are embedded again, which cache=never rules out: use cache=auto"
@@ -292,18 +303,20 @@ def take(
     towers: Any = state.modules["towers"]
     objective: Any = state.modules["objective"]
     parameters = state.parameters
-    reseed(seed_of(options.seed, i, group.rank), group.device)
-    several = list(batches)
+    objective.advance(i / max(1, steps - 1))
+    chosen = [
+        curated(towers, objective, batch, options.select, options.select_by, state.cache, group) for batch in batches
+    ]
+    reseed(seed_of(options.seed, i, group.rank), group.device)  # the step draws the same whoever has chosen its rows
     factor = schedule_factor(i, steps, options.warmup_ratio, options.lr_scheduler_type)
     for each in optimizer.param_groups:
         each["lr"] = each["initial_lr"] * factor
-    objective.advance(i / max(1, steps - 1))
     optimizer.zero_grad()
     objective.temperature.owed = None
     memories = [(memory, memory.side()) for memory in state.memories]
     losses = []
-    for batch in several:
-        mine, everyone = add_gradients(towers, objective, batch, state.cache, group, 1 / len(several), scaler)
+    for batch, _ in chosen:
+        mine, everyone = add_gradients(towers, objective, batch, state.cache, group, 1 / len(chosen), scaler)
         objective.remember(everyone)
         losses.append(mine.to(widest(mine.device)))
     group.all_reduce_gradients(parameters)
@@ -318,7 +331,7 @@ def take(
             memory.hold(earlier)  # what it has seen would spoil the batches to come
         reseed(seed_of(options.seed, i, group.rank), group.device)
         what = "gradient" if math.isfinite(loss) else "loss"
-        fault = trace(state, several, what, devices)
+        fault = trace(state, chosen, what, devices)
         state.left_out += 1
         if state.left_out > options.skip_non_finite:
             raise NotFinite(fault)

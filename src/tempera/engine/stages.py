@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.batch import Batch, divide
+from ..core.batch import Batch, divide, take
 from ..core.matryoshka import Matryoshka
-from ..core.objective import Objective
+from ..core.objective import base_of
 from ..core.table import Table
 from ..core.temperature import Temperature
 from ..core.tiles import tile_elements
@@ -31,7 +31,7 @@ from .fused import multiplied_in, unsuited
 from .loop import Training
 from .optim import adagrad_rows, adam, total_norm
 
-FIRST, LOSS, BACKWARD = "towers, first pass", "loss", "towers, backward"
+CHOICE, FIRST, LOSS, BACKWARD = "choice of rows", "towers, first pass", "loss", "towers, backward"
 OPTIMISER, EXCHANGE = "optimiser", "exchange"
 MICROS = {"cpu": 6, "meta": 64}  # that are counted at most; on a CPU each takes a second or so
 
@@ -98,6 +98,13 @@ def _counted(
     ledger.stages.clear()
     ledger.examples.clear()
     cache.most = MICROS[device.type]
+    if options.select != 1:
+        if options.select_by == "learnability":
+            with ledger(CHOICE):
+                cache.embed(encoder, mine)
+            ledger.stages[CHOICE].times = cache.times * options.gradient_accumulation_steps
+        batch = take(batch, torch.arange(round(options.select * len(batch))))
+        mine = divide(batch, 0, count)
     with _reading(encoder) as read, ledger(FIRST):
         embedded = cache.embed(encoder, mine)
     rows = embedded.batch.doc.rows
@@ -109,7 +116,7 @@ def _counted(
     ledger.stages[EXCHANGE] = _exchange(embedded, list(encoder.parameters()), options, count)
     for name in (FIRST, LOSS, BACKWARD):
         ledger.stages[name].times *= options.gradient_accumulation_steps * (1 if name == LOSS else cache.times)
-    scores = min(tile, outlook.block(_base(scored), batch, len(mine)))
+    scores = min(tile, outlook.block(base_of(scored), batch, len(mine)))
     sizes = outlook.memory(cache.whole, [encoder, scored], scores, rows.shape[1])
     return StepOnPaper(ledger.stages, cache.whole, sizes, rows.shape[1], tile, ledger.examples, kernel)
 
@@ -118,7 +125,7 @@ def _kernel(objective: nn.Module, everyone: Batch[Tensor], options: Training) ->
     """Return whether fused kernels take the loss stage on CUDA, or at which widths and why they do not."""
     if options.kernel != "triton":
         return ""
-    rows, problem = everyone.doc.rows, _base(objective).problem(everyone)
+    rows, problem = everyone.doc.rows, base_of(objective).problem(everyone)
     widths = next((m.widths for m in objective.modules() if isinstance(m, Matryoshka)), None) or (rows.shape[1],)
     reasons = {width: unsuited(problem, rows[:, :width], multiplied_in(options.mixed_precision)) for width in widths}
     stays = [width for width, why in reasons.items() if why]
@@ -140,7 +147,7 @@ def loss_on_paper(ledger: Ledger, objective: Any, everyone: Batch[Tensor], free:
         free: bytes of an accelerator's memory; None is a CPU.
     """
     device = ledger.device
-    base = _base(objective)
+    base = base_of(objective)
     base.tiles = {device.type: tile_elements(device if free is None else META, free)}
     if base.memory is not None:
         for _ in range(-(-base.memory.size // len(everyone.doc))):
@@ -148,11 +155,6 @@ def loss_on_paper(ledger: Ledger, objective: Any, everyone: Batch[Tensor], free:
     with ledger(LOSS):
         objective.propagate(objective.recall(everyone), everyone.shares())
     return base.tile_size(device)
-
-
-def _base(objective: nn.Module) -> Objective:
-    """Return an objective without its widths."""
-    return next(each for each in objective.modules() if isinstance(each, Objective))
 
 
 class _Sampled(Cache):

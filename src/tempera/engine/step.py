@@ -148,6 +148,16 @@ def add_gradients(
     return (losses * placed(shares, losses)).sum(), everyone
 
 
+def embed_once(towers: TowersLike, batch: Batch[Any], cache: Cache, group: Group = ALONE) -> Batch[Tensor]:
+    """Return the embedded batch of all processes, which nothing goes backward through; micro-batches are halved as by `step`."""
+    while True:
+        embedded, fits = _attempt(towers, group, cache.embed, towers, batch, group)
+        if fits:
+            return group.gather(embedded.batch)
+        restart(towers)
+        cache.halve()
+
+
 def _attempt(
     towers: TowersLike, group: Group, work: Callable[P, X], *args: P.args, **named: P.kwargs
 ) -> tuple[X | Any, bool]:

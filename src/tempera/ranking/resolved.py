@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..core.corrections import LogQ
 from ..core.matryoshka import Matryoshka
-from ..core.objective import Objective
+from ..core.objective import Objective, base_of
 from ..core.similarity import Similarity
 from ..engine.loop import Training
+from ..errors import ConfigError
 from .ranking import Evaluation
 from .showcase import Labels
 
@@ -19,6 +21,9 @@ class Config:
 
     Args:
         resolved: the same as plain options, with every default visible.
+
+    Raises:
+        ConfigError: a correction for the sampler's frequencies of rows that are chosen among what it draws.
     """
 
     data: Any
@@ -30,10 +35,16 @@ class Config:
     card: Labels
     resolved: dict[str, Any]
 
+    def __post_init__(self) -> None:
+        if self.train.select != 1 and any(isinstance(each, LogQ) for each in self.base.corrections):
+            raise ConfigError(
+                "log_q corrects for how often the sampler brings a document, which train.select changes: drop one of the two"
+            )
+
     @property
     def base(self) -> Objective:
         """The objective without its widths."""
-        return self.objective.objective if isinstance(self.objective, Matryoshka) else self.objective
+        return base_of(self.objective)
 
     @property
     def widths(self) -> tuple[int, ...]:
