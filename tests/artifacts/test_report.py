@@ -68,6 +68,13 @@ REPORT = RunReport(
 )
 
 
+def test_the_share_that_goes_backward_is_drawn_where_not_all_rows_do() -> None:
+    assert "tokens backward" not in render(REPORT)
+    steps = [{**step(i), "drawn": {"share": 0.5, "added": 0.1}} for i in (1, 2, 3)]
+    page = render(replace(REPORT, log=[*steps, evaluation(3)]))
+    assert "tokens backward" in page and "added noise" in page
+
+
 def trained(ndcg: float, bm25: float, difference: Difference | None = None) -> str:
     return headline(
         replace(REPORT, systems={"bm25": {"ndcg@10": bm25}, "trained": {"ndcg@10": ndcg}}, difference=difference)

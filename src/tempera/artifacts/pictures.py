@@ -135,7 +135,11 @@ _LOOK: Any = {
 
 
 def _training(figure: Figure, steps: Records) -> None:
-    axes = figure.subplot_mosaic([["loss", "loss"], ["learning_rate", "grad_norm"]], height_ratios=(2, 1))
+    drawn = [{"step": record["step"], **record["drawn"]} for record in steps if record.get("drawn")]
+    lower = ["learning_rate", "grad_norm", *(["sample"] if drawn else [])]
+    axes = figure.subplot_mosaic([["loss"] * len(lower), lower], height_ratios=(2, 1))
+    if drawn:
+        _sample(axes.pop("sample"), drawn)
     x = _column(steps, "step")
     for name, panel in axes.items():
         values = _column(steps, name)
@@ -151,6 +155,18 @@ def _training(figure: Figure, steps: Records) -> None:
         other.set_title("temperature (right)", loc="right", color=_SYSTEMS["bm25"])
         other.grid(False)
         _line(other, x, temperature, color=_SYSTEMS["bm25"], linewidth=1.6)
+
+
+def _sample(panel: Axes, drawn: Records) -> None:
+    """Draw the share of the tokens that went backward in each step, and the noise that this has added."""
+    panel.set_title("tokens backward")
+    panel.set_title("added noise", loc="right", color=_SYSTEMS["bm25"])
+    panel.locator_params(axis="x", nbins=4, integer=True)
+    panel.set_ylim(0, 1)
+    for name, color in (("share", BLUE), ("added", _SYSTEMS["bm25"])):
+        values = _column(drawn, name)
+        _line(panel, _column(drawn, "step"), values, color=color, linewidth=0.7, alpha=0.45)
+        _line(panel, _column(drawn, "step"), _smooth(values), color=color, linewidth=1.6)
 
 
 def _curves(figure: Figure, records: Records, rival: Scores) -> None:
