@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as parquet
 import torch
 from torch import Tensor
@@ -122,10 +121,8 @@ def measured(name: str, options: argparse.Namespace, tower: list[str]) -> dict[s
         folder = Path(place)
         parquet.write_table(pairs_of(*SETS[name][:3], options.pairs), folder / "all.parquet")
         judge = Judge(folder / "all.parquet", folder, options.pairs // 8, options.pairs // 2)
-        split = judge.split
-        rows = np.concatenate([split.train, split.validation])
-        texts = {"query": split.pairs.texts("query", rows), "document": split.pairs.texts("doc", rows)}
-        parquet.write_table(pa.table(texts), folder / "train.parquet")
+        pairs = judge.pairs("train", "validation")
+        parquet.write_table(pairs, folder / "train.parquet")
         for seed in range(options.seeds):
             for arm in options.arms.split(","):
                 take(arm, arm, options.steps, seed)
@@ -134,7 +131,7 @@ def measured(name: str, options: argparse.Namespace, tower: list[str]) -> dict[s
                 take("half", "half, equal time", longer, seed)
     means = {arm: np.mean(each, 0) for arm, each in scores.items()}
     return {
-        "pairs": len(rows), "queries": len(means["exact"]), "scores": {arm: float(each.mean()) for arm, each in means.items()},
+        "pairs": len(pairs), "queries": len(means["exact"]), "scores": {arm: float(each.mean()) for arm, each in means.items()},
         "seconds": {arm: float(np.mean(each)) for arm, each in seconds.items()},
         "shares": {arm: float(np.mean(each)) for arm, each in shares.items()},
         "less exact": {arm: shown(each, means["exact"]) for arm, each in means.items() if arm != "exact"},

