@@ -28,6 +28,7 @@ from tempera.io.documents import JsonLines
 from tempera.run.fit import fit
 from tempera.run.judge import judge
 from tempera.run.prepare import prepare
+from tempera.towers.static import Static
 from tempera.towers.transformer import Transformer
 
 Choice = dict[str, Any]  # options by their dotted names
@@ -205,6 +206,19 @@ def test_a_run_ends_with_the_bits_of_the_cpu(choice: Choice, tmp_path: Path) -> 
         return
     assert got[0] == want[0] and got[2] == want[2]
     assert all(torch.equal(got[1][name], want[1][name]) for name in want[1])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("by", ["guide", "learnability"])
+def test_a_guide_chooses_the_rows_that_it_chooses_on_the_cpu(by: str, tmp_path: Path) -> None:
+    Static(dimensions=6, vocabulary=200, init="normal").build(pairs()["query"].to_pylist()).save(tmp_path / "guide")
+    train = {"train.guide": str(tmp_path / "guide"), "train.select": 0.6, "train.select_by": by}
+    choice = {"tower": SMALL, "objective.preset": "symmetric", **train}
+    want = ended(choice, tmp_path / "cpu", torch.device("cpu"))
+    with Accelerator() as used:
+        got = ended(choice, tmp_path / "device", used.device)
+    losses = [[step.loss for step in steps] for steps in (got[0], want[0])]
+    assert losses[0] == (losses[1] if used.exact else pytest.approx(losses[1], rel=1e-2))
 
 
 @pytest.mark.gpu

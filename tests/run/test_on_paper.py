@@ -14,6 +14,7 @@ from tempera.engine.machines import MACHINES, Machine
 from tempera.engine.stages import LOSS, loss_on_paper, objective_on_paper
 from tempera.errors import ConfigError
 from tempera.run.on_paper import lines, planned
+from tempera.towers.static import Static
 
 STATIC = [
     "tower.kind=static",
@@ -60,6 +61,17 @@ def test_a_plan_counts_every_stage_and_grows_with_the_devices(pairs: Path) -> No
 def test_a_plan_says_what_computes_the_loss_stage(pairs: Path, chosen: list[str], said: str) -> None:
     plan = planned(of({"data": {"path": str(pairs)}}, [*STATIC, *chosen]), device="h100")
     assert plan["kernel"] == "" if not said else said in plan["kernel"] and plan["kernel"] in lines(plan)
+
+
+def test_a_plan_counts_the_choice_of_rows_and_the_step_of_those_that_are_chosen(pairs: Path, tmp_path: Path) -> None:
+    Static(dimensions=8, vocabulary=100).build(pairs.read_text().split()).save(tmp_path / "guide")
+    guide = ["train.guide=" + str(tmp_path / "guide")]
+    options = [of({"data": {"path": str(pairs)}}, [*STATIC, *guide, *more]) for more in ([], ["train.select=0.5"])]
+    whole, half = (planned(each, device="h100") for each in options)
+    assert [each["stage"] for each in half["stages"]] == [each["stage"] for each in whole["stages"]]
+    assert half["stages"][1]["flops"] == pytest.approx(whole["stages"][1]["flops"] / 4)
+    by = of({"data": {"path": str(pairs)}}, [*STATIC, *guide, "train.select=0.5", "train.select_by=learnability"])
+    assert planned(by, device="h100")["stages"][0]["stage"] == "choice of rows"
 
 
 @pytest.mark.slow

@@ -47,10 +47,23 @@ def curated(
     if share == 1:
         return batch, None
     scores, mine = scored(towers, objective, batch, by, cache, group)
-    count = max(_FEWEST, round(share * len(scores)))
     best = torch.zeros(len(scores), dtype=torch.bool)
-    best[scores.argsort(descending=True, stable=True)[:count]] = True
+    best[scores.argsort(descending=True, stable=True)[: _count(len(scores), share)]] = True
     return take(batch, best[mine].nonzero()[:, 0]), best.nonzero()[:, 0]
+
+
+def as_many(batch: Batch[Any], share: float) -> Batch[Any]:
+    """Return the first rows of a batch of all processes, as many as are chosen; for plans, before anything is known of them.
+
+    >>> from ..core.batch import Side
+    >>> len(as_many(Batch(Side(torch.eye(10)), Side(torch.eye(10))), 0.8))
+    8
+    """
+    return batch if share == 1 else take(batch, torch.arange(_count(len(batch), share)))
+
+
+def _count(rows: int, share: float) -> int:
+    return max(_FEWEST, round(share * rows))
 
 
 def scored(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.batch import Batch, divide, take
+from ..core.batch import Batch, divide
 from ..core.matryoshka import Matryoshka
 from ..core.objective import base_of
 from ..core.table import Table
@@ -24,6 +24,7 @@ from ..core.tiles import tile_elements
 from . import outlook
 from .cache import Cache, Embedded, Plan
 from .cost import META, AsAccelerator, Call, Kind, Ledger, Operation, Stage, UnreadableError, blank, fakes, on_paper
+from .curation import as_many
 from .devices import DTYPES
 from .distributed import ALONE, CPU, Group, buckets
 from .exchange import columns_of, header_of, leaf, places
@@ -103,7 +104,7 @@ def _counted(
             with ledger(CHOICE):
                 cache.embed(encoder, mine)
             ledger.stages[CHOICE].times = cache.times * options.gradient_accumulation_steps
-        batch = take(batch, torch.arange(round(options.select * len(batch))))
+        batch = as_many(batch, options.select)
         mine = divide(batch, 0, count)
     with _reading(encoder) as read, ledger(FIRST):
         embedded = cache.embed(encoder, mine)

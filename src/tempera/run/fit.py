@@ -17,6 +17,7 @@ from ..core.batch import Batch, Role, divide
 from ..engine import loop, outlook
 from ..engine.cache import free_bytes
 from ..engine.checkpoint import State
+from ..engine.curation import as_many
 from ..engine.digest import digest
 from ..engine.divided_tables import divided, release
 from ..engine.faults import broken
@@ -358,7 +359,10 @@ class _Course:
     def announce(self) -> None:
         """Say what the run is about to do, before its first step."""
         (rows,) = self.data.sampler(0, 1)
-        batch, together = self.data.batch(rows, 0), self.options.gradient_accumulation_steps
+        batch, together = (
+            as_many(self.data.batch(rows, 0), self.options.select),
+            self.options.gradient_accumulation_steps,
+        )
         objective = self.prepared.config.base
         mine = divide(batch, self.group.rank, self.group.size)
         plan = self.state.cache.plan(self.state.modules["towers"], mine, self.group)
@@ -371,6 +375,8 @@ class _Course:
         lines = [f"towers: {plan}", outlook.described(sizes)]
         if self.group.device.type != "cpu":
             lines.append(f"device: {self.group.device}; scores in tiles of {tile:,}")
+        if len(batch) < len(rows):
+            first += f"; a guide chooses these of {len(rows):,} pairs"
         if together > 1:
             lines.append(
                 f"{together} batches a step: each is a softmax of its own, which averages gradients and adds no negatives"
