@@ -44,7 +44,7 @@ CEILINGS = {
     "mining": 555,
     "ranking": 983,
     "recommend": 3524,
-    "run": 1825,
+    "run": 1844,  # with the proof of what a guide chooses
     "text": 3567,  # with documents that keep their vectors
     "towers": 1158,  # with models put together of two, and texts read in bf16
 }

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from tempera.cli import app
 from tempera.core.objective import Objective
 from tempera.engine import cache, checkpoint
+from tempera.engine.curation import By
 from tempera.engine.devices import Devices
 from tempera.io.documents import JsonLines
 from tempera.run import verify as verification
@@ -131,6 +132,21 @@ def test_rows_that_come_back_in_another_order_are_found(case: Case, monkeypatch:
     right = cache._put
     monkeypatch.setattr(cache, "_put", lambda micro, rows: right(micro, rows.flip(0)))
     assert "cached = whole, kept and replayed" in failed(verification._cached(case))
+
+
+@pytest.mark.parametrize("by", ["guide", "learnability"])
+def test_wrong_scores_of_a_guide_are_found(case: Case, by: By, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not list(verification._chosen(case))  # which learns from all rows
+    sides: Any = {
+        role: replace(side, guide=nn.functional.normalize(torch.randn(len(side), 5), dim=1))
+        for role, side in case.batches[0].sides().items()
+    }
+    options = replace(case.options, guide="a model", select=0.5, select_by=by)
+    guided = replace(case, batches=[replace(case.batches[0], **sides)], options=options)
+    assert failed(verification._chosen(guided)) == []
+    right = Objective.contrastive_losses
+    monkeypatch.setattr(Objective, "contrastive_losses", lambda self, batch: 1.001 * right(self, batch))
+    assert failed(verification._chosen(guided)) == ["scores of the guide's choice = their definition"]
 
 
 def test_dropout_that_is_not_replayed_is_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:

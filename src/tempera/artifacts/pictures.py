@@ -136,7 +136,7 @@ _LOOK: Any = {
 
 def _training(figure: Figure, steps: Records) -> None:
     drawn = [{"step": record["step"], **record["drawn"]} for record in steps if record.get("drawn")]
-    lower = ["learning_rate", "grad_norm", *(["sample"] if drawn else [])]
+    lower: list[Any] = ["learning_rate", "grad_norm", *(["sample"] if drawn else [])]
     axes = figure.subplot_mosaic([["loss"] * len(lower), lower], height_ratios=(2, 1))
     if drawn:
         _sample(axes.pop("sample"), drawn)

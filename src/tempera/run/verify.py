@@ -21,10 +21,12 @@ from ..build import build
 from ..config import Options
 from ..core.batch import Batch, divide
 from ..core.definition import defined_losses
+from ..core.objective import base_of
 from ..core.ragged import Ragged
 from ..engine import loop
 from ..engine.backward import draws
 from ..engine.cache import Cache
+from ..engine.curation import scored
 from ..engine.devices import Devices, settled
 from ..engine.distributed import Group
 from ..engine.loop import Training
@@ -171,6 +173,27 @@ def _drawn(case: Case) -> Iterator[Proof]:
     yield _small(f"mean of {len(every)} draws = exact", _off((loss, mean), _whole(case, torch.float64)), 1e-9)
 
 
+@torch.no_grad()
+def _chosen(case: Case) -> Iterator[Proof]:
+    """Compare the scores that a guide chooses rows by with those of the definition."""
+    if case.options.select == 1:
+        return
+    (tower, objective), by = case.fresh(torch.float64), case.options.select_by
+    base = base_of(objective)
+    base.teacher = None  # has no part in them
+    exact: Any = {role: replace(side, guide=_double(side.guide)) for role, side in case.batches[0].sides().items()}
+    batch = replace(case.batches[0], **exact)
+    wanted = -defined_losses(base, batch.of({role: side.guide for role, side in exact.items()}))
+    if by == "learnability":
+        wanted += defined_losses(base, batch.of({role: tower.of(role)(side.rows) for role, side in exact.items()}))
+    scores, _ = scored(tower, objective, batch, by, Cache())
+    yield _small("scores of the guide's choice = their definition", float((scores - wanted).abs().max()), 1e-9)
+
+
+def _double(rows: Tensor | None) -> Tensor | None:
+    return None if rows is None else rows.double()
+
+
 def _processes(case: Case) -> Iterator[Proof]:
     from torch.multiprocessing.spawn import spawn
 
@@ -239,6 +262,7 @@ PROOFS: tuple[Callable[[Case], Iterator[Proof]], ...] = (
     _cached,
     _replayed,
     _drawn,
+    _chosen,
     _processes,
     _precision,
     _saved,
