@@ -89,7 +89,7 @@ def measured(name: str, pairs: int, seeds: int) -> dict[str, Any]:
     """Return what every arm reaches on one set."""
     scores: dict[str, list[Any]] = {arm: [] for arm in ARMS}
     spent: dict[str, list[float]] = {arm: [] for arm in ARMS}
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[tuple[float, float]]] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         parquet.write_table(pairs_of(*SETS[name][:3], pairs), folder / "everything.parquet")
@@ -112,7 +112,7 @@ def measured(name: str, pairs: int, seeds: int) -> dict[str, Any]:
                 scores[arm].append(judge.scores(run.encode))
                 spent[arm].append(run.document["seconds"]["train"]["cpu"])
                 if seen:
-                    found[arm] = [seen[0], float(np.mean(seen))]
+                    found.setdefault(arm, []).append((seen[0], float(np.mean(seen))))
                 print(name, arm, seed, f"{scores[arm][-1].mean():.4f}", file=sys.stderr, flush=True)
     means = {arm: np.mean(each, 0) for arm, each in scores.items()}
     gaps = {
@@ -121,7 +121,8 @@ def measured(name: str, pairs: int, seeds: int) -> dict[str, Any]:
     }
     return {
         "pairs": len(true), "queries": len(means["all"]), "scores": {arm: float(each.mean()) for arm, each in means.items()},
-        "seconds": {arm: float(np.mean(each)) for arm, each in spent.items()}, "auc": found, **gaps,
+        "seconds": {arm: float(np.mean(each)) for arm, each in spent.items()},
+        "auc": {arm: np.mean(each, 0).tolist() for arm, each in found.items()}, **gaps,
     }  # fmt: skip
 
 

@@ -36,6 +36,19 @@ def refusal(*overrides: str) -> str:
     return str(caught.value)
 
 
+def test_rows_are_chosen_among_pairs_of_texts_alone() -> None:
+    share = ["train.select=0.8", "train.guide=model"]
+    assert made(*share).train.select == 0.8
+    interactions = refusal(*share, "data.source=interactions", "data.path=events.csv")
+    assert interactions.startswith("train.select: chooses among pairs of texts, and the data are interactions")
+    teacher = ["train.teacher=model", "objective.teacher.weight=1"]
+    documents = refusal(*share, "data.source=documents", "data.path=texts", *teacher)
+    assert documents.startswith("train.select: chooses among pairs of texts, and the data are documents without pairs")
+    corrected = refusal(*share, "objective.preset=sampled_softmax")
+    assert "which log_q corrects for: give objective.corrections=[]" in corrected
+    assert made(*share, "objective.preset=sampled_softmax", "objective.corrections=[]").train.select == 0.8
+
+
 def test_nothing_given_is_the_default_job() -> None:
     config = made()
     assert isinstance(config.data, InstalledPython)

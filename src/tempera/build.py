@@ -175,6 +175,15 @@ def build(options: Options) -> Config:
         builder.fail("objective.teacher.by", "is vectors, but train.teacher is columns of scores: give scores")
     if config.train.teacher is not None and isinstance(config.data, Interactions):
         builder.fail("train.teacher", "is for models of texts, and the data are interactions")
+    if config.train.select != 1:
+        if isinstance(config.data, Interactions | Documents):
+            what = "interactions" if isinstance(config.data, Interactions) else "documents without pairs"
+            builder.fail("train.select", f"chooses among pairs of texts, and the data are {what}")
+        if any(isinstance(each, LogQ) for each in config.base.corrections):
+            builder.fail(
+                "train.select",
+                "changes how often a document comes, which log_q corrects for: give objective.corrections=[]",
+            )
     if config.evaluation.also and isinstance(config.data, Interactions):
         builder.fail("evaluation.also", "is for models of texts, and the data are interactions")
     if isinstance(config.data, Documents):

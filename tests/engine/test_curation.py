@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from test_backward import towers as dropping
 from test_step import towers
 from torch import Tensor
-from worlds import LAYOUTS, OBJECTIVES, Found, Layout, made, part, whole, world
+from worlds import LAYOUTS, OBJECTIVES, Cut, Found, Layout, Pair, Tower, gradients, made, part, whole, world
 
 from tempera.core import presets
 from tempera.core.batch import Batch, take
 from tempera.core.definition import defined_losses
+from tempera.core.masks import Guided
+from tempera.core.objective import base_of
 from tempera.core.ragged import Ragged
 from tempera.engine import loop
 from tempera.engine.cache import Cache
-from tempera.engine.curation import By, curated
+from tempera.engine.curation import By, as_many, curated
 from tempera.engine.distributed import ALONE, Group
+from tempera.engine.faults import NotFinite
 from tempera.engine.loop import Training
+from tempera.engine.step import step
 from tempera.errors import ConfigError, DataError
 
 LAYOUT = LAYOUTS[2]
 UNTAUGHT = [
-    name for name in OBJECTIVES if name in {p.__name__ for p in presets.PRESETS} | {"everything", "several positives"}
+    name
+    for name in OBJECTIVES
+    if name in {p.__name__ for p in presets.PRESETS} | {"everything", "several positives", "matryoshka"}
 ]
 
 
 def best(objective: Any, modules: Any, batch: Batch[Ragged], share: float, by: By) -> list[int]:
     """The rows with the best scores, by the definition in loops; the towers are as they are judged."""
     guides: Any = batch.of({role: side.guide for role, side in batch.sides().items()})
+    objective = base_of(copy.deepcopy(objective))
+    objective.masks = tuple(mask for mask in objective.masks if not isinstance(mask, Guided))
     scores = -defined_losses(objective, guides)
     if by == "learnability":
         modules.eval()
@@ -46,7 +57,7 @@ def best(objective: Any, modules: Any, batch: Batch[Ragged], share: float, by: B
 @pytest.mark.parametrize("name", UNTAUGHT)
 def test_the_rows_with_the_best_scores_are_kept_with_all_that_is_known_of_them(name: str, by: By) -> None:
     objective, modules, batch = OBJECTIVES[name]().double(), towers(False, 0.3, torch.float64), whole(LAYOUT, 0)
-    for share in (0.1, 0.5, 0.8):
+    for share in (0.1, 0.5, 0.75):
         rows = best(objective, modules, batch, share, by)
         got, places = curated(modules, objective, batch, share, by, Cache())
         assert places is not None and places.tolist() == rows
@@ -106,6 +117,92 @@ def test_a_step_is_that_of_the_chosen_rows_alone_to_the_bit(by: By) -> None:
     assert all(torch.equal(mine, theirs) for mine, theirs in pairs)
 
 
+def test_what_a_run_embeds_with_is_as_it_was_after_a_choice() -> None:
+    options = Training(guide="a model", select=0.5, select_by="learnability", backward=0.5)
+    state = loop.begin(dropping(False, 0.3, torch.float64), presets.symmetric(0.3), options)
+    progress = loop.take(state, [whole(LAYOUT, 0)], 1, options)
+    assert (state.cache.mode, state.cache.backward) == ("auto", 0.5) and progress.drawn is not None
+    assert state.modules.training and all(module.training for module in state.modules.modules())
+    fresh = loop.begin(dropping(False, 0.3, torch.float64), presets.symmetric(0.3), options)
+    fresh.cache.plan(fresh.modules["towers"], whole(LAYOUT, 0))
+    assert list(state.cache.footprints.values()) == list(fresh.cache.footprints.values())  # of graphs with dropout
+
+
+def test_running_out_of_memory_in_a_choice_is_learned_once(caplog: pytest.LogCaptureFixture) -> None:
+    limits = [1000]
+
+    class Small(Tower):
+        def forward(self, features: Ragged) -> Tensor:
+            if len(features) > limits[-1]:
+                raise torch.OutOfMemoryError("no memory")
+            return super().forward(features)
+
+    pair, cache = Pair(), Cache(tokens=24)
+    pair.query, pair.doc = Small(), Small()
+    pair.double()
+    cache.plan(pair, whole(LAYOUT, 0))
+    limits.append(4)
+    for _ in range(2):
+        got, _ = curated(pair, presets.mnr(0.3), whole(LAYOUT, 0), 0.5, "learnability", cache)
+    assert len(got) == 4 and 0 < cache.halved == caplog.text.count("out of memory")
+
+
+def test_rows_that_weigh_nothing_come_last() -> None:
+    batch = whole(LAYOUT, 0)
+    assert batch.weight is not None
+    kept = curated(*made("mnr", torch.float64), batch, 0.5, "guide", Cache())[1]  # type: ignore[call-arg]
+    assert kept is not None
+    batch.weight[kept] = 0.0
+    _, places = curated(*made("mnr", torch.float64), batch, 0.5, "guide", Cache())  # type: ignore[call-arg]
+    assert places is not None and not set(places.tolist()) & set(kept.tolist())
+
+
+def test_a_mask_by_the_guide_does_not_change_its_choice() -> None:
+    batch, chosen = whole(LAYOUT, 0), []
+    for masks in ((), (Guided(),), (Guided(0.5),)):
+        objective = presets.mnr(0.3, masks=masks).double()
+        chosen.append(curated(Pair(), objective, batch, 0.5, "guide", Cache())[1])
+        assert objective.masks == masks
+    assert torch.equal(chosen[0], chosen[1]) and torch.equal(chosen[0], chosen[2])  # type: ignore[arg-type]
+
+
+def test_a_fault_names_the_rows_of_the_batch_that_was_chosen_from() -> None:
+    batch = whole(LAYOUT, 0, torch.float32)
+    plain = Pair()
+    _, places = curated(plain, presets.mnr(0.3), batch, 0.5, "guide", Cache())
+    assert places is not None
+    firsts = [int(batch.query.rows.values[at]) for at in batch.query.rows.offsets[:-1]]
+    word = firsts[int(places[-1])]
+    pair: Any = Pair()
+    pair.query = Cut(pair.query, word, math.nan)
+    options = Training(guide="a model", select=0.5)
+    with pytest.raises(NotFinite) as caught:
+        loop.take(loop.begin(pair, presets.mnr(0.3), options), [batch], 1, options)
+    assert caught.value.fault.rows == (tuple(row for row in places.tolist() if firsts[row] == word),)
+    assert caught.value.fault.rows != (tuple(at for at, row in enumerate(places.tolist()) if firsts[row] == word),)
+
+
+def _without_rows(group: Group, layout: Layout) -> Found:
+    modules, objective = made("mnr", torch.float64)
+    batch = replace(part(whole(layout, 0), layout, group.rank), negatives=None, sampled=None)
+    batch = take(batch, torch.arange(len(batch) if group.rank == 0 else 0))
+    loss = step(modules, objective, batch, Cache("always", backward=0.5, start=0.5), group)
+    group.all_reduce_gradients([*modules.parameters(), *objective.parameters()])
+    return {"loss": torch.tensor(loss), **gradients(modules)}
+
+
+def test_a_process_that_is_left_without_rows_takes_part_in_a_sample() -> None:
+    layout = Layout((9, 9), (1, 0), (1, 0))
+    alone = _without_rows(ALONE, layout)
+    for found in world(2, _without_rows, layout):
+        torch.testing.assert_close(found, alone, rtol=1e-9, atol=1e-12)
+
+
+def test_a_batch_of_one_row_has_one_to_choose() -> None:
+    batch = take(whole(LAYOUT, 0), torch.tensor([0]))
+    assert len(as_many(batch, 0.5)) == len(curated(Pair(), presets.mnr(), batch, 0.5, "guide", Cache())[0]) == 1
+
+
 def test_a_share_of_1_is_the_batch_itself() -> None:
     batch = whole(LAYOUT, 0)
     assert curated(towers(False, 0.0, torch.float64), presets.mnr(), batch, 1.0, "guide", Cache(), ALONE) == (
@@ -119,6 +216,8 @@ def test_what_the_curator_lacks_is_told() -> None:
         Training(select=0.5)
     with pytest.raises(ConfigError, match="by another model"):
         Training(select=0.5, guide="self")
+    with pytest.raises(ConfigError, match=r"select_by=learnability chooses rows, but train\.select is 1"):
+        Training(guide="a model", select_by="learnability")
     batch = whole(LAYOUT, 0)
     bare = replace(batch, doc=replace(batch.doc, guide=None))
     with pytest.raises(DataError, match=r"doc has none: give train\.guide=FOLDER"):

@@ -68,10 +68,18 @@ def test_a_plan_counts_the_choice_of_rows_and_the_step_of_those_that_are_chosen(
     guide = ["train.guide=" + str(tmp_path / "guide")]
     options = [of({"data": {"path": str(pairs)}}, [*STATIC, *guide, *more]) for more in ([], ["train.select=0.5"])]
     whole, half = (planned(each, device="h100") for each in options)
-    assert [each["stage"] for each in half["stages"]] == [each["stage"] for each in whole["stages"]]
-    assert half["stages"][1]["flops"] == pytest.approx(whole["stages"][1]["flops"] / 4)
+    assert [each["stage"] for each in half["stages"]] == [
+        "choice, losses",
+        *(each["stage"] for each in whole["stages"]),
+    ]
+    assert half["stages"][2]["flops"] == pytest.approx(whole["stages"][1]["flops"] / 4)
+    assert lines(half)[0].startswith("16 pairs a step, of which a guide chooses 8, on h100")
+    assert "chooses" not in lines(whole)[0]
     by = of({"data": {"path": str(pairs)}}, [*STATIC, *guide, "train.select=0.5", "train.select_by=learnability"])
-    assert planned(by, device="h100")["stages"][0]["stage"] == "choice of rows"
+    first, second = planned(by, device="h100")["stages"][:2]
+    assert {first["stage"], second["stage"]} == {"choice, losses", "choice, towers"}
+    losses = next(each for each in (first, second) if each["stage"] == "choice, losses")
+    assert losses["launches"] == 2 * half["stages"][0]["launches"]
 
 
 @pytest.mark.slow

@@ -204,7 +204,10 @@ class Embedded:
         alone = unit >= len(kept)
         squares = torch.cat([_squares(work.grads) for work in works])
         tokens = torch.cat([work.features.lengths.cpu() for work in works]).double()
-        norms, cost = (each.new_zeros(int(unit.max()) + 1).index_add_(0, unit, each) for each in (squares, tokens))
+        norms, cost = (
+            each.new_zeros(int(unit.max()) + 1 if len(unit) else 0).index_add_(0, unit, each)
+            for each in (squares, tokens)
+        )
         norms = norms.sqrt_()
         chance = chances(norms, cost, self.cache.backward)
         order, start = cost.argsort(stable=True), float(torch.rand((), dtype=torch.float64))

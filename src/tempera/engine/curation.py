@@ -3,7 +3,7 @@
 With l_i the contrastive loss of row i among all rows of the batch, for the model and for the guide's vectors,
 
     guide:         score_i = -l_i(guide)                     pairs that the guide understands
-    learnability:  score_i = l_i(model) - l_i(guide)         those of them that the model does not, yet
+    learnability:  score_i = l_i(model) - l_i(guide)         those of them that the model does not understand yet
 
 (Evans et al. 2024, "Data curation via joint example selection", section 2; Mindermann et al. 2022, eq. 3). The step is then that
 of the rows with the highest scores alone, as if the sampler had drawn no others. A pair whose document answers another query
@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch, Role, take
-from ..core.objective import base_of
+from ..core.masks import Guided
+from ..core.objective import Objective, base_of
 from ..errors import DataError
 from .cache import Cache
 from .distributed import ALONE, Group
@@ -34,9 +35,9 @@ _FEWEST = 2  # rows of a batch that is learned from
 def curated(
     towers: TowersLike, objective: Any, batch: Batch[Any], share: float, by: By, cache: Cache, group: Group = ALONE
 ) -> tuple[Batch[Any], Tensor | None]:
-    """Return this process's part of the rows with the highest scores, at least 2 of all processes; all if the share is 1.
+    """Return this process's part of the rows with the highest scores, at least 2 rows over all processes; all if the share is 1.
 
-    The temperature is the objective's, and so are masks, pools and corrections. The model is read without dropout.
+    Rows of weight 0 come last.
 
     Returns:
         The rows, and their places in the batch of all processes, [k]; None if these are all.
@@ -46,10 +47,12 @@ def curated(
     """
     if share == 1:
         return batch, None
-    scores, mine = scored(towers, objective, batch, by, cache, group)
+    scores, everyone = scored(towers, objective, batch, by, cache, group)
+    if everyone.weight is not None:
+        scores[everyone.weight.cpu() == 0] = -torch.inf
     best = torch.zeros(len(scores), dtype=torch.bool)
     best[scores.argsort(descending=True, stable=True)[: _count(len(scores), share)]] = True
-    return take(batch, best[mine].nonzero()[:, 0]), best.nonzero()[:, 0]
+    return take(batch, best[everyone.local].nonzero()[:, 0]), best.nonzero()[:, 0]
 
 
 def as_many(batch: Batch[Any], share: float) -> Batch[Any]:
@@ -63,26 +66,44 @@ def as_many(batch: Batch[Any], share: float) -> Batch[Any]:
 
 
 def _count(rows: int, share: float) -> int:
-    return max(_FEWEST, round(share * rows))
+    return min(rows, max(_FEWEST, round(share * rows)))
 
 
 def scored(
     towers: TowersLike, objective: Any, batch: Batch[Any], by: By, cache: Cache, group: Group = ALONE
-) -> tuple[Tensor, slice]:
-    """Return the scores of all processes' rows, [n], and which of them are this one's."""
-    losses_of = base_of(objective).contrastive_losses
-    guided = group.gather(batch.of(_guides(batch)).to(group.device))
-    scores = -losses_of(guided)  # [b]
+) -> tuple[Tensor, Batch[Tensor]]:
+    """Return the scores of all processes' rows, [n], and these rows as the guide embeds them.
+
+    The temperature is the objective's, and so are masks of ids, pools and corrections. A teacher has no part in the scores,
+    nor has a memory of past documents; nor has the mask `Guided`, since a wrong pair is far apart by the guide, and the mask
+    would leave out what it loses to. The model is read without dropout.
+    """
+    judge = judging(objective)
+    everyone = group.gather(batch.of(guides_of(batch)).to(group.device))
+    mine = -judge.contrastive_losses(everyone)  # [b]
     if by == "learnability":
-        with _judged(towers), torch.no_grad():
-            scores += losses_of(embed_once(towers, batch, _without_graphs(cache), group))
-    everyone = scores.new_zeros(len(guided))
-    everyone[guided.local] = scores
-    return group.all_reduce_sums(everyone).cpu(), guided.local
+        if not cache.footprints:
+            cache.plan(towers, batch, group)  # measures graphs with dropout
+        with _judged(towers), _without_graphs(cache), torch.no_grad():
+            mine += judge.contrastive_losses(embed_once(towers, batch, cache, group))
+    scores = mine.new_zeros(len(everyone))
+    scores[everyone.local] = mine
+    return group.all_reduce_sums(scores).cpu(), everyone
 
 
-def _guides(batch: Batch[Any]) -> dict[Role, Tensor]:
-    """Return the guide's vectors of every side, [n, G]."""
+def judging(objective: nn.Module) -> Objective:
+    """Return the objective that scores rows, with the temperature of the one given."""
+    judge = copy.copy(base_of(objective))
+    judge.masks = tuple(mask for mask in judge.masks if not isinstance(mask, Guided))
+    return judge
+
+
+def guides_of(batch: Batch[Any]) -> dict[Role, Tensor]:
+    """Return the guide's vectors of every side, [n, G].
+
+    Raises:
+        DataError: a side without them.
+    """
     for role, side in batch.sides().items():
         if side.guide is None:
             raise DataError(
@@ -91,11 +112,15 @@ def _guides(batch: Batch[Any]) -> dict[Role, Tensor]:
     return {role: side.guide for role, side in batch.sides().items() if side.guide is not None}
 
 
-def _without_graphs(cache: Cache) -> Cache:
-    """Return a cache that keeps no graph, and knows the same sizes."""
-    scoring = copy.copy(cache)
-    scoring.mode, scoring.backward = "always", 1.0
-    return scoring
+@contextmanager
+def _without_graphs(cache: Cache) -> Iterator[None]:
+    """Let a cache keep no graph and leave no row out; what it learns of sizes and memory stays."""
+    mode, share = cache.mode, cache.backward
+    cache.mode, cache.backward = "always", 1.0
+    try:
+        yield
+    finally:
+        cache.mode, cache.backward = mode, share
 
 
 @contextmanager

@@ -169,6 +169,10 @@ class Training:
             raise ConfigError("max_time and max_steps are both limits of the training; give only one of them")
         if self.select != 1 and self.guide in (None, SELF):
             raise ConfigError("train.select chooses rows by another model: give train.guide, the folder of one")
+        if self.select == 1 and self.select_by != "guide":
+            raise ConfigError(
+                f"train.select_by={self.select_by} chooses rows, but train.select is 1, all of them: give a share"
+            )
         if self.backward != 1 and self.cache == "never":
             raise ConfigError(
                 "backward draws rows that are embedded again, which cache=never rules out: use cache=auto"
@@ -307,7 +311,7 @@ def take(
     chosen = [
         curated(towers, objective, batch, options.select, options.select_by, state.cache, group) for batch in batches
     ]
-    reseed(seed_of(options.seed, i, group.rank), group.device)  # the step draws the same whoever has chosen its rows
+    reseed(seed_of(options.seed, i, group.rank), group.device)  # the step draws the same however its rows were chosen
     factor = schedule_factor(i, steps, options.warmup_ratio, options.lr_scheduler_type)
     for each in optimizer.param_groups:
         each["lr"] = each["initial_lr"] * factor

@@ -24,7 +24,7 @@ from ..core.tiles import tile_elements
 from . import outlook
 from .cache import Cache, Embedded, Plan
 from .cost import META, AsAccelerator, Call, Kind, Ledger, Operation, Stage, UnreadableError, blank, fakes, on_paper
-from .curation import as_many
+from .curation import as_many, guides_of, judging
 from .devices import DTYPES
 from .distributed import ALONE, CPU, Group, buckets
 from .exchange import columns_of, header_of, leaf, places
@@ -32,7 +32,8 @@ from .fused import multiplied_in, unsuited
 from .loop import Training
 from .optim import adagrad_rows, adam, total_norm
 
-CHOICE, FIRST, LOSS, BACKWARD = "choice of rows", "towers, first pass", "loss", "towers, backward"
+GUIDE, CHOICE = "choice, losses", "choice, towers"
+FIRST, LOSS, BACKWARD = "towers, first pass", "loss", "towers, backward"
 OPTIMISER, EXCHANGE = "optimiser", "exchange"
 MICROS = {"cpu": 6, "meta": 64}  # that are counted at most; on a CPU each takes a second or so
 
@@ -100,10 +101,7 @@ def _counted(
     ledger.examples.clear()
     cache.most = MICROS[device.type]
     if options.select != 1:
-        if options.select_by == "learnability":
-            with ledger(CHOICE):
-                cache.embed(encoder, mine)
-            ledger.stages[CHOICE].times = cache.times * options.gradient_accumulation_steps
+        _choose(ledger, encoder, scored, batch, options, cache, count)
         batch = as_many(batch, options.select)
         mine = divide(batch, 0, count)
     with _reading(encoder) as read, ledger(FIRST):
@@ -120,6 +118,30 @@ def _counted(
     scores = min(tile, outlook.block(base_of(scored), batch, len(mine)))
     sizes = outlook.memory(cache.whole, [encoder, scored], scores, rows.shape[1])
     return StepOnPaper(ledger.stages, cache.whole, sizes, rows.shape[1], tile, ledger.examples, kernel)
+
+
+def _choose(
+    ledger: Ledger,
+    encoder: nn.Module,
+    objective: Any,
+    batch: Batch[Any],
+    options: Training,
+    cache: _Sampled,
+    count: int,
+) -> None:
+    """Count what it takes to choose rows: the guide's losses, and by learnability the model's."""
+    mine, judge = divide(batch, 0, count), judging(objective)
+    guides = guides_of(batch)["doc"]
+    with ledger(GUIDE):
+        blanks = blank(1, guides.shape[1], dtype=guides.dtype, device=ledger.device)
+        judge.contrastive_losses(_everyone(batch, blanks, len(mine)))
+    if options.select_by == "learnability":
+        with ledger(CHOICE), torch.no_grad():
+            rows = cache.embed(encoder, mine).batch.doc.rows
+        with ledger(GUIDE), torch.no_grad():
+            judge.contrastive_losses(_everyone(batch, rows, len(mine)))
+        ledger.stages[CHOICE].times = cache.times * options.gradient_accumulation_steps
+    ledger.stages[GUIDE].times = options.gradient_accumulation_steps
 
 
 def _kernel(objective: nn.Module, everyone: Batch[Tensor], options: Training) -> str:

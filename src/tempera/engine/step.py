@@ -149,7 +149,7 @@ def add_gradients(
 
 
 def embed_once(towers: TowersLike, batch: Batch[Any], cache: Cache, group: Group = ALONE) -> Batch[Tensor]:
-    """Return the embedded batch of all processes, which nothing goes backward through; micro-batches are halved as by `step`."""
+    """Return the embedded batch of all processes, from which nothing goes backward; micro-batches are halved as by `step`."""
     while True:
         embedded, fits = _attempt(towers, group, cache.embed, towers, batch, group)
         if fits:

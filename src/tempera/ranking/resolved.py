@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..core.corrections import LogQ
 from ..core.matryoshka import Matryoshka
 from ..core.objective import Objective, base_of
 from ..core.similarity import Similarity
 from ..engine.loop import Training
-from ..errors import ConfigError
 from .ranking import Evaluation
 from .showcase import Labels
 
@@ -21,9 +19,6 @@ class Config:
 
     Args:
         resolved: the same as plain options, with every default visible.
-
-    Raises:
-        ConfigError: a correction for the sampler's frequencies of rows that are chosen among what it draws.
     """
 
     data: Any
@@ -34,12 +29,6 @@ class Config:
     mining: Any
     card: Labels
     resolved: dict[str, Any]
-
-    def __post_init__(self) -> None:
-        if self.train.select != 1 and any(isinstance(each, LogQ) for each in self.base.corrections):
-            raise ConfigError(
-                "log_q corrects for how often the sampler brings a document, which train.select changes: drop one of the two"
-            )
 
     @property
     def base(self) -> Objective:

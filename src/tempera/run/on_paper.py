@@ -12,6 +12,7 @@ from .. import config as configuration
 from ..build import build
 from ..config import Options
 from ..engine import outlook
+from ..engine.curation import as_many
 from ..engine.devices import DTYPES, Devices, start
 from ..engine.distributed import CPU
 from ..engine.machines import MACHINES, Machine, measured, timed
@@ -54,7 +55,8 @@ def planned(
         paper = step_on_paper(data.tower.train(), objective, batch, options, machine.memory, devices)
     if machine.memory is None:
         machine = replace(machine, timed=timed(paper.examples, CPU))
-    return document(paper, machine, len(rows), devices, options.mixed_precision)
+    plan = document(paper, machine, len(rows), devices, options.mixed_precision)
+    return {**plan, "chosen": len(as_many(batch, options.select))}
 
 
 def document(paper: StepOnPaper, machine: Machine, pairs: int, devices: int, precision: str) -> dict[str, Any]:
@@ -100,9 +102,11 @@ def lines(plan: dict[str, Any]) -> list[str]:
     """Return a plan as lines of text."""
     several = f"{plan['devices']} x " if plan["devices"] > 1 else ""
     source = "measured here" if plan["measured"] else "by its data sheet: the least time, which no program reaches"
+    chosen = f", of which a guide chooses {plan['chosen']:,}," if plan["chosen"] < plan["pairs"] else ""
     titles = f"{'one device':<20}{'launches':>10}{'GFLOP':>12}{'GB moved':>10}{'GB sent':>9}{'ms':>12}  bottleneck"
+    where = f"{several}{plan['device']} ({source})"
     shown = [
-        f"{plan['pairs']:,} pairs a step on {several}{plan['device']} ({source}), towers in {_PRECISIONS[plan['precision']]}",
+        f"{plan['pairs']:,} pairs a step{chosen} on {where}, towers in {_PRECISIONS[plan['precision']]}",
         f"towers: {plan['towers']}",
         outlook.described(plan["memory"]) + (f" of {plan['capacity'] / 2**20:,.0f} MiB" if plan["capacity"] else ""),
         *filter(None, [plan["kernel"]]),

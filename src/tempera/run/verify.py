@@ -21,12 +21,11 @@ from ..build import build
 from ..config import Options
 from ..core.batch import Batch, divide
 from ..core.definition import defined_losses
-from ..core.objective import base_of
 from ..core.ragged import Ragged
 from ..engine import loop
 from ..engine.backward import draws
 from ..engine.cache import Cache
-from ..engine.curation import scored
+from ..engine.curation import judging, scored
 from ..engine.devices import Devices, settled
 from ..engine.distributed import Group
 from ..engine.loop import Training
@@ -179,7 +178,7 @@ def _chosen(case: Case) -> Iterator[Proof]:
     if case.options.select == 1:
         return
     (tower, objective), by = case.fresh(torch.float64), case.options.select_by
-    base = base_of(objective)
+    base = judging(objective)
     base.teacher = None  # has no part in them
     exact: Any = {role: replace(side, guide=_double(side.guide)) for role, side in case.batches[0].sides().items()}
     batch = replace(case.batches[0], **exact)
