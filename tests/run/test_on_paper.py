@@ -9,6 +9,7 @@ import torch
 
 from tempera import Batch, Side, mnr
 from tempera.config import of
+from tempera.core import tiles
 from tempera.engine.cost import META, Ledger, Operation, Stage
 from tempera.engine.machines import MACHINES, Machine
 from tempera.engine.stages import LOSS, loss_on_paper, objective_on_paper
@@ -63,7 +64,13 @@ def test_a_plan_says_what_computes_the_loss_stage(pairs: Path, chosen: list[str]
     assert plan["kernel"] == "" if not said else said in plan["kernel"] and plan["kernel"] in lines(plan)
 
 
-def test_a_plan_counts_the_choice_of_rows_and_the_step_of_those_that_are_chosen(pairs: Path, tmp_path: Path) -> None:
+def test_a_plan_counts_the_choice_of_rows_and_the_step_of_those_that_are_chosen(
+    pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(device: torch.device) -> int:
+        raise ValueError(f"{device} is not the accelerator of this machine")
+
+    monkeypatch.setattr(tiles, "free_memory", refused)  # a device on paper is not asked
     Static(dimensions=8, vocabulary=100).build(pairs.read_text().split()).save(tmp_path / "guide")
     guide = ["train.guide=" + str(tmp_path / "guide")]
     options = [of({"data": {"path": str(pairs)}}, [*STATIC, *guide, *more]) for more in ([], ["train.select=0.5"])]

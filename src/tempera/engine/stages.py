@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch, divide
 from ..core.matryoshka import Matryoshka
-from ..core.objective import base_of
+from ..core.objective import Objective, base_of
 from ..core.table import Table
 from ..core.temperature import Temperature
 from ..core.tiles import tile_elements
@@ -101,7 +101,7 @@ def _counted(
     ledger.examples.clear()
     cache.most = MICROS[device.type]
     if options.select != 1:
-        _choose(ledger, encoder, scored, batch, options, cache, count)
+        _choose(ledger, encoder, _tiled(scored, device, free), batch, options, cache, count)
         batch = as_many(batch, options.select)
         mine = divide(batch, 0, count)
     with _reading(encoder) as read, ledger(FIRST):
@@ -123,7 +123,7 @@ def _counted(
 def _choose(
     ledger: Ledger,
     encoder: nn.Module,
-    objective: Any,
+    objective: Objective,
     batch: Batch[Any],
     options: Training,
     cache: _Sampled,
@@ -170,14 +170,20 @@ def loss_on_paper(ledger: Ledger, objective: Any, everyone: Batch[Tensor], free:
         free: bytes of an accelerator's memory; None is a CPU.
     """
     device = ledger.device
-    base = base_of(objective)
-    base.tiles = {device.type: tile_elements(device if free is None else META, free)}
+    base = _tiled(objective, device, free)
     if base.memory is not None:
         for _ in range(-(-base.memory.size // len(everyone.doc))):
             base.remember(everyone)
     with ledger(LOSS):
         objective.propagate(objective.recall(everyone), everyone.shares())
     return base.tile_size(device)
+
+
+def _tiled(objective: nn.Module, device: torch.device, free: float | None) -> Objective:
+    """Return the objective without its widths, with the tiles that so much free memory allows; None is a CPU's."""
+    base = base_of(objective)
+    base.tiles = {device.type: tile_elements(device if free is None else META, free)}
+    return base
 
 
 class _Sampled(Cache):
