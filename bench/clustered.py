@@ -168,7 +168,11 @@ def main() -> None:
     torch.set_num_threads(1)
     model = SentenceTransformer(str(MODEL_DIR), device="cpu")
     names = TESTED[: int(options.sets)]
-    figures = measured_sets(names, lambda name: measured(name, int(options.pairs), int(options.seeds), model))
+    report(measured_sets(names, lambda name: measured(name, int(options.pairs), int(options.seeds), model)))
+
+
+def report(figures: dict[str, Any]) -> None:
+    """Print the tables and keep the figures."""
     better: dict[str, set[str]] = {arm: set() for arm in ARMS}
     for name, each in figures.items():
         print(
