@@ -23,7 +23,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -54,50 +53,45 @@ Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Clustered:
-    """Batches of groups of rows whose vectors, [n, D], are near one another; in each epoch others."""
+class Planned:
+    """Batches of a run that are known beforehand."""
 
-    vectors: NDArray[np.float32]
-    batch_size: int
-    group: int
-    seed: int
-
-    @property
-    def batches_per_epoch(self) -> int:
-        """Number of batches in one pass over the data."""
-        return -(-len(self.vectors) // self.batch_size)
+    batches: list[Rows]
+    batches_per_epoch: int
 
     def __call__(self, first: int, last: int) -> Iterator[Tensor]:
         """Yield rows of the batches first, first + 1, ... last - 1."""
-        for step in range(first, last):
-            epoch, position = divmod(step, self.batches_per_epoch)
-            yield torch.from_numpy(self.plan(epoch)[position])
+        return map(torch.from_numpy, self.batches[first:last])
 
-    @cached_property
-    def plan(self) -> Callable[[int], list[Rows]]:
-        """Return rows of every batch of an epoch."""
-        return lru_cache(maxsize=1)(self._plan)
 
-    def _plan(self, epoch: int) -> list[Rows]:
-        generator = np.random.default_rng((self.seed, epoch))
-        groups = self._split(generator.permutation(len(self.vectors)), generator)
+def clustered(vectors: NDArray[np.float32], batch_size: int, group: int, seed: int) -> Planned:
+    """Return batches of groups of rows whose vectors, [n, D], are near one another; in each epoch others."""
+    count = -(-len(vectors) // batch_size)
+    batches: list[Rows] = []
+    for epoch in range(EPOCHS[batch_size]):
+        generator = np.random.default_rng((seed, epoch))
+        groups = divided(vectors, generator.permutation(len(vectors)), group, generator)
         generator.shuffle(groups)
-        batches = np.array_split(np.concatenate(groups), self.batches_per_epoch)
-        return [batches[i] for i in generator.permutation(len(batches))]
+        together = np.array_split(np.concatenate(groups), count)
+        batches += [together[i] for i in generator.permutation(count)]
+    return Planned(batches, count)
 
-    def _split(self, rows: Rows, generator: np.random.Generator) -> list[Rows]:
-        if len(rows) <= self.group:
-            return [rows]
-        own = self.vectors[rows]
-        one, other = generator.choice(len(rows), 2, replace=False)
-        line = own[one] - own[other]
-        for _ in range(2):
-            above = own @ line > np.median(own @ line)
-            if above.any():
-                line = own[above].mean(0) - own[~above].mean(0)
-        ordered = rows[np.argsort(own @ line, kind="stable")]
-        half = -(-len(rows) // self.group) // 2 * self.group
-        return self._split(ordered[:half], generator) + self._split(ordered[half:], generator)
+
+def divided(vectors: NDArray[np.float32], rows: Rows, group: int, generator: np.random.Generator) -> list[Rows]:
+    """Return rows in groups of at most so many, by halving them again and again."""
+    if len(rows) <= group:
+        return [rows]
+    own = vectors[rows]
+    one, other = generator.choice(len(rows), 2, replace=False)
+    line = own[one] - own[other]
+    for _ in range(2):
+        above = own @ line > np.median(own @ line)
+        if above.any():
+            line = own[above].mean(0) - own[~above].mean(0)
+    ordered = rows[np.argsort(own @ line, kind="stable")]
+    half = -(-len(rows) // group) // 2 * group
+    parts = (ordered[:half], ordered[half:])
+    return [each for part in parts for each in divided(vectors, part, group, generator)]
 
 
 @contextmanager
@@ -105,13 +99,13 @@ def grouped(size: int | None, vectors_of: Callable[[list[str]], NDArray[np.float
     """Let runs draw their batches by clusters of so many rows; None leaves them shuffled."""
     plain = retrieval.sampler_of
 
-    def clustered(source: Any, catalogue: Any, split: Any, options: Any) -> Any:
+    def sampler(source: Any, catalogue: Any, split: Any, options: Any) -> Any:
         if size is None or split.train.size < options.size:
             return plain(source, catalogue, split, options)
         both = sum(vectors_of(split.pairs.texts(role, split.train)) for role in ("query", "doc"))
-        return Clustered(both / np.linalg.norm(both, axis=1, keepdims=True), options.size, size, options.seed)
+        return clustered(both / np.linalg.norm(both, axis=1, keepdims=True), options.size, size, options.seed)
 
-    retrieval.sampler_of = clustered
+    retrieval.sampler_of = sampler
     try:
         yield
     finally:
