@@ -53,7 +53,7 @@ STATIC = ["tower.kind=static", "tower.dimensions=512", "train.learning_rate=0.05
 def exchanged(documents: list[str]) -> tuple[list[str], np.ndarray]:
     """Return the documents of which a share has exchanged places, and which of them, [n]."""
     wrong = np.zeros(len(documents), bool)
-    rows = np.random.default_rng(1).permutation(len(documents))[: round(WRONG * len(documents))]
+    rows = np.random.default_rng((2024, 11)).permutation(len(documents))[: round(WRONG * len(documents))]  # of no run
     wrong[rows] = True
     mixed = np.array(documents, object)
     mixed[rows] = mixed[np.roll(rows, 1)]
