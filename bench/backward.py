@@ -29,6 +29,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow.parquet as parquet
@@ -72,11 +73,8 @@ def floored(floor: float) -> Chances:
     """Return the rule of chances with another floor."""
 
     def rule(norms: Tensor, cost: Tensor, share: Any) -> Tensor:
-        plain, backward.FLOOR = backward.FLOOR, floor
-        try:
+        with mock.patch.object(backward, "FLOOR", floor):
             return chances(norms, cost, share)
-        finally:
-            backward.FLOOR = plain
 
     return rule
 
@@ -94,21 +92,8 @@ def begun() -> Iterator[list[Any]]:
         states.append(plain(*args))
         return states[-1]
 
-    loop.begin = begin
-    try:
+    with mock.patch.object(loop, "begin", begin):
         yield states
-    finally:
-        loop.begin = plain
-
-
-@contextmanager
-def drawn_by(rule: Chances) -> Iterator[None]:
-    """Take the chances of rows from another rule."""
-    caching.chances = rule
-    try:
-        yield
-    finally:
-        caching.chances = chances
 
 
 def costs() -> dict[str, float]:
@@ -137,7 +122,7 @@ def trained(
         f"train.batch_size={BATCH}", f"train.max_steps={steps}", f"train.seed={seed}", "train.cache=always",
         f"train.backward={share}",
     ]  # fmt: skip
-    with drawn_by(rule), begun() as states:
+    with mock.patch.object(caching, "chances", rule), begun() as states:
         run = tempera.train(str(folder / "train.parquet"), folder / f"{arm} {steps} {seed}", options)
     log = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
     shares = [each["drawn"]["share"] for each in log if each["event"] == "step" and each["drawn"]]

@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow.parquet as parquet
@@ -105,11 +106,8 @@ def grouped(size: int | None, vectors_of: Callable[[list[str]], NDArray[np.float
         both = sum(vectors_of(split.pairs.texts(role, split.train)) for role in ("query", "doc"))
         return clustered(both / np.linalg.norm(both, axis=1, keepdims=True), options.size, size, options.seed)
 
-    retrieval.sampler_of = sampler
-    try:
+    with mock.patch.object(retrieval, "sampler_of", sampler):
         yield
-    finally:
-        retrieval.sampler_of = plain
 
 
 def measured(name: str, pairs: int, seeds: int, model: SentenceTransformer) -> dict[str, Any]:

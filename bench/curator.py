@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -73,16 +74,13 @@ def observed() -> Iterator[list[float]]:
     found: list[float] = []
     plain = curation.scored
 
-    def observing(towers: Any, objective: Any, batch: Any, *rest: Any) -> tuple[Tensor, slice]:
+    def observing(towers: Any, objective: Any, batch: Any, *rest: Any) -> tuple[Tensor, Any]:
         scores, mine = plain(towers, objective, batch, *rest)
         found.append(auc(scores, batch.weight > 1 + MARK / 2))
         return scores, mine
 
-    curation.scored = observing
-    try:
+    with mock.patch.object(curation, "scored", observing):
         yield found
-    finally:
-        curation.scored = plain
 
 
 def measured(name: str, pairs: int, seeds: int) -> dict[str, Any]:

@@ -359,10 +359,8 @@ class _Course:
     def announce(self) -> None:
         """Say what the run is about to do, before its first step."""
         (rows,) = self.data.sampler(0, 1)
-        batch, together = (
-            as_many(self.data.batch(rows, 0), self.options.select),
-            self.options.gradient_accumulation_steps,
-        )
+        batch = as_many(self.data.batch(rows, 0), self.options.select)
+        together = self.options.gradient_accumulation_steps
         objective = self.prepared.config.base
         mine = divide(batch, self.group.rank, self.group.size)
         plan = self.state.cache.plan(self.state.modules["towers"], mine, self.group)

@@ -25,7 +25,7 @@ from ..core.ragged import Ragged
 from ..engine import loop
 from ..engine.backward import draws
 from ..engine.cache import Cache
-from ..engine.curation import judging, scored
+from ..engine.curation import guides_of, judging, scored
 from ..engine.devices import Devices, settled
 from ..engine.distributed import Group
 from ..engine.loop import Training
@@ -180,17 +180,14 @@ def _chosen(case: Case) -> Iterator[Proof]:
     (tower, objective), by = case.fresh(torch.float64), case.options.select_by
     base = judging(objective)
     base.teacher = None  # has no part in them
-    exact: Any = {role: replace(side, guide=_double(side.guide)) for role, side in case.batches[0].sides().items()}
-    batch = replace(case.batches[0], **exact)
-    wanted = -defined_losses(base, batch.of({role: side.guide for role, side in exact.items()}))
+    guides = {role: rows.double() for role, rows in guides_of(case.batches[0]).items()}
+    sides: Any = {role: replace(side, guide=guides[role]) for role, side in case.batches[0].sides().items()}
+    batch = replace(case.batches[0], **sides)
+    wanted = -defined_losses(base, batch.of(guides))
     if by == "learnability":
-        wanted += defined_losses(base, batch.of({role: tower.of(role)(side.rows) for role, side in exact.items()}))
+        wanted += defined_losses(base, batch.of({role: tower.of(role)(side.rows) for role, side in sides.items()}))
     scores, _ = scored(tower, objective, batch, by, Cache())
     yield _small("scores of the guide's choice = their definition", float((scores - wanted).abs().max()), 1e-9)
-
-
-def _double(rows: Tensor | None) -> Tensor | None:
-    return None if rows is None else rows.double()
 
 
 def _processes(case: Case) -> Iterator[Proof]:
