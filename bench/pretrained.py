@@ -44,6 +44,16 @@ TESTED = {"nl2bash": 4, "parasci": 4, "captions": 4, "nli": 4, "duplicates": 4, 
 LONGEST = 256  # tokens of a text that the model reads
 
 
+def divided(name: str, pairs: int, folder: Path) -> Judge:
+    """Write a sample of a set to the files train.parquet and validation.parquet of a folder, and return the judge of its test."""
+    parquet.write_table(pairs_of(*SETS[name][:3], pairs), folder / "all.parquet")
+    queries = pairs // TESTED[name]
+    judge = Judge(folder / "all.parquet", folder, queries, 2 * queries)
+    for part in ("train", "validation"):
+        parquet.write_table(judge.pairs(part), folder / f"{part}.parquet")
+    return judge
+
+
 def steps_of_theirs(columns: dict[str, list[str]], steps: int, seed: int) -> tuple[SentenceTransformer, list[float]]:
     """Return the model after so many steps of the other trainer, and the CPU seconds at the end of each."""
     start = time.process_time()
@@ -62,12 +72,8 @@ def measured(name: str, pairs: int, seconds: float, seeds: int) -> dict[str, Any
     """Return scores, difference, steps and CPU seconds of one set, means over seeds."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        parquet.write_table(pairs_of(*SETS[name][:3], pairs), folder / "all.parquet")
-        queries = pairs // TESTED[name]
-        judge = Judge(folder / "all.parquet", folder, queries, 2 * queries)
+        judge = divided(name, pairs, folder)
         columns = judge.columns()
-        for part in ("train", "validation"):
-            parquet.write_table(judge.pairs(part), folder / f"{part}.parquet")
         scores = {"untrained": judge.scores(encoding(SentenceTransformer(str(MODEL_DIR), device="cpu")))}
 
         batch, _ = Pretrained(str(MODEL_DIR)).schedule(len(columns["anchor"]))

@@ -146,7 +146,7 @@ def build(options: Options) -> Config:
         if name == "train":
             section.setdefault("mixed_precision", getattr(made["tower"], "mixed_precision", "no"))
         if name == "objective" and _section(options, "train").get("teacher") is not None:
-            own, whole = section.get("teacher", {}), {"weight": 1.0} if isinstance(made["data"], Documents) else {}
+            own, whole = section.get("teacher", {}), {"weight": 1.0} if _is_unpaired(made["data"]) else {}
             by = {"by": "scores"} if options.values["train"]["teacher"] == COLUMNS else {}
             section["teacher"] = {**whole, **by, **own} if isinstance(own, Mapping) else own
         if plain is not None:
@@ -176,7 +176,7 @@ def build(options: Options) -> Config:
     if config.train.teacher is not None and isinstance(config.data, Interactions):
         builder.fail("train.teacher", "is for models of texts, and the data are interactions")
     if config.train.select != 1:
-        if isinstance(config.data, Interactions | Documents):
+        if isinstance(config.data, Interactions) or _is_unpaired(config.data):
             what = "interactions" if isinstance(config.data, Interactions) else "documents without pairs"
             builder.fail("train.select", f"chooses among pairs of texts, and the data are {what}")
         if any(isinstance(each, LogQ) for each in config.base.corrections):
@@ -186,15 +186,23 @@ def build(options: Options) -> Config:
             )
     if config.evaluation.also and isinstance(config.data, Interactions):
         builder.fail("evaluation.also", "is for models of texts, and the data are interactions")
-    if isinstance(config.data, Documents):
+    if _is_unpaired(config.data):
         teacher = config.base.teacher
         if teacher is None or teacher.by != "vectors":
-            builder.fail("train.teacher", "documents have no pairs: give the folder of an embedding model that teaches")
+            builder.fail(
+                "train.teacher",
+                "documents have no pairs: give the folder of an embedding model that teaches, or make pairs by data.rule",
+            )
         if {teacher.weight, teacher.final} - {1.0, None}:
             builder.fail("objective.teacher", "its weight has to be 1 throughout: documents have no pairs to train on")
         if teacher.own or teacher.loss == "margin_mse":
             builder.fail("objective.teacher", "documents have no answers and no negatives: use kl over pools, or align")
     return config
+
+
+def _is_unpaired(data: Any) -> bool:
+    """Return whether the data are texts without pairs, of which no rule makes any."""
+    return isinstance(data, Documents) and data.rule is None
 
 
 def _section(options: Options, name: str) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from tempera.engine import devices
 from tempera.engine.devices import Devices, settled, start
 from tempera.engine.distributed import CPU
 from tempera.errors import OutputError
+from tempera.experiments.distill import options_of
 from tempera.mining.embed import embed_by
 from tempera.run.fit import fit
 from tempera.run.prepare import prepare
@@ -110,6 +111,17 @@ def test_guides_and_miners_read_in_bf16(pairs_file: Path, tmp_path: Path) -> Non
     Static(dimensions=8, vocabulary=60).build(texts).save(tmp_path / "static")
     table = [embed_by(tmp_path / "static", "doc", texts, tmp_path / "other", half=each)[:] for each in (False, True)]
     assert (table[0] == table[1]).all() and len(list((tmp_path / "other").iterdir())) == 1
+
+
+def test_what_teaches_a_static_model_is_read_in_bf16_throughout(gain: Any, pairs_file: Path, tmp_path: Path) -> None:
+    gain(7.0)
+    data: Any = prepare(build(configuration.of(options(pairs_file, "no"))), Devices(), tmp_path, _Log()).task.data
+    data.tower.save(tmp_path / "model")
+    made = build(options_of(tmp_path / "model", pairs_file, ["tower.dimensions=8", "tower.vocabulary=200"]))
+    assert made.train.mixed_precision == "auto"
+    learning: Any = prepare(made, start("auto", "cpu"), tmp_path / "run", _Log(), tmp_path / "vectors").task.data
+    assert learning.rows.teacher is not None
+    assert [each.name.count("-bf16-") for each in (tmp_path / "vectors").iterdir()] == [1]  # its tokens and its texts
 
 
 def test_a_run_is_resumed_in_the_precision_it_began_with(

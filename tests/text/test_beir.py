@@ -66,9 +66,10 @@ def test_what_is_there_is_read(write: Write) -> None:
     found = read_beir(folder)
     assert found.corpus.to_pydict() == {
         "id": ["d1", "d2", "10", "d4"],
+        "title": ["A title", "", "", "only a title"],
         "text": ["A title and text", "漢字", "without a title", "only a title"],
     }
-    assert found.queries.to_pydict() == {"id": ["q1", "q3"], "text": ["query 1", "query 3"]}
+    assert found.queries.to_pydict() == {"id": ["q1", "q3"], "title": ["", ""], "text": ["query 1", "query 3"]}
     assert answers(folder) == {"q3": {"d1": 2, "d4": 0.5}, "q1": {"10": 1, "d2": 0}}
     assert found.unused == {
         "queries without a relevant document": 3,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tempera.errors import DataError
-from tempera.text.text_files import Section, TextFiles, pairs_of, sections
+from tempera.text.text_files import Rule, Section, TextFiles, pair_of, parts_of, sections
 
 PAGE = """Before. It all.
 
@@ -49,7 +50,8 @@ def test_a_heading_asks_for_what_stands_below_it() -> None:
     ],
 )
 def test_else_the_first_sentence_or_a_line_of_its_own(text: str, pairs: list[tuple[str, str]]) -> None:
-    assert list(pairs_of(Section("", text, 1), 30)) == pairs
+    made = [pair_of(*part) for part in parts_of(Section("", text, 1), 30)]
+    assert [pair for pair in made if pair] == pairs
 
 
 def test_files_of_a_folder(tmp_path: Path) -> None:
@@ -64,3 +66,32 @@ def test_files_of_a_folder(tmp_path: Path) -> None:
         TextFiles(str(tmp_path / "c.txt")).read()
     with pytest.raises(DataError, match="no such file"):
         TextFiles(str(tmp_path / "none")).read()
+
+
+TEXT = "One is here. Two! Is it three?\n\nFour, at last."
+SENTENCES = ["One is here.", "Two!", "Is it three?", "Four, at last."]
+
+
+def test_a_sentence_asks_for_the_text_around_it_or_seldom_for_all_of_it() -> None:
+    draw = np.random.default_rng(0)
+    made = [pair_of("Heading", TEXT, "sentence", draw) for _ in range(2000)]
+    around = {each: " ".join(other for other in SENTENCES if other != each) for each in SENTENCES}
+    whole = " ".join(SENTENCES)
+    assert {pair for pair in made if pair} == {*around.items(), *((each, whole) for each in SENTENCES)}
+    assert sum(pair is not None and pair[1] == whole for pair in made) / 2000 == pytest.approx(0.1, abs=0.02)
+
+
+def test_the_first_half_asks_for_the_second() -> None:
+    assert pair_of("Heading", TEXT, "neighbours") == ("One is here. Two!", "Is it three? Four, at last.")
+
+
+@pytest.mark.parametrize("rule", ["sentence", "neighbours"])
+def test_one_sentence_makes_no_pair(rule: Rule) -> None:
+    assert pair_of("Heading", "One sentence.", rule, np.random.default_rng(0)) is None
+
+
+def test_files_by_another_rule_are_the_same_each_time(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n\n".join([TEXT] * 3))
+    first, again = (TextFiles(str(tmp_path), 60, "sentence").read()[0] for _ in range(2))
+    assert first.table.equals(again.table) and set(first.texts("query")) <= {*SENTENCES}
+    assert first.about.endswith("query = a sentence, doc = the text around it")

@@ -20,6 +20,7 @@ from tempera.ranking.ranking import Evaluation
 from tempera.text.catalogue import Catalogue
 from tempera.text.pairs import RANKED, TEST, TRAIN, VALIDATION, Pairs
 from tempera.text.split import Split, hold_out
+from tempera.text.text_files import Rule
 from tempera.text.unpaired_texts import Documents
 
 TITLES, BODIES = [f"Title {i}" for i in range(40)], [f"Sentence {i}. And more of {i}." for i in range(40)]
@@ -108,6 +109,18 @@ def test_a_beir_folder(tmp_path: Path) -> None:
     assert len(rows(pairs, VALIDATION)) == 4 and BODIES[7] in {doc for row in rows(pairs, TRAIN) for doc in row}
 
 
+def test_titles_of_a_beir_folder_ask_for_their_texts(tmp_path: Path) -> None:
+    (tmp_path / "qrels").mkdir()
+    for name, titles in {"corpus": TITLES, "queries": [""] * 40}.items():
+        lines = [{"_id": str(i), "title": title, "text": BODIES[i]} for i, title in enumerate(titles)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n3\t7\t1\n")
+    pairs, _ = split_of(Documents(str(tmp_path), rule="heading"))
+    trained = rows(pairs, TRAIN)
+    assert len(trained) == 36 and set(trained) <= {*zip(TITLES, BODIES, strict=True)}
+    assert rows(pairs, TEST) == [(BODIES[3], f"{TITLES[7]} {BODIES[7]}")] and len(rows(pairs, VALIDATION)) == 4
+
+
 def test_files_of_texts_pages_and_code(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("# Tea\n\nSteep it.\n")
     (tmp_path / "b.html").write_text("<title>x</title><h2>Green</h2><p>Wait, then drink.</p>")
@@ -115,6 +128,55 @@ def test_files_of_texts_pages_and_code(tmp_path: Path) -> None:
     (tmp_path / "d.bin").write_bytes(b"\xff")
     texts = {text for row in rows(Documents(str(tmp_path)).read()[0], TRAIN) for text in row}
     assert {"Tea Steep it.", "Green Wait, then drink.", "# not a heading\nprint(1)"} <= texts
+
+
+@pytest.mark.parametrize("rule", ["heading", "sentence", "neighbours"])
+def test_pairs_made_by_a_rule_train_and_whole_documents_are_searched(tmp_path: Path, rule: Rule) -> None:
+    path = table(tmp_path / "a.parquet", title=TITLES, text=BODIES)
+    pairs, split = split_of(Documents(path, rule=rule))
+    wholes = {f"{title} {body}" for title, body in zip(TITLES, BODIES, strict=True)}
+    cut = {f"{title} {body}" for part in (TEST, VALIDATION) for title, body in rows(pairs, part)}
+    trained = rows(pairs, TRAIN)
+    assert len(cut) == 8 and len(trained) == 32 == len(split.train) and pairs.paired
+    asked = {
+        "heading": {*zip(TITLES, BODIES, strict=True)},
+        "neighbours": {(f"Sentence {i}.", f"And more of {i}.") for i in range(40)},
+    }
+    if rule in asked:
+        assert set(trained) <= asked[rule]
+    else:
+        assert all(
+            query in whole for (query, _), whole in zip(trained, rows_of_places(pairs, wholes - cut), strict=True)
+        )
+    corpus = pairs.texts("doc", split.corpus)
+    assert sorted(corpus) == sorted(
+        {*wholes} - cut | {body for part in (TEST, VALIDATION) for _, body in rows(pairs, part)}
+    )
+    assert "made of documents: query = " in pairs.about
+
+
+def rows_of_places(pairs: Pairs, wholes: set[str]) -> list[str]:
+    """Return the document that each row of training is made of."""
+    ranked = np.flatnonzero(pairs.part == RANKED)
+    of_place = dict(zip(pairs.texts("place", ranked), pairs.texts("doc", ranked), strict=True))
+    assert set(of_place.values()) == wholes
+    return [of_place[place] for place in pairs.texts("place", np.flatnonzero(pairs.part == TRAIN))]
+
+
+def test_texts_of_one_sentence_make_no_pairs(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no document has two sentences"):
+        Documents(table(tmp_path / "a.parquet", text=["one", "two"]), rule="sentence").read()
+
+
+def test_pairs_made_by_a_rule_need_no_teacher(tmp_path: Path) -> None:
+    from tempera.run.train import train
+
+    words = [f"{'abcdefgh'[i % 8]}word{i}" for i in range(64)]
+    texts = [f"The {word} is here. Look, {word} again. Nothing else." for word in words]
+    data = {"source": "documents", "path": table(tmp_path / "a.parquet", text=texts), "rule": "sentence"}
+    tower = {"kind": "static", "dimensions": 8, "vocabulary": 300}
+    run = train({"data": data, "tower": tower, "train": {"max_steps": 3}}, tmp_path / "run")
+    assert run.metrics["trained"]["ndcg@10"] > 0
 
 
 def test_too_few_texts(tmp_path: Path) -> None:

@@ -123,54 +123,67 @@ def add_gradients(
     cache = Cache() if cache is None else cache
     parameters = [p for module in (towers, objective) for p in module.parameters() if p.requires_grad]
     earlier, owed = [p.grad for p in parameters], objective.temperature.owed  # of batches that are accumulated
-    while True:
+
+    def once() -> tuple[Tensor, Batch[Tensor]]:
         for p in parameters:
             p.grad = None
         objective.temperature.owed = owed
-        embedded, fits = _attempt(towers, group, cache.embed, towers, batch, group)
-        if fits:
-            everyone = group.gather(embedded.batch)
-            shares = everyone.shares()
-            scaled = shares * scale
-            if scaler is not None and scaler.is_enabled():
-                scaled = scaler.scale(placed(scaled, exact(everyone.doc.rows)))
-            losses = objective.propagate(objective.recall(everyone), scaled)
-            grads = group.reduce_scatter(everyone)
-            _, fits = _attempt(towers, group, embedded.backward, grads)
-            if fits:
-                break
-            del embedded  # with the graphs that it has kept
-        restart(towers)
-        cache.halve()
+        embedded = _attempt(towers, group, cache.embed, towers, batch, group)
+        everyone = group.gather(embedded.batch)
+        shares = everyone.shares()
+        scaled = shares * scale
+        if scaler is not None and scaler.is_enabled():
+            scaled = scaler.scale(placed(scaled, exact(everyone.doc.rows)))
+        losses = objective.propagate(objective.recall(everyone), scaled)
+        _attempt(towers, group, embedded.backward, group.reduce_scatter(everyone))
+        return (losses * placed(shares, losses)).sum(), everyone
+
+    result = _halving(towers, cache, once)
     for p, grad in zip(parameters, earlier, strict=True):
         if grad is not None:
             p.grad = grad if p.grad is None else p.grad.add_(grad)
-    return (losses * placed(shares, losses)).sum(), everyone
+    return result
 
 
 def embed_once(towers: TowersLike, batch: Batch[Any], cache: Cache, group: Group = ALONE) -> Batch[Tensor]:
     """Return the embedded batch of all processes, from which nothing goes backward; micro-batches are halved as by `step`."""
+    return group.gather(
+        _halving(towers, cache, lambda: _attempt(towers, group, cache.embed, towers, batch, group)).batch
+    )
+
+
+class _NoMemory(Exception):
+    """The memory of a process has run out, which all of them know, and the batch can be embedded again."""
+
+
+def _halving(towers: TowersLike, cache: Cache, work: Callable[[], X]) -> X:
+    """Return the result of `work`, which is done again with micro-batches of half the size as long as memory runs out."""
     while True:
-        embedded, fits = _attempt(towers, group, cache.embed, towers, batch, group)
-        if fits:
-            return group.gather(embedded.batch)
+        try:
+            return work()
+        except _NoMemory:
+            pass  # and with the exception, here, go the graphs that its frames have kept
         restart(towers)
         cache.halve()
 
 
-def _attempt(
-    towers: TowersLike, group: Group, work: Callable[P, X], *args: P.args, **named: P.kwargs
-) -> tuple[X | Any, bool]:
-    """Return the result of `work` and True; None and False if memory has run out on a process, and the step can begin again."""
-    result, fits = None, False
+def _attempt(towers: TowersLike, group: Group, work: Callable[P, X], *args: P.args, **named: P.kwargs) -> X:
+    """Return the result of `work`.
+
+    Raises:
+        _NoMemory: on all processes, if memory has run out on one, and the step can begin again.
+    """
+    done = []
     try:
-        result, fits = work(*args, **named), True
+        done.append(work(*args, **named))
     except LeftBehind:
-        return None, False
+        raise _NoMemory from None
     except torch.OutOfMemoryError:
         if not can_restart(towers):
             raise TemperaError(
                 "out of memory within a divided tower, for which the other ranks wait: lower "
                 "train.micro_batch_tokens or train.cache_memory, or install torch 2.13"
             ) from None
-    return result, not group.any(not fits)
+    if group.any(not done):
+        raise _NoMemory
+    return done[0]

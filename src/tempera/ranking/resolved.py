@@ -42,7 +42,8 @@ class Config:
 
     def settled(self, pairs: int) -> Config:
         """Return a configuration whose batch size and epochs follow the data, or else the tower, and the number of pairs."""
-        train = self.train.settled(*getattr(self.data, "schedule", self.tower.schedule)(pairs))
+        schedule = getattr(self.data, "schedule", None) or self.tower.schedule
+        train = self.train.settled(*schedule(pairs))
         both = {"batch_size": train.batch_size, "num_train_epochs": train.num_train_epochs}
         return replace(self, train=train, resolved={**self.resolved, "train": {**self.resolved["train"], **both}})
 

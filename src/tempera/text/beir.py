@@ -31,8 +31,8 @@ class Beir:
     Every query has at least one document with a grade above 0; a document without judgement counts as not relevant.
     """
 
-    corpus: pa.Table  # id, text
-    queries: pa.Table  # id, text
+    corpus: pa.Table  # id, title, text
+    queries: pa.Table  # id, title, text
     query: NDArray[np.int64]  # [r] rows of `queries`
     doc: NDArray[np.int64]  # [r] rows of `corpus`
     grade: NDArray[np.float64]  # [r] from 0
@@ -91,7 +91,7 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def texts_of(folder: Path, name: str) -> pa.Table:
-    """Read columns id and text of the corpus or the queries; all ids differ, and no text is blank."""
+    """Read columns id, title and text, its title included, of the corpus or the queries; all ids differ, no text is blank."""
     path = _file(folder, f"{name}.jsonl")
     parts = [_texts_of(block) for block in blocks_of(path, partial(json_tables, schema=_SCHEMA))]
     if not parts:
@@ -112,10 +112,11 @@ def _texts_of(block: TableBlock) -> pa.Table:
     ids, texts = reader.ids("id"), reader.column("text")
     reader.refuse("text", texts.is_null().to_numpy(zero_copy_only=False), "is missing")
     title, text = (values.fill_null("").cast(pa.large_string()) for values in (reader.column("title"), texts))
+    title = pc.utf8_trim_whitespace(title)
     text = pc.utf8_trim_whitespace(pc.binary_join_element_wise(title, text, pa.scalar(" ", pa.large_string())))
     blank = pc.equal(text, "").to_numpy(zero_copy_only=False)
     reader.refuse("text", blank, "has no text: remove the row and its judgements")
-    return pa.table({"id": ids, "text": text})
+    return pa.table({"id": ids, "title": title, "text": text})
 
 
 def _judgements(

@@ -26,10 +26,10 @@ from .training_pairs import TextData, TrainingPairs, sampler_of
 
 
 def _read_by(
-    store: Path, model: Path, role: Role, texts: Sequence[str], progress: str | None = None
+    store: Path, half: bool, model: Path, role: Role, texts: Sequence[str], progress: str | None = None
 ) -> StoredEmbeddings:
     """Return vectors of texts by a saved model, which are computed once for all runs that share the store."""
-    return embed_by(model_folder(model), role, texts, store, progress=progress)
+    return embed_by(model_folder(model), role, texts, store, progress=progress, half=half)
 
 
 class TextTask:
@@ -62,7 +62,8 @@ class TextTask:
         config = config.settled(len(split.train))
         sampler = sampler_of(config.data, catalogue, split, config.train)  # refuses before texts are read
         with (phases or Phases())("tokenise"):
-            tower: Tower = config.tower.build(catalogue.trained(split.train), partial(_read_by, store))
+            reads = partial(_read_by, store, config.train.mixed_precision == "bf16")
+            tower: Tower = config.tower.build(catalogue.trained(split.train), reads)
             queries = stored(
                 lambda part: tower.features(part, "reading queries", "query"), catalogue.queries, cache / "tokens.0"
             )

@@ -1,4 +1,4 @@
-"""Pairs from plain text, Markdown and HTML: a heading, or else the first sentence, with the text that follows it."""
+"""Pairs that are made of texts by a rule: a heading, a sentence or the passage before asks for the rest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,19 @@ _FENCE = re.compile(r"[ \t]*(```|~~~)")
 _SENTENCE = re.compile(r"(.+?[.!?…][\"')\]]*)\s+(\S.*)", re.DOTALL)
 _TITLE = re.compile(r"([^\n]{1,120})\n[ \t]*\n(.*)", re.DOTALL)  # a line of its own
 _PARAGRAPH = re.compile(r"\n[ \t]*\n\s*")
+_SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|\n[ \t]*\n\s*")
+_WHOLE = (
+    0.1  # of the sentences stay in the text that they ask for, so that shared words count, too (Lee et al. 2019, 4.2)
+)
+
+Rule = Literal["heading", "sentence", "neighbours"]
+
+
+MADE: dict[Rule, str] = {
+    "heading": "query = heading or first sentence, doc = what follows it",
+    "sentence": "query = a sentence, doc = the text around it",
+    "neighbours": "query = the first half of a text, doc = the second",
+}
 
 
 class Section(NamedTuple):
@@ -43,15 +56,19 @@ class TextFiles:
     """Sections of .txt, .md and .html files: a heading, or else the first sentence, is the query of the text that follows it.
 
     A heading stands behind the first one of its page. Long sections are divided between paragraphs, and the later parts
-    are asked for by their first sentence, as in the inverse cloze task (Lee et al. 2019).
+    are asked for by their first sentence.
 
     Args:
         path: a file, or a folder of them.
         max_characters: a longer section is divided.
+        rule: what asks for a text: "heading" is its heading, or else its first sentence; "sentence" any of its sentences, which
+            is taken out of it nine times in ten (the inverse cloze task of Lee et al. 2019); "neighbours" its first half, which
+            asks for the second (neighbouring passages, as in Neelakantan et al. 2022).
     """
 
     path: str
     max_characters: int = 2000
+    rule: Rule = "heading"
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """Return all pairs; evaluation may use every one of them.
@@ -60,15 +77,16 @@ class TextFiles:
             DataError: no such file, or no text of two sentences.
         """
         files, dropped, rows = files_of(Path(self.path), is_text_file), Counter[str](), []
+        draw = np.random.default_rng(0)
         for heading, text, place in passages(files, self.max_characters, dropped):
-            if pair := pair_of(heading, text):
+            if pair := pair_of(heading, text, self.rule, draw):
                 rows.append((*pair, pair[0], place))
         if not rows:
             raise DataError(
                 f"{self.path} holds no text of two sentences, or of a heading and a sentence: give more text"
             )
         pairs = Pairs.of(*zip(*rows, strict=True))
-        about = f"{self.path} holds {len(files):,} text files: query = heading or first sentence, doc = what follows it"
+        about = f"{self.path} holds {len(files):,} text files: {MADE[self.rule]}"
         return replace(pairs, dropped={**dropped, **pairs.dropped}, about=about), np.ones(len(pairs), bool)
 
 
@@ -114,17 +132,6 @@ def sections(text: str) -> Iterator[Section]:
     yield Section(heading, "\n".join(lines).strip(), start)
 
 
-def pairs_of(section: Section, most: int) -> Iterator[tuple[str, str]]:
-    """Yield the query of each part of a section, and its text.
-
-    >>> list(pairs_of(Section("", "Steep it. Then wait.\\n\\nDrink it. Now.", 1), 25))
-    [('Steep it.', 'Then wait.'), ('Drink it.', 'Now.')]
-    """
-    for heading, part in parts_of(section, most):
-        if pair := pair_of(heading, part):
-            yield pair
-
-
 def parts_of(section: Section, most: int) -> Iterator[tuple[str, str]]:
     """Yield the parts of a section, divided between paragraphs, the first of them with the heading."""
     parts: list[str] = []
@@ -138,16 +145,38 @@ def parts_of(section: Section, most: int) -> Iterator[tuple[str, str]]:
         yield ("" if i else section.heading), part
 
 
-def pair_of(heading: str, text: str) -> tuple[str, str] | None:
-    """Return the heading of a text, or else its first sentence, and what follows; None for a text of one sentence.
+def pair_of(
+    heading: str, text: str, rule: Rule = "heading", draw: np.random.Generator | None = None
+) -> tuple[str, str] | None:
+    """Return what asks for a text by a rule, and the text that it asks for; None for a text of one sentence.
+
+    Args:
+        heading: of the text; may be empty.
+        text: the text.
+        rule: see `TextFiles`.
+        draw: of the sentence; for "sentence" alone.
 
     >>> pair_of("", "Steep it. Then wait."), pair_of("Green", "Steep it."), pair_of("", "Steep it.")
     (('Steep it.', 'Then wait.'), ('Green', 'Steep it.'), None)
+    >>> pair_of("", "Steep it. Then wait. Drink.", "neighbours")
+    ('Steep it.', 'Then wait. Drink.')
+    >>> pair_of("", "Steep it. Then wait. Drink.", "sentence", np.random.default_rng(0))
+    ('Drink.', 'Steep it. Then wait.')
     """
-    if heading:
-        return heading, text
-    divided = _TITLE.fullmatch(text) or _SENTENCE.fullmatch(text)
-    return None if divided is None else (" ".join(divided[1].split()), divided[2])
+    if rule == "heading":
+        if heading:
+            return heading, text
+        divided = _TITLE.fullmatch(text) or _SENTENCE.fullmatch(text)
+        return None if divided is None else (" ".join(divided[1].split()), divided[2])
+    sentences = [part for part in _SENTENCE_END.split(text.strip()) if part]
+    if len(sentences) < 2:
+        return None
+    if rule == "neighbours":
+        half = len(sentences) // 2
+        return " ".join(sentences[:half]), " ".join(sentences[half:])
+    assert draw is not None
+    at, stays = int(draw.integers(len(sentences))), draw.random() < _WHOLE
+    return sentences[at], " ".join(part for i, part in enumerate(sentences) if stays or i != at)
 
 
 def files_of(path: Path, wanted: Callable[[Path], bool]) -> list[Path]:

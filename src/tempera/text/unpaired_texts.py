@@ -1,9 +1,9 @@
-"""Unpaired without pairs, from which a student learns its teacher's similarities, and pairs of other texts to judge it by."""
+"""Texts without pairs: a student learns its teacher's similarities from them, or pairs are made of them by a rule."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ from .pairs import RANKED, TEST, TRAIN, VALIDATION, Pairs
 from .parts import joined
 from .roles import DOC_NAMES, QUERY_NAMES, TABLE, USUAL
 from .sources import BeirFolder, PairsFile, read_table
-from .text_files import files_of, is_code, is_text_file, pair_of, passages
+from .text_files import MADE, Rule, files_of, is_code, is_text_file, pair_of, passages
 
 _MOST = 1000  # queries of validation, and of the test, that are drawn or made: at most so many, and a tenth
 _BATCH, _STEPS = 512, 300  # rows of two texts each
@@ -55,20 +55,24 @@ class Unpaired:
 
 @dataclass(frozen=True)
 class Documents:
-    """Unpaired without pairs, for `train.teacher`: a row of training is any two of them, and each text is in one row.
+    """Texts without pairs, for `train.teacher`: a row of training is any two of them, and each text is in one row.
 
-    The first text of a row is a query of the log where there is one, else a document. Where no real queries are given for
+    The first text of a row is a query of the log where there is one, else a document. With `rule`, a row is a pair that is made
+    of one document, no teacher is needed, and all documents are searched as they are. Where no real queries are given for
     validation or test, they are made of a tenth of the documents: the title, or else the first sentence, asks for the rest.
 
     Args:
         path: a folder of .txt, .md, .html and source files, of which long sections are divided; a table with a column of texts,
             and of titles if it has one; or a BEIR folder. Queries of a table of pairs and of a BEIR folder are read, too.
-        queries: a table with a column of queries, or a text file with one a line: a log of queries without answers.
+        queries: a table with a column of queries, or a text file with one a line: a log of queries without answers, for a teacher.
         validation: a table of real queries and documents that answer them, or a split of the BEIR folder.
         test: likewise; a BEIR folder's split of this name, and a tenth of the queries of a table of pairs, unless one is given.
         text: column of the texts; None is one of a usual name.
         title: column of the titles; None is one of a usual name, if there is any.
         max_characters: a longer section of a text file is divided.
+        rule: what asks for a document in the pairs that are made to train on: "heading" is its title, or else its first sentence;
+            "sentence" any of its sentences (the inverse cloze task, Lee et al. 2019); "neighbours" its first half, which asks for
+            the second (Neelakantan et al. 2022). None makes no pairs.
     """
 
     path: str
@@ -78,11 +82,12 @@ class Documents:
     text: str | None = None
     title: str | None = None
     max_characters: int = 2000
+    rule: Rule | None = None
 
-    def schedule(self, rows: int) -> tuple[int, float]:
-        """Return batches of 1,024 texts, and 300 of them, or one epoch of more."""
-        size = min(_BATCH, rows)
-        return size, max(1.0, _STEPS / (rows // size))
+    @property
+    def schedule(self) -> Callable[[int], tuple[int, float]] | None:
+        """Return a function to batches of 1,024 texts and 300 of them, or one epoch of more; None leaves pairs to the tower."""
+        return _schedule if self.rule is None else None
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """Return rows of training, of validation and test, and of documents that are only ranked; all documents are ranked.
@@ -103,15 +108,18 @@ class Documents:
         judged_by = {query for pairs in parts.values() for query in pairs.texts("query")}
         log = [query for query in dict.fromkeys(texts.log) if query not in judged_by]
         log = [log[i] for i in draw.permutation(len(log))]
-        pairs = joined({**_rows(log, docs, cut), **parts})
+        rows = _rows(log, docs, cut) if self.rule is None else _by_rule(self.rule, docs, cut, draw)
+        pairs = joined({**rows, **parts})
         judged = ", ".join(
             f"{names[0]} on {'real' if part in texts.real else 'made'} queries"
             for part, names in _PARTS.items()
             if part in parts
         )
         about = f"{self.path} holds {len(docs):,} documents and {len(log):,} queries without answers; {judged}"
-        pairs = replace(pairs, about=about, dropped=dict(texts.dropped), paired=False)
-        return pairs, np.ones(len(pairs), bool)
+        if self.rule is not None:
+            about += f"; the pairs to train on are made of documents: {MADE[self.rule]}"
+        pairs = replace(pairs, about=about, dropped=dict(texts.dropped), paired=self.rule is not None)
+        return pairs, (pairs.part != TRAIN) | (self.rule is None)
 
     def _texts(self) -> Unpaired:
         path = Path(self.path)
@@ -125,9 +133,8 @@ class Documents:
 
     def _beir(self, path: Path) -> Unpaired:
         corpus, queries = texts_of(path, "corpus"), texts_of(path, "queries")
-        docs = [
-            Document("", text, f"{path}:{name}") for name, text in zip(*(corpus[c].to_pylist() for c in ("id", "text")))
-        ]
+        columns = (corpus[name].to_pylist() for name in ("id", "title", "text"))
+        docs = [Document(title, text[len(title) :].strip(), f"{path}:{name}") for name, title, text in zip(*columns)]
         splits = split_names(path)
         named = {part: next((name for name in names if name in splits), None) for part, names in _PARTS.items()}
         return Unpaired(
@@ -141,6 +148,11 @@ class Documents:
             return _table(path, {"text": self.text, "title": self.title})
         dropped = Counter[str]()
         return Unpaired([Document(*part) for part in passages(files, self.max_characters, dropped)], dropped=dropped)
+
+
+def _schedule(rows: int) -> tuple[int, float]:
+    size = min(_BATCH, rows)
+    return size, max(1.0, _STEPS / (rows // size))
 
 
 def _table(path: Path, chosen: Mapping[str, str | None]) -> Unpaired:
@@ -217,6 +229,19 @@ def _rows(log: Sequence[str], docs: Sequence[Document], cut: dict[int, None]) ->
     second = [rest[i] for i in np.resize(np.arange(len(turned), len(rest)), half)]
     queries = [*log, *(doc.whole for doc in (*first, *turned))]
     return {TRAIN: _of(queries, second), **({RANKED: _of([""] * len(turned), turned)} if turned else {})}
+
+
+def _by_rule(rule: Rule, docs: Sequence[Document], cut: dict[int, None], draw: np.random.Generator) -> dict[int, Pairs]:
+    """Return a pair of each document that can be divided, and rows of the documents that are only ranked."""
+    left = [doc for i, doc in enumerate(docs) if i not in cut]
+    made = [
+        (*pair, doc.title or pair[0], doc.place) for doc in left if (pair := pair_of(doc.title, doc.text, rule, draw))
+    ]
+    if not made:
+        raise DataError(
+            "no document has two sentences, or a title and a text, so that no pair can be made: give longer texts"
+        )
+    return {TRAIN: Pairs.of(*zip(*made, strict=True)), RANKED: _of([""] * len(left), left)}
 
 
 def _of(queries: Sequence[str], docs: Sequence[Document]) -> Pairs:
