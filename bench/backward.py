@@ -197,6 +197,7 @@ def main() -> None:
     parser.add_argument("--longer", default="half", help="arms that also run in equal time")
     parser.add_argument("--floors", action="store_true", help="sweep the least chance of a row, too")
     parser.add_argument("--half-precision", action="store_true", help="train in bf16 where it is fast")
+    parser.add_argument("--float32", action="store_true", help="train in float32 throughout")
     parser.add_argument("--name", help="of the record")
     parser.add_argument("--minilm", action="store_true", help="fine-tune MiniLM in place of a transformer from scratch")
     parser.add_argument("--costs", action="store_true", help="measure costs only")
@@ -207,6 +208,7 @@ def main() -> None:
     tower += ["train.mixed_precision=auto"] if options.half_precision else []
     if options.minilm:
         tower = ["tower.kind=pretrained", f"tower.model={MODEL_DIR}", "tower.max_length=64"]
+    tower += ["train.mixed_precision=no"] if options.float32 else []
     names = () if options.costs else options.sets.split(",")
     figures = measured_sets(names, lambda name: measured(name, options, tower))
     report(spent, figures, options.name or ("backward_minilm" if options.minilm else "backward"))

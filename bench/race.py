@@ -90,7 +90,7 @@ def main() -> None:
     """Measure all cases, print the table and keep the figures."""
     pairs = int(arguments(__doc__ or "", pairs=3000).pairs)
     figures: dict[str, Any] = {}
-    for name, init in itertools.product(NAMES, ("idf", "normal")):
+    for name, init in itertools.product(NAMES, ("ngrams", "normal")):
         if not (DATA / SETS[name][0]).is_file():
             print(f"{name}: {DATA / SETS[name][0]} is missing; set TEMPERA_DATA")
             continue

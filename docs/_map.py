@@ -15,7 +15,7 @@ FLOORS = (  # rooms and root modules, from the lowest floor to the highest
     ("engine", "towers"),
     ("ranking", "mining"),
     ("text", "recommend"),
-    ("config", "forms", "build"),
+    ("config", "forms", "names", "builder", "build"),
     ("artifacts",),
     ("run",),
     ("experiments",),

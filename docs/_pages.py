@@ -13,7 +13,7 @@ import yaml
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from tempera import build
+from tempera import names as registry
 from tempera.cli import options as command_line
 from tempera.core.matryoshka import Matryoshka
 from tempera.core.memory import Memory
@@ -23,19 +23,19 @@ from tempera.recommend.history import History
 from tempera.towers.lora import Lora
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
-PLAIN = build.PLAIN
+PLAIN = registry.PLAIN
 STATES: tuple[Any, ...] = (Temperature, Memory, Matryoshka, Lora, History)
 # Kinds of parts that no section is named after.
 KINDS: dict[str, Any] = {
-    "similarity": build.similarity.Similarity,
-    "pool": build.Pool,
-    "correction": build.Correction,
-    "mask": build.masks.Mask,
-    "split": build.Divide,
-    "feature": build.OfUser,
-    "history pool": build.Pooling,
-    "tower of queries": build.QuerySide,
-    "tower of documents": build.DocSide,
+    "similarity": registry.similarity.Similarity,
+    "pool": registry.Pool,
+    "correction": registry.Correction,
+    "mask": registry.masks.Mask,
+    "split": registry.Divide,
+    "feature": registry.OfUser,
+    "history pool": registry.Pooling,
+    "tower of queries": registry.QuerySide,
+    "tower of documents": registry.DocSide,
 }
 _BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 _TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): "none"}
@@ -57,21 +57,21 @@ def options() -> str:
         "`tempera train --print-config` shows the options of a run; change them by `section.option=value` on the command line, or "
         "in a YAML file. This page is generated from the signatures that configurations are checked against.",
     ]
-    for name, (kind, tag, default) in build.SECTIONS.items():
+    for name, (kind, tag, default) in registry.SECTIONS.items():
         lines += ["", f"## {name}", ""]
         if kind is Objective:
             lines += _presets(default)
             lines += ["", *_table("Parts, which override those of the preset", Objective)]
             continue
         lines += [f"`{name}.{tag}` chooses one of the following; the default is `{default}`."]
-        for part, make in build.PARTS[kind].items():
+        for part, make in registry.PARTS[kind].items():
             lines += ["", f"### {name}: {part}", "", *_table("", make)]
     for name, make in PLAIN.items():
         lines += ["", f"## {name}", "", *_table("", make)]
     lines += ["", "## Parts", "", "Write a part by its name, or as `name: {option: value}`."]
     for title, kind in KINDS.items():
         lines += ["", f"### {title}"]
-        for part, make in build.PARTS[kind].items():
+        for part, make in registry.PARTS[kind].items():
             lines += ["", f"#### {title}: {part}", "", *(_table("", make) if inspect.isclass(make) else [about(make)])]
     for make in STATES:
         lines += ["", f"### {make.__name__.lower()}", "", *_table("", make)]
@@ -86,7 +86,7 @@ def about(part: Any) -> str:
 
 
 def _presets(default: str) -> list[str]:
-    names = build.PARTS[Objective]
+    names = registry.PARTS[Objective]
     rows = []
     for name, make in names.items():
         own = {n: p.default for n, p in inspect.signature(make).parameters.items() if p.kind is not p.VAR_KEYWORD}
@@ -106,7 +106,7 @@ def first_line(make: Any) -> str:
 
 
 def _table(title: str, make: Any) -> list[str]:
-    hints = {n: hint for n, hint in build._hints(make).items() if (make, n) != (Matryoshka, "objective")}
+    hints = {n: hint for n, hint in registry.hints_of(make).items() if (make, n) != (Matryoshka, "objective")}
     descriptions = described(make)
     lines = [f"{title}:" if title else first_line(make), ""]
     if not hints:
@@ -140,16 +140,18 @@ def shown_default(value: Any) -> str:
     """Return a default as YAML."""
     if value is inspect.Parameter.empty:
         return "required"
-    text = yaml.safe_dump(build.describe(value), default_flow_style=True, width=10**6).removesuffix("\n...\n").strip()
+    text = (
+        yaml.safe_dump(registry.describe(value), default_flow_style=True, width=10**6).removesuffix("\n...\n").strip()
+    )
     return f"`{text}`".replace("|", "\\|")
 
 
 def taken(hint: Any) -> str:
     """Return the type of an option, in words."""
     for title, kind in KINDS.items():
-        if hint == kind or (title == "feature" and hint == build.Feature):
+        if hint == kind or (title == "feature" and hint == registry.Feature):
             return f"[{title}](#{title.replace(' ', '-')})"
-    for name, (kind, _, _) in build.SECTIONS.items():
+    for name, (kind, _, _) in registry.SECTIONS.items():
         if hint == kind:
             return f"[{name}](#{name})"
     if hint in STATES:

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tempera import build as building
-from tempera.build import PARTS, Config, build
+from tempera.build import Config, build
 from tempera.config import Options, dump, load, of
 from tempera.core.masks import SameId
 from tempera.core.objective import Objective
-from tempera.core.pools import POOLS
+from tempera.core.pools import POOLS, Pool
 from tempera.core.similarity import cosine, dot
 from tempera.core.temperature import Temperature
 from tempera.errors import ConfigError, TemperaError
+from tempera.names import PARTS
 from tempera.text.installed_python import InstalledPython
 from tempera.text.sources import PairsFile
 
@@ -289,7 +289,7 @@ def test_parts_by_name_and_with_options() -> None:
     pairs = made("data.source=pairs", "data.path=x.jsonl", "data.query=title").data
     assert pairs == PairsFile("x.jsonl", query="title")
     assert made("objective.hardest=3").objective.hardest == 3
-    assert {pool.name for pool in POOLS} == set(PARTS[building.Pool])
+    assert {pool.name for pool in POOLS} == set(PARTS[Pool])
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tempera.build import PARTS, _Builder, _hints, build
+from tempera.build import build
+from tempera.builder import Builder
 from tempera.config import COMMAND_LINE, Options, dump, inline, load, of, parse
 from tempera.core.objective import Objective
 from tempera.core.temperature import Temperature
 from tempera.engine.loop import Training
 from tempera.errors import ConfigError
+from tempera.names import PARTS, hints_of
 from tempera.ranking.ranking import Evaluation
 from tempera.ranking.showcase import Labels
 from tempera.recommend.history import History
@@ -311,7 +313,7 @@ def every_option() -> Iterator[tuple[str, Any, str | bool]]:
         Lora,
     }
     for make in sorted(makes, key=lambda make: make.__name__):
-        for name, hint in _hints(make).items():
+        for name, hint in hints_of(make).items():
             for word in words_of(hint):
                 yield f"{make.__name__}.{name}", hint, word
 
@@ -331,7 +333,7 @@ def test_the_words_of_every_option_stay_words_and_every_switch_can_be_said_in_fo
             if isinstance(word, str):
                 assert from_file == {"a": {word: word, "list": [word]}} and from_override == {"a": word}, name
             else:
-                builder = _Builder(Options())
+                builder = Builder(Options())
                 assert builder.value(hint, from_override["a"], name) is word
                 assert builder.value(hint, from_file["a"]["list"][0], name) is word
 

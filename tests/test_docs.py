@@ -138,30 +138,30 @@ def tables(page: str) -> dict[str, dict[str, str]]:
 
 
 def test_every_option_is_on_its_page_and_explained(pages: ModuleType) -> None:
-    from tempera import build
+    from tempera import names
 
     found = tables(pages.options())
     sections = dict(pages.PLAIN)
-    for title, kind in {**pages.KINDS, "data": build.Source, "tower": build.TowerOptions}.items():
-        sections |= {f"{title}: {name}": make for name, make in build.PARTS[kind].items() if isinstance(make, type)}
+    for title, kind in {**pages.KINDS, "data": names.Source, "tower": names.TowerOptions}.items():
+        sections |= {f"{title}: {name}": make for name, make in names.PARTS[kind].items() if isinstance(make, type)}
     sections |= {make.__name__.lower(): make for make in pages.STATES}
     sections["objective"] = pages.Objective
     for heading, make in sections.items():
-        options = set(build._hints(make)) - ({"objective"} if make is pages.Matryoshka else set())
+        options = set(names.hints_of(make)) - ({"objective"} if make is pages.Matryoshka else set())
         assert options <= set(found.get(heading, {})), heading
         assert all(found[heading][option] for option in options), heading
     assert len(sections) >= 40
 
 
 def test_every_section_and_every_kind_of_part_is_on_the_page(pages: ModuleType) -> None:
-    from tempera import build
+    from tempera import build, names
 
     page = pages.options()
     for section in build.build(build.Options()).resolved:
         assert f"\n## {section}\n" in page
-    named = [*pages.KINDS.values(), build.Feature, *(kind for kind, _, _ in build.SECTIONS.values())]
-    assert all(kind in named for kind in build.PARTS)
-    for preset in build.PARTS[build.Objective]:
+    named = [*pages.KINDS.values(), names.Feature, *(kind for kind, _, _ in names.SECTIONS.values())]
+    assert all(kind in named for kind in names.PARTS)
+    for preset in names.PARTS[names.Objective]:
         assert f"| `{preset}` |" in page
 
 

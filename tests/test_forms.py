@@ -10,10 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tempera.build import build, describe, kind_of_tower
+from tempera.build import build, kind_of_tower
 from tempera.config import Options, load
 from tempera.errors import DataError
 from tempera.forms import source_of
+from tempera.names import describe
 from tempera.recommend.features import Features
 from tempera.recommend.interactions import Interactions
 from tempera.run.train import default_output, with_rows

@@ -34,12 +34,13 @@ from tempera.artifacts.calibrated import read_calibration
 from tempera.artifacts.index import Index
 from tempera.artifacts.recommender import Recommender
 from tempera.artifacts.run_folder import Run
-from tempera.build import PARTS, SECTIONS, build, build_roles
+from tempera.build import build, build_roles
 from tempera.engine.cache import Cache
 from tempera.engine.checkpoint import State
 from tempera.errors import TemperaError
 from tempera.experiments.space import Space
 from tempera.mining.vectors import Store, keys_of
+from tempera.names import PARTS, SECTIONS
 from tempera.recommend.interactions import USUAL as INTERACTION_ROLES
 from tempera.recommend.interactions import Interactions
 from tempera.run.resume import Checkpoints
@@ -174,8 +175,8 @@ def _names() -> tuple[tuple[str, ...], ...]:
     """Names of parts, and of all options of all sections."""
     import inspect
 
-    from tempera.build import _hints
     from tempera.engine.loop import Training
+    from tempera.names import hints_of
     from tempera.ranking.ranking import Evaluation
     from tempera.ranking.showcase import Labels
     from tempera.text.renewal import RepeatedMining
@@ -185,7 +186,7 @@ def _names() -> tuple[tuple[str, ...], ...]:
         name
         for part in [*parts.values(), Training, Evaluation, Labels, RepeatedMining]
         if callable(part) and not inspect.ismodule(part) and (inspect.isclass(part) or part in PARTS_OF_OBJECTIVE)
-        for name in _hints(part)
+        for name in hints_of(part)
     }
     return tuple(parts), tuple(sorted(options))
 

@@ -147,9 +147,8 @@ def add_gradients(
 
 def embed_once(towers: TowersLike, batch: Batch[Any], cache: Cache, group: Group = ALONE) -> Batch[Tensor]:
     """Return the embedded batch of all processes, from which nothing goes backward; micro-batches are halved as by `step`."""
-    return group.gather(
-        _halving(towers, cache, lambda: _attempt(towers, group, cache.embed, towers, batch, group)).batch
-    )
+    embedded = _halving(towers, cache, lambda: _attempt(towers, group, cache.embed, towers, batch, group))
+    return group.gather(embedded.batch)
 
 
 class _NoMemory(Exception):

@@ -9,8 +9,9 @@ from typing import Any
 
 from .. import config as configuration
 from ..artifacts.run_folder import Run
-from ..build import AUTO, RECIPE, kind_of_tower
+from ..build import kind_of_tower
 from ..config import Options
+from ..names import AUTO, RECIPE
 from ..run.train import default_output, with_rows
 from ..run.train import train as train_resolved
 from ..towers.rounds import Open

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from ..build import Config, describe
+from ..build import Config
 from ..core.advice import cautions
 from ..core.similarity import cosine
 from ..engine.clock import Phases
@@ -15,6 +15,7 @@ from ..engine.devices import Devices
 from ..engine.distributed import CPU
 from ..io.console import logger
 from ..io.documents import JsonLines
+from ..names import describe
 from ..recommend.interactions import Handed, Interactions
 from ..recommend.recommendation import InteractionTask
 from ..text.retrieval import TextTask
