@@ -197,6 +197,12 @@ def test_documents_need_a_teacher(sections: dict[str, Any], says: str) -> None:
         build(Options({"data": {"source": "documents", "path": "a"}, **sections}))
 
 
+def test_a_rule_has_no_use_for_queries_without_answers() -> None:
+    data = {"source": "documents", "path": "a", "rule": "sentence", "queries": "log.txt"}
+    with pytest.raises(ConfigError, match=r"data\.queries: are for a teacher"):
+        build(Options({"data": data}))
+
+
 def test_documents_are_taught_alone() -> None:
     config = build(Options({"data": {"source": "documents", "path": "a"}, "train": {"teacher": "m"}}))
     assert config.base.teacher is not None and config.base.teacher.weight == 1
