@@ -31,18 +31,16 @@ from torch import Tensor
 from ..core.abilities import free_memory, placed, seeded
 from ..core.advice import refuse_batch_statistics
 from ..core.batch import Batch, Role
-from ..core.frame import Frame
-from ..core.ragged import Ragged
 from ..core.similarity import exact
 from ..errors import TemperaError
 from ..io.console import logger
 from .backward import Drawn, Share, chances, draw
 from .clock import Clock
 from .distributed import ALONE, Group
-from .dropout import RowDropout, dropout_on
-from .lookup import adding_in_place, merge
-from .plan import FeaturesLike, Footprint, footprint, keep, pack, probe_rows, start_tokens
-from .shards import is_divided
+from .dropout import dropout_on
+from .lookup import merge
+from .micro_batches import Micro, Plan, Work, fillers
+from .plan import Footprint, footprint, keep, pack, probe_rows, start_tokens
 
 CPU_MEMORY = 4 << 30  # bytes for kept graphs; a stated amount, so that a run repeats exactly
 GPU_MEMORY = 0.8  # of what is free
@@ -73,100 +71,6 @@ def size_of(value: Any) -> Any:
 Size = Annotated[float, BeforeValidator(size_of), Field(gt=0)]
 Mode = Literal["auto", "never", "always"]
 Context = Callable[[], AbstractContextManager[Any]]
-
-
-@dataclass
-class Work:
-    """The part of a batch that one tower has to embed: the rows of its roles, one after the other."""
-
-    tower: Any
-    roles: list[Role]
-    counts: list[int]  # rows of each role
-    features: FeaturesLike
-    divided: bool  # whether the processes call the tower together
-    embeddings: Tensor | None = None  # [n, D]
-    grads: Tensor | None = None  # [n, D]
-    seeds: Tensor | None = None  # [n] of each row's dropout, where rows are packed anew
-
-    @property
-    def spare(self) -> FeaturesLike:
-        """Return a row to embed only to keep pace: the shortest, or if there is none, one token or code 0."""
-        if len(self.features):
-            return self.features[self.features.lengths.argmin()[None]]
-        if isinstance(self.features, Frame):
-            return self.features.spare
-        if not isinstance(self.features, Ragged):
-            raise TemperaError(
-                "this rank has no rows for a divided tower: increase train.batch_size, so that every rank has some"
-            )
-        return Ragged.of([[0]])
-
-
-@dataclass
-class Micro:
-    """Rows of one tower that are embedded together; without rows, a call that is made because other processes make one."""
-
-    work: Work
-    index: Tensor  # [r] of the rows among the features
-    tokens: int  # padding counted
-    bytes: float  # that its graph is expected to keep
-    number: int = 0  # among the micro-batches of the batch, by which it finds its seed whether it is kept or not
-    kept: bool = False
-    seed: int = 0
-    graph: Tensor | None = None
-
-    def embed(self, device: torch.device) -> Tensor:
-        """Return the embeddings, [r, D]; every call draws the same random numbers."""
-        features = self.work.features
-        if not len(self.index):
-            features = self.work.spare
-        elif self.work.tower.padded or len(self.index) < len(features):  # else all of them, in order
-            features = features[self.index]
-        with seeded(self.seed, device), adding_in_place(self.work.tower), self._dropout(device):
-            embeddings: Tensor = self.work.tower(features.to(device))
-        return embeddings if len(self.index) else embeddings[:0]
-
-    def _dropout(self, device: torch.device) -> AbstractContextManager[Any]:
-        """Return a context in which each row draws its own dropout, if rows have seeds."""
-        seeds = self.work.seeds
-        if seeds is None:
-            return dropout_on(device, self.work.tower)
-        seeds = seeds[self.index] if len(self.index) else torch.zeros(1, dtype=torch.int64)
-        return RowDropout(seeds, getattr(self.work.tower, "left", False))
-
-
-@dataclass
-class Plan:
-    """The micro-batches in which a batch is embedded, in this order."""
-
-    works: list[Work]
-    micros: list[Micro]  # those to be replayed first
-
-    @property
-    def kept_bytes(self) -> float:
-        """Return the expected bytes of the kept graphs."""
-        return sum(micro.bytes for micro in self.micros if micro.kept)
-
-    @property
-    def peak_bytes(self) -> float:
-        """Return the expected bytes of all graphs that live at once, at the peak."""
-        return max([self.kept_bytes, *(micro.bytes for micro in self.micros if not micro.kept)])
-
-    @property
-    def replayed(self) -> float:
-        """Return the share of the tokens that is embedded twice."""
-        tokens = sum(micro.tokens for micro in self.micros)
-        return sum(micro.tokens for micro in self.micros if not micro.kept) / max(1, tokens)
-
-    def __str__(self) -> str:
-        kept = [micro.kept for micro in self.micros if len(micro.index)]
-        several = "" if len(kept) == 1 else "es"
-        fillers = len(self.micros) - len(kept)
-        return (
-            f"{len(kept):,} micro-batch{several}, {sum(kept):,} kept in {self.kept_bytes / 2**20:,.0f} MiB, "
-            f"{len(kept) - sum(kept):,} replayed ({self.replayed:.0%} of the tokens)"
-            + (f", {fillers:,} calls to keep pace with other processes" if fillers else "")
-        )
 
 
 @dataclass
@@ -222,7 +126,7 @@ class Embedded:
             assert work.grads is not None
             work.grads *= placed(of, work.grads)[:, None]
             own = self.cache.cut(work, self.group, (single & (of > 0)).nonzero()[:, 0])
-            micros += [*own, *_fillers(work, own, self.group)]
+            micros += [*own, *fillers(work, own, self.group)]
         return [*micros, *(micro for micro, of in zip(kept, weight.tolist(), strict=False) if of)]
 
     def _units(self, kept: Sequence[Micro]) -> Tensor:
@@ -307,7 +211,7 @@ class Cache:
         roles: dict[int, list[Role]] = {}
         for role in batch.sides():
             roles.setdefault(id(towers.of(role)), []).append(role)
-        works = [_work(towers.of(same[0]), same, batch) for same in roles.values()]
+        works = [Work.of(towers.of(same[0]), same, batch) for same in roles.values()]
         samples = self.backward != 1
         cut = [self.cut(work, group, small=samples and self.mode == "auto") for work in works]
         micros = [micro for own in cut for micro in own]
@@ -318,7 +222,7 @@ class Cache:
         for number, (micro, kept) in enumerate(zip(micros, chosen, strict=True)):
             # Graphs that were left out on some processes only would bring divided towers out of step.
             micro.number, micro.kept = number, kept and not (samples and micro.work.divided)
-        paced = [micro for work, own in zip(works, cut, strict=True) for micro in (*own, *_fillers(work, own, group))]
+        paced = [micro for work, own in zip(works, cut, strict=True) for micro in (*own, *fillers(work, own, group))]
         return Plan(works, sorted(paced, key=lambda micro: micro.kept))
 
     def embed(self, towers: Any, batch: Batch[Any], group: Group = ALONE) -> Embedded:
@@ -337,7 +241,7 @@ class Cache:
                 for micro in plan.micros:
                     if micro.kept == kept:
                         embeddings = micro.embed(self.device)
-                        _put(micro, embeddings.detach())
+                        micro.put(embeddings.detach())
                         micro.graph = embeddings if kept else None
         vectors: dict[Role, Tensor] = {}
         for work in plan.works:
@@ -405,28 +309,3 @@ def free_bytes(device: torch.device) -> int:
     import psutil
 
     return int(psutil.virtual_memory().available)
-
-
-def _work(tower: Any, roles: list[Role], batch: Batch[Any]) -> Work:
-    sides = [batch.sides()[role].rows for role in roles]
-    features = sides[0] if len(sides) == 1 else type(sides[0]).cat(sides)
-    return Work(tower, roles, [len(side) for side in sides], features, any(map(is_divided, tower.parameters())))
-
-
-def _fillers(work: Work, own: list[Micro], group: Group) -> list[Micro]:
-    """Return the calls that this process adds, to replay and to keep as many micro-batches as the rank with the most."""
-    if not work.divided:
-        return []
-    group.keep_pace()
-    count = {keeps: sum(micro.kept == keeps for micro in own) for keeps in (False, True)}
-    most = {keeps: group.all_reduce_max(number) for keeps, number in count.items()}
-    most[False] += not any(most.values())  # rows that nobody has are as wide as others
-    nothing = torch.empty(0, dtype=torch.int64)
-    return [Micro(work, nothing, 0, 0.0, kept=keeps) for keeps in most for _ in range(most[keeps] - count[keeps])]
-
-
-def _put(micro: Micro, embeddings: Tensor) -> None:
-    work = micro.work
-    if work.embeddings is None:
-        work.embeddings = embeddings.new_empty(sum(work.counts), embeddings.shape[1])
-    work.embeddings[micro.index.to(embeddings.device)] = embeddings

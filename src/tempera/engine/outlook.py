@@ -10,8 +10,8 @@ from torch import nn
 from ..core.batch import Batch
 from ..core.objective import Objective
 from ..core.table import Table
-from .cache import Plan
 from .distributed import Group
+from .micro_batches import Plan
 from .shards import part
 
 _MIB = 1 << 20

@@ -22,7 +22,7 @@ from ..core.table import Table
 from ..core.temperature import Temperature
 from ..core.tiles import tile_elements
 from . import outlook
-from .cache import Cache, Embedded, Plan
+from .cache import Cache, Embedded
 from .cost import META, AsAccelerator, Call, Kind, Ledger, Operation, Stage, UnreadableError, blank, fakes, on_paper
 from .curation import as_many, guides_of, judging
 from .devices import DTYPES
@@ -30,6 +30,7 @@ from .distributed import ALONE, CPU, Group, buckets
 from .exchange import columns_of, header_of, leaf, places
 from .fused import multiplied_in, unsuited
 from .loop import Training
+from .micro_batches import Plan
 from .optim import adagrad_rows, adam, total_norm
 
 GUIDE, CHOICE = "choice, losses", "choice, towers"

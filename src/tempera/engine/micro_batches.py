@@ -1,0 +1,144 @@
+"""The micro-batches of a batch: the rows that a tower embeds together, in the order in which it does.
+
+Letters in shapes: n rows of a tower, r rows of a micro-batch, D width.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.abilities import seeded
+from ..core.batch import Batch, Role
+from ..core.frame import Frame
+from ..core.ragged import Ragged
+from ..errors import TemperaError
+from .distributed import Group
+from .dropout import RowDropout, dropout_on
+from .lookup import adding_in_place
+from .plan import FeaturesLike
+from .shards import is_divided
+
+
+@dataclass
+class Work:
+    """The part of a batch that one tower has to embed: the rows of its roles, one after the other."""
+
+    tower: Any
+    roles: list[Role]
+    counts: list[int]  # rows of each role
+    features: FeaturesLike
+    divided: bool  # whether the processes call the tower together
+    embeddings: Tensor | None = None  # [n, D]
+    grads: Tensor | None = None  # [n, D]
+    seeds: Tensor | None = None  # [n] of each row's dropout, where rows are packed anew
+
+    @classmethod
+    def of(cls, tower: Any, roles: list[Role], batch: Batch[Any]) -> Work:
+        """Return what a tower embeds of a batch."""
+        sides = [batch.sides()[role].rows for role in roles]
+        features = sides[0] if len(sides) == 1 else type(sides[0]).cat(sides)
+        return cls(tower, roles, [len(side) for side in sides], features, any(map(is_divided, tower.parameters())))
+
+    @property
+    def spare(self) -> FeaturesLike:
+        """Return a row to embed only to keep pace: the shortest, or if there is none, one token or code 0."""
+        if len(self.features):
+            return self.features[self.features.lengths.argmin()[None]]
+        if isinstance(self.features, Frame):
+            return self.features.spare
+        if not isinstance(self.features, Ragged):
+            raise TemperaError(
+                "this rank has no rows for a divided tower: increase train.batch_size, so that every rank has some"
+            )
+        return Ragged.of([[0]])
+
+
+@dataclass
+class Micro:
+    """Rows of one tower that are embedded together; without rows, a call that is made because other processes make one."""
+
+    work: Work
+    index: Tensor  # [r] of the rows among the features
+    tokens: int  # padding counted
+    bytes: float  # that its graph is expected to keep
+    number: int = 0  # among the micro-batches of the batch, by which it finds its seed whether it is kept or not
+    kept: bool = False
+    seed: int = 0
+    graph: Tensor | None = None
+
+    def embed(self, device: torch.device) -> Tensor:
+        """Return the embeddings, [r, D]; every call draws the same random numbers."""
+        features = self.work.features
+        if not len(self.index):
+            features = self.work.spare
+        elif self.work.tower.padded or len(self.index) < len(features):  # else all of them, in order
+            features = features[self.index]
+        with seeded(self.seed, device), adding_in_place(self.work.tower), self._dropout(device):
+            embeddings: Tensor = self.work.tower(features.to(device))
+        return embeddings if len(self.index) else embeddings[:0]
+
+    def put(self, embeddings: Tensor) -> None:
+        """Write the embeddings, [r, D], to their rows of the tower's."""
+        work = self.work
+        if work.embeddings is None:
+            work.embeddings = embeddings.new_empty(sum(work.counts), embeddings.shape[1])
+        work.embeddings[self.index.to(embeddings.device)] = embeddings
+
+    def _dropout(self, device: torch.device) -> AbstractContextManager[Any]:
+        """Return a context in which each row draws its own dropout, if rows have seeds."""
+        seeds = self.work.seeds
+        if seeds is None:
+            return dropout_on(device, self.work.tower)
+        seeds = seeds[self.index] if len(self.index) else torch.zeros(1, dtype=torch.int64)
+        return RowDropout(seeds, getattr(self.work.tower, "left", False))
+
+
+@dataclass
+class Plan:
+    """The micro-batches in which a batch is embedded, in this order."""
+
+    works: list[Work]
+    micros: list[Micro]  # those to be replayed first
+
+    @property
+    def kept_bytes(self) -> float:
+        """Return the expected bytes of the kept graphs."""
+        return sum(micro.bytes for micro in self.micros if micro.kept)
+
+    @property
+    def peak_bytes(self) -> float:
+        """Return the expected bytes of all graphs that live at once, at the peak."""
+        return max([self.kept_bytes, *(micro.bytes for micro in self.micros if not micro.kept)])
+
+    @property
+    def replayed(self) -> float:
+        """Return the share of the tokens that is embedded twice."""
+        tokens = sum(micro.tokens for micro in self.micros)
+        return sum(micro.tokens for micro in self.micros if not micro.kept) / max(1, tokens)
+
+    def __str__(self) -> str:
+        kept = [micro.kept for micro in self.micros if len(micro.index)]
+        several = "" if len(kept) == 1 else "es"
+        fillers = len(self.micros) - len(kept)
+        return (
+            f"{len(kept):,} micro-batch{several}, {sum(kept):,} kept in {self.kept_bytes / 2**20:,.0f} MiB, "
+            f"{len(kept) - sum(kept):,} replayed ({self.replayed:.0%} of the tokens)"
+            + (f", {fillers:,} calls to keep pace with other processes" if fillers else "")
+        )
+
+
+def fillers(work: Work, own: list[Micro], group: Group) -> list[Micro]:
+    """Return the calls that this process adds, to replay and to keep as many micro-batches as the rank with the most."""
+    if not work.divided:
+        return []
+    group.keep_pace()
+    count = {keeps: sum(micro.kept == keeps for micro in own) for keeps in (False, True)}
+    most = {keeps: group.all_reduce_max(number) for keeps, number in count.items()}
+    most[False] += not any(most.values())  # rows that nobody has are as wide as others
+    nothing = torch.empty(0, dtype=torch.int64)
+    return [Micro(work, nothing, 0, 0.0, kept=keeps) for keeps in most for _ in range(most[keeps] - count[keeps])]
