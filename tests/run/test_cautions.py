@@ -53,11 +53,11 @@ def test_healthy_runs(log: list[dict[str, Any]], rivals: dict[str, Difference] |
 
 def test_few_steps() -> None:
     assert said(records(4)) == [
-        "the run took 4 optimiser steps, which is too few to learn much: raise train.num_train_epochs, or lower "
-        "train.batch_size, which is 64"
+        "the run took 4 optimiser steps, which is too few to learn much: train on more data, raise train.num_train_epochs, "
+        "or lower train.batch_size"
     ]
     assert said(records(1), None, "train.max_steps=1", "train.batch_size=8")[0].endswith(
-        "raise train.max_steps, or lower train.batch_size, which is 8"
+        "raise train.max_steps, or lower train.batch_size"
     )
 
 
@@ -66,6 +66,13 @@ def test_overfitting() -> None:
     assert text.startswith(
         "the model overfitted: the loss fell to 0.01, and validation nDCG@10 from 0.500 after step 10 to 0.450; lower"
     )
+
+
+def test_patience_is_no_advice_where_validation_cannot_choose() -> None:
+    log = records(last=0.01, values=(0.2, 0.5, 0.45))
+    config = build(load(None, ["train.batch_size=64"]))
+    texts = [next(iter(doubts(config, log, ABOVE, TEXTS, chooses=chooses))) for chooses in (True, False)]
+    assert ["train.patience=2" in text for text in texts] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -234,18 +234,30 @@ def test_a_run_in_good_health_has_no_alarm(job: Options, tmp_path: Path) -> None
     assert metrics["spread"]["trained"]["effective_rank"] > 3
 
 
-@pytest.mark.parametrize(("change", "rings"), [(-0.1, True), (0.0, False), (0.1, False)])
-def test_regression_rings_only_when_it_is_no_chance(change: float, rings: bool) -> None:
+@pytest.mark.parametrize(
+    ("change", "queries", "rings", "warns"),
+    [
+        (-0.1, 50, True, False), (-0.01, 50, False, True), (0.02, 50, False, False), (0.1, 50, False, False),
+        (-0.1, 9, False, True), (-0.1, 1, False, True), (-0.1, 10, True, False),
+    ],
+)  # fmt: skip
+def test_regression_rings_only_when_it_is_no_chance(change: float, queries: int, rings: bool, warns: bool) -> None:
     told: list[str] = []
+    cautions: list[str] = []
 
     class Listening(Alarms):
         def ring(self, step: int, text: str | None) -> None:
             told.extend([text] if text else [])
 
-    before = np.random.default_rng(0).uniform(size=50)
-    after = before + np.random.default_rng(1).normal(scale=0.05, size=50) + change
-    Listening(None).regression(1, "ndcg@10", bootstrap(after, before))  # type: ignore[arg-type]
-    assert bool(told) == rings
+        def caution(self, step: int, text: str) -> None:
+            cautions.append(text)
+
+    before = np.random.default_rng(0).uniform(size=queries)
+    noise = np.random.default_rng(1).normal(scale=0.05, size=queries)
+    after = before + noise - noise.mean() + change
+    Listening(None).regression(1, "ndcg@10", bootstrap(after, before), queries)  # type: ignore[arg-type]
+    assert (bool(told), bool(cautions)) == (rings, warns)
+    assert all(f"{queries} test quer" in text for text in cautions)
 
 
 # Resources -----------------------------------------------------------------------------------------------------------

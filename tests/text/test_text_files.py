@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tempera.errors import DataError
-from tempera.text.text_files import Rule, Section, TextFiles, pair_of, parts_of, sections
+from tempera.text.text_files import MADE, Rule, Section, TextFiles, pair_of, parts_of, sections
 
 PAGE = """Before. It all.
 
@@ -61,7 +61,7 @@ def test_files_of_a_folder(tmp_path: Path) -> None:
     pairs, may_ask = TextFiles(str(tmp_path)).read()
     assert pairs.texts("query") == ["Before.", "Tea", "Tea: Green tea", "One."] and may_ask.all()
     assert pairs.texts("place")[2] == f"{tmp_path}/a.md:11" and pairs.dropped == {"files that are not UTF-8": 1}
-    assert pairs.about == f"{tmp_path} holds 3 text files: query = heading or first sentence, doc = what follows it"
+    assert pairs.about == f"{tmp_path} holds 3 text files, of which pairs are made: {MADE['heading']}"
     with pytest.raises(DataError, match="holds no text of two sentences"):
         TextFiles(str(tmp_path / "c.txt")).read()
     with pytest.raises(DataError, match="no such file"):

@@ -20,7 +20,7 @@ from tempera.ranking.ranking import Evaluation
 from tempera.text.catalogue import Catalogue
 from tempera.text.pairs import RANKED, TEST, TRAIN, VALIDATION, Pairs
 from tempera.text.split import Split, hold_out
-from tempera.text.text_files import Rule
+from tempera.text.text_files import MADE, UNDIVIDED, Rule
 from tempera.text.unpaired_texts import Documents
 
 TITLES, BODIES = [f"Title {i}" for i in range(40)], [f"Sentence {i}. And more of {i}." for i in range(40)]
@@ -41,6 +41,12 @@ def rows(pairs: Pairs, part: int) -> list[tuple[str, str]]:
     return list(zip(pairs.texts("query", at), pairs.texts("doc", at), strict=True))
 
 
+def searched(pairs: Pairs) -> list[str]:
+    """Return the documents that an index holds, by their numbers."""
+    table = Catalogue.of(pairs).table()
+    return sorted(table["doc"].to_pylist(), key=lambda text: int(text.split()[1].strip(".")))
+
+
 def test_each_text_is_in_one_row_and_made_queries_judge(tmp_path: Path) -> None:
     pairs, split = split_of(Documents(table(tmp_path / "a.parquet", title=TITLES, text=BODIES)))
     wholes = [f"{title} {body}" for title, body in zip(TITLES, BODIES, strict=True)]
@@ -53,10 +59,11 @@ def test_each_text_is_in_one_row_and_made_queries_judge(tmp_path: Path) -> None:
     cut = {f"{title} {body}" for title, body in made}
     corpus = pairs.texts("doc", split.corpus)
     assert sorted(corpus) == sorted({*wholes} - cut | {body for _, body in made})
-    assert sorted(Catalogue.of(pairs).docs[:]) == sorted(corpus)
+    assert searched(pairs) == wholes  # but all of them are searched as they are
     assert {query for query, _ in rows(pairs, RANKED)} == {""}
     assert pairs.about.endswith(
-        "40 documents and 0 queries without answers; validation on made queries, test on made queries"
+        "40 documents and 0 queries without answers; validation on made queries (title or first sentence), "
+        "test on made queries (title or first sentence)"
     )
 
 
@@ -152,15 +159,26 @@ def test_pairs_made_by_a_rule_train_and_whole_documents_are_searched(tmp_path: P
     assert sorted(corpus) == sorted(
         {*wholes} - cut | {body for part in (TEST, VALIDATION) for _, body in rows(pairs, part)}
     )
-    assert "made of documents: query = " in pairs.about
+    assert searched(pairs) == [f"{title} {body}" for title, body in zip(TITLES, BODIES, strict=True)]
+    assert f"pairs are made to train on: {MADE[rule]}; validation on made queries" in pairs.about
 
 
 def rows_of_places(pairs: Pairs, wholes: set[str]) -> list[str]:
     """Return the document that each row of training is made of."""
-    ranked = np.flatnonzero(pairs.part == RANKED)
+    ranked = np.flatnonzero(pairs.part == RANKED)[: len(wholes)]
     of_place = dict(zip(pairs.texts("place", ranked), pairs.texts("doc", ranked), strict=True))
     assert set(of_place.values()) == wholes
     return [of_place[place] for place in pairs.texts("place", np.flatnonzero(pairs.part == TRAIN))]
+
+
+def test_documents_that_make_no_pair_are_counted_and_searched(tmp_path: Path) -> None:
+    texts = ["One here. Two.", "One there. Two.", "alone", "alone", ""]
+    pairs, candidates = Documents(
+        table(tmp_path / "a.parquet", title=["", "", "", "", "T"], text=texts), rule="heading"
+    ).read()
+    assert pairs.dropped == {"repeated texts": 1, UNDIVIDED: 2}
+    assert len(rows(pairs, TRAIN)) == 2 and candidates.tolist() == [False, False, True, True, True, True]
+    assert {*Catalogue.of(pairs).table()["doc"].to_pylist()} == {*texts[:3], "T"}
 
 
 def test_texts_of_one_sentence_make_no_pairs(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from .task import Data
 _NO_MEMORY = re.compile("an't allocate memory|annot allocate memory|bad_alloc|can't start new thread")
 SHOWN = 3  # rows that a message names
 ALARM, LEFT_OUT, CAUTION = "alarm", "step left out", "caution"  # events of the log
-FEW_STEPS = 50
+FEW_STEPS, FEW_QUERIES = 50, 10
 _FORGOTTEN, _LEARNT = 0.01, 0.05  # a fall of validation, and a share of the first loss, that are signs of overfitting
 
 
@@ -52,14 +52,23 @@ class Alarms:
         if spread.collapsed:
             self.ring(step, f"after step {step:,} the embeddings have collapsed: {spread.collapsed}")
 
-    def regression(self, step: int, metric: str, difference: Difference) -> None:
-        """Ring if the trained model less the untrained one is below 0 in a metric, by more than chance."""
-        if difference.high < 0:
+    def regression(self, step: int, metric: str, difference: Difference, queries: int) -> None:
+        """Ring if the trained model less the untrained one is below 0 in a metric by more than chance; else be cautious below 0."""
+        about = (
+            f"{metric} {difference.mean:+.4f} ({100 * difference.confidence:g} % interval {difference.low:+.4f} to "
+            f"{difference.high:+.4f}"
+        )
+        if difference.high < 0 and queries >= FEW_QUERIES:
             self.ring(
                 step,
-                f"the trained model is worse than the untrained one: {metric} {difference.mean:+.4f} "
-                f"({100 * difference.confidence:g} % interval {difference.low:+.4f} to {difference.high:+.4f}); lower "
-                "train.learning_rate, and check which column is the query and which the document",
+                f"the trained model is worse than the untrained one: {about}); lower train.learning_rate, and check which "
+                "column is the query and which the document",
+            )
+        elif difference.mean < 0:
+            self.caution(
+                step,
+                f"the trained model is below the untrained one, by no more than chance may do: {about}, {queries:,} test "
+                f"quer{'y' if queries == 1 else 'ies'}); train on more data, or at a lower train.learning_rate",
             )
 
     def step(self, progress: Progress, data: Data, together: int) -> None:
@@ -89,6 +98,7 @@ def doubts(
     rivals: Mapping[str, Difference],
     subject: Subject,
     together: str = "",
+    chooses: bool = True,
 ) -> Iterator[str]:
     """Yield cautions about a run that has ended, each with advice: too few steps, overfitting, no better than a baseline.
 
@@ -97,16 +107,17 @@ def doubts(
         rivals: the trained system less each baseline, in the main metric.
         subject: its advice.
         together: advice to ask the model and a baseline together, where that is better and not the default.
+        chooses: whether validation has enough queries to stop by.
     """
     steps = [record for record in records if record["event"] == "step"]
     if 0 < len(steps) < FEW_STEPS:
         stated = "max_time" if config.resolved["train"]["max_time"] else "max_steps"
         longer = f"train.{'num_train_epochs' if config.train.max_steps is None else stated}"
         yield (
-            f"the run took {len(steps)} optimiser step{'s' if len(steps) != 1 else ''}, which is too few to learn much: raise "
-            f"{longer}, or lower train.batch_size, which is {config.train.size:,}"
+            f"the run took {len(steps)} optimiser step{'s' if len(steps) != 1 else ''}, which is too few to learn much: train "
+            f"on more data, raise {longer}, or lower train.batch_size"
         )
-    yield from _overfitted(steps, [record for record in records if record["event"] == "evaluation"])
+    yield from _overfitted(steps, [record for record in records if record["event"] == "evaluation"], chooses)
     name = min(rivals, key=lambda name: rivals[name].mean, default=None)
     if name is not None and rivals[name].low <= 0:
         d, below = rivals[name], rivals[name].high < 0
@@ -119,7 +130,7 @@ def doubts(
         )
 
 
-def _overfitted(steps: Sequence[Mapping[str, Any]], looks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _overfitted(steps: Sequence[Mapping[str, Any]], looks: Sequence[Mapping[str, Any]], chooses: bool) -> Iterator[str]:
     """Yield a caution if validation has fallen since its best while the loss came near 0."""
     if len(looks) < 3 or len(steps) < 2:
         return
@@ -131,7 +142,7 @@ def _overfitted(steps: Sequence[Mapping[str, Any]], looks: Sequence[Mapping[str,
         yield (
             f"the model overfitted: the loss fell to {steps[-1]['loss']:.2g}, and validation {label(metric)} from "
             f"{values[best]:.3f} after step {looks[best]['step']:,} to {values[-1]:.3f}; lower train.num_train_epochs or "
-            "train.learning_rate, or set train.patience=2 to stop in time"
+            f"train.learning_rate{', or set train.patience=2 to stop in time' if chooses else ''}"
         )
 
 

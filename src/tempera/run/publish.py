@@ -99,11 +99,15 @@ def _doubted(prepared: Prepared, fitted: Fitted, systems: Systems, differences: 
     """Log the alarms and cautions of a run that has ended, and return them; `served` if it answers by both together anyway."""
     alarms, main = Alarms(prepared.log), main_metric(prepared.config.evaluation.metrics)
     if systems:
-        alarms.regression(fitted.step, main, differences["trained - untrained"][main])
+        queries = len(systems["trained"].per_query[main])
+        alarms.regression(fitted.step, main, differences["trained - untrained"][main], queries)
     rivals = {name: differences[f"trained - {name}"][main] for name in systems if name not in OURS}
     better = [command for name, command in TOGETHER.items() if not served and _ahead(systems, name, main)]
     together = f"{better[0]} with --hybrid" if better else ""
-    for text in doubts(prepared.config, prepared.log.records, rivals, prepared.task.showcase.subject, together):
+    chooses = prepared.task.held_out.chooses
+    for text in doubts(
+        prepared.config, prepared.log.records, rivals, prepared.task.showcase.subject, together, chooses
+    ):
         alarms.caution(fitted.step, text)
     return alarms
 

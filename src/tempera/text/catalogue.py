@@ -95,15 +95,26 @@ class Catalogue:
             weight=weight,
         )
 
+    @cached_property
+    def searched(self) -> Rows:
+        """Positions of the documents that the index of a run holds, rising: all but those that are made of others."""
+        held = np.ones(len(self.doc_first), bool)
+        held[self.doc_of] = False
+        held[self.doc_of[self.pairs.searched]] = True
+        return np.flatnonzero(held)
+
     def table(self) -> pa.Table:
-        """Return the documents as an index describes them: doc_id, name, place, doc; a negative has the place of its row."""
+        """Return the documents that are searched as an index describes them: doc_id, name, place, doc.
+
+        A negative has the place of its row.
+        """
         count = int(np.searchsorted(self.doc_first, len(self.pairs)))
         row = np.searchsorted(self.pairs.negatives[1], self.doc_first[count:] - len(self.pairs), side="right") - 1
         places = self.pairs.texts("place", np.concatenate([self.doc_first[:count], row]))
         names = self.pairs.texts("name", self.doc_first[:count]) + [""] * len(row)
         columns = {"name": names, "place": places, "doc": self.docs[:]}
         table = pa.table({name: pa.array(column, pa.large_string()) for name, column in columns.items()})
-        return table.append_column("doc_id", pa.array(self.doc_ids))
+        return table.append_column("doc_id", pa.array(self.doc_ids)).take(pa.array(self.searched))
 
 
 def stored(features: Callable[[Sequence[str]], Ragged], texts: Sequence[str], path: Path) -> Ragged:

@@ -134,8 +134,8 @@ class HeldOutQueries:
         return self.data.remembered(questions.query_of[questions.rows], "query")
 
     def vectors(self) -> NDArray[np.float32]:
-        """Return the vectors of all distinct documents; what the same weights have just ranked is not embedded again."""
-        return self.data.remembered(np.arange(len(self.texts.docs)))
+        """Return the vectors of the documents that are searched; what the same weights have just ranked is not embedded again."""
+        return self.data.remembered(self.texts.catalogue.searched)
 
     def baselines(self) -> dict[str, SystemScores]:
         """Rank by the teacher if there is one; by BM25, and by the tower and BM25 together, if evaluation.bm25 asks for it."""
@@ -194,10 +194,11 @@ class HeldOutQueries:
         )
 
     def words_of_all(self) -> BM25 | None:
-        """Return the index of the words of all distinct documents; None without BM25."""
-        if self.words is None or np.array_equal(self.texts.ranked, np.arange(len(self.texts.docs))):
+        """Return the index of the words of the documents that are searched; None without BM25."""
+        catalogue = self.texts.catalogue
+        if self.words is None or np.array_equal(self.texts.ranked, catalogue.searched):
             return self.words
-        return Lexical(self.texts.catalogue.docs[:]).index(self.words.settings)
+        return Lexical(catalogue.docs.take(catalogue.searched)).index(self.words.settings)
 
     def about(self) -> dict[str, Any]:
         """Return how BM25 and its weight were chosen, the bias of scores on the way, and the metrics of smaller vectors."""

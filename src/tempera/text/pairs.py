@@ -24,6 +24,7 @@ Text = Literal["query", "doc"]
 REPEATED = "repeated pairs"
 TRAIN, VALIDATION, TEST, RANKED = 0, 1, 2, 3  # of the column `part`
 TRAINABLE = "trainable"  # column of generated queries
+SEARCHED = "searched"  # column of rows that are made of a document
 _LABEL = 200  # letters of a document that has no name
 
 
@@ -33,8 +34,9 @@ class Pairs:
 
     Columns of the table: query, doc, query_id, doc_id, name (what to call the document), place (where it stands); where
     the source has them also weight, positive_score, negatives with their ids and scores (lists), source (its position in a
-    mixture), trainable (whether a generated query finds its document), and part (TRAIN, VALIDATION or TEST, where a user has
-    named files for them; RANKED for a document without a query, which is only searched).
+    mixture), trainable (whether a generated query finds its document), searched (false for a document that is made of another
+    one, which the index of a run holds in its place), and part (TRAIN, VALIDATION or TEST, where a user has named files for
+    them; RANKED for a document without a query, which is only searched).
     """
 
     table: pa.Table
@@ -127,12 +129,21 @@ class Pairs:
         return part
 
     @property
+    def searched(self) -> NDArray[np.bool_]:
+        """Whether the index of a run holds each row's document, [n]."""
+        return self._marks(SEARCHED)
+
+    @property
     def trainable(self) -> NDArray[np.bool_]:
         """Return True for each row that may be trained on, [n]: all but generated queries that do not find their document."""
-        if TRAINABLE not in self.table.column_names:
+        return self._marks(TRAINABLE)
+
+    def _marks(self, name: str) -> NDArray[np.bool_]:
+        """Return a column of switches, which are on where nothing is said, [n]."""
+        if name not in self.table.column_names:
             return np.ones(len(self), bool)
-        trainable: NDArray[np.bool_] = pc.fill_null(self.table[TRAINABLE], fill_value=True).to_numpy()
-        return trainable
+        marks: NDArray[np.bool_] = pc.fill_null(self.table[name], fill_value=True).to_numpy()
+        return marks
 
     @property
     def negatives(self) -> tuple[Ids, Rows]:

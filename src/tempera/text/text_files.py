@@ -43,6 +43,9 @@ MADE: dict[Rule, str] = {
 }
 
 
+UNDIVIDED = "texts of one sentence, of which no pair is made"
+
+
 class Section(NamedTuple):
     """A text of a file, its heading with that of the page before it, empty without one, and its line."""
 
@@ -81,12 +84,16 @@ class TextFiles:
         for heading, text, place in passages(files, self.max_characters, dropped):
             if pair := pair_of(heading, text, self.rule, draw):
                 rows.append((*pair, pair[0], place))
+            else:
+                dropped[UNDIVIDED] += 1
         if not rows:
             raise DataError(
-                f"{self.path} holds no text of two sentences, or of a heading and a sentence: give more text"
+                f"{self.path} holds no text of two sentences, or of a heading and a sentence"
+                + "".join(f", and {count:,} {what}" for what, count in dropped.items() if what != UNDIVIDED)
+                + ": give more text"
             )
         pairs = Pairs.of(*zip(*rows, strict=True))
-        about = f"{self.path} holds {len(files):,} text files: {MADE[self.rule]}"
+        about = f"{self.path} holds {len(files):,} text files, of which pairs are made: {MADE[self.rule]}"
         return replace(pairs, dropped={**dropped, **pairs.dropped}, about=about), np.ones(len(pairs), bool)
 
 
@@ -165,7 +172,7 @@ def pair_of(
     """
     if rule == "heading":
         if heading:
-            return heading, text
+            return (heading, text) if text else None
         divided = _TITLE.fullmatch(text) or _SENTENCE.fullmatch(text)
         return None if divided is None else (" ".join(divided[1].split()), divided[2])
     sentences = [part for part in _SENTENCE_END.split(text.strip()) if part]

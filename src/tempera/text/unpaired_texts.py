@@ -17,11 +17,11 @@ from ..errors import DataError
 from ..io.columns import RoleTable
 from ..io.tables import blocks, is_table
 from .beir import is_beir, split_names, texts_of
-from .pairs import RANKED, TEST, TRAIN, VALIDATION, Pairs
+from .pairs import RANKED, SEARCHED, TEST, TRAIN, VALIDATION, Pairs
 from .parts import joined
 from .roles import DOC_NAMES, QUERY_NAMES, TABLE, USUAL
 from .sources import BeirFolder, PairsFile, read_table
-from .text_files import MADE, Rule, files_of, is_code, is_text_file, pair_of, passages
+from .text_files import MADE, UNDIVIDED, Rule, files_of, is_code, is_text_file, pair_of, passages
 
 _MOST = 1000  # queries of validation, and of the test, that are drawn or made: at most so many, and a tenth
 _BATCH, _STEPS = 512, 300  # rows of two texts each
@@ -105,21 +105,33 @@ class Documents:
         for part in [part for part in _PARTS if part not in parts]:
             made = _made(docs, cut, answers)
             parts |= {part: made} if len(made) else {}
+        first, left = [docs[i] for i in cut], [doc for i, doc in enumerate(docs) if i not in cut]
         judged_by = {query for pairs in parts.values() for query in pairs.texts("query")}
         log = [query for query in dict.fromkeys(texts.log) if query not in judged_by]
         log = [log[i] for i in draw.permutation(len(log))]
-        rows = _rows(log, docs, cut) if self.rule is None else _by_rule(self.rule, docs, cut, draw)
-        pairs = joined({**rows, **parts})
+        dropped = Counter(texts.dropped) + Counter({"repeated texts": len(texts.docs) - len(docs)})
+        if self.rule is None:
+            train, ranked = _any_two(log, first, left)
+        else:
+            train, ranked = _by_rule(self.rule, left, draw, dropped), left
+        pairs = joined({TRAIN: train, RANKED: _of([""] * (len(ranked) + len(first)), [*ranked, *first]), **parts})
+        candidates = (pairs.part != TRAIN) | (self.rule is None)
+        candidates[len(train) + len(ranked) : len(train) + len(ranked) + len(first)] = False
+        divided = [part for part in parts if part not in texts.real] + ([] if self.rule is None else [TRAIN])
+        searched = pa.array(~np.isin(pairs.part, divided))
         judged = ", ".join(
-            f"{names[0]} on {'real' if part in texts.real else 'made'} queries"
+            f"{names[0]} on {'real queries' if part in texts.real else 'made queries (title or first sentence)'}"
             for part, names in _PARTS.items()
             if part in parts
         )
-        about = f"{self.path} holds {len(docs):,} documents and {len(log):,} queries without answers; {judged}"
-        if self.rule is not None:
-            about += f"; the pairs to train on are made of documents: {MADE[self.rule]}"
-        pairs = replace(pairs, about=about, dropped=dict(texts.dropped), paired=self.rule is not None)
-        return pairs, (pairs.part != TRAIN) | (self.rule is None)
+        alone = (
+            f" and {len(log):,} queries without answers"
+            if self.rule is None
+            else ", of which pairs are made to train on: "
+        )
+        about = f"{self.path} holds {len(docs):,} documents{alone}{MADE[self.rule] if self.rule else ''}; {judged}"
+        table = pairs.table.append_column(SEARCHED, searched)
+        return Pairs(table, {**dropped}, about=about, paired=self.rule is not None), candidates
 
     def _texts(self) -> Unpaired:
         path = Path(self.path)
@@ -161,7 +173,7 @@ def _table(path: Path, chosen: Mapping[str, str | None]) -> Unpaired:
     if chosen["text"] is not None or not TABLE.suits({}, names):
         texts, titles = _columns(path, _TEXTS, chosen)
         rows = enumerate(zip(titles or [""] * len(texts), texts), 1)
-        return Unpaired([Document(title, text, f"{path}:{row}") for row, (title, text) in rows if text])
+        return Unpaired([Document(title, text, f"{path}:{row}") for row, (title, text) in rows if title or text])
     pairs = _pairs(path)
     ids = pairs.ids("query")
     queries = np.random.default_rng(0).permutation(np.unique(ids))
@@ -218,30 +230,29 @@ def _made(docs: Sequence[Document], cut: dict[int, None], answers: Collection[st
     return Pairs.of(*zip(*rows, strict=True)) if rows else Pairs.of([], [])
 
 
-def _rows(log: Sequence[str], docs: Sequence[Document], cut: dict[int, None]) -> dict[int, Pairs]:
-    """Return rows of any two texts, and rows of the documents that are the first of two, which are only ranked.
+def _any_two(
+    log: Sequence[str], first: Sequence[Document], left: Sequence[Document]
+) -> tuple[Pairs, Sequence[Document]]:
+    """Return rows of any two texts, and the documents that are the first of two, which no row ranks.
 
-    Documents of which pairs are made come first, so that they are not ranked as a whole.
+    Documents of which pairs are made, `first`, come first, so that they are not ranked as a whole.
     """
-    first, rest = [docs[i] for i in cut], [doc for i, doc in enumerate(docs) if i not in cut]
-    half = max((len(log) + len(docs) + 1) // 2, len(log) + len(first))
-    turned = rest[: half - len(log) - len(first)]
-    second = [rest[i] for i in np.resize(np.arange(len(turned), len(rest)), half)]
-    queries = [*log, *(doc.whole for doc in (*first, *turned))]
-    return {TRAIN: _of(queries, second), **({RANKED: _of([""] * len(turned), turned)} if turned else {})}
+    half = max((len(log) + len(first) + len(left) + 1) // 2, len(log) + len(first))
+    turned = left[: half - len(log) - len(first)]
+    second = [left[int(i)] for i in np.resize(np.arange(len(turned), len(left)), half)]
+    return _of([*log, *(doc.whole for doc in (*first, *turned))], second), turned
 
 
-def _by_rule(rule: Rule, docs: Sequence[Document], cut: dict[int, None], draw: np.random.Generator) -> dict[int, Pairs]:
-    """Return a pair of each document that can be divided, and rows of the documents that are only ranked."""
-    left = [doc for i, doc in enumerate(docs) if i not in cut]
-    made = [
-        (*pair, doc.title or pair[0], doc.place) for doc in left if (pair := pair_of(doc.title, doc.text, rule, draw))
-    ]
+def _by_rule(rule: Rule, docs: Sequence[Document], draw: np.random.Generator, dropped: Counter[str]) -> Pairs:
+    """Return a pair of each document that can be divided; the others are counted."""
+    pairs = [(pair_of(doc.title, doc.text, rule, draw), doc) for doc in docs]
+    made = [(*pair, doc.title or pair[0], doc.place) for pair, doc in pairs if pair]
     if not made:
         raise DataError(
             "no document has two sentences, or a title and a text, so that no pair can be made: give longer texts"
         )
-    return {TRAIN: Pairs.of(*zip(*made, strict=True)), RANKED: _of([""] * len(left), left)}
+    dropped[UNDIVIDED] += len(pairs) - len(made)
+    return Pairs.of(*zip(*made, strict=True))
 
 
 def _of(queries: Sequence[str], docs: Sequence[Document]) -> Pairs:
