@@ -14,10 +14,11 @@ from .io.tables import blocks, files_of, is_table
 from .recommend.interactions import TABLE as EVENTS
 from .recommend.sessions import Sessions
 from .text.beir import is_beir, split_names
+from .text.roles import IDS, Roles
 from .text.roles import TABLE as PAIRS
 from .text.text_files import is_text_file
 
-_IDS = ("query_id", "doc_id", "negative_ids")
+_CALLED = {"query": "queries", "doc": "documents"}
 _USUAL = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 
 
@@ -136,11 +137,13 @@ def _renamed(parts: Mapping[str, str], train: str) -> dict[str, str]:
 def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     names = _columns(Path(path), options)
     if PAIRS.suits(options, names):  # texts are told apart by their content
-        ids = [name for role in _IDS if not options.get(role) for name in PAIRS.usual_columns(role, names)]
-        return {"source": "pairs", "metadata": [*ids, "*"]}
+        named = {role: name for role in IDS if (name := options.get(role))}
+        return {"source": "pairs", "metadata": [*Roles(**named).told_by_content(names).metadata]}
     if EVENTS.suits(options, names):
         return {"source": "interactions", "metadata": ["*"]}
+    missing = [name for role, name in _CALLED.items() if not (options.get(role) or PAIRS.usual_columns(role, names))]
     raise DataError(
-        f"{path} has the columns {', '.join(names)}, and none of them has a usual name: name those of pairs with "
-        "data.query=COLUMN data.doc=COLUMN, or those of interactions with data.user=COLUMN data.item=COLUMN"
+        f"{path} has the columns {', '.join(names)}, and none of them is called as {' or '.join(missing)} usually are: name those "
+        "of pairs with data.query=COLUMN data.doc=COLUMN, those of interactions with data.user=COLUMN data.item=COLUMN, or read "
+        "texts without pairs with data.source=documents"
     )

@@ -4,8 +4,8 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -32,6 +32,7 @@ USUAL: dict[str, tuple[str, ...]] = {
     "negative_scores": ("negative_scores", "neg_scores"),
     "prompt": ("prompt",),
 }
+IDS = ("query_id", "doc_id", "negative_ids")
 TABLE = RoleTable(USUAL, ("query", "doc"), {"negatives": re.compile(r"(negative|neg)_\d+")}, unread=("negative_ranks",))
 
 
@@ -92,6 +93,15 @@ class Roles:
                 f"give data.min_score, or data.metadata=[{name}] to take all rows"
             )
         return columns
+
+    def told_by_content(self, names: Sequence[str]) -> Self:
+        """Return roles that read no ids and no column without a role of a table with these columns, but those that are named.
+
+        >>> Roles(doc_id="url").told_by_content(["query", "doc", "qid", "url", "year"]).metadata
+        ('qid', '*')
+        """
+        ids = [name for role in IDS if getattr(self, role) is None for name in TABLE.usual_columns(role, names)]
+        return replace(self, metadata=(*self.metadata, *ids, "*"))
 
 
 # Of tables that nothing is trained on: there, a query that is its own document is no fault.

@@ -172,9 +172,12 @@ def read_task(path: str | Path, split: str = "test", roles: Roles | None = None)
     """
     if Path(path).is_dir():
         if not is_beir(path):
-            raise DataError(f"{path} is not a BEIR folder: corpus.jsonl is missing")
+            raise DataError(
+                f"{path} is a folder without corpus.jsonl: give a BEIR folder, or a table of pairs, such as .csv or .parquet"
+            )
         refuse_roles(path, roles)
         return RetrievalTask.beir(path, split)
-    if roles is None and set(_GRADED) <= set(read_table(Path(path)).column_names):
+    names = read_table(Path(path)).column_names
+    if roles is None and set(_GRADED) <= set(names):
         return Graded.table(path)
-    return RetrievalTask.pairs(path, roles or UNTRAINED)
+    return RetrievalTask.pairs(path, (roles or UNTRAINED).told_by_content(names))
