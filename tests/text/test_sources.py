@@ -174,6 +174,11 @@ def test_of_two_usual_names_one_has_to_be_chosen(put) -> None:
 NAMES = "a.csv has no column that is usual for a {} ({}); it has {}: name one with data.{}=COLUMN"
 
 
+def test_a_comma_in_a_text_does_not_hide_the_separator(put) -> None:
+    said = refused(put("a.csv", b"query;doc\nwhat;that\nwhat, now;that, here\n"))
+    assert said.startswith("a.csv: its columns are divided by ';' instead of commas")
+
+
 @pytest.mark.parametrize(
     ("header", "options", "message"),
     [

@@ -74,6 +74,8 @@ def settle(prepared: Prepared, free: Sequence[str], known: Mapping[str, Any] | N
         return with_setting(prepared, race.start)
     if not task.held_out.chooses:
         name = next((each.name for each in settings if each.values == race.unproven), "")
+        left = [each.name for later in race.rounds[1:] for each in later.variations if each.name]
+        name += f" without {' and '.join(left)}" if name and left else ""
         if group.main and name:
             logger.info(f"validation has fewer than {LEAST_TO_CHOOSE} queries or events, which choose nothing: {name}")
         return with_setting(prepared, race.unproven or {})

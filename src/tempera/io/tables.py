@@ -217,8 +217,8 @@ def csv_tables(path: Path, names: Sequence[str] = (), sign: str = ",", quoted: b
             names = reader.open_csv(stream, read, parse).schema.names
         if not read.column_names and len(names) > 1 and all(map(_NUMBER.fullmatch, names)):
             read.column_names = names = [f"column{i}" for i in range(1, len(names) + 1)]
-        if len(names) == 1 and sign == ",":
-            _refuse_separator(path, names[0])
+        if sign == ",":
+            _refuse_separator(path)
         texts = reader.ConvertOptions(
             column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
         )
@@ -228,6 +228,8 @@ def csv_tables(path: Path, names: Sequence[str] = (), sign: str = ",", quoted: b
     except pa.ArrowInvalid as error:
         if "UTF8" in str(error):
             _refuse_cell(path, sign)
+        if sign == ",":
+            _refuse_separator(path)
         raise
 
 
@@ -251,13 +253,12 @@ def typed_tables(path: Path) -> Iterator[pa.Table]:
         yield table
 
 
-def _refuse_separator(path: Path, header: str) -> None:
+def _refuse_separator(path: Path) -> None:
     """Refuse a table of one column in which another sign than the comma divides the first two lines into as many parts."""
     with opened(path) as file:
-        file.readline()
-        row = file.readline().decode("utf-8", "replace")
+        header, row = (file.readline().decode("utf-8", "replace") for _ in range(2))
     sign = next((sign for sign in _SEPARATORS if 0 < header.count(sign) == row.count(sign)), None)
-    if sign is not None:
+    if sign is not None and "," not in header:
         raise DataError(
             f"{path}: its columns are divided by {sign!r} instead of commas: write it with commas, or hand it over, "
             f"tempera.train(..., data=pandas.read_csv({path.name!r}, sep={sign!r}))"
