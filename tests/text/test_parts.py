@@ -82,7 +82,7 @@ def test_splits_of_a_beir_folder(put: Put, tmp_path: Path) -> None:
         lines = ["query-id corpus-id score", *(f"{row} 1" for row in rows)]
         (tmp_path / "qrels" / f"{name}.tsv").write_text("\n".join(lines).replace(" ", "\t") + "\n")
     pairs, candidates = BeirFolder(str(tmp_path), validation="dev", test="test").read()
-    assert pairs.dropped == {"documents that answer no query": 3}  # d4, d6, d8
+    assert pairs.dropped == {"documents that answer no query, and are not searched": 3}  # d4, d6, d8
     split = hold_out(pairs, candidates, Evaluation())
     texts = {part: pairs.texts("query", getattr(split, part)) for part in ("train", "validation", "test")}
     assert texts == {"train": ["asks 1", "asks 2"], "validation": ["asks 4", "asks 5"], "test": ["asks 6", "asks 7"]}

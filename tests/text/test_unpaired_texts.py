@@ -182,7 +182,7 @@ def test_documents_that_make_no_pair_are_counted_and_searched(tmp_path: Path) ->
 
 
 def test_texts_of_one_sentence_make_no_pairs(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no document has two sentences"):
+    with pytest.raises(DataError, match="holds no document of two sentences"):
         Documents(table(tmp_path / "a.parquet", text=["one", "two"]), rule="sentence").read()
 
 

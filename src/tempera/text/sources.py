@@ -134,7 +134,7 @@ class BeirFolder:
             beir = read_beir(self.path, split)
             parts[part] = Pairs.distinct_of([self._table(beir)], place)
             answers = np.union1d(answers, beir.doc[beir.grade > 0])
-        unused = {"documents that answer no query": len(beir.corpus) - len(answers)}
+        unused = {"documents that answer no query, and are not searched": len(beir.corpus) - len(answers)}
         pairs = joined(parts)
         named = {"train": self.split, "validation": self.validation, "test": self.test}
         about = f"{self.path} is a BEIR folder: " + ", ".join(

@@ -113,25 +113,39 @@ class Documents:
         if self.rule is None:
             train, ranked = _any_two(log, first, left)
         else:
-            train, ranked = _by_rule(self.rule, left, draw, dropped), left
+            train, ranked = self._by_rule(self.rule, left, draw, dropped), left
         pairs = joined({TRAIN: train, RANKED: _of([""] * (len(ranked) + len(first)), [*ranked, *first]), **parts})
         candidates = (pairs.part != TRAIN) | (self.rule is None)
         candidates[len(train) + len(ranked) : len(train) + len(ranked) + len(first)] = False
         divided = [part for part in parts if part not in texts.real] + ([] if self.rule is None else [TRAIN])
         searched = pa.array(~np.isin(pairs.part, divided))
-        judged = ", ".join(
-            f"{names[0]} on {'real queries' if part in texts.real else 'made queries (title or first sentence)'}"
-            for part, names in _PARTS.items()
-            if part in parts
-        )
-        alone = (
-            f" and {len(log):,} queries without answers"
-            if self.rule is None
-            else ", of which pairs are made to train on: "
-        )
-        about = f"{self.path} holds {len(docs):,} documents{alone}{MADE[self.rule] if self.rule else ''}; {judged}"
         table = pairs.table.append_column(SEARCHED, searched)
+        about = self._about(len(docs), len(log), {part: part in texts.real for part in parts})
         return Pairs(table, {**dropped}, about=about, paired=self.rule is not None), candidates
+
+    def _about(self, docs: int, queries: int, real: Mapping[int, bool]) -> str:
+        """Return a sentence on the documents, and on whether the queries of each part are real."""
+        judged = ", ".join(
+            f"{_PARTS[part][0]} on {'real queries' if real[part] else 'made queries (title or first sentence)'}"
+            for part in _PARTS
+            if part in real
+        )
+        of = f" and {queries:,} queries without answers"
+        if self.rule is not None:
+            of = f", of which pairs are made to train on: {MADE[self.rule]}"
+        return f"{self.path} holds {docs:,} documents{of}; {judged}"
+
+    def _by_rule(self, rule: Rule, docs: Sequence[Document], draw: np.random.Generator, dropped: Counter[str]) -> Pairs:
+        """Return a pair of each document that can be divided; the others are counted."""
+        pairs = [(pair_of(doc.title, doc.text, rule, draw), doc) for doc in docs]
+        made = [(*pair, doc.title or pair[0], doc.place) for pair, doc in pairs if pair]
+        if not made:
+            raise DataError(
+                f"{self.path} holds no document of two sentences, or of a title and a text, so that no pair can be made of it: "
+                "give longer texts"
+            )
+        dropped[UNDIVIDED] += len(pairs) - len(made)
+        return Pairs.of(*zip(*made, strict=True))
 
     def _texts(self) -> Unpaired:
         path = Path(self.path)
@@ -241,18 +255,6 @@ def _any_two(
     turned = left[: half - len(log) - len(first)]
     second = [left[int(i)] for i in np.resize(np.arange(len(turned), len(left)), half)]
     return _of([*log, *(doc.whole for doc in (*first, *turned))], second), turned
-
-
-def _by_rule(rule: Rule, docs: Sequence[Document], draw: np.random.Generator, dropped: Counter[str]) -> Pairs:
-    """Return a pair of each document that can be divided; the others are counted."""
-    pairs = [(pair_of(doc.title, doc.text, rule, draw), doc) for doc in docs]
-    made = [(*pair, doc.title or pair[0], doc.place) for pair, doc in pairs if pair]
-    if not made:
-        raise DataError(
-            "no document has two sentences, or a title and a text, so that no pair can be made: give longer texts"
-        )
-    dropped[UNDIVIDED] += len(pairs) - len(made)
-    return Pairs.of(*zip(*made, strict=True))
 
 
 def _of(queries: Sequence[str], docs: Sequence[Document]) -> Pairs:
