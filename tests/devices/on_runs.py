@@ -20,7 +20,7 @@ from tempera import Temperature, mnr, train
 from tempera.build import build
 from tempera.config import of
 from tempera.core import abilities
-from tempera.engine import cache, lookup, loop
+from tempera.engine import cache, lookup, loop, micro_batches
 from tempera.engine.devices import Devices, Precision, start
 from tempera.engine.distributed import Group
 from tempera.errors import ConfigError
@@ -178,7 +178,8 @@ def cut_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """Micro-batches are cut as on a CPU; as on a device, autograd sums the gradients of tables, and torch draws dropout."""
     monkeypatch.setattr(cache, "start_tokens", lambda device, half: 32)
     monkeypatch.setattr(lookup, "_plain", lambda table: False)
-    monkeypatch.setattr(cache, "dropout_on", lambda device, tower: nullcontext())
+    for module in (cache, micro_batches):
+        monkeypatch.setattr(module, "dropout_on", lambda device, tower: nullcontext())
 
 
 CHOICES = [*covering(TEXT, 12), *covering(ITEMS, 10)]

@@ -106,7 +106,16 @@ def test_the_first_tower_is_trained_where_nothing_can_be_chosen(
             events / "events.csv", tmp_path / "run", [*SHORT, "evaluation.validation=0", "evaluation.baselines=false"]
         )
     assert yaml.safe_load((run.folder / "config.yaml").read_text())["tower"]["dimensions"] == 8
-    assert "fewer than 50 queries or events, which choose nothing: last" in caplog.text
+    assert "fewer than 50 queries or events, which choose nothing: last\n" in caplog.text
+
+
+def test_features_that_are_not_used_are_named(
+    events: Path, few_towers: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = [*SHORT, f"data.items={events / 'items.csv'}", "evaluation.validation=0", "evaluation.baselines=false"]
+    with caplog.at_level("INFO", "tempera"):
+        train(events / "events.csv", tmp_path / "run", options)
+    assert "which choose nothing: last without features\n" in caplog.text
 
 
 def test_a_scale_is_a_temperature_that_is_set() -> None:

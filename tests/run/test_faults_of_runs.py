@@ -257,7 +257,8 @@ def test_regression_rings_only_when_it_is_no_chance(change: float, queries: int,
     after = before + noise - noise.mean() + change
     Listening(None).regression(1, "ndcg@10", bootstrap(after, before), queries)  # type: ignore[arg-type]
     assert (bool(told), bool(cautions)) == (rings, warns)
-    assert all(f"{queries} test quer" in text for text in cautions)
+    few = f"{queries:,} test quer{'y tells' if queries == 1 else 'ies tell'} little"
+    assert all((few if queries < 10 else "which chance may explain") in text for text in cautions)
 
 
 # Resources -----------------------------------------------------------------------------------------------------------

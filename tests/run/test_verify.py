@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 
 from tempera.cli import app
 from tempera.core.objective import Objective
-from tempera.engine import cache, checkpoint
+from tempera.engine import cache, checkpoint, micro_batches
 from tempera.engine.curation import By
 from tempera.engine.devices import Devices
+from tempera.engine.micro_batches import Micro
 from tempera.io.documents import JsonLines
 from tempera.run import verify as verification
 from tempera.run.prepare import prepare
@@ -129,8 +130,8 @@ def test_a_wrong_gradient_of_the_temperature_is_found(case: Case, monkeypatch: p
 
 
 def test_rows_that_come_back_in_another_order_are_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = cache._put
-    monkeypatch.setattr(cache, "_put", lambda micro, rows: right(micro, rows.flip(0)))
+    right = Micro.put
+    monkeypatch.setattr(Micro, "put", lambda micro, rows: right(micro, rows.flip(0)))
     assert "cached = whole, kept and replayed" in failed(verification._cached(case))
 
 
@@ -153,7 +154,7 @@ def test_dropout_that_is_not_replayed_is_found(case: Case, monkeypatch: pytest.M
     dropping = Case(Dropping(case.tower), *list(vars(case).values())[1:])
     (proof,) = verification._replayed(dropping)
     assert proof.passed and "dropout on" in proof.name
-    monkeypatch.setattr(cache, "seeded", lambda seed, device: nullcontext())
+    monkeypatch.setattr(micro_batches, "seeded", lambda seed, device: nullcontext())
     assert failed(verification._replayed(dropping)) != []
 
 

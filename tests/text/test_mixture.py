@@ -15,7 +15,7 @@ from tempera import config as configuration
 from tempera.build import build
 from tempera.core.definition import defined_losses
 from tempera.core.presets import mnr
-from tempera.errors import ConfigError
+from tempera.errors import ConfigError, DataError
 from tempera.run.train import train
 from tempera.text.retrieval import TextTask
 
@@ -108,3 +108,18 @@ def test_bm25_is_ranked_as_deep_as_the_metrics_look(tmp_path: Path) -> None:
     found = task.held_out.baselines()["bm25"].metrics
     assert len(task.data.texts.split.corpus) > 170 and found["recall@170"] >= found["recall@100"]
     assert task.held_out.baselines()["bm25"].ranked.shape[1] == 170
+
+
+def test_documents_in_a_mixture_need_a_rule(tmp_path: Path) -> None:
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text("".join(json.dumps({"text": f"One {i}. Two {i}."}) + "\n" for i in range(30)))
+    options = mixture(tmp_path, temperatures=None)
+    for rule in (None, "heading"):
+        options["data"]["sources"][2] = {"documents": {"path": str(texts), **({"rule": rule} if rule else {})}}
+        made = build(configuration.of(options))
+        if rule is None:
+            with pytest.raises(DataError, match="documents in a mixture need a rule"):
+                made.data.read()
+        else:
+            pairs, candidates = made.data.read()
+            assert len(pairs) == len(candidates) and ("Two 3." in pairs.texts("doc")) and not pairs.searched.all()

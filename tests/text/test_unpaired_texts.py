@@ -52,7 +52,7 @@ def test_each_text_is_in_one_row_and_made_queries_judge(tmp_path: Path) -> None:
     wholes = [f"{title} {body}" for title, body in zip(TITLES, BODIES, strict=True)]
     trained = rows(pairs, TRAIN)
     assert Counter(text for row in trained for text in row) == Counter(wholes)
-    assert split.train.tolist() == list(range(20)) and not pairs.paired
+    assert len(split.train) == 20 and not pairs.paired
     made = rows(pairs, TEST) + rows(pairs, VALIDATION)
     assert len(made) == len(set(made)) == 8 and set(made) <= set(zip(TITLES, BODIES, strict=True))
     # A document of which a pair is made is ranked without its title; every other one as it is, and once.
@@ -147,7 +147,7 @@ def test_pairs_made_by_a_rule_train_and_whole_documents_are_searched(tmp_path: P
     assert len(cut) == 8 and len(trained) == 32 == len(split.train) and pairs.paired
     asked = {
         "heading": {*zip(TITLES, BODIES, strict=True)},
-        "neighbours": {(f"Sentence {i}.", f"And more of {i}.") for i in range(40)},
+        "neighbours": {(f"Sentence {i}.", f"Title {i} And more of {i}.") for i in range(40)},
     }
     if rule in asked:
         assert set(trained) <= asked[rule]
@@ -165,7 +165,7 @@ def test_pairs_made_by_a_rule_train_and_whole_documents_are_searched(tmp_path: P
 
 def rows_of_places(pairs: Pairs, wholes: set[str]) -> list[str]:
     """Return the document that each row of training is made of."""
-    ranked = np.flatnonzero(pairs.part == RANKED)[: len(wholes)]
+    ranked = np.flatnonzero(pairs.part == RANKED)[: len(wholes)]  # those of which no test is made come first
     of_place = dict(zip(pairs.texts("place", ranked), pairs.texts("doc", ranked), strict=True))
     assert set(of_place.values()) == wholes
     return [of_place[place] for place in pairs.texts("place", np.flatnonzero(pairs.part == TRAIN))]
@@ -177,12 +177,61 @@ def test_documents_that_make_no_pair_are_counted_and_searched(tmp_path: Path) ->
         table(tmp_path / "a.parquet", title=["", "", "", "", "T"], text=texts), rule="heading"
     ).read()
     assert pairs.dropped == {"repeated texts": 1, UNDIVIDED: 2}
-    assert len(rows(pairs, TRAIN)) == 2 and candidates.tolist() == [False, False, True, True, True, True]
+    assert len(rows(pairs, TRAIN)) == 2 and candidates.tolist() == [True, True, True, True, False, False]
     assert {*Catalogue.of(pairs).table()["doc"].to_pylist()} == {*texts[:3], "T"}
 
 
+@pytest.mark.parametrize("rule", [None, "heading", "sentence"])
+def test_texts_that_differ_in_white_space_are_one(tmp_path: Path, rule: Rule | None) -> None:
+    texts = [*BODIES, *(body.replace(". ", ".  ") for body in BODIES[::2])]
+    pairs, split = split_of(Documents(table(tmp_path / "a.parquet", text=texts), rule=rule))
+    assert pairs.dropped == {"repeated texts": 20}
+    made = rows(pairs, TEST) + rows(pairs, VALIDATION)
+    assert len(made) == 8 == len(split.test) + len(split.validation)
+    ranked = pairs.texts("doc", split.corpus)
+    assert len(ranked) == 40 and not [text for query, _ in made for text in ranked if query in text]
+    assert len(searched(pairs)) == 40
+
+
+def test_an_answer_is_known_whatever_its_white_space(tmp_path: Path) -> None:
+    (tmp_path / "qrels").mkdir()
+    docs = [{"_id": str(i), "title": f"T{i} ", "text": f"  One {i}.  Two {i}."} for i in range(40)]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(map(json.dumps, docs)))
+    (tmp_path / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "asked"}))
+    judged = "".join(f"q\t{i}\t1\n" for i in range(39))
+    (tmp_path / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    pairs, _ = split_of(Documents(str(tmp_path), rule="heading"))
+    assert [query for query, _ in rows(pairs, VALIDATION)] == ["T39"]
+
+
+def test_names_and_titles_stay_with_what_is_asked_for(tmp_path: Path) -> None:
+    path = table(tmp_path / "a.parquet", title=[*TITLES[:30], *[""] * 10], text=BODIES)
+    pairs, _ = split_of(Documents(path, rule="sentence"))
+    assert {*pairs.texts("name")} == {*TITLES[:30], ""}
+    titled = [doc for doc, name in zip(pairs.texts("doc"), pairs.texts("name"), strict=True) if name]
+    trained = [doc for doc in titled if len(rows(pairs, TRAIN)) and doc.startswith("Title")]
+    assert {doc for _, doc in rows(pairs, TRAIN) if doc.startswith("Title")} <= {*trained}
+    assert sum(doc.startswith("Title") for _, doc in rows(pairs, TRAIN)) >= 20
+
+
+def test_a_run_on_made_pairs_is_searched_and_calibrated(tmp_path: Path) -> None:
+    from tempera.run.calibrate import calibrate
+    from tempera.run.train import train
+
+    words = [f"{'abcdefgh'[i % 8]}word{i}" for i in range(400)]
+    texts = [f"The {word} is here. Look, {word} again. Nothing else." for word in words]
+    data = {"source": "documents", "path": table(tmp_path / "a.parquet", text=texts), "rule": "heading"}
+    tower = {"kind": "static", "dimensions": 32, "vocabulary": 1500}
+    run = train({"data": data, "tower": tower, "train": {"max_steps": 20}}, tmp_path / "run")
+    for hybrid in (False, True):  # vectors and words of the same documents, in the same order
+        found = run.search(words[7], 1, hybrid=hybrid)
+        assert found[0].preview == texts[7], hybrid
+    assert len({hit.preview for hit in run.search(words[7], 1000)}) == 400
+    assert calibrate(tmp_path / "run").about["found"] > 0.5
+
+
 def test_texts_of_one_sentence_make_no_pairs(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no document of two sentences"):
+    with pytest.raises(DataError, match="holds no document to train on that has two sentences"):
         Documents(table(tmp_path / "a.parquet", text=["one", "two"]), rule="sentence").read()
 
 
@@ -217,7 +266,7 @@ def test_documents_need_a_teacher(sections: dict[str, Any], says: str) -> None:
 
 def test_a_rule_has_no_use_for_queries_without_answers() -> None:
     data = {"source": "documents", "path": "a", "rule": "sentence", "queries": "log.txt"}
-    with pytest.raises(ConfigError, match=r"data\.queries: are for a teacher"):
+    with pytest.raises(ConfigError, match=r"data: queries without answers are for a teacher"):
         build(Options({"data": data}))
 
 

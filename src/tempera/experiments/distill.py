@@ -18,7 +18,7 @@ def options_of(model: str | Path, texts: str | Path, overrides: Sequence[str] = 
         "recipe": "none",
         "data": {"source": "documents", "path": str(texts)},
         "tower": {"kind": "static", "teacher": str(model), "dimensions": 256},
-        "train": {"teacher": str(model), "mixed_precision": "auto"},  # in which the teacher reads
+        "train": {"teacher": str(model), "mixed_precision": "auto"},  # in which the teacher reads on a CPU
     }
     return configuration.of(own, overrides)
 

@@ -65,10 +65,12 @@ class Alarms:
                 "column is the query and which the document",
             )
         elif difference.mean < 0:
+            few = f"{queries:,} test quer{'y tells' if queries == 1 else 'ies tell'} little"
+            why = few if queries < FEW_QUERIES else "which chance may explain"
             self.caution(
                 step,
-                f"the trained model is below the untrained one, by no more than chance may do: {about}, {queries:,} test "
-                f"quer{'y' if queries == 1 else 'ies'}); train on more data, or at a lower train.learning_rate",
+                f"the trained model is below the untrained one: {about}), {why}; train on more data, or at a lower "
+                "train.learning_rate",
             )
 
     def step(self, progress: Progress, data: Data, together: int) -> None:

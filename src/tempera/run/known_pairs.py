@@ -103,7 +103,7 @@ def held_out(folder: Path) -> Pairs:
     split = divided_again(folder, build(configuration.load(folder / "config.yaml")))
     queries = split.pairs.ids("query")
     held = np.isin(queries, queries[split.validation if len(split.validation) else split.test])
-    return Pairs(split.pairs.table.filter(pa.array(held)))
+    return split.pairs.whole(held)
 
 
 def divided_again(folder: Path, config: Config) -> Split:

@@ -169,10 +169,13 @@ class HeldOutQueries:
         return scores_of_both(self._queries(questions), self.data.corpus, questions.queries, words)
 
     def _tuned(self) -> BM25:
-        """Return the index of the ranked documents' words, tuned on training queries that they answer, else on validation."""
+        """Return the index of the ranked documents' words, tuned on training queries that they answer, else on validation.
+
+        Training queries that are made of documents are not asked: the whole documents, which are ranked, hold them.
+        """
         split, test = self.texts.split, self.questions["test"]
-        inside = np.isin(test.doc_of[split.train], test.doc_of[split.corpus])
-        rows = split.train[inside] if split.pairs.paired else split.validation
+        inside = np.isin(test.doc_of[split.train], test.doc_of[split.corpus]) & split.pairs.searched[split.train]
+        rows = split.train[inside] if split.pairs.paired and inside.any() else split.validation
         chosen = np.random.default_rng(self.seed).permutation(len(rows))[:TUNING_QUERIES]
         lexical = Lexical(split.pairs.texts("doc", split.corpus))
         if len(chosen):

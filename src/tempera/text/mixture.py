@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..core.temperature import refuse_temperature
-from ..errors import ConfigError
+from ..errors import ConfigError, DataError
 from .pairs import Pairs, Source
 from .samplers import Mixed
 
@@ -53,6 +53,8 @@ class Mixture:
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """Return all pairs of all sources; evaluation may use those that it may use of each source."""
         read = [source.read(folder and folder / str(i)) for i, source in enumerate(self.sources)]
+        if not all(pairs.paired for pairs, _ in read):
+            raise DataError("documents in a mixture need a rule, which makes pairs of them: give rule: heading")
         dropped: Counter[str] = Counter()
         for pairs, _ in read:
             dropped.update(pairs.dropped)

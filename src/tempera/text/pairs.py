@@ -24,7 +24,7 @@ Text = Literal["query", "doc"]
 REPEATED = "repeated pairs"
 TRAIN, VALIDATION, TEST, RANKED = 0, 1, 2, 3  # of the column `part`
 TRAINABLE = "trainable"  # column of generated queries
-SEARCHED = "searched"  # column of rows that are made of a document
+MADE_OF = "made_of"  # column of rows that are made of a document
 _LABEL = 200  # letters of a document that has no name
 
 
@@ -34,9 +34,9 @@ class Pairs:
 
     Columns of the table: query, doc, query_id, doc_id, name (what to call the document), place (where it stands); where
     the source has them also weight, positive_score, negatives with their ids and scores (lists), source (its position in a
-    mixture), trainable (whether a generated query finds its document), searched (false for a document that is made of another
-    one, which the index of a run holds in its place), and part (TRAIN, VALIDATION or TEST, where a user has named files for
-    them; RANKED for a document without a query, which is only searched).
+    mixture), trainable (whether a generated query finds its document), made_of (the id of the document that this one is made of,
+    which the index of a run holds in its place), and part (TRAIN, VALIDATION or TEST, where a user has named files for them;
+    RANKED for a document without a query, which is only searched).
     """
 
     table: pa.Table
@@ -52,6 +52,7 @@ class Pairs:
         doc: Sequence[str] | pa.Array,
         name: Sequence[str] | pa.Array | None = None,
         place: Sequence[str] | pa.Array | None = None,
+        made_of: Sequence[int] | None = None,
     ) -> Pairs:
         """Give texts their content ids and keep the first of every repeated pair.
 
@@ -63,6 +64,8 @@ class Pairs:
         table = pa.table(columns, schema=pa.schema([(key, pa.large_string()) for key in columns]))
         for role in ("query", "doc"):
             table = table.append_column(f"{role}_id", pa.array(content_ids(table[role])))
+        if made_of is not None:
+            table = table.append_column(MADE_OF, pa.array(made_of, pa.int64()))
         return cls.distinct_of([table])
 
     @classmethod
@@ -130,20 +133,27 @@ class Pairs:
 
     @property
     def searched(self) -> NDArray[np.bool_]:
-        """Whether the index of a run holds each row's document, [n]."""
-        return self._marks(SEARCHED)
+        """Return True for each document that the index of a run holds, [n]; for the others it holds what they are made of."""
+        if MADE_OF not in self.table.column_names:
+            return np.ones(len(self), bool)
+        searched: NDArray[np.bool_] = self.table[MADE_OF].is_null().to_numpy()
+        return searched
+
+    def whole(self, rows: NDArray[np.bool_]) -> Pairs:
+        """Return some rows, with the ids of the documents that the index of a run holds."""
+        table = self.table
+        if MADE_OF in table.column_names:
+            ids = pc.coalesce(table[MADE_OF], table["doc_id"])
+            table = table.set_column(table.column_names.index("doc_id"), "doc_id", ids)
+        return Pairs(table.filter(pa.array(rows)))
 
     @property
     def trainable(self) -> NDArray[np.bool_]:
         """Return True for each row that may be trained on, [n]: all but generated queries that do not find their document."""
-        return self._marks(TRAINABLE)
-
-    def _marks(self, name: str) -> NDArray[np.bool_]:
-        """Return a column of switches, which are on where nothing is said, [n]."""
-        if name not in self.table.column_names:
+        if TRAINABLE not in self.table.column_names:
             return np.ones(len(self), bool)
-        marks: NDArray[np.bool_] = pc.fill_null(self.table[name], fill_value=True).to_numpy()
-        return marks
+        trainable: NDArray[np.bool_] = pc.fill_null(self.table[TRAINABLE], fill_value=True).to_numpy()
+        return trainable
 
     @property
     def negatives(self) -> tuple[Ids, Rows]:

@@ -28,7 +28,7 @@ _FENCE = re.compile(r"[ \t]*(```|~~~)")
 _SENTENCE = re.compile(r"(.+?[.!?…][\"')\]]*)\s+(\S.*)", re.DOTALL)
 _TITLE = re.compile(r"([^\n]{1,120})\n[ \t]*\n(.*)", re.DOTALL)  # a line of its own
 _PARAGRAPH = re.compile(r"\n[ \t]*\n\s*")
-_SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|\n[ \t]*\n\s*")
+_BETWEEN = re.compile(r"(?:(?<=[.!?…])|(?<=[.!?…][\"')\]]))\s+|\n[ \t]*\n\s*")
 _WHOLE = (
     0.1  # of the sentences stay in the text that they ask for, so that shared words count, too (Lee et al. 2019, 4.2)
 )
@@ -43,7 +43,7 @@ MADE: dict[Rule, str] = {
 }
 
 
-UNDIVIDED = "texts of one sentence, of which no pair is made"
+UNDIVIDED = "texts of which no pair can be made"
 
 
 class Section(NamedTuple):
@@ -64,14 +64,10 @@ class TextFiles:
     Args:
         path: a file, or a folder of them.
         max_characters: a longer section is divided.
-        rule: what asks for a text: "heading" is its heading, or else its first sentence; "sentence" any of its sentences, which
-            is taken out of it nine times in ten (the inverse cloze task of Lee et al. 2019); "neighbours" its first half, which
-            asks for the second (neighbouring passages, as in Neelakantan et al. 2022).
     """
 
     path: str
     max_characters: int = 2000
-    rule: Rule = "heading"
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """Return all pairs; evaluation may use every one of them.
@@ -80,9 +76,8 @@ class TextFiles:
             DataError: no such file, or no text of two sentences.
         """
         files, dropped, rows = files_of(Path(self.path), is_text_file), Counter[str](), []
-        draw = np.random.default_rng(0)
         for heading, text, place in passages(files, self.max_characters, dropped):
-            if pair := pair_of(heading, text, self.rule, draw):
+            if pair := pair_of(heading, text):
                 rows.append((*pair, pair[0], place))
             else:
                 dropped[UNDIVIDED] += 1
@@ -93,7 +88,7 @@ class TextFiles:
                 + ": give more text"
             )
         pairs = Pairs.of(*zip(*rows, strict=True))
-        about = f"{self.path} holds {len(files):,} text files, of which pairs are made: {MADE[self.rule]}"
+        about = f"{self.path} holds {len(files):,} text files, of which pairs are made: {MADE['heading']}"
         return replace(pairs, dropped={**dropped, **pairs.dropped}, about=about), np.ones(len(pairs), bool)
 
 
@@ -160,7 +155,9 @@ def pair_of(
     Args:
         heading: of the text; may be empty.
         text: the text.
-        rule: see `TextFiles`.
+        rule: "heading" is its heading, or else its first sentence; "sentence" any of its sentences, which is taken out of it nine
+            times in ten (the inverse cloze task of Lee et al. 2019); "neighbours" its first half, which asks for the second
+            (neighbouring passages, as in Neelakantan et al. 2022).
         draw: of the sentence; for "sentence" alone.
 
     >>> pair_of("", "Steep it. Then wait."), pair_of("Green", "Steep it."), pair_of("", "Steep it.")
@@ -175,7 +172,7 @@ def pair_of(
             return (heading, text) if text else None
         divided = _TITLE.fullmatch(text) or _SENTENCE.fullmatch(text)
         return None if divided is None else (" ".join(divided[1].split()), divided[2])
-    sentences = [part for part in _SENTENCE_END.split(text.strip()) if part]
+    sentences = _sentences(text)
     if len(sentences) < 2:
         return None
     if rule == "neighbours":
@@ -184,6 +181,21 @@ def pair_of(
     assert draw is not None
     at, stays = int(draw.integers(len(sentences))), draw.random() < _WHOLE
     return sentences[at], " ".join(part for i, part in enumerate(sentences) if stays or i != at)
+
+
+def _sentences(text: str) -> list[str]:
+    """Return the sentences of a text; what is one word, as the number of a list, belongs to the next.
+
+    >>> _sentences('1. He said "Wait." Then\\nleft. 2. Drink.')
+    ['1. He said "Wait."', 'Then\\nleft.', '2. Drink.']
+    """
+    sentences = [""]
+    for part in _BETWEEN.split(text.strip()):
+        if len(sentences[-1].split()) > 1:
+            sentences.append(part)
+        else:
+            sentences[-1] = f"{sentences[-1]} {part}".strip()
+    return [each for each in sentences if each]
 
 
 def files_of(path: Path, wanted: Callable[[Path], bool]) -> list[Path]:

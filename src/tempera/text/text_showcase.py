@@ -99,7 +99,7 @@ class TextShowcase:
         return summary(texts.catalogue, texts.split.train, texts.queries, texts.docs)
 
     def searched(self) -> Searched:
-        """Return every distinct document with its vector, and the ids of the training queries' contents."""
+        """Return every document that is searched with its vector, and the ids of the training queries' contents."""
         split = self.texts.split
         trained = np.unique(content_ids(split.pairs.table["query"].take(pa.array(split.train))))
         words = self.held_out.words_of_all()

@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..errors import DataError
+from ..errors import ConfigError, DataError
 from ..io.columns import RoleTable
+from ..io.ids import content_id
 from ..io.tables import blocks, is_table
 from .beir import is_beir, split_names, texts_of
-from .pairs import RANKED, SEARCHED, TEST, TRAIN, VALIDATION, Pairs
+from .pairs import RANKED, TEST, TRAIN, VALIDATION, Pairs
 from .parts import joined
 from .roles import DOC_NAMES, QUERY_NAMES, TABLE, USUAL
 from .sources import BeirFolder, PairsFile, read_table
@@ -42,6 +43,11 @@ class Document(NamedTuple):
         """Return the title and the text, as they are read and searched."""
         return f"{self.title} {self.text}".strip()
 
+    @property
+    def id(self) -> int:
+        """Return the number of the whole text's content."""
+        return content_id(self.whole)
+
 
 @dataclass
 class Unpaired:
@@ -55,15 +61,16 @@ class Unpaired:
 
 @dataclass(frozen=True)
 class Documents:
-    """Texts without pairs, for `train.teacher`: a row of training is any two of them, and each text is in one row.
+    """Texts without pairs: a teacher compares any two of them, or `rule` makes a pair of each.
 
-    The first text of a row is a query of the log where there is one, else a document. With `rule`, a row is a pair that is made
-    of one document, no teacher is needed, and all documents are searched as they are. Where no real queries are given for
-    validation or test, they are made of a tenth of the documents: the title, or else the first sentence, asks for the rest.
+    Without a rule, each text is in one row of training, whose first text is a query of the log where there is one, else a
+    document. Where no real queries are given for validation or test, they are made of a tenth of the documents: the title, or
+    else the first sentence, asks for the rest, which is ranked in place of the whole. The index holds all documents as they are.
 
     Args:
         path: a folder of .txt, .md, .html and source files, of which long sections are divided; a table with a column of texts,
-            and of titles if it has one; or a BEIR folder. Queries of a table of pairs and of a BEIR folder are read, too.
+            and of titles if it has one; or a BEIR folder. Without a rule, queries of a table of pairs and
+            of a BEIR folder are read, too.
         queries: a table with a column of queries, or a text file with one a line: a log of queries without answers, for a teacher.
         validation: a table of real queries and documents that answer them, or a split of the BEIR folder.
         test: likewise; a BEIR folder's split of this name, and a tenth of the queries of a table of pairs, unless one is given.
@@ -84,6 +91,12 @@ class Documents:
     max_characters: int = 2000
     rule: Rule | None = None
 
+    def __post_init__(self) -> None:
+        if None not in (self.rule, self.queries):
+            raise ConfigError(
+                "queries without answers are for a teacher, and rule makes pairs of documents: give only one of them"
+            )
+
     @property
     def schedule(self) -> Callable[[int], tuple[int, float]] | None:
         """Return a function to batches of 1,024 texts and 300 of them, or one epoch of more; None leaves pairs to the tower."""
@@ -96,12 +109,12 @@ class Documents:
             DataError: no texts, or files that cannot be read.
         """
         draw, texts = np.random.default_rng(0), self._texts()
-        docs = list({doc.whole: doc for doc in texts.docs}.values())
+        docs = list({doc.id: doc for doc in texts.docs}.values())
         docs = [docs[i] for i in draw.permutation(len(docs))]
         if len(docs) < 2:
             raise DataError(f"{self.path} holds fewer than two texts: give more")
         parts, cut = dict(texts.real), dict[int, None]()
-        answers = {doc for pairs in parts.values() for doc in pairs.texts("doc")}
+        answers = {number for pairs in parts.values() for number in pairs.ids("doc").tolist()}
         for part in [part for part in _PARTS if part not in parts]:
             made = _made(docs, cut, answers)
             parts |= {part: made} if len(made) else {}
@@ -114,14 +127,13 @@ class Documents:
             train, ranked = _any_two(log, first, left)
         else:
             train, ranked = self._by_rule(self.rule, left, draw, dropped), left
-        pairs = joined({TRAIN: train, RANKED: _of([""] * (len(ranked) + len(first)), [*ranked, *first]), **parts})
-        candidates = (pairs.part != TRAIN) | (self.rule is None)
-        candidates[len(train) + len(ranked) : len(train) + len(ranked) + len(first)] = False
-        divided = [part for part in parts if part not in texts.real] + ([] if self.rule is None else [TRAIN])
-        searched = pa.array(~np.isin(pairs.part, divided))
-        table = pairs.table.append_column(SEARCHED, searched)
+        pairs = joined({RANKED: _of([""] * (len(ranked) + len(first)), [*ranked, *first]), TRAIN: train, **parts})
+        replaced = np.isin(
+            pairs.ids("doc"), np.array([doc.id for doc in first], np.int64)
+        )  # by a part, which is ranked
+        candidates = np.where(pairs.part == RANKED, ~replaced, (pairs.part != TRAIN) | (self.rule is None))
         about = self._about(len(docs), len(log), {part: part in texts.real for part in parts})
-        return Pairs(table, {**dropped}, about=about, paired=self.rule is not None), candidates
+        return replace(pairs, dropped={**dropped}, about=about, paired=self.rule is not None), candidates
 
     def _about(self, docs: int, queries: int, real: Mapping[int, bool]) -> str:
         """Return a sentence on the documents, and on whether the queries of each part are real."""
@@ -136,16 +148,19 @@ class Documents:
         return f"{self.path} holds {docs:,} documents{of}; {judged}"
 
     def _by_rule(self, rule: Rule, docs: Sequence[Document], draw: np.random.Generator, dropped: Counter[str]) -> Pairs:
-        """Return a pair of each document that can be divided; the others are counted."""
-        pairs = [(pair_of(doc.title, doc.text, rule, draw), doc) for doc in docs]
-        made = [(*pair, doc.title or pair[0], doc.place) for pair, doc in pairs if pair]
+        """Return a pair of each document that can be divided, whose title stays with what is asked for; the others are counted."""
+        made = list[tuple[str, str, Document]]()
+        for doc in docs:
+            if pair := pair_of(doc.title, doc.text, rule, draw):
+                query, rest = pair
+                made.append((query, rest if rule == "heading" else f"{doc.title} {rest}".strip(), doc))
         if not made:
             raise DataError(
-                f"{self.path} holds no document of two sentences, or of a title and a text, so that no pair can be made of it: "
-                "give longer texts"
+                f"{self.path} holds no document to train on that has two sentences, or a title and a text, so that a pair can be "
+                "made of it: give more or longer texts"
             )
-        dropped[UNDIVIDED] += len(pairs) - len(made)
-        return Pairs.of(*zip(*made, strict=True))
+        dropped += Counter({UNDIVIDED: len(docs) - len(made)})
+        return _parts_of(made)
 
     def _texts(self) -> Unpaired:
         path = Path(self.path)
@@ -220,7 +235,7 @@ def _judged(path: Path, name: str) -> Pairs:
     """Return the pairs of a split of a BEIR folder, or of a table."""
     if is_beir(path) and name in split_names(path):
         pairs = BeirFolder(str(path), name).read()[0]
-        return Pairs.of(*(pairs.texts(role) for role in ("query", "doc", "name", "place")))
+        return _by_content(pairs)
     return _pairs(Path(name))
 
 
@@ -229,19 +244,30 @@ def _pairs(path: Path) -> Pairs:
     names = next(blocks(path)).table.column_names
     others = [name for role in USUAL if role not in TABLE.needed for name in TABLE.usual_columns(role, names)]
     pairs = PairsFile(path=str(path), metadata=(*others, "*")).read()[0]
-    return replace(Pairs.of(*(pairs.texts(role) for role in ("query", "doc", "name", "place"))), dropped=pairs.dropped)
+    return replace(_by_content(pairs), dropped=pairs.dropped)
 
 
-def _made(docs: Sequence[Document], cut: dict[int, None], answers: Collection[str]) -> Pairs:
+def _by_content(pairs: Pairs) -> Pairs:
+    """Return pairs that are told apart by their content alone."""
+    return Pairs.of(pairs.texts("query"), pairs.texts("doc"), pairs.texts("name"), pairs.texts("place"))
+
+
+def _made(docs: Sequence[Document], cut: dict[int, None], answers: Collection[int]) -> Pairs:
     """Return pairs that are made of some documents, at most one of each and none of an answer, and add their numbers to `cut`."""
-    rows, most = list[tuple[str, str, str, str]](), min(_MOST, len(docs) // 10)
+    rows, most = list[tuple[str, str, Document]](), min(_MOST, len(docs) // 10)
     for i, doc in enumerate(docs):
         if len(rows) == most:
             break
-        if i not in cut and doc.whole not in answers and (pair := pair_of(doc.title, doc.text)):
-            rows.append((*pair, pair[0], doc.place))
+        if i not in cut and doc.id not in answers and (pair := pair_of(doc.title, doc.text)):
+            rows.append((*pair, doc))
             cut[i] = None
-    return Pairs.of(*zip(*rows, strict=True)) if rows else Pairs.of([], [])
+    return _parts_of(rows)
+
+
+def _parts_of(rows: Sequence[tuple[str, str, Document]]) -> Pairs:
+    """Return pairs of a query and a part of a document."""
+    queries, parts, docs = zip(*rows, strict=True) if rows else ((), (), ())
+    return Pairs.of(queries, parts, [d.title for d in docs], [d.place for d in docs], [d.id for d in docs])
 
 
 def _any_two(
