@@ -54,7 +54,9 @@ def test_pairs_whatever_the_case_of_their_columns(put: Put) -> None:
 def test_columns_that_are_named(put: Put) -> None:
     path = put("faq.csv", "asked,reply,year\na,b,1\n")
     assert options(path, "data.query=asked", "data.doc=reply", "data.metadata=[year]")["metadata"] == ["year", "*"]
-    with pytest.raises(DataError, match=r"has the columns asked, reply, year, with no usual name for .* data.query=COLUMN"):
+    with pytest.raises(
+        DataError, match=r"has the columns asked, reply, year, with no usual name for .* data.query=COLUMN"
+    ):
         build(load(path))
 
 
