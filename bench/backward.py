@@ -141,7 +141,7 @@ def trained(
     units = together if arm == WHOLE else Embedded._units
     options += [f"train.micro_batch_tokens={TOKENS}"] if arm == WHOLE else []
     with mock.patch.object(caching, "chances", rule), mock.patch.object(Embedded, "_units", units), begun() as states:
-        run = tempera.train(str(folder / "train.parquet"), folder / f"{arm} {steps} {seed}", options)
+        run = tempera.train(str(folder / "train.parquet"), folder / f"{arm} {steps} {seed}", options, overwrite=True)
     log = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
     shares = [each["drawn"]["share"] for each in log if each["event"] == "step" and each["drawn"]]
     moments = sum(
