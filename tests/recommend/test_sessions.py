@@ -74,7 +74,9 @@ def test_a_table_whose_first_row_is_numbers_has_columns_by_number(tmp_path: Path
     (tmp_path / "a.tab").write_text("1\t5\t3\n1\t6\t2\n")
     timeline = Interactions(path=str(tmp_path / "a.tab"), user="column1", item="column2", time="column3").read()
     assert taken(timeline) == {"1": ["6", "5"]}
-    with pytest.raises(DataError, match=r"has the columns column1, column2, column3, with no usual name .* data.user=COLUMN"):
+    with pytest.raises(
+        DataError, match=r"has the columns column1, column2, column3, with no usual name .* data.user=COLUMN"
+    ):
         with_source(str(tmp_path / "a.tab"), {})
 
 

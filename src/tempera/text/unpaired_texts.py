@@ -103,7 +103,7 @@ class Documents:
         return _schedule if self.rule is None else None
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
-        """Return rows of training, of validation and test, and of documents that are only ranked; all documents are ranked.
+        """Return rows of training, validation and test, and of all documents, which are ranked but for those that have made a query.
 
         Raises:
             DataError: no texts, or files that cannot be read.
@@ -128,10 +128,8 @@ class Documents:
         else:
             train, ranked = self._by_rule(self.rule, left, draw, dropped), left
         pairs = joined({RANKED: _of([""] * (len(ranked) + len(first)), [*ranked, *first]), TRAIN: train, **parts})
-        replaced = np.isin(
-            pairs.ids("doc"), np.array([doc.id for doc in first], np.int64)
-        )  # by a part, which is ranked
-        candidates = np.where(pairs.part == RANKED, ~replaced, (pairs.part != TRAIN) | (self.rule is None))
+        in_part = np.isin(pairs.ids("doc"), np.array([doc.id for doc in first], np.int64))  # ranked so
+        candidates = np.where(pairs.part == RANKED, ~in_part, (pairs.part != TRAIN) | (self.rule is None))
         about = self._about(len(docs), len(log), {part: part in texts.real for part in parts})
         return replace(pairs, dropped={**dropped}, about=about, paired=self.rule is not None), candidates
 
