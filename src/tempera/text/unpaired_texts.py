@@ -103,7 +103,7 @@ class Documents:
         return _schedule if self.rule is None else None
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
-        """Return rows of training, validation and test, and of all documents, which are ranked but for those that have made a query.
+        """Return rows of training, validation and test, and all documents, ranked but for those of which a query is made.
 
         Raises:
             DataError: no texts, or files that cannot be read.
