@@ -200,8 +200,8 @@ def report(figures: dict[str, Any], record: str = "teach") -> None:
     if record == "teach_transformer":
         aims = []
         for way in ("both", THEN):
-            part = {name: max(ARMS[:2], key=each["scores"].__getitem__) for name, each in figures.items()}
-            better = [each[f"{way} - {part[name]}"] for name, each in figures.items()]
+            whole = [each for each in figures.values() if way in each["scores"]]
+            better = [each[f"{way} - {max(ARMS[:2], key=each['scores'].__getitem__)}"] for each in whole]
             aims += [
                 Aim(
                     f"sets on which {way} is shown worse than the better part",
