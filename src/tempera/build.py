@@ -12,7 +12,7 @@ from .core.corrections import LogQ
 from .core.objective import Objective
 from .engine.loop import COLUMNS
 from .forms import with_source
-from .names import AUTO, PARTS, PLAIN, RECIPE, SECTIONS, WRAPPER, describe, named, of_wrapper, options_of
+from .names import AUTO, PARTS, PLAIN, RECIPE, SECTIONS, WRAPPER, describe, name_and_options, of_wrapper, options_of
 from .ranking.resolved import Config as Config
 from .recommend.interactions import Interactions
 from .text.roles import Roles
@@ -128,7 +128,7 @@ def kind_of_tower(options: Options) -> Any:
     interactions = isinstance(data.get("path", ""), str) and _with_source(data).get("source") == "interactions"
     chosen = PARTS[TowerOptions].get(tower.get(SECTIONS["tower"][1], _default_tower(tower, interactions)))
     if chosen is TwoTowers and isinstance(query := tower.get("query"), Mapping):
-        return PARTS[QuerySide].get(named(QuerySide, query)[0])
+        return PARTS[QuerySide].get(name_and_options(QuerySide, query)[0])
     return chosen
 
 

@@ -22,7 +22,7 @@ from .core.objective import Objective
 from .core.teacher import Teacher
 from .core.temperature import Temperature
 from .errors import ConfigError, did_you_mean
-from .names import PARTS, SECTIONS, WRAPPER, hints_of, named
+from .names import PARTS, SECTIONS, WRAPPER, hints_of, name_and_options
 from .recommend.history import History
 from .towers.lora import Lora
 
@@ -144,7 +144,7 @@ class Builder:
         name: Any = value
         options: Any = {}
         if isinstance(value, Mapping):
-            name, options = named(kind, value)
+            name, options = name_and_options(kind, value)
             if name is None:
                 self.fail(path, f"is {shown(value)}; expected one name with its options")
             options = {} if options is None else options  # `- same_id:` without options

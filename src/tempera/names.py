@@ -94,12 +94,12 @@ def hints_of(make: Callable[..., Any]) -> Mapping[str, Any]:
     target = make.__init__ if inspect.isclass(make) else make
     hints = typing.get_type_hints(target, include_extras=True)
     parameters = inspect.signature(make).parameters.values()
-    named = {p.name: hints[p.name] for p in parameters if p.kind is not p.VAR_KEYWORD}
-    rest = {} if len(named) == len(parameters) else {k: v for k, v in hints_of(Objective).items() if k not in named}
-    return types.MappingProxyType({**named, **rest})
+    own = {p.name: hints[p.name] for p in parameters if p.kind is not p.VAR_KEYWORD}
+    rest = {} if len(own) == len(parameters) else {k: v for k, v in hints_of(Objective).items() if k not in own}
+    return types.MappingProxyType({**own, **rest})
 
 
-def named(kind: Any, value: Mapping[Any, Any]) -> tuple[Any, Any]:
+def name_and_options(kind: Any, value: Mapping[Any, Any]) -> tuple[Any, Any]:
     """Return name and options of a part: {kind: NAME, ...}, {NAME: {...}}, or {NAME: TEXT, ...} with its first option."""
     rest = dict(value)
     if "kind" in rest:

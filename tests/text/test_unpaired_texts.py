@@ -213,15 +213,21 @@ def test_names_and_titles_stay_with_what_is_asked_for(tmp_path: Path) -> None:
     assert all(doc.startswith(name) for name, doc in asked_for) and sum(bool(name) for name, _ in asked_for) >= 20
 
 
-def test_a_run_on_made_pairs_is_searched_and_calibrated(tmp_path: Path) -> None:
-    from tempera.run.calibrate import calibrate
+def trained_by(rule: Rule, folder: Path, count: int, steps: int, **tower: Any) -> tuple[Any, list[str], list[str]]:
+    """Train a static model on documents of one word that tells them apart; return the run, the words and the documents."""
     from tempera.run.train import train
 
-    words = [f"{'abcdefgh'[i % 8]}word{i}" for i in range(400)]
+    words = [f"{'abcdefgh'[i % 8]}word{i}" for i in range(count)]
     texts = [f"The {word} is here. Look, {word} again. Nothing else." for word in words]
-    data = {"source": "documents", "path": table(tmp_path / "a.parquet", text=texts), "rule": "heading"}
-    tower = {"kind": "static", "dimensions": 32, "vocabulary": 1500}
-    run = train({"data": data, "tower": tower, "train": {"max_steps": 20}}, tmp_path / "run")
+    data = {"source": "documents", "path": table(folder / "a.parquet", text=texts), "rule": rule}
+    options = {"data": data, "tower": {"kind": "static", **tower}, "train": {"max_steps": steps}}
+    return train(options, folder / "run"), words, texts
+
+
+def test_a_run_on_made_pairs_is_searched_and_calibrated(tmp_path: Path) -> None:
+    from tempera.run.calibrate import calibrate
+
+    run, words, texts = trained_by("heading", tmp_path, 400, 20, dimensions=32, vocabulary=1500)
     for hybrid in (False, True):  # vectors and words of the same documents, in the same order
         found = run.search(words[7], 1, hybrid=hybrid)
         assert found[0].preview == texts[7], hybrid
@@ -235,13 +241,7 @@ def test_texts_of_one_sentence_make_no_pairs(tmp_path: Path) -> None:
 
 
 def test_pairs_made_by_a_rule_need_no_teacher(tmp_path: Path) -> None:
-    from tempera.run.train import train
-
-    words = [f"{'abcdefgh'[i % 8]}word{i}" for i in range(64)]
-    texts = [f"The {word} is here. Look, {word} again. Nothing else." for word in words]
-    data = {"source": "documents", "path": table(tmp_path / "a.parquet", text=texts), "rule": "sentence"}
-    tower = {"kind": "static", "dimensions": 8, "vocabulary": 300}
-    run = train({"data": data, "tower": tower, "train": {"max_steps": 3}}, tmp_path / "run")
+    run, *_ = trained_by("sentence", tmp_path, 64, 3, dimensions=8, vocabulary=300)
     assert run.metrics["trained"]["ndcg@10"] > 0
 
 

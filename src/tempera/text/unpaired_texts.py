@@ -128,8 +128,10 @@ class Documents:
         else:
             train, ranked = self._by_rule(self.rule, left, draw, dropped), left
         pairs = joined({RANKED: _of([""] * (len(ranked) + len(first)), [*ranked, *first]), TRAIN: train, **parts})
-        in_part = np.isin(pairs.ids("doc"), np.array([doc.id for doc in first], np.int64))  # ranked so
-        candidates = np.where(pairs.part == RANKED, ~in_part, (pairs.part != TRAIN) | (self.rule is None))
+        cut_up = np.isin(
+            pairs.ids("doc"), np.array([doc.id for doc in first], np.int64)
+        )  # a part of it is ranked instead
+        candidates = np.where(pairs.part == RANKED, ~cut_up, (pairs.part != TRAIN) | (self.rule is None))
         about = self._about(len(docs), len(log), {part: part in texts.real for part in parts})
         return replace(pairs, dropped={**dropped}, about=about, paired=self.rule is not None), candidates
 
