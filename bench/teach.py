@@ -11,6 +11,7 @@ out, which have a column of their own. Queries a second: of ten words, in blocks
 `--transformer` takes a transformer of four layers from scratch in place of a static model, for at most so many seconds of each
 training as `--limit` says. Texts alone are `data.source=documents`; both are pairs with a teacher whose weight falls from 1 to 0,
 and "then" is the model of the texts trained on the pairs (`tower.model=RUN/model`), where validation may keep it as it is.
+"chosen" is the one of these two whose validation is the higher.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ from tempera.towers.saved import load
 
 MOST, WORDS, BLOCK, TAUGHT = 5_000, 10, 64, "texts"
 TESTED = ("nl2bash", "duplicates", "cacm titles", "captions", "scifact titles", "medquad", "parasci", "nli")
-ARMS, THEN = ("pairs", "texts", "both"), "then"
+ARMS, THEN, CHOSEN = ("pairs", "texts", "both"), "then", "chosen"
+WAYS = (ARMS[2], THEN, CHOSEN)  # of using texts and pairs
 TRANSFORMER = [
     "tower.kind=transformer", "tower.layers=4", "tower.max_length=64", "train.mixed_precision=auto", "train.num_train_epochs=100",
 ]  # fmt: skip
@@ -137,23 +139,28 @@ def measured(name: str, cache: Path, seeds: range, limit: float | None) -> dict[
     case = Case(name, cache, limit)
     of_teacher = case.scores(lambda texts: np.stack([case.of_teacher[text] for text in texts]))
     scores, seconds, speed = {"BM25": [case.bm25()], "MiniLM": [of_teacher]}, dict[str, list[float]](), {}
+    validation: dict[str, list[float]] = {}
     for seed in seeds:
         for arm in [*ARMS, *([] if limit is None else [THEN])]:
             run, spent = case.run(arm, seed)
             scores.setdefault(arm, []).append(case.scores(run.encode))
             seconds.setdefault(arm, []).append(spent)
+            validation.setdefault(arm, []).append(run.document["best"]["value"])
             if not seed and arm == "texts":
                 speed = {"student": rate(run.encode, case.queries), "MiniLM": rate(load(Path(MODEL_DIR)), case.queries)}
             print(name, arm, seed, f"{scores[arm][-1].mean():.4f} {spent:.0f} s", file=sys.stderr, flush=True)
+        if THEN in scores:
+            best = max((ARMS[2], THEN), key=lambda arm: validation[arm][-1])
+            scores.setdefault(CHOSEN, []).append(scores[best][-1])
     means = {system: np.mean(each, 0) for system, each in scores.items()}
     return {
         "pairs": case.pairs, "queries": len(case.queries), "documents": len(case.docs),
         "scores": {system: float(each.mean()) for system, each in means.items()},
         "seconds": {arm: float(np.mean(each)) for arm, each in seconds.items()}, "seconds of vectors": case.seconds,
-        "queries a second": speed,
+        "validation": {arm: float(np.mean(each)) for arm, each in validation.items()}, "queries a second": speed,
         "without labels - BM25": shown(means["texts"], means["BM25"]),
         **{
-            f"{way} - {part}": shown(means[way], means[part]) for way in ("both", THEN) if way in means for part in ARMS[:2]
+            f"{way} - {part}": shown(means[way], means[part]) for way in WAYS if way in means for part in ARMS[:2]
         },
     }  # fmt: skip
 
@@ -199,7 +206,7 @@ def report(figures: dict[str, Any], record: str = "teach") -> None:
     ]
     if record == "teach_transformer":
         aims = []
-        for way in ("both", THEN):
+        for way in WAYS:
             whole = [each for each in figures.values() if way in each["scores"]]
             better = [each[f"{way} - {max(ARMS[:2], key=each['scores'].__getitem__)}"] for each in whole]
             aims += [
