@@ -11,7 +11,8 @@ out, which have a column of their own. Queries a second: of ten words, in blocks
 `--transformer` takes a transformer of four layers from scratch in place of a static model, for at most so many seconds of each
 training as `--limit` says. Texts alone are `data.source=documents`; both are pairs with a teacher whose weight falls from 1 to 0,
 and "then" is the model of the texts trained on the pairs (`tower.model=RUN/model`), where validation may keep it as it is.
-"chosen" is the one of these two whose validation is the higher.
+"chosen" is the one of these two whose validation is the higher. `--pretrained` takes MiniLM itself, whose teacher is the same model
+after its training on the pairs alone.
 """
 
 from __future__ import annotations
@@ -47,17 +48,18 @@ MOST, WORDS, BLOCK, TAUGHT = 5_000, 10, 64, "texts"
 TESTED = ("nl2bash", "duplicates", "cacm titles", "captions", "scifact titles", "medquad", "parasci", "nli")
 ARMS, THEN, CHOSEN = ("pairs", "texts", "both"), "then", "chosen"
 WAYS = (ARMS[2], THEN, CHOSEN)  # of using texts and pairs
-TRANSFORMER = [
-    "tower.kind=transformer", "tower.layers=4", "tower.max_length=64", "train.mixed_precision=auto", "train.num_train_epochs=100",
-]  # fmt: skip
+STUDENTS = {
+    "transformer": ["tower.kind=transformer", "tower.layers=4", "tower.max_length=64", "train.mixed_precision=auto"],
+    "pretrained": ["tower.kind=pretrained", f"tower.model={MODEL_DIR}"],
+}
 Encode = Callable[[list[str]], Floats]
 
 
 class Case:
     """A set, divided: files for the command, and the judge of every system."""
 
-    def __init__(self, name: str, cache: Path, limit: float | None = None) -> None:
-        self.limit = limit  # seconds of training of a transformer; None is a static model
+    def __init__(self, name: str, cache: Path, student: str = "static", limit: float = 100.0) -> None:
+        self.student, self.limit = student, limit  # seconds of training of a transformer
         self.folder, self.store = cache / name.replace(" ", "-"), cache / "vectors"
         self.folder.mkdir(parents=True, exist_ok=True)
         rows = pairs_of(*SETS[name]).slice(0, MOST)
@@ -103,19 +105,21 @@ class Case:
         judged = [f"data.validation={folder / 'validation.parquet'}", f"data.test={folder / 'test.parquet'}"]
         number = [*ARMS, THEN].index(arm)
         output, options = folder.parent / f"{folder.name}-{number}-{seed}", [*judged, f"train.seed={seed}"]
-        taught = folder.parent / f"{folder.name}-{ARMS.index(TAUGHT)}-{seed}"
+        alone, taught = (folder.parent / f"{folder.name}-{ARMS.index(each)}-{seed}" for each in ("pairs", TAUGHT))
         log = f"data.queries={folder / 'queries.parquet'}"
+        teacher = f"train.teacher={alone if self.student == 'pretrained' else MODEL_DIR}"
         after = ["tower.kind=static", f"tower.teacher={taught}"]
-        if arm == THEN:
+        if self.student != "static":
             options += [f"train.max_time={self.limit}s", "train.num_train_epochs=100"]
+            after = [teacher, "objective.teacher.weight=1", "objective.teacher.final=0"]
+        if arm == THEN:
             after = ["tower.kind=pretrained", f"tower.model={taught / 'model'}"]
-        elif self.limit is not None:
-            options += [f"train.max_time={self.limit}s", *TRANSFORMER]
-            after = [f"train.teacher={MODEL_DIR}", "objective.teacher.weight=1", "objective.teacher.final=0"]
-        if arm == "texts" and self.limit is None:
+        else:
+            options += STUDENTS.get(self.student, [])
+        if arm == "texts" and self.student == "static":
             run = tempera.distill(MODEL_DIR, folder / "docs.parquet", output, [*options, log], overwrite=True)
         elif arm == "texts":
-            options += [log, "data.source=documents", f"train.teacher={MODEL_DIR}"]
+            options += [log, "data.source=documents", teacher]
             run = tempera.train(folder / "docs.parquet", output, options, overwrite=True)
         else:
             options += [] if arm == "pairs" else after
@@ -134,14 +138,14 @@ def rate(encode: Encode, queries: list[str], seconds: float = 3.0) -> float:
     return count / spent
 
 
-def measured(name: str, cache: Path, seeds: range, limit: float | None) -> dict[str, Any]:
+def measured(name: str, cache: Path, seeds: range, student: str, limit: float) -> dict[str, Any]:
     """Return what every system reaches on one set."""
-    case = Case(name, cache, limit)
+    case = Case(name, cache, student, limit)
     of_teacher = case.scores(lambda texts: np.stack([case.of_teacher[text] for text in texts]))
     scores, seconds, speed = {"BM25": [case.bm25()], "MiniLM": [of_teacher]}, dict[str, list[float]](), {}
     validation: dict[str, list[float]] = {}
     for seed in seeds:
-        for arm in [*ARMS, *([] if limit is None else [THEN])]:
+        for arm in [*ARMS, *([THEN] if student in STUDENTS else [])]:
             run, spent = case.run(arm, seed)
             scores.setdefault(arm, []).append(case.scores(run.encode))
             seconds.setdefault(arm, []).append(spent)
@@ -168,13 +172,17 @@ def measured(name: str, cache: Path, seeds: range, limit: float | None) -> dict[
 def main() -> None:
     """Measure the sets."""
     parser = parser_of_sets(__doc__, TESTED, 3)
-    parser.add_argument("--transformer", action="store_true", help="teach a transformer of four layers")
+    student = parser.add_mutually_exclusive_group()
+    for each, told in (("transformer", "a transformer of four layers"), ("pretrained", "MiniLM itself")):
+        student.add_argument(f"--{each}", dest="student", action="store_const", const=each, help=f"teach {told}")
     parser.add_argument("--limit", type=float, default=100.0, help="seconds of each training of a transformer")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    seeds, limit = range(options.seeds), options.limit if options.transformer else None
-    figures = measured_sets(options.sets.split(","), lambda name: measured(name, options.cache, seeds, limit))
-    report(figures, "teach_transformer" if options.transformer else "teach")
+    seeds, taught = range(options.seeds), options.student or "static"
+    figures = measured_sets(
+        options.sets.split(","), lambda name: measured(name, options.cache, seeds, taught, options.limit)
+    )
+    report(figures, f"teach_{taught}" if taught in STUDENTS else "teach")
 
 
 def report(figures: dict[str, Any], record: str = "teach") -> None:
@@ -204,7 +212,7 @@ def report(figures: dict[str, Any], record: str = "teach") -> None:
         Aim("sets shown better with pairs than pairs alone", sum(gap["low"] > 0 for gap in gaps), 4, True),
         Aim("sets shown worse", sum(gap["high"] < 0 for gap in gaps), 0),
     ]
-    if record == "teach_transformer":
+    if record != "teach":
         aims = []
         for way in WAYS:
             whole = [each for each in figures.values() if way in each["scores"]]
