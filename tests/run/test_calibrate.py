@@ -18,10 +18,11 @@ import tempera
 from tempera.artifacts.calibrated import Calibration, read_calibration, write_calibration
 from tempera.artifacts.run_folder import Run
 from tempera.errors import ConfigError, DataError, OutputError
+from tempera.io.ids import content_ids
 from tempera.ranking.probability import Isotonic
 from tempera.run.calibrate import calibrate
 from tempera.run.known_pairs import held_out, known
-from tempera.text.embedder import Model
+from tempera.text.embedder import TRAINED, Model
 from tempera.text.roles import Roles
 from tempera.towers.saved import load
 
@@ -72,6 +73,7 @@ def test_the_hits_of_what_a_run_held_out_are_those_of_its_search(calibrated: Pat
         "documents": 300,
         "found": right / 40,
         "left_out": {},
+        "trained": 0,
     }
 
 
@@ -96,6 +98,18 @@ def test_labelled_pairs_are_judged_by_their_own_similarity(run: Path, tmp_path: 
     right = np.array([row["label"] == 1 for row in rows])
     assert p[right].mean() > 0.5 > p[~right].mean()
     assert p.mean() == pytest.approx(0.25, abs=0.02)  # Platt's targets draw to the middle
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_queries_that_the_run_was_trained_on_are_said(run: Path, tmp_path: Path, labels: bool) -> None:
+    path = table(tmp_path / "pairs.parquet", run, labels)
+    assert "caution" not in str(calibrate(run, path))
+    held, queries = parquet.read_table(path), parquet.read_table(path)["query"].unique()
+    np.save(run / TRAINED, np.sort(content_ids(queries.slice(0, 7))))
+    parquet.write_table(held.append_column("year", pa.array(range(len(held)))), path)  # a column without a role
+    found = calibrate(run, path)
+    assert found.about["trained"] == 7 and found.about["queries"] == 40
+    assert "caution: the run was trained on 7 of these 40 queries" in str(found)
 
 
 def test_grades_need_the_least_that_is_relevant(run: Path, tmp_path: Path) -> None:

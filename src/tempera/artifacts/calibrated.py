@@ -38,8 +38,8 @@ class Calibration:
         model: the fingerprint of the model.
         kind: logistic or isotonic.
         map: similarities to probabilities.
-        about: what it was fitted to: pairs, queries, relevant, base_rate, left_out; of hits of a search also depth,
-            documents and found, the share of the answers that are among the hits.
+        about: what it was fitted to: pairs, queries, relevant, base_rate, left_out, and trained, the queries that the run was
+            trained on; of hits of a search also depth, documents and found, the share of the answers that are among the hits.
         judged: errors of each map that was tried, and of the base rate, on queries that it was not fitted to.
         thresholds: for each target precision and recall.
         date: ISO 8601.
@@ -90,7 +90,13 @@ class Calibration:
             cells = (f"{error.mean:.4f} [{error.low:.4f}, {error.high:.4f}]" for error in shown)
             lines.append(f"{name:<10}" + "".join(f"  {cell:<22}" for cell in cells).rstrip())
         lines.append(f"taken: {self.kind}{'' if 'isotonic' in self.judged else '; isotonic needs more pairs'}")
-        return "\n".join([*lines, *map(str, self.thresholds)])
+        lines += map(str, self.thresholds)
+        if trained := self.about.get("trained"):
+            lines.append(
+                f"caution: the run was trained on {trained:,} of these {self.about['queries']:,} queries, so the probabilities of "
+                "others are too high: give queries that it has not seen, or none, for those that it held out"
+            )
+        return "\n".join(lines)
 
 
 def read_calibration(folder: Path) -> Calibration:

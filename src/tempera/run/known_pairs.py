@@ -42,7 +42,7 @@ class Known:
     """Hold pairs with their similarity, and counts for the record."""
 
     pairs: Scored
-    about: Mapping[str, Any]  # left_out; of hits of a search also depth, documents and found
+    about: Mapping[str, Any]  # left_out, trained; of hits of a search also depth, documents and found
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class QuerySet:
         pairs = Scored.shown(vectors, self.docs, self.relevant, depth)
         share = int(pairs.relevant.sum()) / len(self.relevant.doc)
         about = {"depth": depth, "documents": len(self.docs), "found": share, "left_out": dict(self.left_out)}
-        return Known(pairs, about)
+        return Known(pairs, about | {"trained": model.trained_on(self.queries)})
 
 
 def known(model: Model, path: Path | None, roles: Roles | None, depth: int, split: str) -> Known:
@@ -78,7 +78,7 @@ def known(model: Model, path: Path | None, roles: Roles | None, depth: int, spli
     if is_beir(path):
         refuse_roles(path, roles)
         return _of_task(model, RetrievalTask.beir(path, split)).shown(model, depth)
-    roles = roles or UNTRAINED
+    roles = (roles or UNTRAINED).alone()
     pairs, _ = PairsFile(**{**vars(roles), "path": str(path), "min_score": _ALL}).read()
     assert isinstance(pairs.source, PairsFile)
     if pairs.source.score is not None:
@@ -176,7 +176,9 @@ def _labelled(model: Model, pairs: Pairs, path: Path, roles: Roles, column: str)
     queries, docs = _vectors(model.query, pairs, "query"), _vectors(model.doc, pairs, "doc")
     scores: NDArray[np.float64] = np.einsum("nd,nd->n", queries, docs, dtype=np.float64)
     right = np.isin(keys, mixed(relevant.ids("doc"), relevant.ids("query")))
-    return Known(Scored(scores, right, pairs.distinct("query")[1]), {"left_out": _counted(dict(pairs.dropped))})
+    first, which = pairs.distinct("query")
+    trained = model.trained_on(pairs.table["query"].take(pa.array(first)))
+    return Known(Scored(scores, right, which), {"left_out": _counted(dict(pairs.dropped)), "trained": trained})
 
 
 def _vectors(encode: Encode, pairs: Pairs, role: Text) -> Vectors:
