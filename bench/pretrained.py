@@ -35,6 +35,7 @@ import tempera
 from _harness import Aim, arguments, finish, table
 from _sets import SETS, measured_sets, pairs_of, shown
 from recipe import METRIC, MODEL_DIR, Judge, encoding
+from tempera.engine.devices import settled
 from tempera.towers.pretrained import Pretrained
 from text import PROBE, Recorded, Work, steps_in
 from text import tempera as steps_of_tempera
@@ -76,7 +77,7 @@ def measured(name: str, pairs: int, seconds: float, seeds: int) -> dict[str, Any
         columns = judge.columns()
         scores = {"untrained": judge.scores(encoding(SentenceTransformer(str(MODEL_DIR), device="cpu")))}
 
-        batch, _ = Pretrained(str(MODEL_DIR)).schedule(len(columns["anchor"]))
+        batch, _ = Pretrained(str(MODEL_DIR)).schedule(len(columns["anchor"]), settled("auto") == "bf16")
         named = {"query": columns["anchor"], "doc": columns["positive"]}
         probes = {
             "tempera": steps_of_tempera(Work(MODEL_DIR, named, batch, LONGEST), PROBE, precision="auto")[1],

@@ -30,6 +30,7 @@ from _sets import measured_sets, shown
 from between import validation_of
 from pretrained import LONGEST, TESTED, divided
 from recipe import METRIC, MODEL_DIR
+from tempera.engine.devices import settled
 from tempera.towers.pretrained import Pretrained
 from text import PROBE, Work, steps_in
 from text import tempera as steps_of_tempera
@@ -37,10 +38,12 @@ from text import tempera as steps_of_tempera
 PAIRS = 2_000
 DEFAULTS = "defaults"
 OPTIONS = {
-    DEFAULTS: [], "batch 32": ["train.batch_size=32"], "batch 64": ["train.batch_size=64"], "batch 128": ["train.batch_size=128"],
-    "temperature 0.02": ["objective.temperature=0.02"], "temperature 0.1": ["objective.temperature=0.1"],
-    "symmetric": ["objective.preset=symmetric"], "gte": ["objective.preset=gte", "objective.temperature=0.05"],
-}  # fmt: skip
+    DEFAULTS: [],
+    **{f"batch {size}": [f"train.batch_size={size}"] for size in (16, 32, 64, 128)},
+    **{f"temperature {value}": [f"objective.temperature={value}"] for value in ("0.02", "0.1")},
+    "symmetric": ["objective.preset=symmetric"],
+    "gte": ["objective.preset=gte", "objective.temperature=0.05"],
+}
 
 
 def measured(name: str, budgets: Sequence[float], seeds: int, chosen: Sequence[str]) -> list[dict[str, Any]]:
@@ -51,7 +54,7 @@ def measured(name: str, budgets: Sequence[float], seeds: int, chosen: Sequence[s
         validation = validation_of({part: judge.pairs(part).to_pydict() for part in ("train", "validation")})
         columns = judge.columns()
         named = {"query": columns["anchor"], "doc": columns["positive"]}
-        usual, _ = Pretrained(str(MODEL_DIR)).schedule(len(columns["anchor"]))
+        usual, _ = Pretrained(str(MODEL_DIR)).schedule(len(columns["anchor"]), settled("auto") == "bf16")
         sizes = {each: int(each.removeprefix("batch ")) for each in chosen if each.startswith("batch ")}
         batches = {each: sizes.get(each, usual) for each in chosen}
         probes = {

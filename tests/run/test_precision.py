@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,25 @@ def test_guides_and_miners_read_in_bf16(pairs_file: Path, tmp_path: Path) -> Non
     Static(dimensions=8, vocabulary=60).build(texts).save(tmp_path / "static")
     table = [embed_by(tmp_path / "static", "doc", texts, tmp_path / "other", half=each)[:] for each in (False, True)]
     assert (table[0] == table[1]).all() and len(list((tmp_path / "other").iterdir())) == 1
+
+
+@pytest.mark.parametrize(("times", "size"), [(7.0, 32), (0.2, 16)])
+def test_batches_of_a_pretrained_tower_are_larger_in_bf16(
+    gain: Any, pairs_file: Path, tmp_path: Path, times: float, size: int
+) -> None:
+    data: Any = prepare(build(configuration.of(options(pairs_file, "no"))), Devices(), tmp_path, _Log()).task.data
+    data.tower.save(tmp_path / "model")
+    rows = [{"query": f"ka {i}", "doc": f"zu {i}"} for i in range(600)]
+    (tmp_path / "more.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    chosen = options(tmp_path / "more.jsonl", "auto") | {
+        "tower": {"kind": "pretrained", "model": str(tmp_path / "model")}
+    }
+    del chosen["train"]["batch_size"]
+    gain(times)
+    prepared = prepare(build(configuration.of(chosen)), start("auto", "cpu"), tmp_path / "run", _Log())
+    sampler: Any = prepared.task.data.sampler
+    assert prepared.config.train.batch_size == prepared.config.resolved["train"]["batch_size"] == size
+    assert sampler.batches_per_epoch == math.ceil(prepared.task.showcase.facts().counts["train"] / size)
 
 
 def test_what_teaches_a_static_model_is_read_in_bf16_throughout(gain: Any, pairs_file: Path, tmp_path: Path) -> None:

@@ -40,10 +40,14 @@ class Config:
         """The widths that are trained to work alone; none without Matryoshka."""
         return (self.objective.widths or ()) if isinstance(self.objective, Matryoshka) else ()
 
-    def settled(self, pairs: int) -> Config:
-        """Return a configuration whose batch size and epochs follow the data, or else the tower, and the number of pairs."""
+    def settled(self, pairs: int, half: bool = False) -> Config:
+        """Return a configuration whose batch size and epochs follow the data, or else the tower, and the number of pairs.
+
+        Args:
+            half: it trains in bf16 on a CPU.
+        """
         schedule = getattr(self.data, "schedule", None) or self.tower.schedule
-        train = self.train.settled(*schedule(pairs))
+        train = self.train.settled(*schedule(pairs, half))
         both = {"batch_size": train.batch_size, "num_train_epochs": train.num_train_epochs}
         return replace(self, train=train, resolved={**self.resolved, "train": {**self.resolved["train"], **both}})
 

@@ -41,22 +41,22 @@ def planned(
     made = build(configuration.of(config, overrides))
     if device is not None and device != "cpu" and device not in MACHINES:
         raise ConfigError(f"--device is {device}: give one of {', '.join(MACHINES)}, cpu, or nothing for this machine")
+    machine = MACHINES.get(device or "") or measured(start(device=device or made.train.device).group.device)
+    precision = machine.precision(made.train.mixed_precision)
+    cpu = Devices(mixed_precision=precision if machine.memory is None else "no")  # the batch follows from it
     with TemporaryDirectory() as folder, JsonLines(Path(folder) / "log.jsonl") as log:
-        prepared = prepare(made, Devices(), Path(folder), log)
-        data, options = prepared.task.data, prepared.config.train
+        prepared = prepare(made, cpu, Path(folder), log)
+        data, options = prepared.task.data, replace(prepared.config.train, mixed_precision=precision)
         data.refresh(0)
         (rows,) = data.sampler(0, 1)
         if devices > len(rows):
             raise ConfigError(f"--devices is {devices}, but the batch has {len(rows)} rows: give at most one a row")
         batch = data.batch(rows, 0)
-        machine = MACHINES.get(device or "") or measured(start(device=device or made.train.device).group.device)
-        options = replace(options, mixed_precision=machine.precision(options.mixed_precision))
         objective = prepared.config.objective
         paper = step_on_paper(data.tower.train(), objective, batch, options, machine.memory, devices)
     if machine.memory is None:
         machine = replace(machine, timed=timed(paper.examples, CPU))
-    plan = document(paper, machine, len(rows), devices, options.mixed_precision)
-    return {**plan, "chosen": len(as_many(batch, options.select))}
+    return {**document(paper, machine, len(rows), devices, precision), "chosen": len(as_many(batch, options.select))}
 
 
 def document(paper: StepOnPaper, machine: Machine, pairs: int, devices: int, precision: str) -> dict[str, Any]:

@@ -98,7 +98,7 @@ class Documents:
             )
 
     @property
-    def schedule(self) -> Callable[[int], tuple[int, float]] | None:
+    def schedule(self) -> Callable[[int, bool], tuple[int, float]] | None:
         """Return a function to batches of 1,024 texts and 300 of them, or one epoch of more; None leaves pairs to the tower."""
         return _schedule if self.rule is None else None
 
@@ -191,7 +191,7 @@ class Documents:
         return Unpaired([Document(*part) for part in passages(files, self.max_characters, dropped)], dropped=dropped)
 
 
-def _schedule(rows: int) -> tuple[int, float]:
+def _schedule(rows: int, half: bool = False) -> tuple[int, float]:
     size = min(_BATCH, rows)
     return size, max(1.0, _STEPS / (rows // size))
 

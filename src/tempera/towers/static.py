@@ -63,7 +63,7 @@ class Static:
         """Return the rate that keeps what idf and n-grams begin with, or that moves vectors without meaning by much."""
         return 0.03 if self.init == "normal" else 0.003
 
-    def schedule(self, pairs: int) -> tuple[int, float]:
+    def schedule(self, pairs: int, half: bool = False) -> tuple[int, float]:
         """Return a batch of a sixteenth of the pairs, up to 2,048, and 8 epochs of few pairs to 4 of many."""
         return batch_of(pairs, 16, 32, 2048), epochs_of(pairs, 55_000, 4, 8)
 
