@@ -16,7 +16,6 @@ from tempera.mining.hard_negatives import Mining
 from tempera.text import mine as files
 from tempera.text.mine import mine
 from tempera.text.mining_task import MiningTask
-from tempera.text.roles import Roles
 from tempera.text.sources import Given
 from tempera.towers.saved import load
 
@@ -119,9 +118,11 @@ def test_roles_of_columns_are_given_as_in_training(tempera: Any, tiny_run: Path,
     command = ["mine", tiny_run, given, "-o", tmp_path / "mined.parquet", "-n", "1", "--json"]
     assert "no column that is usual for a query" in tempera(*command).err
     roles = ["data.query=title", "data.doc=body"]
+    unknown = tempera(*command, *roles).err
+    assert "column 'year' has no usual name" in unknown and "data.metadata=[year]" in unknown
     wrong = tempera(*command, "data.qery=title")
     assert wrong.code == 2 and "data.qery: no such option" in wrong.err and "Did you mean query?" in wrong.err
-    answer = tempera(*command, *roles, "data.doc_prompt='of: '")  # the column year is not read
+    answer = tempera(*command, *roles, "data.metadata=[year]", "data.doc_prompt='of: '")
     assert answer.code == 0, answer.err
     assert answer.document["queries"] == 10 and answer.document["left_out"] == {"repeated pairs": 1}
     assert parquet.read_table(tmp_path / "mined.parquet")["positives"][3].as_py() == ["of: zu mori tel"]
@@ -134,9 +135,9 @@ def test_documents_of_one_given_id_are_one(tmp_path: Path) -> None:
     rows = [("a", "x", "1"), ("b", "x, again", "1"), ("c", "y", "2")]
     names = ("question", "document", "document_id")
     file = tmp_path / "pairs.jsonl"
-    for more, roles in (({}, None), ({"year": 1}, None), ({"year": 1}, Roles(query="question"))):
+    for more in ({}, {"year": 1}):
         file.write_text("".join(json.dumps(dict(zip(names, row)) | more) + "\n" for row in rows))
-        task = MiningTask.read(file, roles)
+        task = MiningTask.read(file, Given(metadata=("*",)))
         assert task.docs.texts == ["x", "y"] and [side.tolist() for side in task.answers] == [[0, 1, 2], [0, 0, 1]]
     by_content = MiningTask.read(file, Given(metadata=("*", "document_id")))
     assert by_content.docs.texts == ["x", "x, again", "y"]

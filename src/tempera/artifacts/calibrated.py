@@ -39,7 +39,7 @@ class Calibration:
         kind: logistic or isotonic.
         map: similarities to probabilities.
         about: what it was fitted to: pairs, queries, relevant, base_rate, left_out, and trained, the queries that the run was
-            trained on; of hits of a search also depth, documents and found, the share of the answers that are among the hits.
+            trained on, 0 for a model without its run; of hits of a search also depth, documents and found, the share of the answers that are among the hits.
         judged: errors of each map that was tried, and of the base rate, on queries that it was not fitted to.
         thresholds: for each target precision and recall.
         date: ISO 8601.
@@ -93,8 +93,8 @@ class Calibration:
         lines += map(str, self.thresholds)
         if trained := self.about.get("trained"):
             lines.append(
-                f"caution: the run was trained on {trained:,} of these {self.about['queries']:,} queries, so the probabilities of "
-                "others are too high: give queries that it has not seen, or none, for those that it held out"
+                f"caution: the run was trained on {trained:,} of these {self.about['queries']:,} queries, so probabilities of new "
+                "queries are too high: give queries that it has not seen, or no pairs, to take those that it held out"
             )
         return "\n".join(lines)
 

@@ -78,7 +78,7 @@ def known(model: Model, path: Path | None, roles: Roles | None, depth: int, spli
     if is_beir(path):
         refuse_roles(path, roles)
         return _of_task(model, RetrievalTask.beir(path, split)).shown(model, depth)
-    roles = (roles or UNTRAINED).alone()
+    roles = roles or UNTRAINED
     pairs, _ = PairsFile(**{**vars(roles), "path": str(path), "min_score": _ALL}).read()
     assert isinstance(pairs.source, PairsFile)
     if pairs.source.score is not None:

@@ -41,9 +41,10 @@ def planned(
     made = build(configuration.of(config, overrides))
     if device is not None and device != "cpu" and device not in MACHINES:
         raise ConfigError(f"--device is {device}: give one of {', '.join(MACHINES)}, cpu, or nothing for this machine")
-    machine = MACHINES.get(device or "") or measured(start(device=device or made.train.device).group.device)
-    precision = machine.precision(made.train.mixed_precision)
-    cpu = Devices(mixed_precision=precision if machine.memory is None else "no")  # the batch follows from it
+    here = None if device in MACHINES else start(made.train.mixed_precision, device or made.train.device)
+    machine = MACHINES[str(device)] if here is None else measured(here.group.device)
+    precision = machine.precision(made.train.mixed_precision) if here is None else here.mixed_precision
+    cpu = Devices() if here is None or here.group.device != CPU else here  # whose precision the batch follows
     with TemporaryDirectory() as folder, JsonLines(Path(folder) / "log.jsonl") as log:
         prepared = prepare(made, cpu, Path(folder), log)
         data, options = prepared.task.data, replace(prepared.config.train, mixed_precision=precision)

@@ -63,7 +63,7 @@ class MiningTask:
             DataError: what cannot be read, by file, row and column.
             ConfigError: roles for a BEIR folder.
         """
-        read = _beir(path, split, roles) if is_beir(path) else _table(path, (roles or UNTRAINED).alone())
+        read = _beir(path, split, roles) if is_beir(path) else _table(path, roles or UNTRAINED)
         more = read.others
         if corpus is not None:
             more = [*more, *(_beir(corpus, split).others if is_beir(corpus) else documents(corpus))]

@@ -103,10 +103,6 @@ class Roles:
         ids = [name for role in IDS if getattr(self, role) is None for name in TABLE.usual_columns(role, names)]
         return replace(self, metadata=(*self.metadata, *ids, "*"))
 
-    def alone(self) -> Self:
-        """Return roles of which a table may have other columns, which are not read."""
-        return replace(self, metadata=(*self.metadata, "*"))
-
 
 # Of tables that nothing is trained on: there, a query that is its own document is no fault.
 UNTRAINED = Roles(identical="keep")

@@ -41,7 +41,7 @@ class Static:
     Args:
         dimensions: width of the embeddings; from a teacher, at most that of its vectors.
         vocabulary: pieces of the tokenizer.
-        max_length: longer texts are cut to this many tokens, each of which costs a lookup.
+        max_length: longer texts are cut to this many tokens.
         init: random vectors to begin with. "idf" scales a token's by its inverse document frequency in the training texts (Spärck
             Jones 1972), so that the untrained tower finds texts that share rare words, and training begins there; "ngrams" has
             tokens that share character n-grams begin near each other, too (Bojanowski et al. 2017), as "cell" and "cells" do;
