@@ -39,7 +39,8 @@ class Calibration:
         kind: logistic or isotonic.
         map: similarities to probabilities.
         about: what it was fitted to: pairs, queries, relevant, base_rate, left_out, and trained, the queries that the run was
-            trained on, 0 for a model without its run; of hits of a search also depth, documents and found, the share of the answers that are among the hits.
+            trained on, 0 for a model without its run; of hits of a search also depth, documents and found, the share of the
+            answers that are among the hits.
         judged: errors of each map that was tried, and of the base rate, on queries that it was not fitted to.
         thresholds: for each target precision and recall.
         date: ISO 8601.
