@@ -175,7 +175,9 @@ def main() -> None:
     student = parser.add_mutually_exclusive_group()
     for each, told in (("transformer", "a transformer of four layers"), ("pretrained", "MiniLM itself")):
         student.add_argument(f"--{each}", dest="student", action="store_const", const=each, help=f"teach {told}")
-    parser.add_argument("--limit", type=float, default=100.0, help="seconds of each training; a static model has no limit")
+    parser.add_argument(
+        "--limit", type=float, default=100.0, help="seconds of each training; a static model has no limit"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     seeds, taught = range(options.seeds), options.student or "static"
