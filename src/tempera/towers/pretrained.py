@@ -69,11 +69,11 @@ class Pretrained:
     def schedule(self, pairs: int, half: bool = False) -> tuple[int, float]:
         """Return a batch of 16 to 64 pairs, since steps teach it more than negatives, and 3 to 1 epochs; or `Static`'s.
 
-        In bf16 on a CPU, a pair in a batch of 64 costs half of one in a batch of 16, so there a sixteenth of the pairs is enough.
+        In bf16 on a CPU, a pair in a batch of 64 costs half of one in a batch of 16, so there about 24 batches an epoch are enough.
         """
         if self._static:
             return Static().schedule(pairs)
-        return batch_of(pairs, 16 if half else 200, 16, 64), epochs_of(pairs, 30_000, 1, 3)
+        return batch_of(pairs, 24 if half else 200, 16, 64), epochs_of(pairs, 30_000, 1, 3)
 
     @property
     def _static(self) -> bool:
