@@ -90,7 +90,8 @@ def quality(name: str, folder: Path, seeds: range) -> dict[str, Any]:
                 folder / f"{precision}-{seed}",
                 [
                     "tower.kind=pretrained", f"tower.model={MODEL_DIR}", "tower.max_length=64", f"train.seed={seed}",
-                    f"evaluation.queries={QUERIES}", "train.mixed_precision=" + precision.replace("bf16", "auto"),
+                    f"evaluation.queries={QUERIES}", "train.batch_size=16",
+                    "train.mixed_precision=" + precision.replace("bf16", "auto"),
                 ],
                 overwrite=True,
             )  # fmt: skip
