@@ -55,6 +55,11 @@ def divided(name: str, pairs: int, folder: Path) -> Judge:
     return judge
 
 
+def default_batch(pairs: int) -> int:
+    """Return the batch that `tempera train` takes on this machine's CPU."""
+    return Pretrained(str(MODEL_DIR)).schedule(pairs, settled("auto") == "bf16")[0]
+
+
 def steps_of_theirs(columns: dict[str, list[str]], steps: int, seed: int) -> tuple[SentenceTransformer, list[float]]:
     """Return the model after so many steps of the other trainer, and the CPU seconds at the end of each."""
     start = time.process_time()
@@ -77,7 +82,7 @@ def measured(name: str, pairs: int, seconds: float, seeds: int) -> dict[str, Any
         columns = judge.columns()
         scores = {"untrained": judge.scores(encoding(SentenceTransformer(str(MODEL_DIR), device="cpu")))}
 
-        batch, _ = Pretrained(str(MODEL_DIR)).schedule(len(columns["anchor"]), settled("auto") == "bf16")
+        batch = default_batch(len(columns["anchor"]))
         named = {"query": columns["anchor"], "doc": columns["positive"]}
         probes = {
             "tempera": steps_of_tempera(Work(MODEL_DIR, named, batch, LONGEST), PROBE, precision="auto")[1],

@@ -28,10 +28,8 @@ import tempera
 from _harness import Aim, finish, table
 from _sets import measured_sets, shown
 from between import validation_of
-from pretrained import LONGEST, TESTED, divided
+from pretrained import LONGEST, TESTED, default_batch, divided
 from recipe import METRIC, MODEL_DIR
-from tempera.engine.devices import settled
-from tempera.towers.pretrained import Pretrained
 from text import PROBE, Work, steps_in
 from text import tempera as steps_of_tempera
 
@@ -54,9 +52,8 @@ def measured(name: str, budgets: Sequence[float], seeds: int, chosen: Sequence[s
         validation = validation_of({part: judge.pairs(part).to_pydict() for part in ("train", "validation")})
         columns = judge.columns()
         named = {"query": columns["anchor"], "doc": columns["positive"]}
-        usual, _ = Pretrained(str(MODEL_DIR)).schedule(len(columns["anchor"]), settled("auto") == "bf16")
         sizes = {each: int(each.removeprefix("batch ")) for each in chosen if each.startswith("batch ")}
-        batches = {each: sizes.get(each, usual) for each in chosen}
+        batches = {each: sizes.get(each, default_batch(len(columns["anchor"]))) for each in chosen}
         probes = {
             batch: steps_of_tempera(Work(MODEL_DIR, named, batch, LONGEST), PROBE, precision="auto")[1]
             for batch in sorted(set(batches.values()))

@@ -59,7 +59,7 @@ class Case:
     """A set, divided: files for the command, and the judge of every system."""
 
     def __init__(self, name: str, cache: Path, student: str = "static", limit: float = 100.0) -> None:
-        self.student, self.limit = student, limit  # seconds of training of a transformer
+        self.student, self.limit = student, limit  # seconds of each training, but of a static model
         self.folder, self.store = cache / name.replace(" ", "-"), cache / "vectors"
         self.folder.mkdir(parents=True, exist_ok=True)
         rows = pairs_of(*SETS[name]).slice(0, MOST)

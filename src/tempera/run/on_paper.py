@@ -41,12 +41,13 @@ def planned(
     made = build(configuration.of(config, overrides))
     if device is not None and device != "cpu" and device not in MACHINES:
         raise ConfigError(f"--device is {device}: give one of {', '.join(MACHINES)}, cpu, or nothing for this machine")
-    here = None if device in MACHINES else start(made.train.mixed_precision, device or made.train.device)
-    machine = MACHINES[str(device)] if here is None else measured(here.group.device)
-    precision = machine.precision(made.train.mixed_precision) if here is None else here.mixed_precision
-    cpu = Devices() if here is None or here.group.device != CPU else here  # whose precision the batch follows
+    named = MACHINES.get(device or "")
+    here = Devices() if named else start(made.train.mixed_precision, device or made.train.device)
+    machine = named or measured(here.group.device)
+    precision = named.precision(made.train.mixed_precision) if named else here.mixed_precision
     with TemporaryDirectory() as folder, JsonLines(Path(folder) / "log.jsonl") as log:
-        prepared = prepare(made, cpu, Path(folder), log)
+        # Without a number on an accelerator; the batch follows the precision of a CPU.
+        prepared = prepare(made, here if here.group.device == CPU else Devices(), Path(folder), log)
         data, options = prepared.task.data, replace(prepared.config.train, mixed_precision=precision)
         data.refresh(0)
         (rows,) = data.sampler(0, 1)
