@@ -6,15 +6,18 @@ import itertools
 import math
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tempera.errors import ConfigError, DataError
+from tempera.mining import search
 from tempera.mining.hard_negatives import Mining, mine
-from tempera.mining.search import by_faiss, exact
+from tempera.mining.search import Candidates, Search, by_faiss, exact
 from tempera.mining.shortfall import Report
+from tempera.ranking.nearest import top
 
 QUERIES, DOCS = 23, 70
 
@@ -187,7 +190,10 @@ def test_margins_that_drop_everything_are_refused(options: dict[str, float], mes
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_exact_search_of_ties_duplicates_and_zeros_in_arrays_that_are_only_read(dtype: type) -> None:
+@pytest.mark.parametrize("by", [exact, Candidates])
+def test_exact_search_of_ties_duplicates_and_zeros_in_arrays_that_are_only_read(
+    by: Callable[[Any], Search], dtype: type
+) -> None:
     generator = np.random.default_rng(0)
     docs = generator.integers(-2, 3, (4100, 8)).astype(dtype)  # more than a block; products are exact
     docs[::7], docs[4090:] = 0, docs[:10]
@@ -196,9 +202,81 @@ def test_exact_search_of_ties_duplicates_and_zeros_in_arrays_that_are_only_read(
     without = np.arange(20), np.arange(20)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # torch warns of arrays that it could write to
-        scores, positions = exact(docs)(queries, 30, without)
+        scores, positions = by(docs)(queries, 30, without)
     whole = queries.astype(np.float64) @ docs.T.astype(np.float64)
     whole[without] = -np.inf
     best = [sorted(range(len(row)), key=lambda i: (-row[i], i))[:30] for row in whole.tolist()]
     assert positions.tolist() == best
     assert scores.tolist() == np.take_along_axis(whole, positions, 1).tolist()
+
+
+@pytest.mark.parametrize("spread", [1.0, 0.05, 1e-3, 1e-5])
+@pytest.mark.parametrize("width", [5, 96])
+def test_candidates_in_bf16_end_in_the_nearest_of_all(spread: float, width: int) -> None:
+    """Documents that differ by less than bf16 can tell, of lengths from 0.01 to 100, some of them left out."""
+    generator = np.random.default_rng(11)
+    docs = generator.normal(size=width) + spread * generator.normal(size=(3000, width))
+    docs *= 10 ** generator.uniform(-2, 2, (3000, 1)) if spread == 1.0 else 1.0
+    docs = docs.astype(np.float32)
+    queries = (docs[:40] + 0.1 * generator.normal(size=(40, width))).astype(np.float32)
+    without = np.repeat(np.arange(40), 3), np.sort(generator.integers(0, 3000, (40, 3)), axis=1).ravel()
+    whole = queries.astype(np.float64) @ docs.T.astype(np.float64)
+    whole[without] = -np.inf
+    size = 2e-6 * np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(docs, axis=1).max()  # of a sum in float32
+    for k in (1, 20, 2990, 3000):
+        scores, positions = Candidates(docs)(queries, k, without)
+        best = -np.sort(-whole, axis=1)[:, :k]
+        there = np.isfinite(best)
+        assert (positions >= 0).tolist() == there.tolist()
+        assert all(len({*row[row >= 0]}) == (row >= 0).sum() for row in positions)
+        best[~there] = 0
+        right = np.where(there, np.take_along_axis(whole, positions, 1), 0)
+        assert (np.abs(right - best) <= size).all()
+        assert (np.abs(np.where(there, scores, 0) - best) <= size).all() and np.isneginf(scores[~there]).all()
+
+
+def test_a_document_that_rounding_puts_behind_all_candidates_is_found() -> None:
+    """Its 64 numbers are just below the middle of two of bf16, so that its rounded score is 0; those of the others are exact."""
+    docs = np.ones((106, 65), np.float32)
+    docs[:5, :24] += 2**-7
+    docs[5:105, :16] += 2**-7
+    docs[105] += 2**-8 - 2**-16
+    docs[:, 64] = -64  # so that scores are near 0, where rounding them changes little
+    scores, positions = Candidates(docs)(
+        np.ones((1, 65), np.float32), 5, (np.empty(0, np.int64), np.empty(0, np.int64))
+    )
+    assert positions.tolist() == [[105, 0, 1, 2, 3]]
+    assert scores.tolist() == [[64 * (2**-8 - 2**-16), *[24 * 2**-7] * 4]]
+
+
+def test_few_queries_are_searched_again_where_documents_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten queries stand where 500 documents are nearly one, the others among documents that bf16 tells apart."""
+    generator = np.random.default_rng(12)
+    docs = generator.normal(size=(6000, 64))
+    docs[:500] = docs[0] + 1e-5 * generator.normal(size=(500, 64))
+    docs = (docs / np.linalg.norm(docs, axis=1, keepdims=True)).astype(np.float32)
+    again: list[int] = []
+
+    def counted(queries: Any, *rest: Any, **options: Any) -> Any:
+        again.append(len(queries))
+        return top(queries, *rest, **options)
+
+    monkeypatch.setattr(search, "top", counted)
+    none = np.empty(0, np.int64), np.empty(0, np.int64)
+    Candidates(docs)(docs[np.r_[:10, 1000:1200]], 20, none)
+    assert again[0] == 210 and 10 <= again[1] < 40
+
+
+@pytest.mark.parametrize(
+    ("gain", "width", "k", "rounded"),
+    [(9.0, 256, 10, True), (1.0, 256, 10, False), (9.0, 255, 10, False), (9.0, 256, 11, False)],
+)
+def test_candidates_are_for_wide_vectors_many_documents_and_fast_bf16(
+    gain: float, width: int, k: int, rounded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "bf16_gain", lambda _: gain)
+    taken: list[int] = []
+    monkeypatch.setattr(Candidates, "__call__", lambda *given: taken.append(given[2]))
+    docs = np.zeros((7_813, width), np.float32)  # times 256 just above ten times 200,000
+    exact(docs)(docs[:1], k, (np.empty(0, np.int64), np.empty(0, np.int64)))
+    assert taken == ([k] if rounded else [])
