@@ -75,23 +75,18 @@ class Candidates:
         near = np.sort(near, axis=1)
         scored = np.empty(near.shape, np.float32)
         for row, query in enumerate(queries):
-            scored[row] = self._scores(query, near[row])
+            scored[row] = np.einsum("cd,d->c", np.asarray(self.docs[near[row]], np.float32), query)
+        scored[near < 0] = -np.inf
         order = np.argsort(-scored, axis=1, kind="stable")[:, :k]
         scores, positions = np.take_along_axis(scored, order, 1), np.take_along_axis(near, order, 1)
-        left = rough[:, -1] > -np.inf  # else every document that is allowed is a candidate
-        left[left] = ~(self._most_outside(queries[left], rough[left, -1]) < scores[left, -1])
-        unproven = np.flatnonzero(left)
-        if len(self.docs) > near.shape[1] and len(unproven):
-            own = np.isin(without[0], unproven)
-            pairs = np.searchsorted(unproven, without[0][own]), without[1][own]
-            again = top(queries[unproven], self.docs, k, without=pairs, product=_product)
-            scores[unproven], positions[unproven] = again
+        unproven = rough[:, -1] > -np.inf  # else every document that is allowed is a candidate
+        unproven[unproven] = ~(self._most_outside(queries[unproven], rough[unproven, -1]) < scores[unproven, -1])
+        rows = np.flatnonzero(unproven)
+        if len(self.docs) > near.shape[1] and len(rows):
+            own = unproven[without[0]]
+            pairs = np.searchsorted(rows, without[0][own]), without[1][own]
+            scores[rows], positions[rows] = top(queries[rows], self.docs, k, without=pairs, product=_product)
         return scores, positions
-
-    def _scores(self, query: NDArray[np.float32], near: Ints) -> NDArray[np.float32]:
-        """Return the inner products with the documents at some positions; -inf for -1."""
-        scores = np.einsum("cd,d->c", np.asarray(self.docs[near], np.float32), query)
-        return np.where(near < 0, np.float32(-np.inf), scores)
 
     def _most_outside(self, queries: NDArray[np.float32], last: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the bound for each query, given the rounded score of its last candidate, [q]."""
