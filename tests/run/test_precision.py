@@ -18,9 +18,11 @@ from tempera.build import build
 from tempera.engine import devices
 from tempera.engine.devices import Devices, settled, start
 from tempera.engine.distributed import CPU
+from tempera.engine.machines import MACHINES
 from tempera.errors import OutputError
 from tempera.experiments.distill import options_of
 from tempera.mining.embed import embed_by
+from tempera.run import on_paper
 from tempera.run.fit import fit
 from tempera.run.prepare import prepare
 from tempera.run.resume import Checkpoints
@@ -116,7 +118,7 @@ def test_guides_and_miners_read_in_bf16(pairs_file: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("times", "size"), [(7.0, 32), (0.2, 16)])
 def test_batches_of_a_pretrained_tower_are_larger_in_bf16(
-    gain: Any, pairs_file: Path, tmp_path: Path, times: float, size: int
+    gain: Any, pairs_file: Path, tmp_path: Path, times: float, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data: Any = prepare(build(configuration.of(options(pairs_file, "no"))), Devices(), tmp_path, _Log()).task.data
     data.tower.save(tmp_path / "model")
@@ -131,6 +133,14 @@ def test_batches_of_a_pretrained_tower_are_larger_in_bf16(
     sampler: Any = prepared.task.data.sampler
     assert prepared.config.train.batch_size == prepared.config.resolved["train"]["batch_size"] == size
     assert sampler.batches_per_epoch == math.ceil(prepared.task.showcase.facts().counts["train"] / size)
+    monkeypatch.setattr(on_paper, "measured", lambda device: MACHINES["l4"])  # measuring takes seconds
+    here, there = (
+        on_paper.planned(configuration.of(chosen), device="cpu"),
+        on_paper.planned(configuration.of(chosen), device="l4"),
+    )
+    (rows,) = sampler(0, 1)
+    assert (here["pairs"], here["precision"]) == (len(rows), "bf16" if size == 32 else "no")
+    assert 15 <= there["pairs"] <= 16 and there["precision"] == "bf16"  # an accelerator's batch is that of float32
 
 
 def test_what_teaches_a_static_model_is_read_in_bf16_throughout(gain: Any, pairs_file: Path, tmp_path: Path) -> None:
