@@ -235,18 +235,45 @@ def test_candidates_in_bf16_end_in_the_nearest_of_all(spread: float, width: int)
         assert (np.abs(np.where(there, scores, 0) - best) <= size).all() and np.isneginf(scores[~there]).all()
 
 
-def test_a_document_that_rounding_puts_behind_all_candidates_is_found() -> None:
-    """Its 64 numbers are just below the middle of two of bf16, so that its rounded score is 0; those of the others are exact."""
-    docs = np.ones((106, 65), np.float32)
-    docs[:5, :24] += 2**-7
-    docs[5:105, :16] += 2**-7
-    docs[105] += 2**-8 - 2**-16
-    docs[:, 64] = -64  # so that scores are near 0, where rounding them changes little
-    scores, positions = Candidates(docs)(
-        np.ones((1, 65), np.float32), 5, (np.empty(0, np.int64), np.empty(0, np.int64))
-    )
+NOTHING = np.empty(0, np.int64), np.empty(0, np.int64)
+
+
+def hidden_by_its_factors() -> tuple[Any, Any]:
+    """Query and last document round to numbers whose product is 1 lower; it is the longest by far."""
+    size = np.repeat(np.float32([1 + 2**-8 - 2**-12, 1 + 2**-8 + 2**-12]), 64)
+    docs = np.zeros((106, 128), np.float32)
+    docs[:5, 0], docs[5:105, 0], docs[105] = -0.25, -0.9375, size * np.repeat(np.float32([1, -1]), 64)
+    return docs, size[None]
+
+
+def hidden_by_its_score() -> tuple[Any, Any]:
+    """The last document's score of 64.5 is rounded to 64, as that of 100 others, for which that is exact."""
+    docs = np.ones((106, 66), np.float32)
+    docs[:, 64:] = 0
+    docs[:5, 64], docs[105, 64] = 0.40625, 0.2490234375
+    docs[105, :64] += 2**-8 - 2**-16
+    return docs, np.ones((1, 66), np.float32)
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0**-80])
+@pytest.mark.parametrize("hidden", [hidden_by_its_factors, hidden_by_its_score])
+def test_a_document_that_rounding_puts_behind_all_candidates_is_found(
+    hidden: Callable[[], tuple[Any, Any]], factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "_AT_ONCE", 8)
+    docs, queries = hidden()
+    docs *= np.float32(factor)
+    scores, positions = Candidates(docs)(queries, 5, NOTHING)
     assert positions.tolist() == [[105, 0, 1, 2, 3]]
-    assert scores.tolist() == [[64 * (2**-8 - 2**-16), *[24 * 2**-7] * 4]]
+    np.testing.assert_allclose(scores, -np.sort(-queries.astype(float) @ docs.T.astype(float))[:, :5], rtol=1e-4)
+
+
+def test_equal_documents_whose_rounded_scores_differ_come_in_their_order() -> None:
+    docs = np.zeros((200, 3), np.float32)
+    docs[0] = [1 + 2**-9, 1, 2**-8 + 2**-9]
+    docs[1] = [1 + 2**-8 + 2**-10, 1 - 2**-8 - 2**-10 + 2**-9, 2**-8 + 2**-9]
+    scores, positions = Candidates(docs)(np.ones((1, 3), np.float32), 2, NOTHING)
+    assert positions.tolist() == [[0, 1]] and scores.tolist() == [[2 + 2**-7] * 2]
 
 
 def test_few_queries_are_searched_again_where_documents_differ(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,9 +289,11 @@ def test_few_queries_are_searched_again_where_documents_differ(monkeypatch: pyte
         return top(queries, *rest, **options)
 
     monkeypatch.setattr(search, "top", counted)
-    none = np.empty(0, np.int64), np.empty(0, np.int64)
-    Candidates(docs)(docs[np.r_[:10, 1000:1200]], 20, none)
-    assert again[0] == 210 and 10 <= again[1] < 40
+    find = Candidates(docs)
+    find(docs[np.r_[:10, 1000:1200]], 20, NOTHING)
+    assert again[0] == 210 and 10 <= again[1] < 40 and find.pays
+    find(docs[:30], 20, NOTHING)
+    assert again[2:] == [30, 30] and not find.pays
 
 
 @pytest.mark.parametrize(
@@ -277,6 +306,24 @@ def test_candidates_are_for_wide_vectors_many_documents_and_fast_bf16(
     monkeypatch.setattr(search, "bf16_gain", lambda _: gain)
     taken: list[int] = []
     monkeypatch.setattr(Candidates, "__call__", lambda *given: taken.append(given[2]))
-    docs = np.zeros((7_813, width), np.float32)  # times 256 just above ten times 200,000
-    exact(docs)(docs[:1], k, (np.empty(0, np.int64), np.empty(0, np.int64)))
+    docs = np.zeros((9_766, width), np.float32)  # times 256 just above ten times 250,000
+    exact(docs)(docs[:1], k, NOTHING)
     assert taken == ([k] if rounded else [])
+
+
+def test_candidates_that_prove_nothing_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "bf16_gain", lambda _: 9.0)
+    monkeypatch.setattr(search, "_MANY", 1)
+    own, taken = Candidates.__call__, list[int]()
+
+    def counted(self: Candidates, queries: Any, *rest: Any) -> Any:
+        taken.append(len(queries))
+        return own(self, queries, *rest)
+
+    monkeypatch.setattr(Candidates, "__call__", counted)
+    docs = np.ones((400, 256), np.float32)
+    docs[:, 0] += np.arange(400) / 100  # of which bf16 sees steps of 2 in a score
+    find = exact(docs)
+    for queries in (8, 9):
+        assert find(docs[:queries], 3, NOTHING)[1].tolist() == [[399, 398, 397]] * queries
+    assert taken == [8]

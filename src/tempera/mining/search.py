@@ -1,6 +1,6 @@
 """Search for the nearest documents: exact, or through an index of FAISS.
 
-Letters in shapes: q queries, c documents, e pairs.
+Letters in shapes: q queries, c documents, D width, k documents a query, n vectors, e pairs.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ Pairs = tuple[Ints, Ints]  # queries and documents by position, [e] each
 # From queries, k, and pairs to leave out, to scores and positions, [q, k]; the position is -1 where there are no more.
 Search = Callable[[NDArray[np.float32], int, Pairs], tuple[NDArray[np.float32], Ints]]
 
-_WIDE, _PAYS = 256, 200_000  # dimensions, and numbers for each document that is asked for, from which on bf16 pays
+_WIDE = 256  # dimensions from which on candidates in bf16 take less time, and
+_MANY = 250_000  # numbers of the corpus for each document that is asked for
 _SPARE = 32  # least number of candidates beyond those that are asked for
 _ROUNDING = 2.0**-8  # largest relative error of a number in bf16
-_BLOCK = 1 << 14  # documents whose lengths are computed at once
+_AT_ONCE = 1 << 14  # documents whose lengths are computed at once
 
 
 def exact(docs: Floats) -> Search:
@@ -37,7 +38,8 @@ def exact(docs: Floats) -> Search:
     candidates = Candidates(docs)
 
     def find(queries: NDArray[np.float32], k: int, without: Pairs) -> tuple[NDArray[np.float32], Ints]:
-        if docs.shape[1] >= _WIDE and docs.size >= _PAYS * k and bf16_gain(CPU) >= WORTH:
+        large = docs.shape[1] >= _WIDE and docs.size >= _MANY * k
+        if large and candidates.pays and bf16_gain(CPU) >= WORTH:
             return candidates(queries, k, without)
         return top(queries, docs, k, without=without, product=_product)
 
@@ -47,59 +49,63 @@ def exact(docs: Floats) -> Search:
 class Candidates:
     """An exact search through products in bf16, for a processor that multiplies these fast.
 
-    With u = 2^-8, the largest relative error of rounding to bf16, q' the rounded query, L the length of the longest document and t
-    the rounded score of the last of the candidates, the inner product of a document that is no candidate is at most
+    Of a query x that is rounded to x', let t be the rounded score of the last candidate, and L the length of the longest document.
+    With u = 2^-8, the largest relative error of rounding, the inner product of x with a document that is no candidate is at most
 
-        t + u |t| + ((1 + u) |q - q'| + u |q| + 2^-22 D |q|) L
+        t + u |t| + ((1 + u) |x - x'| + u |x| + 2^-22 D |x|) L,
 
-    where D is the width: the error of the rounded score, of the two factors and of the sums in float32. The candidates are scored
-    again in float32; if the k-th best of them is above this bound, they hold the k best of all. Else that query is searched
+    which adds up the errors of the rounded score, of the query, of the document and of sums in float32. The candidates are scored
+    again in float32. If the k-th best of them is above the bound, they hold the k best of all; else that query is searched
     without rounding.
 
     Args:
         docs: [c, D].
+
+    Attributes:
+        pays: False after a call in which more than a quarter of the queries were searched again, as where documents are all near
+            one another; then a search without rounding takes less time.
     """
 
     def __init__(self, docs: Floats) -> None:
-        self.docs = docs
+        self.docs, self.pays = docs, True
 
     @cached_property
     def longest(self) -> float:
         """The length of the longest document."""
-        starts = range(0, len(self.docs), _BLOCK)
-        return max(float(_lengths(np.asarray(self.docs[i : i + _BLOCK], np.float32)).max()) for i in starts)
+        starts = range(0, len(self.docs), _AT_ONCE)
+        return max(float(_lengths(np.asarray(self.docs[i : i + _AT_ONCE], np.float32)).max()) for i in starts)
 
     def __call__(self, queries: NDArray[np.float32], k: int, without: Pairs) -> tuple[NDArray[np.float32], Ints]:
         """Return scores and positions of the k nearest documents, [q, min(k, c)] each."""
-        rough, near = top(queries, self.docs, max(2 * k, k + _SPARE), without=without, product=_rounded_product)
-        near = np.sort(near, axis=1)
+        rough, near = top(queries, self.docs, k + max(k, _SPARE), without=without, product=_rounded_product)
+        near = np.sort(near, axis=1)  # equal scores come in the order of the documents
         scored = np.empty(near.shape, np.float32)
         for row, query in enumerate(queries):
             scored[row] = np.einsum("cd,d->c", np.asarray(self.docs[near[row]], np.float32), query)
         scored[near < 0] = -np.inf
         order = np.argsort(-scored, axis=1, kind="stable")[:, :k]
         scores, positions = np.take_along_axis(scored, order, 1), np.take_along_axis(near, order, 1)
-        unproven = rough[:, -1] > -np.inf  # else every document that is allowed is a candidate
-        unproven[unproven] = ~(self._most_outside(queries[unproven], rough[unproven, -1]) < scores[unproven, -1])
-        rows = np.flatnonzero(unproven)
+        proven = np.isneginf(rough[:, -1])  # every document that is allowed is a candidate
+        proven[~proven] = self._most_outside(queries[~proven], rough[~proven, -1]) < scores[~proven, -1]
+        rows = np.flatnonzero(~proven)
         if len(self.docs) > near.shape[1] and len(rows):
-            own = unproven[without[0]]
+            self.pays = len(rows) <= len(queries) / 4
+            own = ~proven[without[0]]
             pairs = np.searchsorted(rows, without[0][own]), without[1][own]
             scores[rows], positions[rows] = top(queries[rows], self.docs, k, without=pairs, product=_product)
         return scores, positions
 
     def _most_outside(self, queries: NDArray[np.float32], last: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the bound for each query, given the rounded score of its last candidate, [q]."""
-        off = _lengths(queries - _tensor(queries).bfloat16().float().numpy())
-        lengths = _lengths(queries)
+        off, lengths = _lengths(queries - _tensor(queries).bfloat16().float().numpy()), _lengths(queries)
         error = (1 + _ROUNDING) * off + (_ROUNDING + queries.shape[1] * 2.0**-22) * lengths
         bound: NDArray[np.float32] = last + _ROUNDING * np.abs(last) + error * self.longest
         return bound
 
 
 def _lengths(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the Euclidean norm of each vector, [n]."""
-    lengths: NDArray[np.float32] = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))
+    """Return the Euclidean norm of each vector, and 2^-60, which covers squares that are too small for float32, [n]."""
+    lengths: NDArray[np.float32] = np.sqrt(np.einsum("nd,nd->n", vectors, vectors)) + np.float32(2.0**-60)
     return lengths
 
 
