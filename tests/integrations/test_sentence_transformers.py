@@ -226,7 +226,7 @@ def test_labels_are_weights_or_ids_or_refused(model: Any) -> None:
     read = features(model, data)
     weight = torch.linspace(0, 2, ROWS)
     found = ContrastiveLoss(model, labels="weight")(read, weight)
-    assert abs(float(found) - definition(model, presets.mnr(), data, weight=weight.double())) < 1e-5
+    assert abs(float(found.detach()) - definition(model, presets.mnr(), data, weight=weight.double())) < 1e-5
     ids = torch.arange(ROWS) // 3
     objective = Objective(masks=(SameId(),), numerator="mean")
     found = ContrastiveLoss(model, objective, labels="id")(read, ids)
