@@ -247,7 +247,7 @@ def hidden_by_its_factors() -> tuple[Any, Any]:
 
 
 def hidden_by_its_score() -> tuple[Any, Any]:
-    """The last document's score of 64.5 is rounded to 64, as that of 100 others, for which that is exact."""
+    """The last document's score of 64.498 is rounded to 64, as that of 100 others, for which that is exact."""
     docs = np.ones((106, 66), np.float32)
     docs[:, 64:] = 0
     docs[:5, 64], docs[105, 64] = 0.40625, 0.2490234375

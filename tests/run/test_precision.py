@@ -134,10 +134,7 @@ def test_batches_of_a_pretrained_tower_are_larger_in_bf16(
     assert prepared.config.train.batch_size == prepared.config.resolved["train"]["batch_size"] == size
     assert sampler.batches_per_epoch == math.ceil(prepared.task.showcase.facts().counts["train"] / size)
     monkeypatch.setattr(on_paper, "measured", lambda device: MACHINES["l4"])  # measuring takes seconds
-    here, there = (
-        on_paper.planned(configuration.of(chosen), device="cpu"),
-        on_paper.planned(configuration.of(chosen), device="l4"),
-    )
+    here, there = (on_paper.planned(configuration.of(chosen), device=device) for device in ("cpu", "l4"))
     (rows,) = sampler(0, 1)
     assert (here["pairs"], here["precision"]) == (len(rows), "bf16" if size == 32 else "no")
     assert 15 <= there["pairs"] <= 16 and there["precision"] == "bf16"  # an accelerator's batch is that of float32

@@ -18,7 +18,7 @@ from ..engine.devices import WORTH, bf16_gain
 from ..engine.distributed import CPU
 from ..errors import ConfigError
 from ..io.require import require
-from ..ranking.nearest import top
+from ..ranking.nearest import scores_at, top, top_of
 
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
@@ -26,8 +26,8 @@ Pairs = tuple[Ints, Ints]  # queries and documents by position, [e] each
 # From queries, k, and pairs to leave out, to scores and positions, [q, k]; the position is -1 where there are no more.
 Search = Callable[[NDArray[np.float32], int, Pairs], tuple[NDArray[np.float32], Ints]]
 
-_WIDE = 256  # dimensions from which on candidates in bf16 take less time, and
-_MANY = 250_000  # numbers of the corpus for each document that is asked for
+_WIDE = 256  # least number of dimensions with which candidates in bf16 take less time
+_MANY = 250_000  # least size of such a corpus, in numbers for each document that is asked for
 _SPARE = 32  # least number of candidates beyond those that are asked for
 _ROUNDING = 2.0**-8  # largest relative error of a number in bf16
 _AT_ONCE = 1 << 14  # documents whose lengths are computed at once
@@ -79,12 +79,8 @@ class Candidates:
         """Return scores and positions of the k nearest documents, [q, min(k, c)] each."""
         rough, near = top(queries, self.docs, k + max(k, _SPARE), without=without, product=_rounded_product)
         near = np.sort(near, axis=1)  # equal scores come in the order of the documents
-        scored = np.empty(near.shape, np.float32)
-        for row, query in enumerate(queries):
-            scored[row] = np.einsum("cd,d->c", np.asarray(self.docs[near[row]], np.float32), query)
-        scored[near < 0] = -np.inf
-        order = np.argsort(-scored, axis=1, kind="stable")[:, :k]
-        scores, positions = np.take_along_axis(scored, order, 1), np.take_along_axis(near, order, 1)
+        scores, order = top_of(np.where(near < 0, np.float32(-np.inf), scores_at(queries, self.docs, near)), k)
+        positions = np.take_along_axis(near, order, 1)
         proven = np.isneginf(rough[:, -1])  # every document that is allowed is a candidate
         proven[~proven] = self._most_outside(queries[~proven], rough[~proven, -1]) < scores[~proven, -1]
         rows = np.flatnonzero(~proven)

@@ -111,6 +111,14 @@ def top_of(scores: Scores, k: int) -> tuple[Scores, Ints]:
     return -np.take_along_axis(falling, kept, 1), np.take_along_axis(positions, kept, 1)
 
 
+def scores_at(queries: Floats, docs: NDArray[np.floating], positions: Ints) -> Floats:
+    """Return the inner products of each query with the documents at its positions, [q, D] and [q, k] -> [q, k]."""
+    scores = np.empty(positions.shape, np.float32)
+    for row, query in enumerate(queries):  # several at once leave the processor's cache
+        scores[row] = np.einsum("kd,d->k", np.asarray(docs[positions[row]], np.float32), query)
+    return scores
+
+
 def _bound(scores: Scores, k: int) -> Scores:
     """Return a lower bound of the k highest of each row, [q, 1]: the k-th highest of the maxima of at least k column groups."""
     groups = min(scores.shape[1], max(4 * k, 1024))

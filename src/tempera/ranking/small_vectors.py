@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from .metrics import Relevant
-from .nearest import Floats, Ints, top
+from .nearest import Floats, Ints, scores_at, top, top_of
 from .ranking import DEPTH, Ranking, depth_of
 
 RESCORED = "binary, rescored"
 BITS = {"float32": 32, "int8": 8, "binary": 1, RESCORED: 9}  # of each number of a document
 CANDIDATES = 4 * DEPTH  # least number of documents that Hamming distances leave to be rescored
 _CELLS = 200_000_000  # scores of a ranking; of more, fewer queries are ranked
-_TOGETHER = 64  # queries whose candidates are rescored at once
 
 
 @dataclass(frozen=True)
@@ -73,13 +72,8 @@ def ranked(queries: Floats, docs: Floats, width: int, precision: str, depth: int
     if precision != RESCORED:
         return top(sought, kept, depth)[1]
     near = top(sought, kept, max(4 * depth, CANDIDATES))[1]
-    whole, coarse = SmallVectors(queries, width)[:], SmallVectors(docs, width, "int8")
-    for start in range(0, len(near), _TOGETHER):
-        part = slice(start, start + _TOGETHER)
-        vectors = coarse[near[part].ravel()].reshape(*near[part].shape, width)
-        order = np.argsort(-np.einsum("qd,qkd->qk", whole[part], vectors), axis=1, kind="stable")
-        near[part] = np.take_along_axis(near[part], order, 1)
-    return near[:, :depth]
+    whole, coarse = SmallVectors(queries, width)[:], cast(Any, SmallVectors(docs, width, "int8"))
+    return np.take_along_axis(near, top_of(scores_at(whole, coarse, near), depth)[1], 1)
 
 
 def by_precision(
