@@ -1,7 +1,8 @@
 """A step that takes a sample of its rows backward (`train.backward`): cost and quality against the exact step.
 
     python bench/backward.py [--sets nl2bash,captions] [--seeds 3] [--pairs 6000] [--steps 96] [--layers 4] [--minilm] [--costs]
-                             [--arms "exact,half,a third"] [--longer half] [--batch 256] [--float32]
+                             [--arms "exact,half,a third"] [--longer half] [--batch 256]
+                             [--half-precision] [--float32] [--floors] [--name RECORD]
 
 Cost: CPU seconds of one step of a 6-layer, 384-wide transformer with dropout on 128 pairs of a docstring and its code,
 alternating: everything kept ("direct"), everything embedded twice ("cached"), and samples, with and without graphs that are kept.

@@ -538,3 +538,20 @@ def test_a_full_disk_keeps_the_run_that_was_there(tempera: Any, tiny: list[str],
 
 def test_with_room_again_the_run_is_replaced(tempera: Any, tiny: list[str], small_disk: Path) -> None:
     assert tempera("train", *tiny, *QUICK, "--output", small_disk / "run", "--overwrite").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["search", "run", "q", "-k", "0"], "Invalid value for '-k': 0 was given. "),
+        (["sweep", "x.yaml", "--seeds=0"], "Invalid value for '--seeds': 0 was given. "),
+        (
+            ["mine", "run", "x.csv", "--output", "o.parquet", "--depth", "abc"],
+            "Invalid value for '--depth': abc was given. ",
+        ),
+        (["search", "run", "q", "--threshold", "1.5"], "Invalid value for '--threshold': 1.5 was given. "),
+    ],
+)
+def test_a_value_that_an_option_does_not_take_is_named(tempera: Any, arguments: list[str], says: str) -> None:
+    answer = tempera(*arguments)
+    assert answer.code == 2 and answer.err.startswith(f"tempera: {says}") and answer.err.count("\n") == 1

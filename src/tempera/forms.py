@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .errors import DataError
 from .io.saved_sets import splits
-from .io.tables import blocks, files_of, is_table
+from .io.tables import blocks, files_of, is_table, visible_files
 from .recommend.interactions import TABLE as EVENTS
 from .recommend.sessions import Sessions
 from .text.beir import is_beir, split_names
@@ -84,17 +83,10 @@ def _form(path: Path) -> str | None:
     """Return the form of a file, or that of most files in a folder; read-me files say nothing about it."""
     if not path.is_dir():
         return "texts" if is_text_file(path) else "table"
-    files = (file for file in _files(path) if not file.name.lower().startswith("readme"))
+    files = (file for file in visible_files(path) if not file.name.lower().startswith("readme"))
     forms = {"python": lambda file: file.suffix == ".py", "texts": is_text_file, "table": is_table}
     counts = Counter(form for file in files for form, has in forms.items() if has(file))
     return max(counts, key=counts.__getitem__, default=None)
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder that are not hidden."""
-    for here, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(here, name) for name in files if not name.startswith("."))
 
 
 def _parts(path: str, names: Sequence[str], remedy: str) -> dict[str, str]:

@@ -142,7 +142,7 @@ def test_faiss_finds_nearly_the_same(run: Path, kind: str, least: float) -> None
 def test_cut_vectors_are_found_by_cut_queries(run: Path, to: str) -> None:
     if to == "faiss":
         pytest.importorskip("faiss")
-    facts = export(run, to, run / "out", "int8", width=6)
+    facts = export(run, to, run / "out", "int8" if to == "faiss" else None, width=6)
     assert facts["dimensions"] == 6
     opened, vectors = Run(run), np.asarray(Index(run / "index").vectors)[:, :6]
     vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -219,3 +219,25 @@ def test_the_commands(run: Path, tempera: Callable[..., Any]) -> None:
     )
     wrong = tempera("export", run, "--to", "tar")
     assert wrong.code == 2 and wrong.err == "tempera: cannot export to 'tar'; choose one of onnx, faiss, parquet.\n"
+
+
+def test_a_run_is_never_replaced_by_its_own_export(run: Path) -> None:
+    before = sorted(run.rglob("*"))
+    for output in (run, run.parent):
+        (run.parent / "metrics.json").write_text("{}")
+        with pytest.raises(OutputError, match=r"is, or holds, .*, which this command reads; give another folder"):
+            export(run, "parquet", output, overwrite=True)
+    with pytest.raises(OutputError, match="is in the model, whose files tell it from others"):
+        export(run, "parquet", run / "model" / "vectors")
+    with pytest.raises(ConfigError, match="a kind is for FAISS: drop int8 for parquet"):
+        export(run, "parquet", kind="int8")
+    assert sorted(run.rglob("*")) == before
+
+
+def test_an_export_in_its_model_does_not_make_it_another_model(run: Path) -> None:
+    before = fingerprint(run / "model")
+    (run / "model" / "export" / "onnx").mkdir(parents=True)
+    (run / "model" / "export" / "onnx" / "model.onnx").write_bytes(b"weights")
+    assert fingerprint(run / "model") == before
+    (run / "model" / "exported.json").write_text("{}")
+    assert fingerprint(run / "model") != before

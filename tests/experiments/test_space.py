@@ -152,3 +152,10 @@ def test_a_space_of_python_needs_no_file() -> None:
 def test_a_range_with_a_count_is_a_list_of_choices() -> None:
     (field,) = Space.of({"objective.temperature": "0.01:1:log:3"}).fields
     assert field.domain == Choices((0.01, 0.1, 1))
+
+
+@pytest.mark.parametrize("name", ["space.json", "pairs.csv", "folder"])
+def test_a_space_is_yaml(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir() if name == "folder" else (tmp_path / name).write_text("{}")
+    with pytest.raises(ConfigError, match=f"{name} is no space: give a YAML file, whose name ends in .yaml"):
+        Space.of(tmp_path / name)

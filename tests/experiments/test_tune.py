@@ -22,6 +22,7 @@ from tempera.artifacts.run_folder import Run
 from tempera.build import build
 from tempera.errors import ConfigError, OutputError, TemperaError
 from tempera.experiments import claim
+from tempera.experiments.claim import claimed
 from tempera.experiments.record import Record
 from tempera.experiments.sweep import sweep
 from tempera.experiments.trials import Tuning, ranked
@@ -356,3 +357,13 @@ def test_trials_are_ranked_by_what_they_reached() -> None:
     trials = [Record({}, number=0, value=0.1), Record({}, number=1, value=0.9, pruned=True)]
     trials += [Record({}, number=2, value=0.3), Record({}, number=3, error="x"), Record({}, number=4, value=0.3)]
     assert [trial.number for trial in ranked(trials)] == [2, 4, 0]
+
+
+def test_an_output_in_which_nothing_was_made_belongs_to_nobody(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError), claimed(tmp_path / "out", "tune.yaml", "one", "tuning", overwrite=False):
+        raise ConfigError("no such storage")
+    with claimed(tmp_path / "out", "tune.yaml", "another", "tuning", overwrite=False):
+        (tmp_path / "out" / "trials.csv").write_text("")
+    other = claimed(tmp_path / "out", "tune.yaml", "one", "tuning", overwrite=False)
+    with pytest.raises(OutputError, match="holds a tuning of another configuration"), other:
+        raise AssertionError

@@ -123,3 +123,11 @@ def test_what_cannot_be_merged(judged: Path, tmp_path: Path) -> None:
             merge(judged / "run", judged / "base", weights=0.5, output=output, overwrite=True)
     with pytest.raises(DataError, match="is not a run, which alone has validation queries"):
         merge(judged / "base", judged / "run")
+
+
+def test_what_is_merged_is_never_replaced(judged: Path) -> None:
+    with pytest.raises(OutputError, match=r"is, or holds, .*model, which this command reads"):
+        merge(judged / "run" / "model", judged / "base", weights=0.5, output=judged / "run", overwrite=True)
+    assert (judged / "run" / "index").is_dir()
+    with pytest.raises(ConfigError, match=r"--weights is given, so nothing is evaluated: drop it, or none.csv"):
+        merge(judged / "run", judged / "base", ["none.csv"], weights=0.5, output=judged / "fifth")

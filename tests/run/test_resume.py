@@ -370,3 +370,29 @@ def test_a_folder_that_somebody_writes_is_not_taken_from_him(
         with pytest.raises(OutputError, match="another process is writing"):
             train(options_of["static"], tmp_path / "run")
         assert (folder / "here").exists()
+
+
+def test_files_that_are_no_checkpoints_stay(tmp_path: Path) -> None:
+    own, other = tmp_path / "run.checkpoints" / "step-000000005", tmp_path / "run.checkpoints" / "weights.bin"
+    own.mkdir(parents=True)
+    other.write_bytes(b"of somebody else")
+    Path(tmp_path / "run.checkpoints" / "anew-0").mkdir()
+    Path(tmp_path / "run.checkpoints" / "step-000000010.partial").mkdir()
+    checkpoints.Checkpoints(tmp_path / "run.checkpoints", {}).begin(anew=True)
+    assert list(other.parent.iterdir()) == [other]
+    other.unlink()
+    checkpoints.Checkpoints(tmp_path / "run.checkpoints", {}).forget()
+    assert not other.parent.exists()
+
+
+def test_data_and_models_in_a_run_are_not_replaced_by_another(tiny_run: Path, pairs_file: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run"))
+    shutil.copy(pairs_file, run / "mined.jsonl")
+    for options in (
+        text_options(run / "mined.jsonl"),
+        {**text_options(pairs_file), "tower": {"kind": "pretrained", "model": str(run / "model")}},
+        text_options(pairs_file, guide=str(run)),
+    ):
+        with pytest.raises(OutputError, match=r"is, or holds, .*, which this command reads; give another folder"):
+            train(options, run, overwrite=True)
+    assert (run / "mined.jsonl").exists() and (run / "model").is_dir()

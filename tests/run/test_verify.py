@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from tempera.cli import app
 from tempera.core.objective import Objective
+from tempera.core.presets import mnr
 from tempera.engine import cache, checkpoint, micro_batches
 from tempera.engine.curation import By
 from tempera.engine.devices import Devices
@@ -206,3 +207,17 @@ def test_a_group_that_adds_up_wrongly_is_found(case: Case) -> None:
     part = Case(case.tower, case.objective, [divide(case.batches[0], 0, 2)], case.options, case.reopened, case.folder)
     found = verification._stepped(part, torch.float64, cache.Cache())
     assert verification._off(found, verification._stepped(case, torch.float64, cache.Cache())) > 1e-3
+
+
+def test_a_batch_that_is_solved_is_checked_where_it_has_a_loss(case: Case) -> None:
+    objective = mnr(temperature=0.01)
+    dial = objective.temperature
+    easy = replace(case, objective=objective, batches=[replace(case.batches[0], query=case.batches[0].doc)])
+    assert verification._whole(easy, torch.float64)[0] < 1e-6
+    assert failed(verification._precision(easy))
+    easy.warm()
+    assert 0.01 < dial.value <= 1 and verification._whole(easy, torch.float64)[0] >= verification.LEAST_LOSS
+    assert failed(verification._precision(easy)) == failed(verification._objective(easy)) == []
+    settled = dial.value
+    easy.warm()
+    assert dial.value == settled

@@ -376,3 +376,10 @@ def test_precisions_in_which_no_texts_are_read_are_refused(models: tuple[Path, P
         ConfigError, match="mixed_precision is 'fp16', in which no texts are read: give no, auto or bf16"
     ):
         evaluate(models[0], beir, mixed_precision="fp16")  # type: ignore[arg-type]
+
+
+def test_a_graded_pair_has_one_text_on_each_side(tmp_path: Path) -> None:
+    rows = {"sentence1": [["a"], ["a", "b"]], "sentence2": [["b", "c"], ["a"]], "score": [1.0, 2.0]}
+    parquet.write_table(pa.table(rows), tmp_path / "lists.parquet")
+    with pytest.raises(DataError, match=r"lists.parquet, row 2: column 'sentence1' does not hold one text"):
+        read_task(tmp_path / "lists.parquet")

@@ -421,3 +421,9 @@ def test_a_worker_that_breaks_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(DataError) as error:
         read(root, workers=3 if "python" not in worker else 1)
     assert str(error.value) == f"a process that parses Python files stopped with exit code {code}"
+
+
+def test_hidden_files_and_folders_are_not_read(tmp_path: Path) -> None:
+    source = 'def f(x):\n    "Add one."\n    return x + 1\n'
+    tree(tmp_path, dict.fromkeys(("a.py", ".b.py", ".venv/lib/c.py", "d/e.py"), source))
+    assert [path.relative_to(tmp_path).as_posix() for path in python_files(tmp_path)] == ["a.py", "d/e.py"]

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 
-from tempera.errors import DataError, OutputError
+from tempera.errors import ConfigError, DataError, OutputError
 from tempera.io.ids import content_id
 from tempera.mining.hard_negatives import Mining
 from tempera.text import mine as files
@@ -107,7 +107,7 @@ def test_the_command(tempera: Any, tiny_run: Path, tmp_path: Path, pairs: tuple[
         itself = tempera("mine", tiny_run, given, "-o", text, "--overwrite")
         assert itself.code == 2 and "is read by this command and is never replaced by it" in itself.err
     assert given.read_text().startswith('{"query"')
-    wrong = tempera("mine", tiny_run, given, "-o", tmp_path / "x", "-n", "9", "--depth", "3")
+    wrong = tempera("mine", tiny_run, given, "-o", tmp_path / "x.parquet", "-n", "9", "--depth", "3")
     assert wrong.code == 2 and "raise depth" in wrong.err
 
 
@@ -200,3 +200,18 @@ def test_a_corpus_needs_no_queries(tmp_path: Path) -> None:
     corpus.write_text('{"text": "y"}\n{"text": " "}\n')
     with pytest.raises(DataError, match=r"corpus\.jsonl, row 2: column 'text' has no text"):
         MiningTask.read(pairs, corpus=corpus)
+
+
+def test_the_output_is_parquet_of_one_process(
+    tiny_run: Path, tmp_path: Path, pairs: tuple[list[str], list[str]]
+) -> None:
+    from tempera.io.lock import alone
+
+    with pytest.raises(OutputError, match=r"mined.jsonl; give a name that ends in .parquet"):
+        mine(tiny_run, MiningTask.of(*pairs), tmp_path / "mined.jsonl")
+    output = tmp_path / "mined.parquet"
+    with alone(tmp_path / ".mined.parquet.lock", ""), pytest.raises(OutputError, match="another process is writing it"):
+        mine(tiny_run, MiningTask.of(*pairs), output)
+    with pytest.raises(ConfigError, match="nope"):
+        mine(tiny_run, MiningTask.of(*pairs), output, faiss="nope", cache=tmp_path / "vectors")
+    assert [path.name for path in tmp_path.iterdir()] == ["vectors"]

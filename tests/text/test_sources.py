@@ -20,7 +20,7 @@ from tempera.errors import DataError
 from tempera.io import json_tables
 from tempera.io import tables as readers
 from tempera.text.pairs import Pairs
-from tempera.text.sources import DOC_NAMES, QUERY_NAMES, PairsFile
+from tempera.text.sources import DOC_NAMES, QUERY_NAMES, Given, PairsFile
 
 ROWS = [("how, far", "as far as\nyou go"), ('a "b" c', "Größe 漢字"), (" padded ", "x")]
 KINDS = [".parquet", ".arrow"] + [
@@ -340,3 +340,56 @@ def test_the_module_needs_no_other_to_be_imported_first(put) -> None:
     code = f"from tempera.text.sources import PairsFile; print(len(PairsFile({path!r}).read()[0]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "3\n"
+
+
+def test_texts_of_polars_are_texts(put, tmp_path: Path) -> None:
+    view = pa.string_view()
+    table = pa.table(
+        {
+            "query": pa.array(["a b", "c d"], view),
+            "doc": pa.array(["e f", "g h"], view),
+            "negatives": pa.array([["x y"], ["z"]], pa.large_list(view)),
+        }
+    )
+    with pa.ipc.new_file(str(tmp_path / "polars.arrow"), table.schema) as file:
+        file.write_table(table)
+    for pairs in (PairsFile(str(tmp_path / "polars.arrow")).read()[0], Given.of(table).read()[0]):
+        assert pairs.texts("doc") == ["e f", "g h"] and pairs.negative_texts.to_pylist() == ["x y", "z"]
+    kind = pa.list_(pa.struct([("docid", view), ("text", view)]))
+    decoded = readers.decoded(pa.table({"positives": pa.array([[{"docid": "1", "text": "t"}]], kind)}))
+    assert decoded["positives"].type.value_type.field("text").type == pa.large_string()
+    assert decoded["positives"].to_pylist() == [[{"docid": "1", "text": "t"}]]
+
+
+def test_hidden_files_are_not_read(tmp_path: Path) -> None:
+    for name in ("pairs.csv", ".pairs.csv", ".ipynb_checkpoints/pairs.csv", "part/b.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"query,doc\n{name} a,{name} b\n")
+    assert PairsFile(str(tmp_path)).read()[0].texts("query") == ["pairs.csv a", "part/b.csv a"]
+
+
+def test_a_blank_negative_is_none_and_its_row_stays(tmp_path: Path) -> None:
+    columns = {"query": ["a b", "c d"], "doc": ["e f", "g h"], "negative_1": ["m n", ""], "negative_2": [" ", "o p"]}
+    pairs = Given.of(pa.table(columns)).read()[0]
+    assert len(pairs) == 2 and pairs.negative_texts.to_pylist() == ["m n", "o p"] and not pairs.dropped
+    lists = {**{name: columns[name] for name in ("query", "doc")}, "negatives": [["x", "", None, "y"], [""]]}
+    pairs = Given.of(pa.table(lists)).read()[0]
+    assert len(pairs) == 2 and pairs.negative_texts.to_pylist() == ["x", "y"] and not pairs.dropped
+
+
+@pytest.mark.parametrize("names", [("a.jsonl", "b.csv"), ("b.jsonl", "a.csv")])
+def test_some_files_of_a_folder_may_lack_negatives(tmp_path: Path, names: tuple[str, str]) -> None:
+    row = {"query": "a b", "doc": "e f", "negatives": ["x", "y"], "negative_scores": [0.5, 0.25]}
+    (tmp_path / names[0]).write_text(json.dumps(row) + "\n")
+    (tmp_path / names[1]).write_text("query,doc\nc d,g h\n")
+    pairs = PairsFile(str(tmp_path)).read()[0]
+    assert sorted(pairs.texts("query")) == ["a b", "c d"] and pairs.negative_texts.to_pylist() == ["x", "y"]
+
+
+def test_a_compressed_file_may_shout(put) -> None:
+    assert read(put("pairs.csv.GZ", encode(ROWS, ".csv.gz"))).texts("query") == [query for query, _ in ROWS]
+
+
+def test_two_columns_of_one_name_are_refused(put) -> None:
+    with pytest.raises(DataError, match="2 columns named 'query'; give each column a name of its own"):
+        readers.read_table(Path(put("pairs.csv", b"query,query\na,b\n")))

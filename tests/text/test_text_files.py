@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tempera.errors import DataError
+from tempera.text.html_text import markdown
 from tempera.text.text_files import MADE, Rule, Section, TextFiles, pair_of, parts_of, sections
 
 PAGE = """Before. It all.
@@ -93,3 +94,17 @@ def test_one_sentence_makes_no_pair(rule: Rule) -> None:
 def test_sentences_end_behind_quotes_and_not_behind_a_number() -> None:
     text = '1. He said "Wait." Then\nleft.\n\n2. Drink (now.) Go'
     assert pair_of("", text, "neighbours") == ('1. He said "Wait." Then\nleft.', "2. Drink (now.) Go")
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("<p>An array[<![b] > 2.</p><p>It is.</p>", "An array[ 2.\n\nIt is."),
+        ("<p>Five <![ six.</p><p>Seven.</p>", "Five\n\nSeven."),
+        ("<![FOO[x]]> One.", "One."),
+        ("One. <![", "One. <!["),
+        ("One. <![if gte mso 9]>Two.<![endif]>", "One. Two."),
+    ],
+)
+def test_a_section_that_html_does_not_know_is_a_comment(page: str, text: str) -> None:
+    assert markdown(page) == text

@@ -295,3 +295,19 @@ def test_an_index_of_a_run_is_read_by_content(tiny_run: Path) -> None:
     texts = index.documents["preview"].to_pylist()
     assert np.array_equal(side.find(content_ids(pa.array(texts))), np.arange(len(texts)))
     assert np.array_equal(read_vectors(tiny_run / "index").vectors, index.vectors)
+
+
+def test_ids_that_cannot_be_read_are_one_line(tmp_path: Path) -> None:
+    np.save(tmp_path / "vectors.npy", np.ones((2, 3), np.float32))
+    np.save(tmp_path / "objects.npy", np.array(["a", None], object))
+    np.save(tmp_path / "square.npy", np.ones((2, 2), np.int64))
+    (tmp_path / "latin.txt").write_bytes("gr\u00fc\u00df\nb".encode("latin-1"))
+    (tmp_path / "bom.txt").write_bytes("\ufeffa\nb\u2028c\n".encode())
+    for name, says in (
+        ("objects.npy", "no ids that can be read"),
+        ("square.npy", "no ids that can be read"),
+        ("latin.txt", "is not UTF-8"),
+    ):
+        with pytest.raises(DataError, match=says):
+            read_vectors(tmp_path / "vectors.npy", tmp_path / name)
+    assert read_vectors(tmp_path / "vectors.npy", tmp_path / "bom.txt").ids.to_pylist() == ["a", "b\u2028c"]

@@ -17,6 +17,7 @@ from tempera.build import build
 from tempera.config import Options
 from tempera.errors import ConfigError, DataError
 from tempera.ranking.ranking import Evaluation
+from tempera.text import unpaired_texts
 from tempera.text.catalogue import Catalogue
 from tempera.text.pairs import RANKED, TEST, TRAIN, VALIDATION, Pairs
 from tempera.text.split import Split, hold_out
@@ -291,3 +292,21 @@ def test_a_model_is_distilled_and_trained_further(tiny_run: Path, pairs_file: Pa
     assert "learning_rate: 0.003" in (opened.folder / "config.yaml").read_text()  # not a transformer's
     goes_on = train({**further, "tower": {"kind": "static", "teacher": str(tmp_path / "small")}}, tmp_path / "goes-on")
     assert goes_on.metrics["untrained"] == pytest.approx(opened.metrics["untrained"])
+
+
+def test_a_log_is_read_whatever_its_lines_hold(tmp_path: Path) -> None:
+    texts = table(tmp_path / "texts.parquet", text=[f"text {i} of {i * i}" for i in range(20)])
+    logs = {"bom.txt": "\ufeffone\u2028line\r\n\n two\n".encode(), "latin.txt": "gr\u00fc\u00df".encode("latin-1")}
+    for name, content in logs.items():
+        (tmp_path / name).write_bytes(content)
+    assert unpaired_texts._log(tmp_path / "bom.txt") == ["one\u2028line", "two"]
+    (tmp_path / "empty").mkdir()
+    for name, says in (("latin.txt", "is not UTF-8"), ("none.txt", "no such file"), ("empty", "holds no file to read")):
+        with pytest.raises(DataError, match=says):
+            Documents(texts, queries=str(tmp_path / name)).read()
+
+
+def test_texts_are_texts(tmp_path: Path) -> None:
+    (tmp_path / "lists.jsonl").write_text('{"text": ["a b", "c"]}\n{"text": ["d"]}\n')
+    with pytest.raises(DataError, match=r"lists.jsonl: column 'text' holds list<.*>; expected texts"):
+        Documents(str(tmp_path / "lists.jsonl")).read()

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError, DataError, did_you_mean
+from ..errors import ConfigError, DataError, OutputError, did_you_mean
 from ..io.atomic import MARK, staged
 from ..io.documents import write_json
-from ..towers.saved import model_folder
+from ..towers.saved import EXPORTS, model_folder
 from .index import Index, write_approximate, write_parquet
 
 TARGETS = ("onnx", "faiss", "parquet")
@@ -22,7 +22,7 @@ def export(
     run: Path,
     to: str,
     output: Path | None = None,
-    kind: str = "hnsw",
+    kind: str | None = None,
     users: Users | None = None,
     overwrite: bool = False,
     width: int | None = None,
@@ -36,13 +36,13 @@ def export(
     Args:
         run: a run folder; for ONNX also a model folder.
         output: the folder to write; None is RUN/export/onnx and so on.
-        kind: kind of FAISS index: hnsw, ivf_pq, int8, or binary.
+        kind: kind of FAISS index: hnsw (None), ivf_pq, int8, or binary.
         users: writes a recommender's ONNX, its user tower and its items with their vectors; or its users' vectors as Parquet.
         overwrite: replace an earlier export.
         width: keep the first numbers of each vector, for FAISS and Parquet; a search cuts its queries in the same way.
 
     Raises:
-        ConfigError: there is no such target or kind.
+        ConfigError: there is no such target or kind, or an option that the target does not have.
         DataError: there is no such run.
         MissingLibrary: a library is not installed.
         OutputError: the output cannot be written, or gives other vectors than the model.
@@ -51,14 +51,21 @@ def export(
         raise ConfigError(f"cannot export to {to!r}; choose one of {', '.join(TARGETS)}.{did_you_mean(to, TARGETS)}")
     if not run.is_dir():
         raise DataError(f"no such run: {run}")
-    place = run / "export" / to if output is None else output
-    with staged(place, overwrite) as folder:
+    if kind is not None and to != "faiss":
+        raise ConfigError(f"a kind is for FAISS: drop {kind} for {to}")
+    place, model = run / EXPORTS / to if output is None else output, run / "model" if (run / "model").is_dir() else run
+    inside = place.resolve().is_relative_to(model.resolve())
+    if inside and not place.resolve().is_relative_to(model.resolve() / EXPORTS):
+        raise OutputError(f"--output {place} is in the model, whose files tell it from others; give another folder")
+    with staged(place, overwrite, [run]) as folder:
         facts = {"to": to, "output": str(place), **_written(run, to, folder, kind, users, width)}
         write_json(folder / MARK, facts)
     return facts
 
 
-def _written(run: Path, to: str, folder: Path, kind: str, users: Users | None, width: int | None) -> dict[str, Any]:
+def _written(
+    run: Path, to: str, folder: Path, kind: str | None, users: Users | None, width: int | None
+) -> dict[str, Any]:
     if to == "onnx" and width is not None:
         raise ConfigError("a width is for vectors, FAISS and Parquet: drop it for ONNX")
     if to == "onnx" and users is not None:
@@ -72,6 +79,7 @@ def _written(run: Path, to: str, folder: Path, kind: str, users: Users | None, w
         index.narrow(width)
     facts = {"documents": len(index.documents), "dimensions": index.vectors.shape[1]}
     if to == "faiss":
+        kind = kind or "hnsw"
         return {**facts, "kind": kind, "overlap@10": write_approximate(folder, index, kind)}
     write_parquet(folder, index)
     return facts if users is None else {**facts, **users(folder)}

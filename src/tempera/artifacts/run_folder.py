@@ -202,7 +202,7 @@ class Run(RunFolder):
         self,
         to: str,
         output: str | Path | None = None,
-        kind: str = "hnsw",
+        kind: str | None = None,
         overwrite: bool = False,
         width: int | None = None,
     ) -> dict[str, Any]:

@@ -105,7 +105,7 @@ def export(
     run: Path,
     to: Annotated[str, typer.Option()],
     output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
-    kind: str = "hnsw",
+    kind: str | None = None,
     width: Annotated[int | None, typer.Option(min=1)] = None,
     overwrite: bool = False,
     as_json: Json = False,
@@ -118,7 +118,7 @@ def export(
         run: run folder; for ONNX also a model folder.
         to: onnx, faiss or parquet.
         output: folder to write (default: RUN/export/FORMAT).
-        kind: kind of FAISS index: hnsw, ivf_pq, int8, or binary (signs, and int8 to rank the nearest again).
+        kind: kind of FAISS index: hnsw (default), ivf_pq, int8, or binary (signs, and int8 to rank the nearest again).
         width: first numbers of each vector to keep (default: all).
         overwrite: replace an earlier export in --output.
     """

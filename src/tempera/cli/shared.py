@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -91,6 +92,18 @@ class Command(TyperCommand):
             parameter.metavar = parameter.metavar or parameter.name.split("_")[-1].upper()
             if parameter.default is False:
                 parameter.secondary_opts = []  # a switch that is off has no --no-...
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; a value that an option does not take is named in the error."""
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            names = set(error.param.opts if error.param else ())
+            parts = [part for each in words for part in each.split("=", 1)]
+            if value := next((after for name, after in pairwise(parts) if name in names), None):
+                error.message = f"{value} was given. {error.message}"
+            raise
 
 
 class Configured(Command):

@@ -44,7 +44,11 @@ def claimed(folder: Path, name: str, about: str, what: str, overwrite: bool) -> 
                 f"--output {folder} holds a {what} of another configuration ({known}); give another folder, or --overwrite"
             )
         write_file(known, about.encode())
-        yield
+        try:
+            yield
+        finally:
+            if {path.name for path in folder.iterdir()} == {_LOCK, name}:  # nothing was made
+                known.unlink()
 
 
 def _clear(folder: Path) -> None:

@@ -89,7 +89,15 @@ def _sizes(config: Config, sizes: Sequence[int]) -> list[int]:
     count = len(hold_out(pairs, candidates, config.evaluation, config.train.max_pairs).train)
     if any(not 2 <= size <= count for size in sizes):
         raise ConfigError(f"--sizes {','.join(map(str, sizes))}: give numbers from 2 to {count:,}, the training pairs")
-    return sorted(set(sizes)) if sizes else halves(count)
+    chosen = sorted(set(sizes)) if sizes else halves(count)
+    if len(chosen) < 2:
+        what = (
+            f"--sizes {chosen[0]} is one size"
+            if sizes
+            else f"{count:,} training pairs are one size of {SMALLEST} or more"
+        )
+        raise ConfigError(f"{what}; a learning curve needs two or more, such as --sizes {count // 2},{count}")
+    return chosen
 
 
 def halves(count: int) -> list[int]:

@@ -52,11 +52,12 @@ class SweepPlan:
             raise ConfigError(
                 f"this sweep has {count:,} runs; confirm more than {MOST_RUNS:,} with --yes, or take fewer values"
             )
-        points = list(_points(axes, template.base.base.temperature, learned, scheduled))
-        batch, first = template.smallest_batch(values for _, values in points), template.base.train.seed
+        made = _points(axes, template.base.base.temperature, learned, scheduled)
+        points = [(point, values, template.config(values)) for point, values in made]
+        batch, first = template.smallest_batch(values for _, values, _ in points), template.base.train.seed
         runs = []
-        for point, values in points:
-            planned = template.run(template.config(values), values, point, batch)
+        for point, values, config in points:
+            planned = template.run(config, values, point, batch)
             for seed in range(first, first + seeds):
                 options = {**planned.options, "train": {**planned.options["train"], "seed": seed}}
                 runs.append(replace(planned, record=replace(planned.record, seed=seed), options=options))

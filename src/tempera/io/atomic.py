@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -77,8 +77,11 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def staged(output: Path, overwrite: bool = False) -> Iterator[Path]:
+def staged(output: Path, overwrite: bool = False, read: Sequence[str | Path] = ()) -> Iterator[Path]:
     """Give a folder to fill that becomes the run folder `output`; only one process at a time writes there.
+
+    Args:
+        read: files and folders that the block reads: `output` is none of them, and none lies in it.
 
     Raises:
         OutputError: `output` holds something and may not be replaced, another process writes there, or it cannot be written.
@@ -86,9 +89,9 @@ def staged(output: Path, overwrite: bool = False) -> Iterator[Path]:
     output, partial = _places(output)
     busy = f"{partial}: another process is writing there; wait for it, or give another --output"
     with as_output_error(output, partial):
-        _refuse(output, overwrite)
+        _refuse(output, overwrite, read)
         with alone(output.with_name(f"{output.name}.lock"), busy):
-            _refuse(output, overwrite)  # another process may have finished in between
+            _refuse(output, overwrite, read)  # another process may have finished in between
             with new_folder(output) as folder:
                 yield folder
 
@@ -137,7 +140,7 @@ def as_output_error(path: Path, partial: Path | None = None) -> Iterator[None]:
         raise OutputError(f"cannot write {path}: {why} ({where}){kept}") from error
 
 
-def _refuse(output: Path, overwrite: bool) -> None:
+def _refuse(output: Path, overwrite: bool, read: Sequence[str | Path]) -> None:
     if not output.exists():
         return
     if not output.is_dir():
@@ -150,6 +153,8 @@ def _refuse(output: Path, overwrite: bool) -> None:
         return
     if not (output / MARK).exists():
         raise OutputError(f"--output {output} holds files that are not a run of Tempera; give another folder")
+    if held := next((each for each in read if Path(each).resolve().is_relative_to(output)), None):
+        raise OutputError(f"--output {output} is, or holds, {held}, which this command reads; give another folder")
     if not overwrite:
         raise OutputError(
             f"--output {output} holds an earlier result; give another folder, or --overwrite to replace it"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ..errors import ConfigError, DataError, did_you_mean
-from .tables import TableBlock
+from .tables import TableBlock, refuse_repeated
 
 Columns = Mapping[str, tuple[str, ...]]  # of each role that a table has
 _INDEX = re.compile(r"__index_level_\d+__")  # the numbers of rows that pandas keeps where it has left some out
@@ -21,13 +21,6 @@ def plain(name: str) -> str:
     'userid'
     """
     return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def refuse_repeated(names: Sequence[str], where: str) -> None:
-    """Refuse a table with two columns of one name."""
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(f"{where} has {names.count(twice)} columns named {twice!r}; give each column a name of its own")
 
 
 @dataclass(frozen=True)

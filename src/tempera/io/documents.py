@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..errors import DataError
 from .untrusted import refuse_irregular
 
 
@@ -41,6 +42,22 @@ def read_json_lines(path: Path) -> list[Any]:
     """Return what each line of a file of JSON lines holds; raises the errors of `read_json`."""
     refuse_irregular(path)
     return [parsed(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a text file in UTF-8, without their ends; blank ones, too.
+
+    Raises:
+        DataError: no such file, one that is not UTF-8, or a folder, a pipe or a device.
+    """
+    refuse_irregular(path)
+    if not path.is_file():
+        raise DataError(f"no such file: {path}")
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            return [line.rstrip("\n") for line in file]
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not UTF-8") from None
 
 
 def first_event(log: Iterable[Mapping[str, Any]], event: str) -> dict[str, Any] | None:

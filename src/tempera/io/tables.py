@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -94,21 +95,45 @@ def blocks_of(path: Path, parse: Parse | None = None) -> Iterator[TableBlock]:
 
 
 def decoded(table: pa.Table) -> pa.Table:
-    """Return a table with the values of columns that are encoded by dictionaries, such as categories of pandas."""
+    """Return a table without dictionaries, such as categories of pandas, and with texts of polars as other writers have them."""
     for i, field in enumerate(table.schema):
+        column = table.column(i)
         if pa.types.is_dictionary(field.type):
-            values = [chunk.dictionary_decode() for chunk in table.column(i).chunks]
-            table = table.set_column(i, field.name, pa.chunked_array(values, field.type.value_type))
+            column = pa.chunked_array([chunk.dictionary_decode() for chunk in column.chunks], field.type.value_type)
+        if (kind := _without_views(column.type)) != column.type:
+            column = column.cast(kind)
+        table = table if column.type == field.type else table.set_column(i, field.name, column)
     return table
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    """Return a type whose texts, in lists and structs too, are not views into buffers."""
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        make = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        return make(kind.value_field.with_type(_without_views(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_views(field.type)) for field in kind])
+    return kind
 
 
 def read_table(path: Path) -> pa.Table:
     """Read every row of a file, all texts valid UTF-8; columns of CSV are texts.
 
     Raises:
-        DataError: as `blocks` does, and for columns that change their type.
+        DataError: as `blocks` does, and for columns that change their type, or of which two have one name.
     """
-    return joined([block.table for block in blocks(path)], f"{path}: a column changes its type on the way")
+    tables = [block.table for block in blocks(path)]
+    refuse_repeated(tables[0].column_names, str(path))
+    return joined(tables, f"{path}: a column changes its type on the way")
+
+
+def refuse_repeated(names: Sequence[str], where: str) -> None:
+    """Refuse a table with two columns of one name."""
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"{where} has {names.count(twice)} columns named {twice!r}; give each column a name of its own")
 
 
 def joined(tables: Sequence[pa.Table], otherwise: str) -> pa.Table:
@@ -139,10 +164,19 @@ def files_of(path: Path) -> list[Path]:
     """
     if not path.is_dir():
         return [path]
-    files = arrow_files(path) or sorted(file for file in path.rglob("*") if file.is_file() and is_table(file))
+    files = arrow_files(path) or [file for file in visible_files(path) if is_table(file)]
     if not files:
         raise DataError(f"{path} holds no file to read: give a folder of {', '.join(_PARSERS)}")
     return files
+
+
+def visible_files(folder: Path) -> list[Path]:
+    """Return the files below a folder that are not hidden, nor in a hidden folder, in order."""
+    paths = list[Path]()
+    for here, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths += [Path(here, name) for name in files if not name.startswith(".")]
+    return sorted(path for path in paths if path.is_file())
 
 
 def is_table(path: Path) -> bool:
@@ -213,7 +247,8 @@ def csv_tables(path: Path, names: Sequence[str] = (), sign: str = ",", quoted: b
         while file.read(BLOCK):  # the parser takes a gzip file that is cut short for a whole one
             pass
     try:
-        with pa.input_stream(str(path)) as stream:  # decompresses by extension
+        packed = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix.lower())
+        with pa.input_stream(str(path), compression=packed) as stream:
             names = reader.open_csv(stream, read, parse).schema.names
         if not read.column_names and len(names) > 1 and all(map(_NUMBER.fullmatch, names)):
             read.column_names = names = [f"column{i}" for i in range(1, len(names) + 1)]
@@ -222,7 +257,7 @@ def csv_tables(path: Path, names: Sequence[str] = (), sign: str = ",", quoted: b
         texts = reader.ConvertOptions(
             column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
         )
-        with pa.input_stream(str(path)) as stream:
+        with pa.input_stream(str(path), compression=packed) as stream:
             for batch in reader.open_csv(stream, read, parse, texts):
                 yield pa.Table.from_batches([batch])
     except pa.ArrowInvalid as error:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ..errors import DataError
 from .columns import RoleTable
+from .documents import read_lines
 from .require import require
 from .tables import parquet_table
 from .untrusted import refuse_unsafe
@@ -127,11 +128,14 @@ def _faiss(path: Path) -> VectorFile:
 
 
 def _ids(path: Path) -> pa.Array:
+    if path.suffix != ".npy":
+        return _texts(read_lines(path))
     if not path.is_file():
         raise DataError(f"no such file of ids: {path}")
-    if path.suffix == ".npy":
+    try:
         return _texts(np.load(path, allow_pickle=False))
-    return _texts(path.read_text(encoding="utf-8").splitlines())
+    except (ValueError, EOFError, pa.ArrowException) as error:
+        raise DataError(f"{path} holds no ids that can be read: {error}; give an array of texts or integers") from None
 
 
 def _texts(values: Any) -> pa.Array:

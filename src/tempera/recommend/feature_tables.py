@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import DataError
-from ..io.columns import plain, refuse_repeated
-from ..io.tables import TableBlock, joined
+from ..io.columns import plain
+from ..io.tables import TableBlock, joined, refuse_repeated
 from .events import EventReader
 
 KEY = "\0id"  # a column of ids as texts

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import DataError
-from ..io.columns import RoleTable, refuse_repeated
+from ..io.columns import RoleTable
 from ..io.reader import is_list, is_text
-from ..io.tables import TableBlock
+from ..io.tables import TableBlock, refuse_repeated
 
 SESSION, POSITION = "session", "position"  # columns that flat tables have in addition
 

@@ -55,7 +55,7 @@ def merge(
         The weight that is best or was given, and the curve.
 
     Raises:
-        ConfigError: a weight outside 0 to 1, or one without an output.
+        ConfigError: a weight outside 0 to 1, one without an output, or with other data.
         DataError: models that do not go together, or data that cannot be read.
         OutputError: the output cannot be written.
 
@@ -64,11 +64,13 @@ def merge(
     """
     if weights is not None and (not 0 <= weights <= 1 or output is None):
         raise ConfigError(f"--weights is {weights:g}: give a weight of the run from 0 to 1, and --output")
+    if weights is not None and also:
+        raise ConfigError(f"--weights is given, so nothing is evaluated: drop it, or {', '.join(also)}")
     if output is not None and {Path(each).resolve() for each in (run, base)} & set(_around(Path(output))):
         raise OutputError(f"--output {output} is one of the models that are merged, or in one: give another folder")
     merged = Merged(Path(run), Path(base))
     document: dict[str, Any] = {"run": str(run), "base": str(base), "weight": weights}
-    with nullcontext() if output is None else staged(Path(output), overwrite) as folder:
+    with nullcontext() if output is None else staged(Path(output), overwrite, [run, base]) as folder:
         if weights is None:
             document |= _drawn(Path(run), curve(merged, Path(run), also))
         if folder is not None:

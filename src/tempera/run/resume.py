@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -32,6 +32,7 @@ from ..io.untrusted import refuse_unsafe
 
 EVERY = 600.0  # seconds from one checkpoint to the next, where no number of steps is given
 _POSITION, _LOG, _BEST = "run.json", "log.jsonl", "best.safetensors"
+_OWN = ("step-?????????*", "anew-*")  # folders of checkpoints, and of vectors that follow the model
 Weights = dict[str, Tensor]
 
 
@@ -53,7 +54,7 @@ class Checkpoints:
     """Write and read a run's checkpoints, in folders step-000000120/ and so on; each is complete or absent.
 
     Args:
-        folder: holds nothing else; made with the first checkpoint.
+        folder: made with the first checkpoint.
         config: every option of the run; it is resumed with the same ones only.
         keep: number of the latest checkpoints to keep.
         steps: number of steps between checkpoints; None is by time.
@@ -163,8 +164,11 @@ class Checkpoints:
         return position, log, best
 
     def forget(self) -> None:
-        """Remove all checkpoints."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove all checkpoints, and the folder if it holds nothing else."""
+        for path in [path for name in _OWN for path in self.folder.glob(name)]:
+            shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):
+            self.folder.rmdir()
 
     def _about(self, folder: Path) -> dict[str, Any]:
         try:

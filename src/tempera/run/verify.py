@@ -21,6 +21,7 @@ from ..build import build
 from ..config import Options
 from ..core.batch import Batch, divide
 from ..core.definition import defined_losses
+from ..core.objective import base_of
 from ..core.ragged import Ragged
 from ..engine import loop
 from ..engine.backward import draws
@@ -31,11 +32,13 @@ from ..engine.distributed import Group
 from ..engine.loop import Training
 from ..engine.optim import set_sparse
 from ..engine.step import step
+from ..io.console import logger
 from ..io.documents import JsonLines
 from .prepare import Prepared, prepare
 
 PAIRS = 12  # of the user's data; the definition takes time that grows with their square
 PROCESSES = 2
+LEAST_LOSS = 0.01  # of the batch: the gradient in float32 is good to 1e-5 then
 Result = tuple[float, dict[str, Tensor]]  # loss and gradients
 Propagate = Callable[[Batch[Tensor], Tensor], Tensor]
 
@@ -102,7 +105,19 @@ class Case:
         batches = [data.batch(chosen, number) for number, chosen in enumerate(rows)]
         options = replace(options, gradient_accumulation_steps=1, cache_memory=None)
         reopened = prepared.task.showcase.reopened
-        return cls(data.tower, prepared.config.objective, batches, options, reopened, prepared.folder)
+        case = cls(data.tower, prepared.config.objective, batches, options, reopened, prepared.folder)
+        case.warm()
+        return case
+
+    def warm(self) -> None:
+        """Raise the temperature until the batch has a loss: where it has none, the gradient is rounding and proves nothing."""
+        dial = base_of(self.objective).temperature
+        start = dial.value
+        while dial.value <= 0.5 and _whole(self, torch.float64)[0] < LEAST_LOSS:
+            with torch.no_grad():
+                dial.log_scale.sub_(math.log(2))
+        if dial.value != start:
+            logger.info(f"the batch has no loss at a temperature of {start:g}: it is checked at {dial.value:g}")
 
     def fresh(self, dtype: torch.dtype = torch.float32, dropout: bool = False) -> tuple[Any, Any]:
         """Return copies of the towers and the objective, without gradients."""

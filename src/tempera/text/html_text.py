@@ -43,5 +43,12 @@ class _Page(HTMLParser):
         if not self.unread:
             self.parts.append(data.replace("\n", " "))
 
+    def parse_marked_section(self, i: int, report: bool = True) -> int:
+        """Read `<![` that begins no known section as browsers do: as a comment that ends with the next `>`."""
+        try:
+            return super().parse_marked_section(i, report)
+        except AssertionError:
+            return self.parse_bogus_comment(i)
+
     def _space(self, tag: str) -> None:
         self.parts.append("\n\n" if tag in _BLOCKS or re.fullmatch("h[1-6]", tag) else "\n" if tag in _LINES else "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -14,10 +15,11 @@ import pyarrow.parquet as parquet
 import xxhash
 from numpy.typing import NDArray
 
-from ..errors import DataError
+from ..errors import DataError, OutputError
 from ..io.atomic import as_output_error, new_file, refuse_replacing
 from ..io.console import progress_bar
 from ..io.documents import parsed
+from ..io.lock import alone
 from ..io.tables import parquet_table
 from ..mining.embed import embed_by
 from ..mining.guide import CrossEncoder
@@ -90,6 +92,8 @@ def mine(
     more = None if corpus is None else Path(corpus)
     task = pairs if isinstance(pairs, MiningTask) else MiningTask.read(Path(pairs), roles, more, split)
     refuse_replacing(output, overwrite, *task.read_from)
+    if output.suffix != ".parquet":
+        raise OutputError(f"cannot write hard negatives to {output}; give a name that ends in .parquet")
     if not len(task.answers[0]):
         raise DataError("no pairs to mine negatives for")
     cross_encoder = None if cross_encoder is None else Path(cross_encoder)
@@ -98,15 +102,21 @@ def mine(
     plan = [fingerprint(model), task.key(), asdict(options), faiss, BLOCK, half]
     plan.append(None if cross_encoder is None else fingerprint(cross_encoder))
     parts = output.parent / f".{output.name}.{xxhash.xxh3_64_hexdigest(json.dumps(plan).encode())}"
-    with as_output_error(output):
+    busy = f"{output}: another process is writing it; wait for it, or give another --output"
+    with as_output_error(output), alone(output.with_name(f".{output.name}.lock"), busy):
+        refuse_replacing(output, overwrite)  # another process may have finished in between
         parts.mkdir(parents=True, exist_ok=True)
-        for number, block in _blocks(model, task, options, cross_encoder, faiss, cache, half, parts):
-            table = _table(task, block, number * BLOCK)
-            about = {"report": json.dumps(asdict(block.report))}
-            with new_file(_part(parts, number)) as partial:
-                parquet.write_table(table.replace_schema_metadata(about), partial)
-        report = _joined(parts, output, -(-len(task.queries.ids) // BLOCK))
-        shutil.rmtree(parts)
+        try:
+            for number, block in _blocks(model, task, options, cross_encoder, faiss, cache, half, parts):
+                table = _table(task, block, number * BLOCK)
+                about = {"report": json.dumps(asdict(block.report))}
+                with new_file(_part(parts, number)) as partial:
+                    parquet.write_table(table.replace_schema_metadata(about), partial)
+            report = _joined(parts, output, -(-len(task.queries.ids) // BLOCK))
+            shutil.rmtree(parts)
+        finally:
+            with suppress(OSError):  # it holds blocks to resume with
+                parts.rmdir()
     return replace(report, left_out=dict(task.left_out))
 
 

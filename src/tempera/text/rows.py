@@ -158,15 +158,20 @@ class PairReader(BlockReader):
             values = values.cast(pa.large_string())
         if not is_text(values.type):
             self.refuse_type(name, values.type, "texts")
-        if role == "negatives" and ids is None:  # an empty cell is no negative
-            valid = values.is_valid()
-            values, rows = values.filter(valid), rows[valid.to_numpy(zero_copy_only=False)]
         blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(values), ""), True).to_numpy(zero_copy_only=False)
-        self.refuse_blank(role, blank, rows, name)
+        if role == "negatives":  # an empty cell is no negative, and neither is a blank text that is not refused
+            if self.roles.missing_text == "refuse":
+                self.refuse_blank(role, blank & values.is_valid().to_numpy(zero_copy_only=False), rows, name)
+            kept = pa.array(~blank)
+            values, rows, ids = values.filter(kept), rows[~blank], ids if ids is None else ids.filter(kept)
+        else:
+            self.refuse_blank(role, blank, rows, name)
         return values.cast(pa.large_string()).fill_null(""), rows, ids
 
     def flat(self, role: str, rows: Rows) -> pa.Array:
-        """Return a column of as many values in each row as there are texts, [k]."""
+        """Return a column of as many values in each row as there are texts, [k]; a block without texts may lack it."""
+        if not len(rows) and self.columns[role][0] not in self.block.table.column_names:
+            return pa.nulls(0)
         values, own = _flattened(self.column(role))
         if not np.array_equal(own, rows):
             counts, texts = (np.bincount(x, minlength=len(self.keep)) for x in (own, rows))

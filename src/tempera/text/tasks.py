@@ -144,7 +144,10 @@ class Graded:
         if len(table) < 2:
             raise DataError(f"{path} holds {len(table)} graded pairs; a correlation needs at least 2")
         reader = PairReader(TableBlock(table, str(path)), WHOLE, {name: (name,) for name in _GRADED}, Counter())
-        first, second = (pa.chunked_array([reader.texts(name, name)[0]]) for name in _GRADED[:2])
+        sides = {name: reader.texts(name, name) for name in _GRADED[:2]}
+        for name, (_, rows, _) in sides.items():
+            reader.refuse(name, np.bincount(rows, minlength=len(table)) != 1, "does not hold one text")
+        first, second = (pa.chunked_array([texts]) for texts, _, _ in sides.values())
         return cls(Path(path).name, first, second, reader.numbers("score"))
 
     @property

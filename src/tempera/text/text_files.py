@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from ..io.tables import visible_files
 from ..io.untrusted import refuse_irregular
 from .html_text import markdown
 from .pairs import Pairs
@@ -209,4 +210,4 @@ def files_of(path: Path, wanted: Callable[[Path], bool]) -> list[Path]:
         raise DataError(f"no such file: {path}")
     if path.is_file():
         return [path]
-    return sorted(file for file in path.rglob("*") if file.is_file() and wanted(file))
+    return [file for file in visible_files(path) if wanted(file)]

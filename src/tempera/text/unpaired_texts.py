@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
 from ..io.columns import RoleTable
+from ..io.documents import read_lines
 from ..io.ids import content_id
 from ..io.tables import blocks, is_table
 from .beir import is_beir, split_names, texts_of
@@ -214,21 +215,26 @@ def _table(path: Path, chosen: Mapping[str, str | None]) -> Unpaired:
 
 
 def _log(path: Path) -> list[str]:
-    """Return the queries of a table, or of a text file with one a line."""
-    if is_table(path):
+    """Return the queries of a table, of a folder of tables, or of a text file with one a line."""
+    if path.is_dir() or is_table(path):
         return [text for text in _columns(path, _QUERIES, {"query": None})[0] if text]
-    (file,) = files_of(path, is_text_file)
-    return [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    return [line.strip() for line in read_lines(path) if line.strip()]
 
 
 def _columns(path: Path, roles: RoleTable, chosen: Mapping[str, str | None]) -> list[list[str]]:
     """Return a column of texts for each role; an empty list where the table lacks it."""
     table = read_table(path)
     columns = roles.columns(SimpleNamespace(**chosen, metadata=("*",)), table.column_names, str(path))
-    cells = [
-        table[columns[role][0]].cast(pa.large_string()).fill_null("") if role in columns else [] for role in chosen
-    ]
+    cells = [_cast(table[columns[role][0]], columns[role][0], path) if role in columns else [] for role in chosen]
     return [[str(text).strip() for text in cell] for cell in cells]
+
+
+def _cast(column: pa.ChunkedArray, name: str, path: Path) -> pa.ChunkedArray:
+    """Return a column as texts; a missing one is empty."""
+    try:
+        return column.cast(pa.large_string()).fill_null("")
+    except pa.ArrowException:
+        raise DataError(f"{path}: column {name!r} holds {column.type}; expected texts") from None
 
 
 def _judged(path: Path, name: str) -> Pairs:
