@@ -544,6 +544,7 @@ def test_with_room_again_the_run_is_replaced(tempera: Any, tiny: list[str], smal
     ("arguments", "says"),
     [
         (["search", "run", "q", "-k", "0"], "Invalid value for '-k': 0 was given. "),
+        (["search", "run", "q", "-k", "5", "-k", "0"], "Invalid value for '-k': 0 was given. "),
         (["sweep", "x.yaml", "--seeds=0"], "Invalid value for '--seeds': 0 was given. "),
         (
             ["mine", "run", "x.csv", "--output", "o.parquet", "--depth", "abc"],

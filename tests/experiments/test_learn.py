@@ -120,8 +120,8 @@ def test_sizes_train_on_nested_pairs_and_ask_the_same_test(
             "evaluation.queries is 0, but a learning curve is measured on test queries",
         ),
         ({}, [50, 4000], "--sizes 50,4000: give numbers from 2 to"),
-        ({}, [50, 50], "--sizes 50 is one size; a learning curve needs two or more, such as --sizes "),
-        ({"train": {"max_pairs": 60}}, [], "60 training pairs are one size of 50 or more; .* such as --sizes 30,60"),
+        ({}, [50, 50], "--sizes 50 is one size; a learning curve needs two sizes or more, such as --sizes "),
+        ({"train": {"max_pairs": 60}}, [], "half of 60 training pairs is below 50; .* such as --sizes 30,60"),
         ({"data": {"source": "interactions", "path": "x"}, "tower": {"kind": "features"}}, [], "needs pairs of texts"),
     ],
 )

@@ -367,3 +367,14 @@ def test_an_output_in_which_nothing_was_made_belongs_to_nobody(tmp_path: Path) -
     other = claimed(tmp_path / "out", "tune.yaml", "one", "tuning", overwrite=False)
     with pytest.raises(OutputError, match="holds a tuning of another configuration"), other:
         raise AssertionError
+
+
+def test_what_is_read_is_never_forgotten(small: dict[str, Any], pairs_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "tune.yaml").write_text("of another configuration")
+    (out / "pairs.jsonl").write_text(pairs_file.read_text())
+    mine = {**small, "data": {"source": "pairs", "path": str(out / "pairs.jsonl")}}
+    with pytest.raises(OutputError, match=r"is, or holds, .*pairs.jsonl, which this command reads"):
+        tune(mine, SPACE, 1, out, overwrite=True)
+    assert (out / "pairs.jsonl").exists()

@@ -392,6 +392,22 @@ def test_data_and_models_in_a_run_are_not_replaced_by_another(tiny_run: Path, pa
         text_options(run / "mined.jsonl"),
         {**text_options(pairs_file), "tower": {"kind": "pretrained", "model": str(run / "model")}},
         text_options(pairs_file, guide=str(run)),
+        {**text_options(pairs_file), "evaluation": {"queries": 40, "bm25": False, "also": [str(run / "mined.jsonl")]}},
+        {
+            **text_options(pairs_file),
+            "data": {
+                "source": "mixture",
+                "sources": [{"pairs": {"path": str(path)}} for path in (pairs_file, run / "mined.jsonl")],
+            },
+        },
+        {
+            **text_options(pairs_file),
+            "tower": {
+                "kind": "two",
+                "query": {"kind": "head", "model": str(run / "model")},
+                "doc": {"index": str(run)},
+            },
+        },
     ):
         with pytest.raises(OutputError, match=r"is, or holds, .*, which this command reads; give another folder"):
             train(options, run, overwrite=True)

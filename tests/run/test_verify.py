@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from tempera.cli import app
 from tempera.core.objective import Objective
 from tempera.core.presets import mnr
+from tempera.core.temperature import Temperature
 from tempera.engine import cache, checkpoint, micro_batches
 from tempera.engine.curation import By
 from tempera.engine.devices import Devices
@@ -209,7 +210,7 @@ def test_a_group_that_adds_up_wrongly_is_found(case: Case) -> None:
     assert verification._off(found, verification._stepped(case, torch.float64, cache.Cache())) > 1e-3
 
 
-def test_a_batch_that_is_solved_is_checked_where_it_has_a_loss(case: Case) -> None:
+def test_a_batch_that_is_solved_is_checked_where_it_has_a_loss(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     objective = mnr(temperature=0.01)
     dial = objective.temperature
     easy = replace(case, objective=objective, batches=[replace(case.batches[0], query=case.batches[0].doc)])
@@ -221,3 +222,9 @@ def test_a_batch_that_is_solved_is_checked_where_it_has_a_loss(case: Case) -> No
     settled = dial.value
     easy.warm()
     assert dial.value == settled
+    bound = mnr(temperature=Temperature(0.01, learnable=True, ceiling=0.02))
+    replace(easy, objective=bound).warm()
+    assert bound.temperature.value == pytest.approx(settled)
+    monkeypatch.setattr(verification, "_whole", lambda case, dtype: (0.0, {}))
+    replace(easy, objective=bound).warm()
+    assert bound.temperature.value == pytest.approx(settled)

@@ -19,6 +19,7 @@ import pytest
 from tempera.errors import DataError
 from tempera.io import json_tables
 from tempera.io import tables as readers
+from tempera.io.ids import given_ids
 from tempera.text.pairs import Pairs
 from tempera.text.sources import DOC_NAMES, QUERY_NAMES, Given, PairsFile
 
@@ -355,6 +356,10 @@ def test_texts_of_polars_are_texts(put, tmp_path: Path) -> None:
         file.write_table(table)
     for pairs in (PairsFile(str(tmp_path / "polars.arrow")).read()[0], Given.of(table).read()[0]):
         assert pairs.texts("doc") == ["e f", "g h"] and pairs.negative_texts.to_pylist() == ["x y", "z"]
+    category = pa.DictionaryArray.from_arrays(pa.array([1, None, 0], pa.uint32()), pa.array(["a", "b"], view))
+    assert readers.decoded(pa.table({"query": category}))["query"].to_pylist() == ["b", None, "a"]
+    fixed = pa.array([["a"], ["b"]], pa.list_(view, 1))
+    assert readers.decoded(pa.table({"doc": fixed}))["doc"].type == pa.list_(pa.large_string())
     kind = pa.list_(pa.struct([("docid", view), ("text", view)]))
     decoded = readers.decoded(pa.table({"positives": pa.array([[{"docid": "1", "text": "t"}]], kind)}))
     assert decoded["positives"].type.value_type.field("text").type == pa.large_string()
@@ -375,6 +380,16 @@ def test_a_blank_negative_is_none_and_its_row_stays(tmp_path: Path) -> None:
     lists = {**{name: columns[name] for name in ("query", "doc")}, "negatives": [["x", "", None, "y"], [""]]}
     pairs = Given.of(pa.table(lists)).read()[0]
     assert len(pairs) == 2 and pairs.negative_texts.to_pylist() == ["x", "y"] and not pairs.dropped
+    scored = {"negatives": [["x", "", "y"], ["z"]], "negative_ids": [["1", "2", "3"], ["4"]]}
+    scored |= {"negative_scores": [[0.1, 0.2, 0.3], [0.4]], "positive_scores": [1.0, 1.0]}
+    pairs = Given.of(pa.table({**{name: columns[name] for name in ("query", "doc")}, **scored})).read()[0]
+    assert pairs.negative_texts.to_pylist() == ["x", "y", "z"]
+    assert pairs.table["negative_scores"].to_pylist() == [[0.1, 0.3], [0.4]]
+    assert pairs.negatives[0].tolist() == given_ids(pa.array(["1", "3", "4"])).tolist()
+    scored["negative_scores"] = [[0.1, 0.3], [0.4]]  # of those alone that are not blank
+    del scored["negative_ids"]
+    pairs = Given.of(pa.table({**{name: columns[name] for name in ("query", "doc")}, **scored})).read()[0]
+    assert pairs.table["negative_scores"].to_pylist() == [[0.1, 0.3], [0.4]]
 
 
 @pytest.mark.parametrize("names", [("a.jsonl", "b.csv"), ("b.jsonl", "a.csv")])

@@ -300,6 +300,9 @@ def test_a_log_is_read_whatever_its_lines_hold(tmp_path: Path) -> None:
     for name, content in logs.items():
         (tmp_path / name).write_bytes(content)
     assert unpaired_texts._log(tmp_path / "bom.txt") == ["one\u2028line", "two"]
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "log.txt").write_text("three")
+    assert unpaired_texts._log(tmp_path / "logs") == ["three"]
     (tmp_path / "empty").mkdir()
     for name, says in (("latin.txt", "is not UTF-8"), ("none.txt", "no such file"), ("empty", "holds no file to read")):
         with pytest.raises(DataError, match=says):

@@ -101,8 +101,8 @@ class Command(TyperCommand):
         except typer.BadParameter as error:
             names = set(error.param.opts if error.param else ())
             parts = [part for each in words for part in each.split("=", 1)]
-            if value := next((after for name, after in pairwise(parts) if name in names), None):
-                error.message = f"{value} was given. {error.message}"
+            if values := [after for name, after in pairwise(parts) if name in names]:
+                error.message = f"{values[-1]} was given. {error.message}"
             raise
 
 

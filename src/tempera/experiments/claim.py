@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from ..errors import OutputError
-from ..io.atomic import as_output_error, write_file
+from ..io.atomic import as_output_error, refuse_read, write_file
 from ..io.lock import alone
 
 _LOCK = "lock"
@@ -16,7 +16,9 @@ _PATIENCE = 3.0  # seconds for what a killed process has started to end
 
 
 @contextmanager
-def claimed(folder: Path, name: str, about: str, what: str, overwrite: bool) -> Iterator[None]:
+def claimed(
+    folder: Path, name: str, about: str, what: str, overwrite: bool, read: Sequence[str] = ()
+) -> Iterator[None]:
     """Make the folder, or take up what it holds, and keep it for this process; the lock ends with it, however it ends.
 
     Args:
@@ -24,9 +26,10 @@ def claimed(folder: Path, name: str, about: str, what: str, overwrite: bool) -> 
         about: its content.
         what: is to be in the folder, in words.
         overwrite: forget what it holds.
+        read: files and folders that are read: none may lie in a folder that is forgotten.
 
     Raises:
-        OutputError: it holds something else, or another process has it.
+        OutputError: it holds something else, or what is read, or another process has it.
     """
     known = folder / name
     if folder.exists() and not folder.is_dir():
@@ -38,6 +41,7 @@ def claimed(folder: Path, name: str, about: str, what: str, overwrite: bool) -> 
         with as_output_error(folder):
             stack.enter_context(alone(folder / _LOCK, busy, _PATIENCE))
         if overwrite:
+            refuse_read(folder, read)
             _clear(folder)
         elif known.is_file() and known.read_text(encoding="utf-8") != about:
             raise OutputError(
@@ -47,8 +51,9 @@ def claimed(folder: Path, name: str, about: str, what: str, overwrite: bool) -> 
         try:
             yield
         finally:
-            if {path.name for path in folder.iterdir()} == {_LOCK, name}:  # nothing was made
-                known.unlink()
+            with suppress(OSError):
+                if {path.name for path in folder.iterdir()} == {_LOCK, name}:  # nothing was made
+                    known.unlink()
 
 
 def _clear(folder: Path) -> None:

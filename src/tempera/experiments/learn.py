@@ -66,7 +66,7 @@ def learn(
     axis = Axis.of(PAIRS, _sizes(template.base, sizes))
     plan, folder = SweepPlan.of(template, (axis,), seeds), Path(output)
     runner = Runner(folder, jobs, template.metric, "test")
-    with claimed(folder, "learn.yaml", plan.about, "learning curve", overwrite):
+    with claimed(folder, "learn.yaml", plan.about, "learning curve", overwrite, template.base.read):
         points = finished(plan, runner, "learning curve").points
         curve = LearningCurve(folder, template.metric, plan.seeds, points, more)
         write_file(folder / "points.csv", csv_of(curve.table))
@@ -91,12 +91,9 @@ def _sizes(config: Config, sizes: Sequence[int]) -> list[int]:
         raise ConfigError(f"--sizes {','.join(map(str, sizes))}: give numbers from 2 to {count:,}, the training pairs")
     chosen = sorted(set(sizes)) if sizes else halves(count)
     if len(chosen) < 2:
-        what = (
-            f"--sizes {chosen[0]} is one size"
-            if sizes
-            else f"{count:,} training pairs are one size of {SMALLEST} or more"
-        )
-        raise ConfigError(f"{what}; a learning curve needs two or more, such as --sizes {count // 2},{count}")
+        what = f"--sizes {chosen[0]} is one size" if sizes else f"half of {count:,} training pairs is below {SMALLEST}"
+        some = f"{max(2, count // 2)},{count}"
+        raise ConfigError(f"{what}; a learning curve needs two sizes or more, such as --sizes {some}")
     return chosen
 
 

@@ -70,7 +70,7 @@ def sweep(
     plan = SweepPlan.of(Template.of(config, overrides, metric), axes_of(over), seeds, learned, scheduled, yes)
     folder = Path(output)
     runner = Runner(folder, jobs, plan.template.metric)
-    with claimed(folder, _ABOUT, plan.about, "sweep", overwrite):
+    with claimed(folder, _ABOUT, plan.about, "sweep", overwrite, plan.template.base.read):
         result = finished(plan, runner, "sweep")
         write_file(folder / "points.csv", csv_of(result.table))
         for suffix, content in picture(result).items():

@@ -88,7 +88,7 @@ def tune(
         template.config(values, fields.places(values))
     about = configuration.dump({"metric": template.metric, "space": fields.written, "config": template.base.resolved})
     runner = Runner(folder, jobs, template.metric)
-    with claimed(folder, _ABOUT, about, "tuning", overwrite):
+    with claimed(folder, _ABOUT, about, "tuning", overwrite, template.base.read):
         seed = template.base.train.seed
         asker = Tpe(storage, study, about, folder, fields, trials, seed, lost_after, prune)
         return _Search(template, asker, runner, keep, template.smallest_batch(corners)).run()

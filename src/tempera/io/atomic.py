@@ -106,6 +106,13 @@ def refuse_replacing(output: Path, overwrite: bool, *read: str | Path) -> None:
         raise OutputError(f"{output} exists; give another file, or --overwrite to replace it")
 
 
+def refuse_read(output: Path, read: Sequence[str | Path]) -> None:
+    """Raise OutputError if a folder is, or holds, one of the files and folders that are read."""
+    for each in read:
+        if Path(each).exists() and Path(each).resolve().is_relative_to(output.resolve()):
+            raise OutputError(f"--output {output} is, or holds, {each}, which this command reads; give another folder")
+
+
 def append(path: Path, content: bytes) -> None:
     """Add to the end of a file, and wait until it is on disk."""
     new = not path.exists()
@@ -153,8 +160,7 @@ def _refuse(output: Path, overwrite: bool, read: Sequence[str | Path]) -> None:
         return
     if not (output / MARK).exists():
         raise OutputError(f"--output {output} holds files that are not a run of Tempera; give another folder")
-    if held := next((each for each in read if Path(each).resolve().is_relative_to(output)), None):
-        raise OutputError(f"--output {output} is, or holds, {held}, which this command reads; give another folder")
+    refuse_read(output, read)
     if not overwrite:
         raise OutputError(
             f"--output {output} holds an earlier result; give another folder, or --overwrite to replace it"

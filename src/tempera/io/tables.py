@@ -99,7 +99,9 @@ def decoded(table: pa.Table) -> pa.Table:
     for i, field in enumerate(table.schema):
         column = table.column(i)
         if pa.types.is_dictionary(field.type):
-            column = pa.chunked_array([chunk.dictionary_decode() for chunk in column.chunks], field.type.value_type)
+            kind = _without_views(field.type.value_type)
+            parts = [chunk.dictionary.cast(kind).take(chunk.indices) for chunk in column.chunks]
+            column = pa.chunked_array(parts, kind)
         if (kind := _without_views(column.type)) != column.type:
             column = column.cast(kind)
         table = table if column.type == field.type else table.set_column(i, field.name, column)
@@ -113,6 +115,8 @@ def _without_views(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         make = pa.list_ if pa.types.is_list(kind) else pa.large_list
         return make(kind.value_field.with_type(_without_views(kind.value_type)))
+    if pa.types.is_fixed_size_list(kind) and pa.types.is_string_view(kind.value_type):
+        return pa.list_(pa.large_string())
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_without_views(field.type)) for field in kind])
     return kind

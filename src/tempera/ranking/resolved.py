@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +12,24 @@ from ..core.similarity import Similarity
 from ..engine.loop import Training
 from .ranking import Evaluation
 from .showcase import Labels
+
+# Options that name what is read, in any section.
+_READ = {
+    "path",
+    "roots",
+    "corpus",
+    "queries",
+    "validation",
+    "test",
+    "users",
+    "items",
+    "ids",
+    "also",
+    "model",
+    "teacher",
+    "guide",
+}
+_READ |= {"cross_encoder", "found_by"}
 
 
 @dataclass(frozen=True)
@@ -52,6 +71,23 @@ class Config:
         return replace(self, train=train, resolved={**self.resolved, "train": {**self.resolved["train"], **both}})
 
     @property
+    def read(self) -> list[str]:
+        """The files and folders that the options name as data or models."""
+        return list(_named(self.resolved))
+
+    @property
     def similarity(self) -> Similarity:
         """The function that compares embeddings."""
         return self.base.similarity
+
+
+def _named(options: Any, reads: bool = False) -> Iterator[str]:
+    """Yield the texts of options that name what is read, in mappings and lists within them, too."""
+    if isinstance(options, Mapping):
+        for name, value in options.items():
+            yield from _named(value, name in _READ)
+    elif isinstance(options, list | tuple):
+        for value in options:
+            yield from _named(value, reads)
+    elif reads and isinstance(options, str):
+        yield options

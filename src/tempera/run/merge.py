@@ -65,7 +65,7 @@ def merge(
     if weights is not None and (not 0 <= weights <= 1 or output is None):
         raise ConfigError(f"--weights is {weights:g}: give a weight of the run from 0 to 1, and --output")
     if weights is not None and also:
-        raise ConfigError(f"--weights is given, so nothing is evaluated: drop it, or {', '.join(also)}")
+        raise ConfigError(f"--weights is given, so nothing is evaluated: drop it, or {', '.join(map(str, also))}")
     if output is not None and {Path(each).resolve() for each in (run, base)} & set(_around(Path(output))):
         raise OutputError(f"--output {output} is one of the models that are merged, or in one: give another folder")
     merged = Merged(Path(run), Path(base))

@@ -29,11 +29,6 @@ from .time_limit import TIME_LIMIT, limited
 from .trackers import tracked
 
 Settle = Callable[..., Prepared]
-_READ = {  # options that name what is read
-    "data": ("path", "queries", "validation", "test", "users", "items"),
-    "tower": ("model", "teacher"),
-    "train": ("teacher", "guide"),
-}
 
 
 def train(
@@ -67,7 +62,7 @@ def train(
     options = resolved.train
     devices = start(options.mixed_precision, options.device, options.ddp_timeout)
     resolved.train.check(devices)
-    folders = staged(output, overwrite, _read(resolved.resolved)) if devices.group.main else TemporaryDirectory()
+    folders = staged(output, overwrite, resolved.read) if devices.group.main else TemporaryDirectory()
     place, training = output.resolve(), resolved.train
     settled = {**resolved.resolved["train"], "mixed_precision": devices.mixed_precision}
     checkpoints = Checkpoints(
@@ -96,12 +91,6 @@ def _resolved(config: Options | Mapping[str, Any] | str | Path | None, overrides
     if isinstance(resolved.data, Given) or (data is not None and isinstance(resolved.data, Interactions)):
         return replace(resolved, data=resolved.data.hand(data))
     return resolved
-
-
-def _read(options: Mapping[str, Any]) -> list[str]:
-    """Return the files and folders that options name as data or models."""
-    named = [options[section].get(name) for section, names in _READ.items() for name in names]
-    return [each for each in named if isinstance(each, str)]
 
 
 def with_rows(options: Options, data: Any) -> Options:

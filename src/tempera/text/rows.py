@@ -114,19 +114,25 @@ class PairReader(BlockReader):
         rows = np.concatenate([row for _, row, _ in parts]) if parts else np.empty(0, np.int64)
         order = np.argsort(rows, kind="stable")
         texts, rows = texts.take(pa.array(order)), rows[order]
+        every, kept = rows, np.ones(len(rows), bool)
+        if role == "negatives":  # an empty cell is no negative, and neither is a blank text
+            kept = pc.not_equal(pc.utf8_trim_whitespace(texts), "").to_numpy(zero_copy_only=False)
+            texts, rows = texts.filter(pa.array(kept)), rows[kept]
         content = content_ids(texts)
         prompts = self.prompts(role, prompt, rows)
         if ids in self.columns:
-            keys = given_ids(self.ids(ids, self.flat(ids, rows), rows))
+            keys = given_ids(self.ids(ids, self.flat(ids, rows, every, kept), rows))
         elif any(part is not None for _, _, part in parts):
             keys = given_ids(
-                self.ids(role, pa.concat_arrays([part for _, _, part in parts]).take(pa.array(order)), rows)
+                self.ids(role, pa.concat_arrays([part for _, _, part in parts]).take(pa.array(order[kept])), rows)
             )
         else:
             keys = content if prompts is None else mixed(content, content_ids(prompts))
         if prompts is not None:
             texts = pc.binary_join_element_wise(prompts, texts, _NOTHING)
-        numbers = self.numbers(scores, self.flat(scores, rows), rows) if scores in self.columns else None
+        numbers = None
+        if scores in self.columns:
+            numbers = self.numbers(scores, self.flat(scores, rows, every, kept), rows)
         return RoleTexts(texts, rows, keys, content, numbers)
 
     def prompts(self, role: str, prompt: str, rows: Rows) -> pa.Array | None:
@@ -159,20 +165,24 @@ class PairReader(BlockReader):
         if not is_text(values.type):
             self.refuse_type(name, values.type, "texts")
         blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(values), ""), True).to_numpy(zero_copy_only=False)
-        if role == "negatives":  # an empty cell is no negative, and neither is a blank text that is not refused
-            if self.roles.missing_text == "refuse":
-                self.refuse_blank(role, blank & values.is_valid().to_numpy(zero_copy_only=False), rows, name)
-            kept = pa.array(~blank)
-            values, rows, ids = values.filter(kept), rows[~blank], ids if ids is None else ids.filter(kept)
-        else:
+        if role != "negatives":
             self.refuse_blank(role, blank, rows, name)
+        elif self.roles.missing_text == "refuse":
+            self.refuse_blank(role, blank & values.is_valid().to_numpy(zero_copy_only=False), rows, name)
         return values.cast(pa.large_string()).fill_null(""), rows, ids
 
-    def flat(self, role: str, rows: Rows) -> pa.Array:
-        """Return a column of as many values in each row as there are texts, [k]; a block without texts may lack it."""
+    def flat(self, role: str, rows: Rows, every: Rows, kept: Mask) -> pa.Array:
+        """Return a column of as many values in each row as there are texts, [k]; a block without texts may lack it.
+
+        Args:
+            every: rows of all texts, with blank ones, which may have values, too.
+            kept: which of them are not blank.
+        """
         if not len(rows) and self.columns[role][0] not in self.block.table.column_names:
             return pa.nulls(0)
         values, own = _flattened(self.column(role))
+        if np.array_equal(own, every):
+            return values.filter(pa.array(kept))
         if not np.array_equal(own, rows):
             counts, texts = (np.bincount(x, minlength=len(self.keep)) for x in (own, rows))
             row = int((counts != texts).argmax())

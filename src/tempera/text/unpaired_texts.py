@@ -215,10 +215,11 @@ def _table(path: Path, chosen: Mapping[str, str | None]) -> Unpaired:
 
 
 def _log(path: Path) -> list[str]:
-    """Return the queries of a table, of a folder of tables, or of a text file with one a line."""
-    if path.is_dir() or is_table(path):
+    """Return the queries of a table or of a text file with one a line, or of a folder of either."""
+    files = files_of(path, is_text_file) if path.is_dir() else [path]
+    if not files or is_table(path):
         return [text for text in _columns(path, _QUERIES, {"query": None})[0] if text]
-    return [line.strip() for line in read_lines(path) if line.strip()]
+    return [line.strip() for file in files for line in read_lines(file) if line.strip()]
 
 
 def _columns(path: Path, roles: RoleTable, chosen: Mapping[str, str | None]) -> list[list[str]]:
