@@ -15,21 +15,9 @@ from .showcase import Labels
 
 # Options that name what is read, in any section.
 _READ = {
-    "path",
-    "roots",
-    "corpus",
-    "queries",
-    "validation",
-    "test",
-    "users",
-    "items",
-    "ids",
-    "also",
-    "model",
-    "teacher",
-    "guide",
+    *("path", "roots", "corpus", "queries", "validation", "test", "users", "items", "ids", "also"),
+    *("model", "teacher", "guide", "cross_encoder", "found_by"),
 }
-_READ |= {"cross_encoder", "found_by"}
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,8 @@ class Case:
     def warm(self) -> None:
         """Raise the temperature until the batch has a loss: where it has none, the gradient is rounding and proves nothing."""
         dial = base_of(self.objective).temperature
-        start, loss = (dial.value, dial.log_scale.item(), dial.ceiling), _whole(self, torch.float64)[0]
+        value, log_scale, ceiling = dial.value, dial.log_scale.item(), dial.ceiling
+        loss = _whole(self, torch.float64)[0]
         while loss < LEAST_LOSS and dial.value <= 0.5:
             dial.ceiling = max(dial.ceiling, 2 * dial.value)
             with torch.no_grad():
@@ -120,13 +121,11 @@ class Case:
             loss = _whole(self, torch.float64)[0]
         if loss < LEAST_LOSS:
             with torch.no_grad():
-                dial.log_scale.fill_(start[1])
-            dial.ceiling = start[2]
+                dial.log_scale.fill_(log_scale)
+            dial.ceiling = ceiling
             logger.info("the batch has hardly a loss at any temperature: its gradients prove little")
-        elif dial.value != start[0]:
-            logger.info(
-                f"the batch has hardly a loss at a temperature of {start[0]:g}: it is checked at {dial.value:g}"
-            )
+        elif dial.value != value:
+            logger.info(f"the batch has hardly a loss at a temperature of {value:g}: it is checked at {dial.value:g}")
 
     def fresh(self, dtype: torch.dtype = torch.float32, dropout: bool = False) -> tuple[Any, Any]:
         """Return copies of the towers and the objective, without gradients."""
