@@ -116,9 +116,14 @@ def inline(value: Any) -> str:
     return text.removesuffix("...\n").strip()
 
 
+def is_yaml(path: Path) -> bool:
+    """Return whether a path is one of YAML, by its extension, and no folder."""
+    return path.suffix in ("", ".yaml", ".yml") and not path.is_dir()
+
+
 def _read(path: Path) -> Options:
     try:
-        if path.suffix not in ("", ".yaml", ".yml") or path.is_dir():
+        if not is_yaml(path):
             return Options({"data": {"path": str(path)}}, {"data.path": COMMAND_LINE})
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

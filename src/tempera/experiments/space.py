@@ -102,7 +102,7 @@ class Space:
         >>> space.values({"objective.temperature": 0.1, "tower.kind": "static", "tower.dimensions": 256})
         {'objective.temperature': 0.1, 'tower.kind': 'static', 'tower.dimensions': 256}
         """
-        if isinstance(space, str | Path) and (Path(space).suffix not in ("", ".yaml", ".yml") or Path(space).is_dir()):
+        if isinstance(space, str | Path) and not configuration.is_yaml(Path(space)):
             raise ConfigError(f"{space} is no space: give a YAML file, whose name ends in .yaml")
         options, fields = configuration.of(space), list[Field]()
         _read(fields, options.values, "", options)

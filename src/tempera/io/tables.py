@@ -168,19 +168,17 @@ def files_of(path: Path) -> list[Path]:
     """
     if not path.is_dir():
         return [path]
-    files = arrow_files(path) or [file for file in visible_files(path) if is_table(file)]
+    files = arrow_files(path) or sorted(file for file in visible_files(path) if is_table(file) and file.is_file())
     if not files:
         raise DataError(f"{path} holds no file to read: give a folder of {', '.join(_PARSERS)}")
     return files
 
 
-def visible_files(folder: Path) -> list[Path]:
-    """Return the files below a folder that are not hidden, nor in a hidden folder, in order."""
-    paths = list[Path]()
+def visible_files(folder: Path) -> Iterator[Path]:
+    """Yield what lies below a folder, but for folders, and is not hidden, nor in a hidden folder."""
     for here, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        paths += [Path(here, name) for name in files if not name.startswith(".")]
-    return sorted(path for path in paths if path.is_file())
+        yield from (Path(here, name) for name in files if not name.startswith("."))
 
 
 def is_table(path: Path) -> bool:

@@ -117,8 +117,8 @@ def python_files(root: Path, others: Sequence[Path] = ()) -> Iterator[Path]:
     """Return Python files below a folder in a fixed order: none hidden, below another root, or in a site-packages of its own."""
     skip = {other.resolve() for other in others} - {root.resolve()}
     for folder, folders, files in os.walk(root):
-        inner = {name for name in folders if name in ("site-packages", "dist-packages", "__pycache__")}
-        inner |= {name for name in folders if name.startswith(".")}
+        apart = ("site-packages", "dist-packages", "__pycache__")
+        inner = {name for name in folders if name in apart or name.startswith(".")}
         folders[:] = sorted(n for n in folders if n not in inner and Path(folder, n).resolve() not in skip)
         own = (name for name in sorted(files) if name.endswith(".py") and not name.startswith("."))
         yield from (path for name in own if (path := Path(folder, name)).is_file())

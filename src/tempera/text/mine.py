@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -106,18 +105,13 @@ def mine(
     busy = f"{output}: another process is writing it; wait for it, or give another --output"
     with as_output_error(output), alone(output.with_name(f".{output.name}.lock"), busy):
         refuse_replacing(output, overwrite)  # another process may have finished in between
-        parts.mkdir(parents=True, exist_ok=True)
-        try:
-            for number, block in _blocks(model, task, options, cross_encoder, faiss, cache, half, parts):
-                table = _table(task, block, number * BLOCK)
-                about = {"report": json.dumps(asdict(block.report))}
-                with new_file(_part(parts, number)) as partial:
-                    parquet.write_table(table.replace_schema_metadata(about), partial)
-            report = _joined(parts, output, -(-len(task.queries.ids) // BLOCK))
-            shutil.rmtree(parts)
-        finally:
-            with suppress(OSError):  # it holds blocks to resume with
-                parts.rmdir()
+        for number, block in _blocks(model, task, options, cross_encoder, faiss, cache, half, parts):
+            table = _table(task, block, number * BLOCK)
+            about = {"report": json.dumps(asdict(block.report))}
+            with new_file(_part(parts, number)) as partial:  # makes the folder with the first
+                parquet.write_table(table.replace_schema_metadata(about), partial)
+        report = _joined(parts, output, -(-len(task.queries.ids) // BLOCK))
+        shutil.rmtree(parts)
     return replace(report, left_out=dict(task.left_out))
 
 

@@ -116,7 +116,7 @@ class PairReader(BlockReader):
         texts, rows = texts.take(pa.array(order)), rows[order]
         every, kept = rows, np.ones(len(rows), bool)
         if role == "negatives":  # an empty cell is no negative, and neither is a blank text
-            kept = pc.not_equal(pc.utf8_trim_whitespace(texts), "").to_numpy(zero_copy_only=False)
+            kept = ~_blank(texts)
             texts, rows = texts.filter(pa.array(kept)), rows[kept]
         content = content_ids(texts)
         prompts = self.prompts(role, prompt, rows)
@@ -164,11 +164,10 @@ class PairReader(BlockReader):
             values = values.cast(pa.large_string())
         if not is_text(values.type):
             self.refuse_type(name, values.type, "texts")
-        blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(values), ""), True).to_numpy(zero_copy_only=False)
         if role != "negatives":
-            self.refuse_blank(role, blank, rows, name)
+            self.refuse_blank(role, _blank(values), rows, name)
         elif self.roles.missing_text == "refuse":
-            self.refuse_blank(role, blank & values.is_valid().to_numpy(zero_copy_only=False), rows, name)
+            self.refuse_blank(role, _blank(values) & values.is_valid().to_numpy(zero_copy_only=False), rows, name)
         return values.cast(pa.large_string()).fill_null(""), rows, ids
 
     def flat(self, role: str, rows: Rows, every: Rows, kept: Mask) -> pa.Array:
@@ -228,6 +227,12 @@ class PairReader(BlockReader):
         if items.scores is not None:
             columns["negative_scores"] = pa.array(items.scores)
         return {name: pa.LargeListArray.from_arrays(offsets, values) for name, values in columns.items()}
+
+
+def _blank(texts: pa.Array) -> Mask:
+    """Return which texts are missing, or nothing but white space, [k]."""
+    blank: Mask = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(texts), ""), True).to_numpy(zero_copy_only=False)
+    return blank
 
 
 def _flattened(column: pa.Array) -> tuple[pa.Array, Rows]:

@@ -210,4 +210,4 @@ def files_of(path: Path, wanted: Callable[[Path], bool]) -> list[Path]:
         raise DataError(f"no such file: {path}")
     if path.is_file():
         return [path]
-    return [file for file in visible_files(path) if wanted(file)]
+    return sorted(file for file in visible_files(path) if wanted(file) and file.is_file())
