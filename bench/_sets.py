@@ -28,7 +28,7 @@ SETS: dict[str, tuple[str, str, str, int]] = {
     "nli": ("nli/pairs.parquet", "premise", "hypothesis", 8_000),
     "duplicates": ("duplicates/qqp_pairs.parquet", "anchor", "positive", 5_000),
     "scifact titles": ("ir/scifact/corpus.jsonl.gz", "title", "text", 6_000),
-    "cacm titles": ("ir/cacm/corpus.jsonl.gz", "title", "text", 6_000),
+    "cacm titles": ("ir/cacm/corpus.jsonl.gz", "title", "text", 2_000),
 }
 
 

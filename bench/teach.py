@@ -12,7 +12,7 @@ out, which have a column of their own. Queries a second: of ten words, in blocks
 training as `--limit` says. Texts alone are `data.source=documents`; both are pairs with a teacher whose weight falls from 1 to 0,
 and "then" is the model of the texts trained on the pairs (`tower.model=RUN/model`), where validation may keep it as it is.
 "chosen" is the one of these two whose validation is the higher. `--pretrained` takes MiniLM itself, whose teacher is the same model
-after its training on the pairs alone.
+after its training on the pairs alone, or the larger model of the folder that `--teacher` names.
 """
 
 from __future__ import annotations
@@ -58,8 +58,11 @@ Encode = Callable[[list[str]], Floats]
 class Case:
     """A set, divided: files for the command, and the judge of every system."""
 
-    def __init__(self, name: str, cache: Path, student: str = "static", limit: float = 100.0) -> None:
+    def __init__(
+        self, name: str, cache: Path, student: str = "static", limit: float = 100.0, teacher: Path | None = None
+    ) -> None:
         self.student, self.limit = student, limit  # seconds of each training, but of a static model
+        self.teacher = teacher  # None: MiniLM, or of MiniLM itself the model that its pairs have made
         self.folder, self.store = cache / name.replace(" ", "-"), cache / "vectors"
         self.folder.mkdir(parents=True, exist_ok=True)
         rows = pairs_of(*SETS[name]).slice(0, MOST)
@@ -85,7 +88,7 @@ class Case:
         self.relevant = Relevant(len(self.queries), pairs_at[0], pairs_at[1], np.ones(pairs_at.shape[1]))
         began = time.process_time()
         texts = [*self.docs, *self.queries, *log]
-        vectors = embed_by(Path(MODEL_DIR), "doc", texts, self.store, progress=f"{name}: the teacher")
+        vectors = embed_by(teacher or Path(MODEL_DIR), "doc", texts, self.store, progress=f"{name}: the teacher")
         self.of_teacher = dict(zip(texts, vectors[:], strict=True))
         self.seconds = time.process_time() - began
 
@@ -107,7 +110,8 @@ class Case:
         output, options = folder.parent / f"{folder.name}-{number}-{seed}", [*judged, f"train.seed={seed}"]
         alone, taught = (folder.parent / f"{folder.name}-{ARMS.index(each)}-{seed}" for each in ("pairs", TAUGHT))
         log = f"data.queries={folder / 'queries.parquet'}"
-        teacher = f"train.teacher={alone if self.student == 'pretrained' else MODEL_DIR}"
+        by_itself = alone if self.student == "pretrained" else MODEL_DIR
+        teacher = f"train.teacher={self.teacher or by_itself}"
         after = ["tower.kind=static", f"tower.teacher={taught}"]
         if self.student != "static":
             options += [f"train.max_time={self.limit}s", "train.num_train_epochs=100"]
@@ -138,11 +142,15 @@ def rate(encode: Encode, queries: list[str], seconds: float = 3.0) -> float:
     return count / spent
 
 
-def measured(name: str, cache: Path, seeds: range, student: str, limit: float) -> dict[str, Any]:
+def measured(
+    name: str, cache: Path, seeds: range, student: str, limit: float, teacher: Path | None = None
+) -> dict[str, Any]:
     """Return what every system reaches on one set."""
-    case = Case(name, cache, student, limit)
+    case = Case(name, cache, student, limit, teacher)
     of_teacher = case.scores(lambda texts: np.stack([case.of_teacher[text] for text in texts]))
     scores, seconds, speed = {"BM25": [case.bm25()], "MiniLM": [of_teacher]}, dict[str, list[float]](), {}
+    if teacher:
+        scores |= {"teacher": [of_teacher], "MiniLM": [case.scores(load(Path(MODEL_DIR)))]}
     validation: dict[str, list[float]] = {}
     for seed in seeds:
         for arm in [*ARMS, *([THEN] if student in STUDENTS else [])]:
