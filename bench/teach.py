@@ -186,13 +186,18 @@ def main() -> None:
     parser.add_argument(
         "--limit", type=float, default=100.0, help="seconds of each training; a static model has no limit"
     )
+    parser.add_argument("--teacher", type=Path, help="with --pretrained: folder of the model that teaches")
     options = parser.parse_args()
+    if options.teacher and options.student != "pretrained":
+        parser.error("--teacher goes with --pretrained")
     torch.set_num_threads(1)
     seeds, taught = range(options.seeds), options.student or "static"
     figures = measured_sets(
-        options.sets.split(","), lambda name: measured(name, options.cache, seeds, taught, options.limit)
+        options.sets.split(","),
+        lambda name: measured(name, options.cache, seeds, taught, options.limit, options.teacher),
     )
-    report(figures, f"teach_{taught}" if taught in STUDENTS else "teach")
+    record = f"teach_{taught}" if taught in STUDENTS else "teach"
+    report(figures, f"{record}_{options.teacher.name}" if options.teacher else record)
 
 
 def report(figures: dict[str, Any], record: str = "teach") -> None:

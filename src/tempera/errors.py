@@ -67,3 +67,17 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     near += [name for name in known if word == "".join(part[:1] for part in name.split("_"))]
     near += [name for name in known if word in name and len(word) > 2]
     return f" Did you mean {near[0]}?" if near else ""
+
+
+def refuse_unknown(name: str, value: object, *known: str) -> None:
+    """Refuse a word that is none of those known.
+
+    Raises:
+        ConfigError: another word.
+
+    >>> refuse_unknown("partition", "per-direction", "joint", "per_direction")
+    Traceback (most recent call last):
+    tempera.errors.ConfigError: partition is joint or per_direction, not 'per-direction'. Did you mean per_direction?
+    """
+    if value not in known:
+        raise ConfigError(f"{name} is {' or '.join(known)}, not {value!r}.{did_you_mean(str(value), known)}")

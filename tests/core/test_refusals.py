@@ -13,12 +13,13 @@ from examples import Parts
 
 from tempera.core import pools
 from tempera.core.batch import Batch, Side
-from tempera.core.corrections import LogQ, expected_logq
+from tempera.core.corrections import Hardness, LogQ, expected_logq
 from tempera.core.masks import Guided, KnownPositives, SameId
 from tempera.core.memory import Memory
 from tempera.core.objective import Objective
 from tempera.core.similarity import cosine
 from tempera.core.teacher import Teacher
+from tempera.core.temperature import Temperature
 from tempera.errors import ConfigError, DataError
 
 WHOLE = examples.batch_of(examples.made(0), torch.float32)
@@ -174,6 +175,28 @@ def test_parts_that_do_not_go_together(parts: dict[str, object], said: str) -> N
     with pytest.raises(ConfigError) as found:
         Objective(**parts)
     assert said in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: Objective(partition="per-direction"), "partition is joint or per_direction, not 'per-direction'. Did"),
+        (lambda: Objective(numerator="average"), "numerator is one or "),
+        (lambda: Hardness(9.0, "othrs"), "hardness: on is others or own or all, not 'othrs'. Did you mean others?"),
+        (lambda: LogQ("clasic"), "log_q: kind is classic or refined"),
+        (lambda: Guided(kind="rel"), "guided: kind is absolute or relative"),
+        (lambda: Guided(by="model"), "guided: by is guide or self"),
+        (lambda: Temperature(0.1, final=0.02, schedule="lin"), "temperature: schedule is linear or cosine"),
+        (lambda: Teacher(loss="mse"), "teacher: loss is kl or margin_mse or align"),
+        (lambda: Teacher(by="scors"), "teacher: by is vectors or scores"),
+        (lambda: Teacher(over="pool"), "teacher: over is pools or own"),
+        (lambda: Teacher(turn=0.5), "teacher: turn is the moment from which final holds: give final, or drop turn"),
+    ],
+)
+def test_words_that_are_not_known(made: Any, said: str) -> None:
+    """A misspelt word would take the last branch and train another loss."""
+    with pytest.raises(ConfigError, match=f"^{re.escape(said)}"):
+        made()
 
 
 def test_a_memory_keeps_something() -> None:

@@ -231,3 +231,22 @@ def test_what_cannot_be_repeated_is_refused(work: Callable[[], Any], said: str) 
 def test_options_that_rule_each_other_out() -> None:
     with pytest.raises(ConfigError, match="cache=never rules out"):
         Training(backward=0.5, cache="never")
+
+
+@pytest.mark.parametrize("share", [0.25, "auto"])
+def test_a_gradient_next_to_nothing_changes_no_other_chance(share: Any) -> None:
+    norms, cost = torch.tensor([4.0, 3.0, 2.0, 1.0, 1.0, 1.0, 1e-25], dtype=torch.float64), torch.ones(7)
+    every, rest = chances(norms, cost, share), chances(norms[:-1], cost[:-1], share)
+    if share == "auto":
+        torch.testing.assert_close(every[:-1], rest)
+    else:
+        assert float(every.sum()) == pytest.approx(0.25 * 7)
+
+
+def test_a_draw_chooses_among_several_parts() -> None:
+    """All rows would fit one micro-batch, which goes backward or does not: many steps would learn nothing."""
+    batch, cache = worlds.whole(LAYOUTS[2], 0), Cache(backward=0.5)
+    modules = towers(True, 0.0, torch.float32)
+    assert len(Cache().plan(modules, batch).micros) < 4
+    step(modules, worlds.OBJECTIVES["gte"](), batch, cache)
+    assert cache.chances is not None and len(cache.chances[0]) >= 4

@@ -280,3 +280,8 @@ def test_what_does_not_go_together_is_refused() -> None:
     towers = worlds.Pair()  # of nn.EmbeddingBag
     with pytest.raises(ConfigError, match=r"^table_optimizer is rowwise_adagrad, but the towers have no table"):
         loop.begin(towers, worlds.OBJECTIVES["mnr"](), OPTIONS)  # type: ignore[arg-type]
+
+
+def test_a_rate_for_tables_without_a_table() -> None:
+    with pytest.raises(ConfigError, match=r"^table_learning_rate is given, but the towers have no table of their own"):
+        adam(nn.Linear(2, 2), 0.1, 0.1, 0.0, table_learning_rate=0.9)

@@ -590,10 +590,42 @@ def test_lines_of_the_table_can_be_written(model: Any) -> None:
     """Every replacement is an expression over the names that the page imports."""
     page = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8")
     (imports,) = re.findall(r"```python\n(from tempera.*?)```", page, re.S)
-    names: dict[str, Any] = {"model": model, "guide": model}
+    names: dict[str, Any] = {"model": model, "guide": copy.deepcopy(model)}
     exec(compile(imports, "migration.md", "exec"), names)
     lines = [line.split("|")[2] for line in page.splitlines() if line.startswith("| `")]
     written = [code for line in lines for code in re.findall(r"`(ContrastiveLoss\(.*?\))`", line)]
     assert len(written) > 8
     for code in written:
         assert isinstance(eval(code, names), ContrastiveLoss), code
+
+
+def test_the_temperature_stays_on_the_host_in_float64(model: Any) -> None:
+    """The trainer moves the loss to a device, and a Mac's has no float64."""
+
+    def to_device(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dtype == torch.float64:
+            raise TypeError("this device has no float64")
+        return tensor
+
+    loss = ContrastiveLoss(copy.deepcopy(model).float(), presets.mnr(temperature=0.05))
+    names = [name for name, _ in loss.named_parameters()]
+    loss._apply(to_device)
+    loss.objective.to(torch.bfloat16)
+    loss.to(torch.bfloat16)
+    assert loss.temperature == pytest.approx(0.05, abs=1e-12)
+    assert loss.temperature_bias is loss.objective.temperature.log_scale
+    assert sorted(name for name, _ in loss.named_parameters()) == sorted(names)
+
+
+def test_a_guide_or_a_teacher_that_nothing_asks(model: Any) -> None:
+    other = copy.deepcopy(model)
+    with pytest.raises(ConfigError, match=r"^the objective never asks the guide: give it masks="):
+        ContrastiveLoss(model, presets.mnr(), guide=other)
+    with pytest.raises(ConfigError, match=r"^the objective never asks the guide"):
+        ContrastiveLoss(model, Objective(masks=[SameId(), Guided(by="self")]), guide=other)
+    with pytest.raises(ConfigError, match=r"^the objective never asks the teacher"):
+        ContrastiveLoss(model, presets.mnr(), teacher=other)
+    with pytest.raises(ConfigError, match=r"^the guide is the model in training"):
+        ContrastiveLoss(model, presets.gist(), guide=model)
+    assert all(p.requires_grad for p in model.parameters())
+    ContrastiveLoss(model, presets.gist(), guide=other)

@@ -15,6 +15,7 @@ from torch import nn
 
 from tempera.core.ragged import Ragged
 from tempera.errors import ConfigError, MissingLibrary
+from tempera.towers.exportable import example, exportable
 from tempera.towers.modules import TextTower, prompt_of, tower_of
 from tempera.towers.pair import Tower, Towers
 from tempera.towers.pretrained import Pretrained, open_model
@@ -194,6 +195,35 @@ def test_truncated_widths(tiny: Path, texts: list[str], tmp_path: Path) -> None:
     tower = tower_of(model)
     assert tower(tower.features(texts)).shape == (len(texts), 5)
     agree(tower, tmp_path / "model", texts)
+
+
+def test_truncated_widths_of_what_is_searched_and_exported(tiny: Path, texts: list[str], tmp_path: Path) -> None:
+    from tempera.towers.static import Static
+
+    Static(dimensions=8, vocabulary=60).build(texts).save(tmp_path / "static")
+    for kind, folder in (("static", tmp_path / "static"), ("transformer", tiny)):
+        model = opened(folder)
+        model.truncate_dim = 5
+        model.save_pretrained(str(tmp_path / f"{kind} 5"))
+        theirs = model.encode(texts, normalize_embeddings=True)
+        np.testing.assert_allclose(load(tmp_path / f"{kind} 5")(texts), theirs, rtol=0, atol=2e-6)
+        module = exportable(tmp_path / f"{kind} 5").module
+        assert module(*example(50)).shape == (2, 5)
+
+
+def test_positions_that_begin_behind_the_one_of_padding(tiny: Path, tmp_path: Path) -> None:
+    """RoBERTa's configuration counts positions that no text has: 34, of which 32 are for tokens."""
+    from transformers import RobertaConfig, RobertaModel
+
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    RobertaModel(RobertaConfig(vocab_size=200, max_position_embeddings=34, pad_token_id=1, **shape)).save_pretrained(
+        tmp_path
+    )
+    opened(tiny).tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"^tower.max_length is 33 and the model has 32 positions: give at most 32"):
+        Pretrained(str(tmp_path), max_length=33).build([])
+    tower = Pretrained(str(tmp_path), max_length=32).build([])
+    assert tower(tower.features(["gold " * 50])).isfinite().all()
 
 
 def test_flattened_rows_are_those_of_the_library(tiny: Path, texts: list[str]) -> None:

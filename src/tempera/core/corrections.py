@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..errors import DataError
+from ..errors import DataError, refuse_unknown
 from .matches import match, on_device
 from .pools import Block
 
@@ -67,6 +67,9 @@ class LogQ:
 
     kind: Literal["classic", "refined"] = "classic"
     weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        refuse_unknown("log_q: kind", self.kind, "classic", "refined")
 
     def __call__(self, block: Block) -> Addition:
         logq = block.candidates.logq
@@ -150,6 +153,9 @@ class Hardness:
 
     strength: float
     on: Literal["others", "own", "all"] = "others"
+
+    def __post_init__(self) -> None:
+        refuse_unknown("hardness: on", self.on, "others", "own", "all")
 
     def __call__(self, block: Block) -> Addition:
         if block.direction != "query>doc":

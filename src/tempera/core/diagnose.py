@@ -101,6 +101,8 @@ def diagnose(
 
 def _diagnosis(objective: Objective, batch: Batch[Tensor], seed: int) -> Diagnosis:
     problem, temperature = objective.problem(batch, taught=False), batch.temperature or objective.temperature.value
+    if math.isnan(temperature):
+        objective.temperature.scale()  # refuses it: an auto temperature without its value
     vectors = {role: objective.similarity(side.rows) for role, side in batch.sides().items()}
     columns: dict[str, list[Tensor]] = {name: [] for name in ("rank", "probability", "effective", "share", "hardest")}
     for tile in tiles(problem, vectors, 1 / temperature):

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..errors import DataError
+from ..errors import DataError, refuse_unknown
 from .matches import Matches, match
 from .pools import Block, Exclusion
 from .ragged import Shared
@@ -122,6 +122,10 @@ class Guided:
     margin: float = 0.0
     kind: Literal["absolute", "relative"] = "absolute"
     by: Literal["guide", "self"] = "guide"
+
+    def __post_init__(self) -> None:
+        refuse_unknown("guided: kind", self.kind, "absolute", "relative")
+        refuse_unknown("guided: by", self.by, "guide", "self")
 
     def __call__(self, block: Block) -> tuple[Exclusion, ...]:
         local = block.batch.local

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, refuse_unknown
 from . import pools as P
 from .abilities import placed
 from .batch import Batch, Role, as_batch
@@ -89,6 +89,8 @@ class Objective(nn.Module):
         self.progress = 0.0  # of the training, from 0 to 1, which the teacher's weight may follow
         self.sweep: Sweep = sweep  # computes losses and gradients of a problem; a device may have another way to them
         self.tiles: dict[str, int] = {}  # scores of a tile by type of device, as measured; a checkpoint keeps them
+        refuse_unknown("partition", partition, "joint", "per_direction")
+        refuse_unknown("numerator", numerator, *get_args(Numerator))
         if hardest is not None and hardest < 1:
             raise ConfigError(f"hardest keeps at least 1 negative and is {hardest}; None keeps all")
         if (memory is not None) != (P.memory in self.pools):

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, refuse_unknown
 from . import pools as P
 from .abilities import placed
 from .batch import Batch, Role
@@ -65,8 +65,9 @@ class Teacher:
         pools: the candidates of each anchor. By default every query and document of the batch is compared with every other.
 
     Raises:
-        ConfigError: a weight or a turn outside of [0, 1], a temperature of 0 or below, no pools, pools of rows' own lists,
-            scores over pools or to align, margin_mse over pools that do not hold the positive of each anchor.
+        ConfigError: a weight or a turn outside of [0, 1], a turn without `final`, an unknown loss, by or over, a temperature of 0
+            or below, no pools, pools of rows' own lists, scores over pools or to align,
+            margin_mse over pools that do not hold the positive of each anchor.
         DataError: a side without the teacher's vectors, or rows without its scores.
 
     >>> import torch
@@ -92,10 +93,16 @@ class Teacher:
     pools: Sequence[P.Pool] = OVER
 
     def __post_init__(self) -> None:
+        refuse_unknown("teacher: loss", self.loss, "kl", "margin_mse", "align")
+        refuse_unknown("teacher: by", self.by, "vectors", "scores")
+        if self.over is not None:
+            refuse_unknown("teacher: over", self.over, "pools", "own")
         for name in ("weight", "final", "turn"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
                 raise ConfigError(f"teacher: {name} is a share from 0 to 1, not {value}")
+        if self.turn is not None and self.final is None:
+            raise ConfigError("teacher: turn is the moment from which final holds: give final, or drop turn")
         for temperature in (self.temperature, self.student_temperature):
             if temperature is not None:
                 refuse_temperature(temperature)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..errors import ConfigError
+from ..errors import ConfigError, refuse_unknown
 
 AUTO_BOUNDS = (0.01, 1.0)
 _FLOAT32 = torch.finfo(torch.float32)
@@ -52,6 +52,7 @@ class Temperature(nn.Module):
         ceiling: float = 1.0,
     ) -> None:
         super().__init__()
+        refuse_unknown("temperature: schedule", schedule, "linear", "cosine")
         self.final, self.schedule = final, schedule
         self.floor, self.ceiling = floor, ceiling
         for temperature in (value, final):

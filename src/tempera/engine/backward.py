@@ -15,6 +15,7 @@ Letters in shapes: n rows, m rows that are drawn.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -27,6 +28,7 @@ Share = Annotated[float, Field(gt=0, le=1)] | Literal["auto"]
 NOISE = 0.1  # of the noise between batches, which "auto" adds at most; see `chances`
 FLOOR = 0.1  # lowest chance of a row with a gradient, as a part of the share of all tokens
 _HALVINGS = 60
+_LEAST_PULL = 1e-300  # of a row that counts, so that its inverse is finite
 _ROUNDING = 1e-14
 
 
@@ -55,20 +57,24 @@ def chances(norms: Tensor, cost: Tensor, share: Share) -> Tensor:
 
     if share == "auto":
         allowed = NOISE * float(norms.square().sum())
-        return _least(at, pull, alive, lambda pi: float(added(pi, norms)) <= allowed)
+        return _least(at, pull, alive, lowest, lambda pi: float(added(pi, norms)) <= allowed)
     budget = float(share) * float(cost.sum())
-    return _least(at, pull, alive, lambda pi: float(pi @ cost) >= budget)
+    return _least(at, pull, alive, lowest, lambda pi: float(pi @ cost) >= budget)
 
 
-def _least(at: Callable[[float], Tensor], pull: Tensor, alive: Tensor, is_enough: Callable[[Tensor], bool]) -> Tensor:
+def _least(
+    at: Callable[[float], Tensor], pull: Tensor, alive: Tensor, lowest: float, is_enough: Callable[[Tensor], bool]
+) -> Tensor:
     """Return the chances of the smallest factor at which they are enough, up to rounding; 1 for all rows if none is."""
     if not bool(alive.any()):
         return at(0.0)
-    low, high = 0.0, 1 / float(pull[alive].nan_to_num(1.0).min())
+    pulls = pull[alive].nan_to_num(1.0, posinf=1.0).clamp(min=_LEAST_PULL)
+    # In logarithms, since gradients of one batch may lie any number of orders of magnitude apart.
+    low, high = math.log(lowest / float(pulls.max())), -math.log(float(pulls.min()))
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (low, middle) if is_enough(at(middle)) else (middle, high)
-    return at(high)
+        low, high = (low, middle) if is_enough(at(math.exp(middle))) else (middle, high)
+    return at(math.exp(high))
 
 
 def added(chance: Tensor, norms: Tensor) -> Tensor:

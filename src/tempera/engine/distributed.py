@@ -121,7 +121,7 @@ class Group:
             for parameter in reached:
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             for grads in buckets([p.grad for p in reached if p.grad is not None]):
-                flat = torch.cat([grad.flatten() for grad in grads])
+                flat = torch.cat([grad.flatten().to(self.device) for grad in grads])  # a temperature lies on the host
                 dist.all_reduce(flat)
                 for grad, part in zip(grads, flat.split_with_sizes([grad.numel() for grad in grads]), strict=True):
                     grad.copy_(part.view_as(grad))

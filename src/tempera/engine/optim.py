@@ -41,7 +41,7 @@ def adam(
         table_learning_rate: of every `Table`; None is `learning_rate`, or 0.05 with row-wise Adagrad.
 
     Raises:
-        ConfigError: row-wise Adagrad, and no module is a `Table`.
+        ConfigError: row-wise Adagrad or a rate for tables, and no module is a `Table`.
     """
     trained = [p for p in modules.parameters() if p.requires_grad]
     dials = [p for m in modules.modules() if isinstance(m, Temperature) for p in m.parameters() if p.requires_grad]
@@ -49,6 +49,8 @@ def adam(
     tables = set_sparse(modules, rowwise and all(map(has_sparse, {p.device for p in trained})))
     if rowwise and not tables:
         raise ConfigError("table_optimizer is rowwise_adagrad, but the towers have no table of their own: drop it")
+    if table_learning_rate is not None and not tables:
+        raise ConfigError("table_learning_rate is given, but the towers have no table of their own: drop it")
     table_rate = table_learning_rate or (TABLE_RATE if rowwise else learning_rate)
     apart_ids = {id(p) for p in (*dials, *tables)}
     rest = [p for p in trained if id(p) not in apart_ids]

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..core.batch import Batch, Role, Side
+from ..core.masks import Guided, KnownPositives, SameId
 from ..core.matryoshka import Matryoshka
 from ..core.objective import Objective
 from ..core.presets import mnr
@@ -76,7 +77,8 @@ class ContrastiveLoss(nn.Module):
         teacher: a model whose vectors the objective's `Teacher` compares, or aligns the model with.
 
     Raises:
-        ConfigError: the model, or a wrapper around it, cannot be trained with this loss.
+        ConfigError: the model, or a wrapper around it, cannot be trained with this loss; a guide or a teacher that the
+            objective never asks, or that is the model in training.
         DataError: the columns are not a query and a document, or lack data that a part of the objective needs.
         TemperaError: the loss is not finite.
 
@@ -101,6 +103,7 @@ class ContrastiveLoss(nn.Module):
         super().__init__()
         self.model: nn.Module = model
         self.objective = mnr() if objective is None else objective
+        self._refuse_idle(model, guide, teacher)
         # The trainer decays no parameter that is named a bias, and a temperature that decays ends at 1.
         self.temperature_bias = self.objective.temperature.log_scale
         self.guide, self.teacher = (
@@ -114,6 +117,29 @@ class ContrastiveLoss(nn.Module):
         self._number = next(_numbers)
         self._reader = ColumnReader(model, self.guide, labels, self.teacher)
         self._caches: dict[bool, Cache] = {}
+
+    def _refuse_idle(self, model: nn.Module, guide: nn.Module | None, teacher: nn.Module | None) -> None:
+        """Refuse a guide or a teacher that the objective never asks, and the model in training as either, which would freeze it."""
+        parts = self._parts
+        known = [mask for mask in parts.masks if isinstance(mask, SameId | KnownPositives | Guided)]
+        guided = len(known) < len(parts.masks) or any(getattr(mask, "by", "") == "guide" for mask in known)
+        for name, each, wanted, part in (
+            ("guide", guide, guided, "masks=[Guided()], as gist() has it"),
+            ("teacher", teacher, parts.teacher is not None, "teacher=Teacher()"),
+        ):
+            if each is not None and not wanted:
+                raise ConfigError(f"the objective never asks the {name}: give it {part}, or drop {name}=")
+            if each is model:
+                raise ConfigError(f"the {name} is the model in training, and it would be frozen: give a copy of it")
+
+    def _apply(self, fn: Any, recurse: bool = True) -> ContrastiveLoss:
+        """Leave the temperature on the host in float64, as `Temperature` does: its second name would move it."""
+        dial = self._parameters.pop("temperature_bias")
+        try:
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        finally:
+            self._parameters["temperature_bias"] = dial
+        return self
 
     def forward(self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None = None) -> Tensor:
         """Return the weighted mean of all rows' losses, a scalar; `backward` takes its gradient through the model."""

@@ -17,6 +17,7 @@ from ..errors import ConfigError
 from ..io.documents import read_json
 from ..io.untrusted import inside, refuse_unsafe
 from .pretrained import open_model
+from .saved import truncation
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,13 @@ class _Static(nn.Module):
 
 
 class _Text(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, width: int | None) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.width = model, width
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         outputs = self.model({"input_ids": input_ids, "attention_mask": attention_mask})
-        return F.normalize(outputs["sentence_embedding"], dim=-1)
+        return F.normalize(outputs["sentence_embedding"][:, : self.width], dim=-1)
 
 
 def exportable(folder: Path) -> Exportable:
@@ -64,7 +65,7 @@ def exportable(folder: Path) -> Exportable:
     prompts = _prompts(folder)
     if kinds[0] == "StaticEmbedding" and set(kinds[1:]) <= {"Normalize"}:
         path = inside(folder, modules[0]["path"])
-        table = load_file(path / "model.safetensors")["embedding.weight"].float()
+        table = load_file(path / "model.safetensors")["embedding.weight"].float()[:, : truncation(folder)].contiguous()
         tokenizer = (path / "tokenizer.json").read_text(encoding="utf-8")
         return Exportable(_Static(table).eval(), tokenizer, None, False, 0, prompts)
     model = open_model(str(folder)).eval()
@@ -74,7 +75,7 @@ def exportable(folder: Path) -> Exportable:
             f"{folder} cannot be exported: a model of {', '.join(kinds)} is no single network over token ids"
         )
     pad = model.tokenizer.pad_token_id or 0
-    return Exportable(_Text(model).eval(), fast.to_str(), model.max_seq_length, True, pad, prompts)
+    return Exportable(_Text(model, model.truncate_dim).eval(), fast.to_str(), model.max_seq_length, True, pad, prompts)
 
 
 def _prompts(folder: Path) -> dict[str, str]:

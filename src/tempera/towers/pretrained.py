@@ -170,6 +170,9 @@ def compile_model(model: SentenceTransformer) -> None:
 def _limit(model: SentenceTransformer, max_length: int) -> None:
     known = {} if model.config is None else model.config.to_dict()
     most = known.get("max_position_embeddings")
+    for name, module in model.named_modules():  # RoBERTa and its like count positions from behind the one of padding
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            most = module.num_embeddings - module.padding_idx - 1
     if most is not None and max_length > most > 0:
         raise ConfigError(f"tower.max_length is {max_length} and the model has {most} positions: give at most {most}")
     if not transformers_of(model):

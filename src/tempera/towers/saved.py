@@ -69,7 +69,7 @@ def load(folder: Path, role: Role = "query", half: bool = False) -> Encode:
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         raise DataError(f"{folder}/modules.json does not describe a model") from None
     if kinds == ["StaticEmbedding", "Normalize"] and not _has_prompts(folder):
-        return _static(paths[0])
+        return _static(paths[0], truncation(folder))
     return encoder_of(opened(folder), role, folder, half)
 
 
@@ -92,12 +92,22 @@ def is_static(folder: Path) -> bool:
 
 
 def _has_prompts(folder: Path) -> bool:
+    return any(_about(folder).get("prompts", {}).values())
+
+
+def truncation(folder: Path) -> int | None:
+    """Return the number of a vector's first columns that a saved model keeps (`truncate_dim`); None keeps all."""
+    width = _about(folder).get("truncate_dim")
+    return width if isinstance(width, int) else None
+
+
+def _about(folder: Path) -> dict[str, Any]:
     try:
         about = read_json(folder / "config_sentence_transformers.json")
-        return any(about.get("prompts", {}).values())
+        return {**about, "prompts": dict(about.get("prompts") or {})}
     except FileNotFoundError:
-        return False
-    except (OSError, ValueError, AttributeError):
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError):
         raise DataError(f"{folder}/config_sentence_transformers.json does not describe a model") from None
 
 
@@ -105,7 +115,8 @@ def static_parts(folder: Path) -> tuple[Tokenizer, NDArray[np.float32]] | None:
     """Return what `read_static` reads of a saved model that is a static embedding with normalisation; None for any other."""
     if kinds_of(folder) != ["StaticEmbedding", "Normalize"]:
         return None
-    return read_static(inside(folder, read_json(folder / "modules.json")[0]["path"]))
+    tokenizer, table = read_static(inside(folder, read_json(folder / "modules.json")[0]["path"]))
+    return tokenizer, table[:, : truncation(folder)]
 
 
 def read_static(folder: Path) -> tuple[Tokenizer, NDArray[np.float32]]:
@@ -129,8 +140,9 @@ def read_static(folder: Path) -> tuple[Tokenizer, NDArray[np.float32]]:
     return tokenizer, table
 
 
-def _static(folder: Path) -> Encode:
+def _static(folder: Path, width: int | None) -> Encode:
     tokenizer, table = read_static(folder)
+    table = table[:, :width]
     read = reader(tokenizer)
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
