@@ -241,12 +241,3 @@ def test_a_gradient_next_to_nothing_changes_no_other_chance(share: Any) -> None:
         torch.testing.assert_close(every[:-1], rest)
     else:
         assert float(every.sum()) == pytest.approx(0.25 * 7)
-
-
-def test_a_draw_chooses_among_several_parts() -> None:
-    """All rows would fit one micro-batch, which goes backward or does not: many steps would learn nothing."""
-    batch, cache = worlds.whole(LAYOUTS[2], 0), Cache(backward=0.5)
-    modules = towers(True, 0.0, torch.float32)
-    assert len(Cache().plan(modules, batch).micros) < 4
-    step(modules, worlds.OBJECTIVES["gte"](), batch, cache)
-    assert cache.chances is not None and len(cache.chances[0]) >= 4

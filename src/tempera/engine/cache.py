@@ -47,7 +47,6 @@ GPU_MEMORY = 0.8  # of what is free
 CPU_MICRO_BATCH = 256 << 20  # bytes of one micro-batch's graph
 GPU_MICRO_BATCH = 1 / 8  # of the memory for kept graphs
 _MOST_HALVINGS = 16
-_CHOICES = 8  # micro-batches at least that a draw chooses among, where the batch has as many rows
 _DRAWN = 16  # times the cost of starting a micro-batch: the tokens of one that is drawn as a whole
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -266,7 +265,7 @@ class Cache:
         widest = max(1.0, float(lengths.max() if padded else lengths.double().mean()))
         budget = self.tokens or weight.tokens(self.micro_bytes, widest)
         start = self._start_tokens()
-        budget = min(budget, _DRAWN * start, max(1, int(lengths.sum()) // _CHOICES)) if small else budget
+        budget = min(budget, _DRAWN * start) if small else budget
         micros = []
         for index in pack(lengths, budget, padded, start):
             total = max(1, int(lengths[index].sum()))
