@@ -13,7 +13,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tempera.artifacts.run_folder import Run
-from tempera.errors import DataError
+from tempera.errors import ConfigError, DataError
 from tempera.run.train import train
 
 ITEMS, USERS, CUT = 20, 30, 160  # the cut is the moment at which the test begins
@@ -144,6 +144,31 @@ def test_tables_in_memory_and_columns_of_other_names(earlier: Path, tmp_path: Pa
     assert Run(earlier).evaluate(tmp_path / "named.parquet", options=["data.time=seen_at"]).metrics == expected
     with pytest.raises(DataError, match=r"has no column 'time' for data\.time"):
         Run(earlier).evaluate(tmp_path / "named.parquet")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "data.users=u.csv",
+        "data.items=i.csv",
+        "data.test=t.csv",
+        "data.validation=v.csv",
+        "data.path=p.csv",
+        "tower.dimensions=4",
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(earlier: Path, tmp_path: Path, option: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"{option.split('=')[0]} stands in the run and cannot be given for its evaluation"
+    ):
+        Run(earlier).evaluate(later(tmp_path), options=[option])
+    with pytest.raises(ConfigError, match=r"data.split of an evaluation on other interactions is global_time"):
+        Run(earlier).evaluate(later(tmp_path), options=["data.split=leave_last_out"])
+    plain, long = (
+        Run(earlier).evaluate(later(tmp_path), options=options).events.test["rolling"]
+        for options in ((), ["data.split.global_time.rolling=99"])
+    )
+    assert len(long) > len(plain)
 
 
 def test_histories_without_times_are_no_ground_for_the_time_since(earlier: Path, tmp_path: Path) -> None:

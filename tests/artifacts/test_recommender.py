@@ -94,6 +94,7 @@ def titled(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     doc = [{"id": {"unknown": 0.9}}, {"text": {"column": "title", "tower": text}}, {"category": {"column": "kind"}}]
     given = options(data, doc=doc, history={"pools": [{"mean": {"last": 4}}, {"max": {"last": 3}}]})
     given["objective"] = {"temperature": 1.0, "similarity": "dot"}
+    given["evaluation"] = {"metrics": ["hit@3"], "baselines": True}
     return train(given, tmp_path_factory.mktemp("runs") / "titled").folder
 
 
@@ -334,6 +335,27 @@ def test_new_items_are_recommended_by_their_features(titled: Path, tmp_path: Pat
     counts = parquet.read_table(run / "model" / "items.parquet")["count"].to_pylist()
     assert counts[-3:] == [0, 0, 0] and sum(counts) == USERS * 6
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("run")] == ["run"]
+
+
+@pytest.mark.parametrize("part", ["histories.parquet", COUNTS])
+def test_parts_of_another_run_are_refused(titled: Path, tmp_path: Path, part: str) -> None:
+    """Also by a run of the same shape on the same interactions, and after new items have made it another model."""
+    run, other = tmp_path / "run", tmp_path / "other"
+    shutil.copytree(titled, run)
+    shutil.copytree(titled, other)
+    Run(other).add_items(arrived(tmp_path / "new.parquet"))
+    own = Run(other).recommend("u3", k=3, hybrid=True)
+    assert own.history == 8
+    shutil.copy(run / part, other / part)
+    with pytest.raises(
+        DataError, match=rf"{part} is of another run: it belongs to the model \w+, and the model beside"
+    ):
+        Run(other).recommend("u3", k=3, hybrid=True)
+    before = {path.name for path in other.iterdir()}
+    parquet.write_table(pa.table({"item": ["k1"], "title": ["ruby"], "kind": ["red"]}), tmp_path / "newer.parquet")
+    with pytest.raises(DataError, match=rf"{part} is of another run"):
+        Run(other).add_items(tmp_path / "newer.parquet")
+    assert {path.name for path in other.iterdir()} == before
 
 
 def test_new_vectors_are_the_sum_of_what_is_known(titled: Path, tmp_path: Path) -> None:

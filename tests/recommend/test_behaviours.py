@@ -197,6 +197,7 @@ def test_a_bag_reads_items_alone_and_a_context_needs_columns() -> None:
     ("options", "message"),
     [
         ({"targets": {"bay": 1.0}}, "names 'bay', but the behaviours are .* Did you mean buy?"),
+        ({"dislikes": ("skipp",)}, "data.dislikes names 'skipp', but the behaviours are .*"),
         ({"context": ("devise",)}, "has no column 'devise' for data.context; it has .* Did you mean device?"),
         ({"behaviour": "device", "metadata": ("event",), "context": ()}, "row .*: column 'device' names no behaviour"),
         ({"behaviour": None}, "data.targets names behaviours: say which column holds them, data.behaviour=COLUMN"),

@@ -16,6 +16,7 @@ from tempera.ranking.fusion import Fusion
 from tempera.recommend.baselines import ItemToItem, Observed, Transitions
 from tempera.recommend.counts import COUNTS, Counting, open_counts
 from tempera.recommend.full_catalogue import Histories
+from tempera.towers.stamp import beside
 
 DRAW = np.random.default_rng(3)
 ITEMS, QUERIES = 6, 4
@@ -60,12 +61,18 @@ def test_a_table_comes_back_as_it_was_written(tmp_path: Path) -> None:
     fitted = Transitions(last=None).fit(Observed(item, np.arange(0, 41, 8), ITEMS, np.ones(40, bool)))
     one = counting(fitted=fitted, served=True)
     parquet.write_table(one.table(), tmp_path / COUNTS)
-    again = open_counts(tmp_path, ITEMS + 1)
+    again = open_counts(tmp_path, ITEMS + 1, "own")
     assert again is not None and (again.system, again.fusion, again.served) == ("transitions", Fusion(0.3, 60), True)
     assert np.array_equal(again.fused(VECTORS, HISTORIES), one.fused(VECTORS, HISTORIES))
-    assert open_counts(tmp_path / "nothing", ITEMS) is None
+    assert open_counts(tmp_path / "nothing", ITEMS, "own") is None
+    parquet.write_table(beside(one.table(), "own"), tmp_path / COUNTS)
+    assert open_counts(tmp_path, ITEMS, "own") is not None
+    with pytest.raises(
+        DataError, match=r"counts.parquet is of another run: it belongs to the model own, and the model"
+    ):
+        open_counts(tmp_path, ITEMS, "other")
     with pytest.raises(DataError, match=r"counts.parquet is damaged: it counts 6 items, and the run has 5"):
-        open_counts(tmp_path, ITEMS - 1)
+        open_counts(tmp_path, ITEMS - 1, "own")
 
 
 def test_damaged_tables_are_refused(tmp_path: Path) -> None:
@@ -79,4 +86,4 @@ def test_damaged_tables_are_refused(tmp_path: Path) -> None:
     ):
         parquet.write_table(damaged, tmp_path / COUNTS)
         with pytest.raises(DataError, match=f"counts.parquet is damaged: .*{why}"):
-            open_counts(tmp_path, ITEMS)
+            open_counts(tmp_path, ITEMS, "own")

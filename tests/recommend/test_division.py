@@ -116,6 +116,8 @@ def test_a_share_without_an_event_is_refused() -> None:
     events = generated(0)
     with pytest.raises(DataError, match=r"test_share 1e-06 of .* events is less than 1: give a larger share"):
         GlobalTime(test_share=1e-6, validation_share=0.1)(events)
+    with pytest.raises(DataError, match=r"validation_share 1e-06 of .* events leaves none: give a larger share, or 0"):
+        GlobalTime(validation_share=1e-6)(events)
 
 
 def test_times_may_be_fractions() -> None:

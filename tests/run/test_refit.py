@@ -97,6 +97,11 @@ def test_auto_trains_again_where_much_is_held_out(options: dict[str, Any], tmp_p
     assert not trained(options, "auto", tmp_path / "few")[2]
 
 
+def test_nothing_is_trained_again_where_nothing_more_is_held_out(options: dict[str, Any], tmp_path: Path) -> None:
+    options["data"]["split"] = "none"
+    assert not trained(options, "all", tmp_path / "undivided")[2]
+
+
 def test_texts_and_withheld_items_are_refused(options: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"what evaluation.cold_items withholds: give refit=all"):
         trained({**options, "evaluation": {"cold_items": 0.2}}, "validation", tmp_path)

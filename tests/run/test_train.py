@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as parquet
 import pytest
 import torch
 import yaml
@@ -31,6 +32,7 @@ from tempera.run.train import train
 from tempera.text.lexical import Lexical, Settings
 from tempera.towers.pair import Towers
 from tempera.towers.saved import load as load_model
+from tempera.towers.stamp import beside
 from tempera.towers.static import StaticTower
 
 STEPS = 54  # 6 epochs of 9 batches of at most 32 in 260 pairs
@@ -382,6 +384,11 @@ def test_a_run_without_its_words_or_with_damaged_ones(
     content[len(content) // 2] ^= 1
     words.write_bytes(content)
     with pytest.raises(DataError, match=r"words\.parquet is damaged"):
+        Run(place).search("kaban", hybrid=True)
+    parquet.write_table(parquet.read_table(tiny_run / "words.parquet"), words)
+    assert [hit.id for hit in Run(place).search("kaban micel", k=3, hybrid=True)] == whole
+    parquet.write_table(beside(parquet.read_table(words), "other"), words)
+    with pytest.raises(DataError, match=r"words\.parquet is of another run: it belongs to the model other"):
         Run(place).search("kaban", hybrid=True)
     words.unlink()
     with caplog.at_level("INFO", "tempera"):

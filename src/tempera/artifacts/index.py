@@ -24,7 +24,7 @@ from ..ranking.nearest import top
 from ..ranking.showcase import Searched
 from ..ranking.small_vectors import SmallVectors
 from ..towers.saved import fingerprint
-from ..towers.stamp import Stamp, checksum
+from ..towers.stamp import Stamp, beside, checksum
 from . import approximate
 
 Vectors = NDArray[np.float32]
@@ -70,13 +70,17 @@ def write_index(folder: Path, vectors: Vectors, documents: pa.Table, stamp: Stam
 
 
 def write_searched(folder: Path, searched: Searched) -> None:
-    """Write what the model in a run's folder searches, stamped with that model, and the tables that belong to it."""
-    for name, table in searched.tables.items():
-        parquet.write_table(table, folder / name, write_page_checksum=True)
+    """Write what the model in a run's folder searches, and its tables; those beside the model are stamped with it."""
+    around = {name for name in searched.tables if (folder / name).parent == folder}
+    for name in searched.tables.keys() - around:
+        parquet.write_table(searched.tables[name], folder / name, write_page_checksum=True)
     for name, array in searched.arrays.items():
         np.save(folder / name, array, allow_pickle=False)
     metric = "cosine" if searched.normalised else "dot"
     stamp = Stamp(fingerprint(folder / "model"), searched.vectors.shape[1], metric, searched.normalised)
+    for name in around:
+        table = beside(searched.tables[name], stamp.model)
+        parquet.write_table(table, folder / name, write_page_checksum=True)
     write_index(folder / "index", searched.vectors, searched.documents, stamp)
 
 

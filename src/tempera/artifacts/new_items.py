@@ -18,11 +18,12 @@ from ..errors import DataError
 from ..io.atomic import staged
 from ..io.tables import blocks
 from ..ranking.showcase import Searched
+from ..recommend.counts import COUNTS
 from ..recommend.encoders import Entities, Id
 from ..recommend.entity_tables import documents_of, entities, with_counts
 from ..recommend.feature_tables import KEY, by_id
 from ..recommend.interactions import USUAL
-from ..recommend.timeline import ITEMS
+from ..recommend.timeline import HISTORIES, ITEMS
 from .index import write_searched
 from .recommender import Recommender
 
@@ -54,9 +55,12 @@ def add_items(run: Path, path: Path) -> dict[str, Any]:
         index.stamp.refuse_other(recommender.fingerprint, index.folder)
     arrived = tower.encode(Frame({"item": torch.arange(len(old.table), len(items.table))})).numpy()
     vectors = np.concatenate([index.vectors, arrived])
+    tables = {ITEMS: with_counts(items), HISTORIES: recommender.stored.table}
+    if (counting := recommender.counts) is not None:
+        tables[COUNTS] = counting.table()
     with staged(run, overwrite=True) as folder:
         shutil.copytree(run, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("index"))
-        write_searched(folder, Searched(vectors, documents_of(items), tower.normalised, {ITEMS: with_counts(items)}))
+        write_searched(folder, Searched(vectors, documents_of(items), tower.normalised, tables))
     return {
         "run": str(run),
         "added": len(new),

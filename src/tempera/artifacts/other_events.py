@@ -14,15 +14,13 @@ import torch
 from numpy.typing import NDArray
 
 from .. import config as configuration
-from ..build import Config, build
+from ..build import build
 from ..core.frame import Frame
-from ..errors import DataError
+from ..errors import ConfigError, DataError
 from ..ranking.verdict import COUNTED
-from ..recommend.behaviours import uses
 from ..recommend.continued import Continued
-from ..recommend.division import Undivided
+from ..recommend.division import GlobalTime, Undivided
 from ..recommend.encoders import Elapsed
-from ..recommend.events import BEHAVIOUR
 from ..recommend.full_catalogue import Histories, Scores, inner
 from ..recommend.interactions import Interactions
 from ..recommend.later_events import drawn, judge_events
@@ -33,6 +31,7 @@ from ..recommend.visits import Visits
 from .recommender import Recommender
 
 Floats = NDArray[np.float32]
+_OWN = {f"data.{name}" for name in ("source", "path", "users", "items", "validation", "test")}
 
 
 @dataclass(frozen=True)
@@ -98,14 +97,26 @@ def evaluate_events(
         data: a file or a folder of interactions with the columns that the run was trained on, or an object that holds them.
         metrics: names such as ndcg@10; none are those of the run.
         queries: largest number of queries of each protocol, drawn at random; None is all.
-        options: overrides of the run's `data` section, such as data.time=when.
+        options: overrides of the run's `data` section, of how the data are read, such as data.time=when.
 
     Raises:
         DataError: data that cannot be read, or of which nothing can be asked.
         ConfigError: an option or a metric that does not exist.
     """
+    for option in options:
+        name = option.partition("=")[0].strip()
+        if name in _OWN or not name.startswith("data."):
+            raise ConfigError(
+                f"{name} stands in the run and cannot be given for its evaluation: only how the data are read can, "
+                "such as data.time=COLUMN"
+            )
     config = build(configuration.load(recommender.folder / "config.yaml", options))
-    recommender, later = _in_contexts(recommender, _read(config, data))
+    assert isinstance(config.data, Interactions)
+    if any(option.startswith("data.split") for option in options) and not isinstance(config.data.split, GlobalTime):
+        raise ConfigError(
+            "data.split of an evaluation on other interactions is global_time, with its least and rolling"
+        )
+    recommender, later = _in_contexts(recommender, _read(config.data, data))
     ids = later.user_ids.cast(pa.large_string())
     latest = recommender.stored.latest(ids)
     if latest is None and Elapsed() in recommender.options.query:
@@ -129,20 +140,15 @@ def evaluate_events(
     return _described(recommender, later, events, total, reached)
 
 
-def _read(config: Config, data: Any) -> Timeline:
+def _read(options: Interactions, data: Any) -> Timeline:
     """Return the timeline of other data, read as those of the run were."""
-    assert isinstance(config.data, Interactions)
-    targets = config.data.targets  # of which the data may lack some
-    absent: dict[str, Any] = dict.fromkeys(("path", "users", "items", "validation", "test", "targets"))
-    source = replace(config.data, **absent, split=Undivided())
-    later: Timeline = (
-        replace(source, path=str(data)).read() if isinstance(data, str | Path) else source.hand(data).read()
-    )
+    absent: dict[str, Any] = dict.fromkeys(("path", "users", "items", "validation", "test"))
+    source = replace(options, **absent, split=Undivided())
+    named = replace(source, path=str(data)) if isinstance(data, str | Path) else source.hand(data)
+    later = named.read(whole=False)
     if later.anonymous:  # the same numbers are other sessions in the run
         names = [f"session {name}" for name in later.user_ids.to_pylist()]
         later = replace(later, user_ids=pa.array(names, pa.large_string()))
-    if targets and later.contexts is not None and later.context is not None:
-        later = replace(later, target=uses(later.contexts[BEHAVIOUR], targets)[1][later.context])
     return later
 
 

@@ -228,7 +228,7 @@ class Recommender(RunFolder):
     @cached_property
     def counts(self) -> Counting | None:
         """The run's table of counts, which recommends together with the vectors; None without one."""
-        return open_counts(self.folder, len(self.items.table))
+        return open_counts(self.folder, len(self.items.table), self.fingerprint)
 
     def counting(self, hybrid: bool | None, index: Path | None = None) -> Counting | None:
         """Return the counts to recommend with; None for the vectors alone."""
@@ -243,7 +243,7 @@ class Recommender(RunFolder):
     def stored(self) -> StoredHistories:
         """Past events of the run's users."""
         contexts = 0 if self.contexts is None else len(self.contexts.table) - 2
-        return StoredHistories(self.folder / HISTORIES, len(self.items.table), contexts)
+        return StoredHistories(self.folder / HISTORIES, self.fingerprint, len(self.items.table), contexts)
 
     def past(self, user: int | None) -> PastEvents:
         """Return what a user has done, one row; nothing for an unknown user."""

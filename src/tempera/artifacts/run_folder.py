@@ -127,7 +127,7 @@ class Run(RunFolder):
         return kept.model if kept is not None and index.stamp is not None and index.stamp.model == kept.model else None
 
     def _words(self, index: Index) -> BM25:
-        return open_words(self.folder, index.documents["preview"])
+        return open_words(self.folder, index.documents["preview"], self.fingerprint)
 
     @cached_property
     def _opened(self) -> dict[tuple[Any, Any], Any]:

@@ -20,6 +20,7 @@ from ..errors import DataError
 from ..io.tables import parquet_table
 from ..recommend.full_catalogue import Histories
 from ..recommend.past_events import PastEvents, nothing
+from ..towers.stamp import refuse_foreign
 
 Codes = NDArray[np.int64]
 
@@ -29,20 +30,22 @@ class StoredHistories:
 
     Args:
         path: the file.
+        model: fingerprint of the run's model.
         items: number of items that the run has.
         contexts: number of contexts that it has.
 
     Raises:
-        DataError: by every method, where the file is damaged.
+        DataError: by every method, where the file is damaged, or of another run.
     """
 
-    def __init__(self, path: Path, items: int, contexts: int = 0) -> None:
-        self.path = path
+    def __init__(self, path: Path, model: str, items: int, contexts: int = 0) -> None:
+        self.path, self.model = path, model
         self.known = {"items": items, "targets": 3, "contexts": contexts, "dislikes": items}
 
     def of(self, user: pa.Scalar) -> PastEvents:
         """Return what one user has done; only the part of the file with that user is read in full."""
         with self._readable(), parquet.ParquetFile(self.path) as file:
+            refuse_foreign(file.schema_arrow.metadata, self.model, self.path)
             names = ["items", *(name for name in file.schema_arrow.names if name in self.known and name != "items")]
             for group in range(file.num_row_groups):
                 ids = file.read_row_group(group, ["id"], use_threads=False)["id"].cast(pa.large_string())
@@ -69,11 +72,18 @@ class StoredHistories:
         at: Codes = pc.index_in(users, value_set=self._all[0]["id"]).fill_null(-1).to_numpy().astype(np.int64)
         return at
 
+    @property
+    def table(self) -> pa.Table:
+        """The file, as it is."""
+        table = parquet_table(self.path)
+        refuse_foreign(table.schema.metadata, self.model, self.path)
+        return table
+
     @cached_property
     def _all(self) -> tuple[pa.Table, PastEvents]:
         """The table without its lists, with ids as texts, and the lists of all users."""
         with self._readable():
-            table = parquet_table(self.path)
+            table = self.table
             rest = table.drop_columns([name for name in table.column_names if name in self.known])
             return rest.set_column(0, "id", rest["id"].cast(pa.large_string())), self._past(table)
 

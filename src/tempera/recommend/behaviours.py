@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -31,18 +31,24 @@ def usable_dislikes(events: pa.Table, dropped: Counter[str]) -> pa.Table:
     return events.filter(left)
 
 
-def aimed(events: pa.Table, targets: Mapping[str, float] | None, where: str) -> pa.Table:
+def refuse_unknown(events: pa.Table, options: Mapping[str, Iterable[str]], where: str) -> None:
+    """Raise DataError where an option names a behaviour that no event has."""
+    if in_context(BEHAVIOUR) not in events.column_names:
+        return
+    known = pc.unique(events[in_context(BEHAVIOUR)]).to_pylist()
+    for option, names in options.items():
+        if unknown := next((name for name in names if name not in known), None):
+            raise DataError(
+                f"{where}: {option} names {unknown!r}, but the behaviours are "
+                f"{', '.join(map(str, known[:_SHOWN]))}.{did_you_mean(unknown, known)}"
+            )
+
+
+def aimed(events: pa.Table, targets: Mapping[str, float] | None) -> pa.Table:
     """Return events with what each is used for, and its weight, by its behaviour."""
     if in_context(BEHAVIOUR) not in events.column_names or targets is None:
         return events
     behaviours = events[in_context(BEHAVIOUR)]
-    known = pc.unique(behaviours).to_pylist()
-    for name in targets:
-        if name not in known:
-            raise DataError(
-                f"{where}: data.targets names {name!r}, but the behaviours are "
-                f"{', '.join(map(str, known[:_SHOWN]))}.{did_you_mean(name, known)}"
-            )
     weight, target = uses(behaviours, targets)
     if "weight" in events.column_names:
         weight = weight * events["weight"].to_numpy()

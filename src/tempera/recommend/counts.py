@@ -21,6 +21,7 @@ from ..errors import DataError
 from ..io.documents import parsed
 from ..io.tables import parquet_table
 from ..ranking.fusion import Fusion, fused
+from ..towers.stamp import refuse_foreign
 from .baselines import Floats, ItemToItem
 from .full_catalogue import Histories, Scores
 
@@ -103,17 +104,22 @@ class Counting:
         return cls(str(about["system"]), fitted, fusion, bool(about["served"]))
 
 
-def open_counts(run: Path, items: int) -> Counting | None:
+def open_counts(run: Path, items: int, model: str) -> Counting | None:
     """Return a run's table of counts; None if the run has none.
 
+    Args:
+        model: fingerprint of the run's model.
+
     Raises:
-        DataError: the table is damaged, or is one of other items.
+        DataError: the table is damaged, or is one of another run.
     """
     path = run / COUNTS
     if not path.is_file():
         return None
     try:
-        counting = Counting.read(parquet_table(path))
+        table = parquet_table(path)
+        refuse_foreign(table.schema.metadata, model, path)
+        counting = Counting.read(table)
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is damaged: {error}; without this file the vectors alone recommend") from None
     if (size := counting.fitted.weights.shape[0]) > items:

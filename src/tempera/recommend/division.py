@@ -104,6 +104,10 @@ class GlobalTime:
             )
         validation, test = np.partition(time, ranks)[ranks]
         part = ((time >= validation).astype(np.uint8)) + (time >= test)
+        if self.validation_share and ranks[0] == ranks[1] and (part == TRAIN).any():
+            raise DataError(
+                f"validation_share {self.validation_share:g} of {len(time):,} events leaves none: give a larger share, or 0"
+            )
         if not (part == TRAIN).any() or (self.validation_share and validation == test):
             raise DataError(
                 f"{len(time):,} events cannot be cut by time: too many of them happen at {test}: "

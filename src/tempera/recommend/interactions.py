@@ -17,7 +17,7 @@ from ..io.arrays import gathered
 from ..io.columns import Columns, ColumnsSoFar, RoleTable
 from ..io.streams import stream
 from ..io.tables import TableBlock, blocks
-from .behaviours import aimed, usable_dislikes, with_contexts
+from .behaviours import aimed, refuse_unknown, usable_dislikes, with_contexts
 from .division import TEST, TRAIN, VALIDATION, AtRandom, Divide, Fitting, NamedFiles, Undivided
 from .events import events_of, in_context
 from .feature_tables import aligned
@@ -139,8 +139,11 @@ class Interactions:
                 )
         return Handed(self, data, users, items)
 
-    def read(self, folder: Path | None = None) -> Timeline:
+    def read(self, folder: Path | None = None, whole: bool = True) -> Timeline:
         """Return the timeline; with a folder, its arrays are written there and memory-mapped.
+
+        Args:
+            whole: these are all interactions that there are, among which every behaviour that an option names is found.
 
         Raises:
             ConfigError: no path.
@@ -149,7 +152,7 @@ class Interactions:
         if self.path is None:
             raise ConfigError("data.path is needed: the file or folder of interactions")
         tables = [_features(path) for path in (self.users, self.items)]
-        return _timeline({TRAIN: blocks(Path(self.path))}, self, folder, *tables)
+        return _timeline({TRAIN: blocks(Path(self.path))}, self, folder, *tables, whole=whole)
 
     def columns(self, names: Sequence[str], where: str) -> Columns:
         """Return the columns of every role that a table with these columns has; raises as `RoleTable.columns` does."""
@@ -192,11 +195,11 @@ class Handed:
     users: Any = None
     items: Any = None
 
-    def read(self, folder: Path | None = None) -> Timeline:
-        """Return the timeline of these objects."""
+    def read(self, folder: Path | None = None, whole: bool = True) -> Timeline:
+        """Return the timeline of these objects, as `Interactions.read` does."""
         sources = ((self.users, self.options.users), (self.items, self.options.items))
         tables = [_features(path) if table is None else stream(table) for table, path in sources]
-        return _timeline({TRAIN: stream(self.data)}, self.options, folder, *tables)
+        return _timeline({TRAIN: stream(self.data)}, self.options, folder, *tables, whole=whole)
 
 
 def _features(path: str | None) -> list[TableBlock] | None:
@@ -209,6 +212,8 @@ def _timeline(
     folder: Path | None,
     users: Iterable[TableBlock] | None,
     items: Iterable[TableBlock] | None,
+    *,
+    whole: bool,
 ) -> Timeline:
     dropped: Counter[str] = Counter()
     so_far = ColumnsSoFar(options.columns)
@@ -226,9 +231,12 @@ def _timeline(
     )
     events = gathered(tables, f"{where}: the files hold one column with different types", folder, "events")
     columns = TABLE.options({role: names for role, names in so_far.columns.items() if role != "context"})
+    if whole:
+        listed = options.dislikes if isinstance(options.dislikes, tuple) else ()
+        refuse_unknown(events, {"data.targets": options.targets or (), "data.dislikes": listed}, where)
     events = usable_dislikes(events, dropped)
     _refuse_unusable(events, columns, dropped, where)
-    events, contexts = with_contexts(aimed(events, options.targets, where))
+    events, contexts = with_contexts(aimed(events, options.targets))
     ordered = _ordered(options, columns)
     source = replace(options, **columns, ordered=ordered)
     fields = {

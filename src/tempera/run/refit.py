@@ -32,6 +32,7 @@ class Refit:
         self.train, self.objective = prepared.config.train, copy.deepcopy(prepared.config.objective)
         counts = prepared.task.showcase.facts().counts
         self.pairs, refit = counts["train"], self.train.refit
+        self.latest = self.pairs  # of the training before
         if refit == "auto":
             worth = prepared.task.held_out.chooses and self.pairs < (1 - WORTH) * counts["pairs"]
             refit = "all" if worth else "none"
@@ -40,7 +41,7 @@ class Refit:
     def __call__(self, part: Part, run: Prepared, fitted: Fitted) -> Prepared:
         """Return the run trained also on a part of its data, for as many passes as its best weights have taken; all processes call.
 
-        The same run where this part is not asked for, or where no step has helped.
+        The same run where this part is not asked for or adds no pair, or where no step has helped.
         """
         group = run.devices.group
         best = group.all_reduce_max(fitted.step if group.main else -1)
@@ -51,6 +52,9 @@ class Refit:
             torch.manual_seed(self.train.seed)  # of the first weights, as `prepare` does
             task = run.task.extended(config, part)
             pairs = task.showcase.facts().counts["train"]
+            if pairs == self.latest:
+                return run
+            self.latest = pairs
             steps = max(1, round(best * pairs / self.pairs))
             logger.info(f"training again, with the {part} data: {steps:,} steps on {pairs:,} pairs")
             run.log.write(event="refit", part=part, pairs=pairs, steps=steps)

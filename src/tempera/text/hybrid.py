@@ -19,6 +19,7 @@ from ..io.documents import read_json
 from ..io.tables import parquet_table
 from ..ranking.fusion import USUAL
 from ..ranking.nearest import blocks
+from ..towers.stamp import refuse_foreign
 from .lexical import BM25, Floats, Lexical
 
 WORDS = "words.parquet"  # of a run: the index of its documents' words
@@ -59,18 +60,23 @@ def weight_of(run: Path) -> float:
     return weight
 
 
-def open_words(run: Path, beginnings: pa.ChunkedArray) -> BM25:
+def open_words(run: Path, beginnings: pa.ChunkedArray, model: str) -> BM25:
     """Return a run's index of words; one of the documents' beginnings, with the usual settings, if the run has none.
 
+    Args:
+        model: fingerprint of the run's model.
+
     Raises:
-        DataError: the index is damaged, or is one of other documents.
+        DataError: the index is damaged, or is one of another run or of other documents.
     """
     path = run / WORDS
     if not path.is_file():
         logger.info(f"{run} has no {WORDS}: the beginning of each document is indexed instead")
         return Lexical(beginnings.to_pylist()).index()
     try:
-        words = BM25.read(parquet_table(path))
+        table = parquet_table(path)
+        refuse_foreign(table.schema.metadata, model, path)
+        words = BM25.read(table)
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(
             f"{path} is damaged: {error}; without this file the documents' beginnings are indexed"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
@@ -16,7 +17,7 @@ from ..errors import DataError
 from ..io.documents import parsed, read_json, write_json
 from .saved import KEPT
 
-_KEY = b"tempera"
+_KEY, _MODEL = b"tempera", b"tempera.model"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,21 @@ class Stamp:
                 f"{place} holds vectors of another model ({self.model[:12]}; this model is {model[:12]}): "
                 "build the index again, or give the model that made it"
             )
+
+
+def beside(table: pa.Table, model: str) -> pa.Table:
+    """Return a table of a run with the fingerprint of the run's model in its metadata."""
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), _MODEL: model.encode()})
+
+
+def refuse_foreign(metadata: Mapping[bytes, bytes] | None, model: str, path: Path) -> None:
+    """Raise DataError where a table of a run names another model than the run's; those of earlier versions name none."""
+    own = (metadata or {}).get(_MODEL, model.encode()).decode()
+    if own != model:
+        raise DataError(
+            f"{path} is of another run: it belongs to the model {own[:12]}, and the model beside it is {model[:12]}; "
+            "copy the file from the model's own run, or train again"
+        )
 
 
 @dataclass(frozen=True)
