@@ -123,6 +123,8 @@ def test_a_note_says_that_no_context_is_named(whole: Run, tmp_path: Path, temper
     assert answer.code == 0 and "\nnote: the model reads what a user asks in, and it is not given" in answer.out
     inside = tempera("recommend", whole.folder, "--all", "-o", tmp_path / "b.parquet", "--context", "device=phone")
     assert inside.code == 0 and "note:" not in inside.out
+    unseen = tempera("recommend", whole.folder, "--user", "u01", "--context", "device=Phone")
+    assert "note: training has seen no device=Phone, which stands for an unknown one\n" in unseen.out
     refused = tempera("recommend", whole.folder, "--all", "-o", tmp_path / "c.parquet", "--context", "price=high")
     assert refused.code == 2 and "context price: expected int64" in refused.err and refused.err.count("\n") == 1
 

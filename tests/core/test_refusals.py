@@ -190,6 +190,14 @@ def test_parts_that_do_not_go_together(parts: dict[str, object], said: str) -> N
         (lambda: Teacher(loss="mse"), "teacher: loss is kl or margin_mse or align"),
         (lambda: Teacher(by="scors"), "teacher: by is vectors or scores"),
         (lambda: Teacher(over="pool"), "teacher: over is pools or own"),
+        (
+            lambda: Teacher(loss="align", over="own"),
+            "teacher: align compares no candidates and has no temperature: drop over",
+        ),
+        (
+            lambda: Teacher(loss="align", temperature=0.1, student_temperature=1.0),
+            "teacher: align compares no candidates and has no temperature: drop temperature, student_temperature",
+        ),
         (lambda: Teacher(turn=0.5), "teacher: turn is the moment from which final holds: give final, or drop turn"),
     ],
 )

@@ -16,6 +16,7 @@ from tempera.engine.devices import Devices
 from tempera.engine.distributed import ALONE
 from tempera.engine.faults import NotFinite, trace
 from tempera.engine.loop import Training
+from tempera.errors import DataError
 
 LAYOUT = LAYOUTS[2]
 OPTIONS = Training(learning_rate=0.02)
@@ -109,6 +110,13 @@ def test_fp16_that_overflows_at_any_scale_ends() -> None:
     with pytest.raises(NotFinite, match="the gradient of step 3 is not finite: gradients overflow in fp16"):
         next(run)
     assert state.step == 2
+
+
+def test_batches_that_end_before_the_steps_are_told() -> None:
+    state, batch = begun(), whole(LAYOUT, 0, torch.float32)
+    with pytest.raises(DataError, match="the batches end before step 2 of 3: give more batches, or fewer steps"):
+        list(loop.train(state, [batch], 3, OPTIONS))
+    assert state.step == 1
 
 
 class _Half(Devices):

@@ -194,6 +194,12 @@ def test_queries_are_trained_for_an_index_and_no_document_is_embedded(
     assert run.search("kaban lodor")[0].preview == hits[0].preview
     with pytest.raises(DataError, match="embeds queries alone"):
         load(tmp_path / "run" / "model", "doc")
+    for damage in ("{", "[]", '{"checksum": "x"}'):
+        (tmp_path / "run" / "model" / "kept_index.json").write_text(damage)
+        with pytest.raises(
+            DataError, match=r"kept_index\.json is damaged: .*; copy it from the model that was trained"
+        ):
+            Run(tmp_path / "run").search("kaban lodor")
 
 
 def test_an_index_of_another_model_is_still_refused(pairs_file: Path, tiny_run: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from ..core.frame import Column, Events, Frame
 from ..errors import DataError, did_you_mean, one_line
 from ..ranking.nearest import top_of
 from ..recommend.counts import Counting, open_counts
-from ..recommend.encoders import Entities
+from ..recommend.encoders import Category, Entities
 from ..recommend.entity_tables import entities, opened, titles_of
 from ..recommend.exportable_users import UserModule
 from ..recommend.features import Features, FeatureTowers
@@ -70,6 +70,7 @@ class Recommender(RunFolder):
     items: Entities
     tower: FeatureTowers
     has_context = False  # whether queries are asked in a context that is known
+    unseen: tuple[str, ...] = ()  # a note on each category of this context that training has not seen
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -111,6 +112,13 @@ class Recommender(RunFolder):
             raise DataError(f"{self.folder} has no context {next(iter(context)) if not known else unknown!r}: {what}")
         other = self.among({name: [value] for name, value in context.items()}, 1)
         other.has_context = True
+        read = {feature.column for feature in self.options.query if isinstance(feature, Category)}
+        asked = other.contexts.table.slice(len(self.contexts.table) - 1)  # in the types of the run
+        other.unseen = tuple(
+            f"training has seen no {name}={context[name]}, which stands for an unknown one"
+            for name in context
+            if name in read and pc.index(self.contexts.table[name][:-2], asked[name][0]).as_py() < 0
+        )
         return other
 
     def among(self, contexts: Mapping[str, Any], rows: int) -> Recommender:
@@ -133,9 +141,9 @@ class Recommender(RunFolder):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A note where the towers read no context of a query, and it is known, or the other way round."""
+        """Notes where the towers read no context of a query, and it is known, or the other way round, and on unseen categories."""
         if self.contexts is None or (self.tower.query.moment is not None) == self.has_context:
-            return ()
+            return self.unseen
         return (_NO_FEATURE if self.has_context else _NO_CONTEXT,)
 
     @cached_property

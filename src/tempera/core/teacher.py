@@ -67,7 +67,7 @@ class Teacher:
     Raises:
         ConfigError: a weight or a turn outside of [0, 1], a turn without `final`, an unknown loss, by or over, a temperature of 0
             or below, no pools, pools of rows' own lists, scores over pools or to align,
-            margin_mse over pools that do not hold the positive of each anchor.
+            align with `over` or a temperature, margin_mse over pools that do not hold the positive of each anchor.
         DataError: a side without the teacher's vectors, or rows without its scores.
 
     >>> import torch
@@ -106,6 +106,9 @@ class Teacher:
         for temperature in (self.temperature, self.student_temperature):
             if temperature is not None:
                 refuse_temperature(temperature)
+        unread = [name for name in ("over", "temperature", "student_temperature") if getattr(self, name) is not None]
+        if self.loss == "align" and unread:
+            raise ConfigError(f"teacher: align compares no candidates and has no temperature: drop {', '.join(unread)}")
         if not self.pools:
             raise ConfigError("teacher: no pools, so there is nothing to compare; leave pools out to compare all")
         if self.by == "scores" and (self.loss == "align" or not self.own):

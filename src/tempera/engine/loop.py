@@ -19,7 +19,7 @@ from ..core.batch import Batch
 from ..core.objective import Objective
 from ..core.temperature import Temperature
 from ..core.tiles import Sweep, sweep
-from ..errors import ConfigError
+from ..errors import ConfigError, DataError
 from ..io.console import logger
 from .backward import Drawn, Share
 from .cache import Cache, Mode, Size
@@ -300,6 +300,7 @@ def take(
 
     Raises:
         NotFinite: a loss or a gradient, `skip_non_finite` steps before it included.
+        DataError: no batch.
     """
     start, i = time.perf_counter(), state.step
     devices = devices or Devices()
@@ -311,6 +312,8 @@ def take(
     chosen = [
         curated(towers, objective, batch, options.select, options.select_by, state.cache, group) for batch in batches
     ]
+    if not chosen:
+        raise DataError(f"the batches end before step {i + 1:,} of {steps:,}: give more batches, or fewer steps")
     reseed(seed_of(options.seed, i, group.rank), group.device)  # the step draws the same however its rows were chosen
     factor = schedule_factor(i, steps, options.warmup_ratio, options.lr_scheduler_type)
     for each in optimizer.param_groups:

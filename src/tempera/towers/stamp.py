@@ -87,9 +87,20 @@ class Kept:
 
     @classmethod
     def read(cls, folder: Path) -> Kept | None:
-        """Return the facts in a model's folder; None for a model that embeds documents, too."""
+        """Return the facts in a model's folder; None for a model that embeds documents, too.
+
+        Raises:
+            DataError: the file is damaged.
+        """
         path = folder / KEPT
-        return cls(**read_json(path)) if path.is_file() else None
+        if not path.is_file():
+            return None
+        try:
+            return cls(**read_json(path))
+        except (OSError, ValueError, TypeError) as error:
+            raise DataError(
+                f"{path} is damaged: {error}; copy it from the model that was trained, or train it again"
+            ) from None
 
     def write(self, folder: Path) -> None:
         """Write the facts into a model's folder."""
