@@ -113,11 +113,11 @@ class Recommender(RunFolder):
         other = self.among({name: [value] for name, value in context.items()}, 1)
         other.has_context = True
         read = {feature.column for feature in self.options.query if isinstance(feature, Category)}
-        asked = other.contexts.table.slice(len(self.contexts.table) - 1)  # in the types of the run
+        seen = self.contexts.table.slice(0, len(self.contexts.table) - 2)
         other.unseen = tuple(
-            f"training has seen no {name}={context[name]}, which stands for an unknown one"
-            for name in context
-            if name in read and pc.index(self.contexts.table[name][:-2], asked[name][0]).as_py() < 0
+            f"training has seen no {name}={value}, which stands for an unknown one"
+            for name, value in context.items()
+            if name in read and pc.index(seen[name], _cast(seen.schema.field(name), [value])[0]).as_py() < 0
         )
         return other
 
