@@ -50,8 +50,10 @@ METRIC = "ndcg@10"
 class Judge:
     """The test queries and documents of a set, and the training pairs, as `tempera train` divides them."""
 
-    def __init__(self, path: Path, folder: Path, queries: int | None = None, documents: int | None = None) -> None:
-        made = build(config.of({"data": {"path": str(path)}, "evaluation": {"queries": queries}}))
+    def __init__(
+        self, path: Path | None, folder: Path, queries: int | None = None, documents: int | None = None
+    ) -> None:
+        made = build(config.of(path, [] if queries is None else [f"evaluation.queries={queries}"]))
         task = TextTask.read(made, folder / "cache", folder / "vectors")
         texts = task.data.texts
         self.split, corpus = texts.split, texts.split.corpus

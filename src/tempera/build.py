@@ -15,6 +15,7 @@ from .forms import with_source
 from .names import AUTO, PARTS, PLAIN, RECIPE, SECTIONS, WRAPPER, describe, name_and_options, of_wrapper, options_of
 from .ranking.resolved import Config as Config
 from .recommend.interactions import Interactions
+from .text.made_rows import obstacle
 from .text.roles import Roles
 from .text.sources import Given
 from .text.two_towers import QuerySide, TwoTowers
@@ -89,6 +90,8 @@ def _refuse_misfits(config: Config, builder: Builder) -> None:
                 "train.select",
                 "changes how often a document comes, which log_q corrects for: give objective.corrections=[]",
             )
+    if config.train.made_rows not in ("auto", 0) and (why := obstacle(config)) is not None:
+        builder.fail("train.made_rows", f"makes rows of documents, but {why}: give 0")
     if config.evaluation.also and isinstance(config.data, Interactions):
         builder.fail("evaluation.also", "is for models of texts, and the data are interactions")
     if _is_unpaired(config.data):

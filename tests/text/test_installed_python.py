@@ -18,7 +18,7 @@ import pytest
 
 from tempera.errors import DataError
 from tempera.text import installed_python
-from tempera.text.installed_python import File, InstalledPython, definitions, installed_roots, python_files
+from tempera.text.installed_python import File, InstalledPython, definitions, installed_roots, python_files, unasked
 from tempera.text.pairs import Pairs
 
 
@@ -427,3 +427,70 @@ def test_hidden_files_and_folders_are_not_read(tmp_path: Path) -> None:
     source = 'def f(x):\n    "Add one."\n    return x + 1\n'
     tree(tmp_path, dict.fromkeys(("a.py", ".b.py", ".venv/lib/c.py", "d/e.py"), source))
     assert [path.relative_to(tmp_path).as_posix() for path in python_files(tmp_path)] == ["a.py", "d/e.py"]
+
+
+# Functions without a docstring, which training begins with.
+
+BARE = """
+class Clock:
+    '''Tell the time.'''
+
+    def next_hour(self):
+        # Round up, as an hour that has begun counts.
+        minute = self.minute
+        return self.hour + (minute > 0)  # of 24
+
+    def __repr__(self):
+        first = 1
+        return first
+
+    def tick(self):
+        self.minute += 1
+        return self
+
+    def told(self):
+        '''Say it.'''
+        def say_it(word):
+            word = word + " "
+            return word
+        return say_it("now")
+
+
+def holds_another():
+    def documented():
+        '''Its text may be held out.'''
+        return 1
+    return documented
+
+
+async def plain_function():
+    # short
+    return (
+        next_hour
+    )
+"""
+
+
+def test_names_and_comments_ask_for_functions_that_are_no_part_of_a_document() -> None:
+    code = "def (self):\n    minute = self.minute\n    return self.hour + (minute > 0)  # of 24"
+    assert [row[1:3] for row in unasked(BARE)] == [
+        ("Clock next_hour", code),
+        ("Round up, as an hour that has begun counts.", code),
+        ("plain_function", "async def ():\n    return (\n        next_hour\n    )"),
+    ]
+    assert [row[0] for row in definitions(BARE)] == ["Clock", "Clock.told", "holds_another.documented"]
+
+
+def test_made_rows_are_read_in_one_order_and_are_no_pairs(tmp_path: Path) -> None:
+    root = tree(tmp_path / "src", {f"m{i}.py": BARE.replace("Clock", f"Clock{i}") for i in range(5)})
+    pairs, asked = read(root)
+    assert pairs.made is not None and len(pairs) == 5 + 1 + 1  # equal functions are read once
+    assert len(pairs.made) == 5 + 1 + 1 and sum(asked) == 2
+    (again, _), made = read(root, workers=2), pairs.made
+    assert again.made is not None and again.made.table.equals(made.table)
+    assert not set(pairs.ids("doc").tolist()) & set(made.ids("doc").tolist())
+    assert {query.split()[0] for query in made.texts("query")} == {
+        *(f"Clock{i}" for i in range(5)),
+        "Round",
+        "plain_function",
+    }

@@ -52,6 +52,10 @@ class Training:
         max_time: largest time of the optimiser steps: seconds, or a text such as 60s, 5min or 1h. It becomes a number of steps
             before the first one, from the rate of a few steps that are taken for it and forgotten, which the learning rate then
             follows. Reading, the race, evaluation and saving are not counted. None is no limit.
+        made_rows: number of rows beside each pair of texts, in the first steps, that are made of documents: a random span of a
+            text's tokens asks for the others (15 % of the steps, batches of at most 2,048 rows), or the name or the comments of a
+            Python function without a docstring ask for its code (40 %, 4,096). "auto" is 4 for a static tower on Python files,
+            or if its median document has at least 64 tokens, and else 0.
         max_pairs: largest number of training pairs of texts, drawn by `evaluation.seed` after the split, so that a larger number
             holds all pairs of a smaller one; None trains on all.
         learning_rate: peak learning rate of AdamW. The default depends on the tower: 0.003 static, 5e-4 for a transformer from
@@ -127,6 +131,7 @@ class Training:
     num_train_epochs: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
     max_steps: Annotated[int, Field(gt=0)] | None = None
     max_time: Seconds | None = None
+    made_rows: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
     max_pairs: Annotated[int, Field(gt=1)] | None = None
     learning_rate: Annotated[float, Field(gt=0)] = 0.03
     temperature_learning_rate: Annotated[float, Field(gt=0)] = 0.01

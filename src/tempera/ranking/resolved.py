@@ -59,6 +59,19 @@ class Config:
         return replace(self, train=train, resolved={**self.resolved, "train": {**self.resolved["train"], **both}})
 
     @property
+    def made_rows(self) -> int:
+        """The rows made of documents that suit the tower beside each pair; 0 for one that reads only whole texts."""
+        rows: int = getattr(self.tower, "made_rows", 0)
+        return rows
+
+    def beside(self, made_rows: int) -> Config:
+        """Return a configuration whose number of made rows beside each pair is settled."""
+        train = replace(self.train, made_rows=made_rows)
+        return replace(
+            self, train=train, resolved={**self.resolved, "train": {**self.resolved["train"], "made_rows": made_rows}}
+        )
+
+    @property
     def read(self) -> list[str]:
         """The files and folders that the options name as data or models."""
         return list(_named(self.resolved))

@@ -81,6 +81,7 @@ class DataFacts:
         counts: pairs, train, validation, queries (of the test), corpus, and dropped by reason.
         notes: further lines.
         about: a sentence on what was read.
+        made_rows: beside each pair in the first steps.
     """
 
     source: Any
@@ -88,6 +89,7 @@ class DataFacts:
     counts: dict[str, Any]
     notes: tuple[str, ...] = ()
     about: str = ""
+    made_rows: int = 0
 
     @property
     def lines(self) -> list[str]:

@@ -137,7 +137,7 @@ class TrainingEvents:
             raise ConfigError("data.dislikes are negatives, but no pool of the objective uses them: add negatives")
         return Disliked(known, self.events.timeline.source.negatives, seed)
 
-    def batch(self, rows: Tensor, number: int) -> Batch[Frame]:
+    def batch(self, rows: Tensor, number: int, progress: float = 1.0) -> Batch[Frame]:
         """Return chosen events, with the items that batch `number` draws in addition."""
         return self.visits.batch(rows, number)
 

@@ -181,8 +181,9 @@ def named(fault: Fault, data: Data, together: int) -> str:
     places = []
     for number, rows in enumerate(fault.rows, (fault.step - 1) * together):
         (batch,) = data.sampler(number, number + 1)
-        if len(rows) == len(batch):
+        if len(rows) >= len(batch):
             return f"all rows of batch {number}"
-        places += data.called(batch[torch.tensor(rows, dtype=torch.int64)])
+        own = [row for row in rows if row < len(batch)]  # rows behind these are made for the step, and stand nowhere
+        places += data.called(batch[torch.tensor(own, dtype=torch.int64)])
     more = f" and {len(places) - SHOWN:,} more rows" if len(places) > SHOWN else ""
     return ", ".join(places[:SHOWN]) + more

@@ -184,8 +184,9 @@ class _Course:
 
     def batches(self, rows: Iterator[tuple[int, Tensor]]) -> Iterator[Batch[Any]]:
         """Yield this process's part of numbered batches."""
+        last = self.steps * self.options.gradient_accumulation_steps
         for number, chosen in rows:
-            yield divide(self.data.batch(chosen, number), self.group.rank, self.group.size)
+            yield divide(self.data.batch(chosen, number, number / last), self.group.rank, self.group.size)
 
     def end(self) -> float:
         """Bring the best weights back, and note that training has ended; return the seconds that it took."""
@@ -363,10 +364,14 @@ class _Course:
         together = self.options.gradient_accumulation_steps
         objective = self.prepared.config.base
         mine = divide(batch, self.group.rank, self.group.size)
-        plan = self.state.cache.plan(self.state.modules["towers"], mine, self.group)
+        largest = as_many(
+            self.data.batch(rows, 0, 0.0), self.options.select
+        )  # with the rows that are made for the beginning
+        most = divide(largest, self.group.rank, self.group.size)
+        plan = self.state.cache.plan(self.state.modules["towers"], most, self.group)
         width = self.data.tower.encode(batch.doc.rows[:1]).shape[1]
         tile = objective.tile_size(self.group.device)
-        scores = min(tile, outlook.block(objective, batch, len(mine)))
+        scores = min(tile, outlook.block(objective, largest, len(most)))
         sizes = outlook.memory(plan, [self.state.modules], scores, width)
         epochs = self.steps * together / self.data.sampler.batches_per_epoch
         first = f"{self.steps:,} steps, {epochs:.3g} epochs; {outlook.negatives(objective, mine, self.group)}"

@@ -28,8 +28,12 @@ class Data(Protocol):
     def tower(self) -> Encoder:
         """The tower that is trained."""
 
-    def batch(self, rows: Tensor, number: int) -> Batch[Any]:
-        """Return the features of chosen rows, and the documents that batch `number` draws."""
+    def batch(self, rows: Tensor, number: int, progress: float = 1.0) -> Batch[Any]:
+        """Return the features of chosen rows, and the documents that batch `number` draws.
+
+        Args:
+            progress: of the training, from 0 to 1; rows that are made for its beginning stand behind the others.
+        """
 
     def refresh(self, step: int, group: Group = ALONE) -> dict[str, Any]:
         """Compute again what follows the tower, before step `step`, counted from 0; return what the log is to hold of it.

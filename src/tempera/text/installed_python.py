@@ -1,7 +1,8 @@
 """Pairs of docstrings and code from the installed Python, which every machine has.
 
 Files are read as texts and never imported. The query is a docstring's first paragraph; the document is the
-signature and body of the function or class without docstrings. Parsing is shared out to worker processes; run as a
+signature and body of the function or class without docstrings. Of functions without a docstring, rows are made that training
+begins with: the name, or the comments, ask for the code. Parsing is shared out to worker processes; run as a
 module, this file is such a worker: it reads paths from standard input and writes an Arrow stream to standard output.
 """
 
@@ -49,7 +50,7 @@ _OPAQUE = re.compile(  # strings and comments
     r"|#[^\n]*",
     re.DOTALL,
 )
-_HEAD = re.compile(r"\n([ \t]*)(?:async[ \t]+def|def|class)[ \t]+(\w+)")  # twice as fast as with ^
+_HEAD = re.compile(r"\n([ \t]*)(async[ \t]+def|def|class)[ \t]+(\w+)")  # twice as fast as with ^
 _SIMPLE_HEAD = re.compile(r"[^\n()\[\]{}:]*+(?:\([^()\[\]{}]*+\)[^\n()\[\]{}:]*+)?+:")
 _SIGN = re.compile(r"[()\[\]{}:]")
 _LITERAL = r"[rRuU]?\"+(?:[ \t]*[rRuU]?\"+)*"
@@ -57,7 +58,16 @@ _DOCSTRING = re.compile(rf"\s*({_LITERAL}|\((?:\s*{_LITERAL})+\s*\))[ \t]*(?=[\n
 _BLANK = re.compile(r"^[ \t]++$", re.MULTILINE)
 _SPECIAL = re.compile(r"[\\\0\ud800-\udfff]")  # what a parser reads as something else, or refuses
 _FIRST_PARAGRAPH = re.compile(r"\n\s*\n")
-_SCHEMA = pa.schema([(name, pa.large_string()) for name in ("query", "doc", "name", "place", "root")])
+_SCHEMA = pa.schema([(name, pa.large_string()) for name in ("query", "doc", "name", "place", "root", "made")])
+_NAME = re.compile(r"\A((?:async[ \t]+)?def[ \t]+)\w+")
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_COMMENT = re.compile(r"^[ \t]*#+[ \t]*(.*)\n?", re.MULTILINE)
+_FEWEST_WORDS, _FEWEST_LINES, _LETTERS = (
+    4,
+    3,
+    300,
+)  # of comments that ask for code, of that code, and of comments at most
+_LEAST_MADE = 1 << 15  # rows that are made at most, where there are few pairs; else two for each pair
 _FILES_A_BATCH = 100
 
 
@@ -85,13 +95,18 @@ class InstalledPython:
         if not files:
             raise DataError(f"no Python files under {', '.join(map(str, roots))}")
         table = _parse_all(files, self.workers or os.cpu_count() or 1)
-        if not len(table):
-            raise DataError(f"no function or class with a docstring in the {len(files)} files under {roots[0]}")
         # Workers finish in any order; the order of roots and places makes the result the same on every run.
         rank = pc.index_in(table["root"], pa.array([str(root) for root in roots], pa.large_string()))
-        table = table.append_column("rank", rank).sort_by([("rank", "ascending"), ("place", "ascending")])
-        doc = pc.utf8_slice_codeunits(table["doc"], 0, self.max_characters)
-        pairs = Pairs.of(table["query"], doc, table["name"], table["place"])
+        order = [(name, "ascending") for name in ("rank", "place", "made", "query")]
+        table = table.append_column("rank", rank).sort_by(order)
+        table = table.set_column(1, "doc", pc.utf8_slice_codeunits(table["doc"], 0, self.max_characters))
+        made, table = (table.filter(pc.equal(table["made"], kind)) for kind in ("yes", ""))
+        if not len(table):
+            raise DataError(f"no function or class with a docstring in the {len(files)} files under {roots[0]}")
+        pairs = Pairs.of(table["query"], table["doc"], table["name"], table["place"])
+        most = max(2 * len(pairs), _LEAST_MADE)
+        made = made.take(pa.array(np.sort(np.random.default_rng(0).permutation(len(made))[:most])))
+        pairs = replace(pairs, made=Pairs.of(made["query"], made["doc"], made["name"], made["place"]))
         about = f"{' and '.join(map(str, roots))} hold {len(files):,} Python files: query = docstring, doc = code"
         return replace(pairs, about=about), _asked(pairs, roots if self.roots else roots[:1], roots)
 
@@ -133,8 +148,27 @@ def definitions(source: str) -> Iterator[tuple[str, str, str, int]]:
     >>> next(definitions('def f(x):\n    "Double it."\n    return 2 * x\n'))
     ('f', 'Double it.', 'def f(x):\n    return 2 * x', 1)
     """
+    yield from _read(source)[0]
+
+
+def unasked(source: str) -> list[tuple[str, str, str, int]]:
+    r"""Return what asks for functions without a docstring, and their code without name and comments: name, query, code, line.
+
+    The name asks if it has two words, and the comments if they have four. Functions that hold one with a docstring, or lie
+    within one, are left out: its text may be held out.
+
+    >>> unasked('def read_date(text):\n    # Day first, as in Europe.\n    day = text[:2]\n    return int(day)\n')[1][1:3]
+    ('Day first, as in Europe.', 'def (text):\n    day = text[:2]\n    return int(day)')
+    """
+    return _read(source)[1]
+
+
+def _read(source: str) -> tuple[list[tuple[str, str, str, int]], list[tuple[str, str, str, int]]]:
+    """Return the definitions with a docstring, and what asks for functions without one."""
     source = "\n" + (_NEWLINE.sub("\n", source) if "\r" in source else source)  # so that every line follows one
-    documented = list(_documented(source))
+    masked = _OPAQUE.sub(_mask, source)
+    blocks = list(_blocks(source, masked))
+    documented = [block for block in blocks if block.documented]
     own = source.split("\n")
     starts, lines = [0, *accumulate(map((1).__add__, map(len, own)))], list[str | None](own)
 
@@ -145,13 +179,29 @@ def definitions(source: str) -> Iterator[tuple[str, str, str, int]]:
         first, end = line_of(block.docstring[0]), line_of(block.docstring[1] - 1) + 1
         head = source[starts[first] : block.docstring[0]].rstrip()  # of `def f(): "Text."` the definition stays
         lines[first:end] = [head or None, *[None] * (end - first - 1)]
+    rows, made = [], []
+    for block in blocks:
+        if block.documented or not block.asks:
+            continue
+        block.end = block.end if block.end >= 0 else _end(masked, block)
+        first, last = line_of(block.start), line_of(block.end - 1) + 1
+        if last - first < _FEWEST_LINES:
+            continue
+        code, comments = _NAME.sub(r"\1", _dedented(own[first:last], block.indent).strip(), 1), list[str]()
+        if "#" in code:
+            comments, code = _COMMENT.findall(code), _COMMENT.sub("", code)
+        words = " ".join(comments)[:_LETTERS].split()
+        queries = [block.name] if len(_WORD.findall(block.own)) > 1 else []
+        queries += [" ".join(words)] if len(words) >= _FEWEST_WORDS else []
+        made += [(block.name, query, code, first) for query in queries]
     for block in documented:
         query = " ".join(_FIRST_PARAGRAPH.split(block.text.lstrip(), 1)[0].split())
         first = line_of(block.start)
         kept = [line for line in lines[first : line_of(block.end - 1) + 1] if line is not None]
         code = _dedented(kept, block.indent).strip()
         if query and code:
-            yield block.name, query, code, first
+            rows.append((block.name, query, code, first))
+    return rows, made
 
 
 @dataclass
@@ -161,30 +211,43 @@ class _Block:
     own: str
     indent: int
     start: int
+    is_class: bool
     end: int = -1  # known for blocks with a docstring, and for those around them
     docstring: tuple[int, int] = (0, 0)
     text: str = ""
     name: str = ""
+    documented: bool = False
+    asks: bool = False  # whether a block without a docstring is a function that asks for itself
 
 
-def _documented(source: str) -> Iterator[_Block]:
-    """Yield the blocks with a docstring, outer ones first."""
-    masked = _OPAQUE.sub(_mask, source)
+def _blocks(source: str, masked: str) -> Iterator[_Block]:
+    """Yield the blocks of a source, outer ones first; of those without a docstring, the name is that of a class and their own."""
     around: list[_Block] = []
     for head in _HEAD.finditer(masked):
-        block = _Block(head[2], len(head[1]), head.start(1))
+        block = _Block(head[3], len(head[1]), head.start(1), head[2] == "class")
         around = [outer for outer in around if outer.indent < block.indent]
         around.append(block)
         place = _DOCSTRING.match(masked, _colon(masked, head.end()))
         text = place and _text(source[slice(*place.span(1))])
         if place is None or text is None:
+            outer = [each for each in around[:-1] if each.end < 0 or each.end > block.start]
+            block.asks = not (block.is_class or block.own.startswith("__") or any(map(_is_text, outer)))
+            block.name = f"{outer[-1].own} {block.own}" if outer and outer[-1].is_class else block.own
+            yield block
             continue
-        for outer in around:
-            outer.end = outer.end if outer.end >= 0 else _end(masked, outer)
+        for each in around:
+            each.end = each.end if each.end >= 0 else _end(masked, each)
         around = [outer for outer in around if outer.end > block.start]
+        for each in around:
+            each.asks = False
         block.name = ".".join(outer.own for outer in around)
-        block.docstring, block.text = place.span(1), text
+        block.docstring, block.text, block.documented = place.span(1), text, True
         yield block
+
+
+def _is_text(block: _Block) -> bool:
+    """Return whether a block is a document of a query: a function with a docstring."""
+    return block.documented and not block.is_class
 
 
 def _mask(match: re.Match[str]) -> str:
@@ -299,8 +362,9 @@ def _rows(root: str, path: str) -> Iterator[tuple[str, ...]]:
             .replace(os.sep, ".")
             .removesuffix(".__init__")
         )
-        for name, query, code, line in definitions(source):
-            yield tuple(map(_clean, (query, code, f"{module}.{name}", f"{path}:{line}", root)))
+        for rows, made in zip(_read(source), ("", "yes"), strict=True):
+            for name, query, code, line in rows:
+                yield tuple(map(_clean, (query, code, f"{module}.{name}", f"{path}:{line}", root, made)))
     except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError, OSError):
         return  # not Python of this version, or unreadable: other people's file, not ours to report
 

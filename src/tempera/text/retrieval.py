@@ -20,6 +20,8 @@ from ..towers.saved import model_folder
 from .catalogue import Catalogue, stored
 from .frozen import IndexSide
 from .held_out import HeldOutQueries
+from .made_rows import SourceRows, obstacle
+from .pairs import Pairs, Text
 from .split import hold_out
 from .text_showcase import TextShowcase
 from .training_pairs import TextData, TrainingPairs, sampler_of
@@ -68,7 +70,10 @@ class TextTask:
                 lambda part: tower.features(part, "reading queries", "query"), catalogue.queries, cache / "tokens.0"
             )
             docs = _documents(tower, catalogue, cache / "tokens.1")
-        texts = TextData(split, catalogue, queries, docs)
+            made = None
+            if pairs.made is not None and config.train.made_rows and obstacle(config) is None:
+                made = SourceRows.of(pairs.made, partial(_made, tower, pairs.made, cache))
+        texts = TextData(split, catalogue, queries, docs, made)
         return cls(config, texts, sampler, tower, store, versions or cache / "anew")
 
     def race(self, config: Config) -> Race:
@@ -86,6 +91,12 @@ class TextTask:
     def extended(self, config: Config, part: Part) -> TextTask:
         """Refuse: pairs of texts are divided for good."""
         raise ConfigError("train.refit is for interactions: remove it")
+
+
+def _made(tower: Tower, pairs: Pairs, cache: Path, role: Text) -> Ragged:
+    """Return the features of one side of rows that a source has made."""
+    reads = partial(tower.features, progress="reading made rows", role=role)
+    return stored(reads, pairs.view(role), cache / f"made.{role}")
 
 
 def _documents(tower: Tower, catalogue: Catalogue, path: Path) -> Ragged:

@@ -292,7 +292,7 @@ class Mixed:
 
     def __call__(self, first: int, last: int) -> Iterator[Tensor]:
         """Yield rows of the batches first, first + 1, ... last - 1 of the whole run, without drawing earlier ones."""
-        orders = [_Order(np.flatnonzero(self.source == s), (self.seed, s)) for s in range(len(self.shares))]
+        orders = [Order(np.flatnonzero(self.source == s), (self.seed, s)) for s in range(len(self.shares))]
         before = np.zeros(len(self.shares), np.int64)
         for start in range(0, first, _STEPS):
             before += self.counts(start, min(start + _STEPS, first)).sum(0)
@@ -311,7 +311,7 @@ class Mixed:
         return counts
 
 
-class _Order:
+class Order:
     """The endless sequence of one source's rows: a fresh permutation in each pass."""
 
     def __init__(self, rows: Rows, seed: tuple[int, int]) -> None:

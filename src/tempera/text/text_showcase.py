@@ -91,7 +91,8 @@ class TextShowcase:
             **({"shared_documents": split.shared} if split.shared else {}),
         }
         first, *notes = split.lines()
-        return DataFacts(split.pairs.source, first, counts, tuple(notes), split.pairs.about)
+        notes += [note] if (note := self.data.made.note()) else []
+        return DataFacts(split.pairs.source, first, counts, tuple(notes), split.pairs.about, self.data.made.beside)
 
     def preview(self) -> dict[str, Any]:
         """Return three rows, lengths, repeats, and negatives of a query."""

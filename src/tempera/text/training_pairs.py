@@ -26,6 +26,7 @@ from ..ranking.resolved import Config
 from ..towers.pair import Tower
 from .catalogue import Catalogue
 from .known_vectors import KnownVectors
+from .made_rows import MadeRows, SourceRows, Spans, beside
 from .mixture import Mixture
 from .pairs import Rows, Source
 from .renewal import Renewal, checked
@@ -41,12 +42,14 @@ class TextData:
     Args:
         queries: tokens of the distinct queries, [p].
         docs: and of the documents, [u].
+        made: rows that the source has made of other documents.
     """
 
     split: Split
     catalogue: Catalogue
     queries: Ragged
     docs: Ragged
+    made: SourceRows | None = None
 
     @property
     def ranked(self) -> Rows:
@@ -79,11 +82,15 @@ class TrainingPairs:
         if self.judge is not None:
             self.rows = judged(self.rows, catalogue, self.judge)
         self.renewal = _renewal(config, texts, self.rows, versions, cross)
+        docs, seed = np.unique(catalogue.doc_of[texts.split.train]), config.train.seed
+        kind = texts.made or Spans(texts.docs, torch.from_numpy(catalogue.doc_ids), docs, seed)
+        number = beside(config, texts.made is not None, texts.docs.lengths.numpy()[docs])
+        self.made = MadeRows(kind, number, config.train.size, seed)
 
-    def batch(self, rows: Tensor, number: int) -> Batch[Ragged]:
-        """Return the tokens of chosen pairs."""
+    def batch(self, rows: Tensor, number: int, progress: float = 1.0) -> Batch[Ragged]:
+        """Return the tokens of chosen pairs, followed by made rows at the beginning of the training."""
         self.known.forget()  # the memory is for the step
-        return self.rows.batch(rows, number)
+        return self.made.batch(self.rows.batch(rows, number), number, progress)
 
     def vectors(self, rows: Rows, role: Role = "doc") -> NDArray[np.float32]:
         """Return unit vectors of chosen queries or documents by the tower as it is now, [.., D]."""
@@ -122,7 +129,8 @@ class TrainingPairs:
 
     def content(self) -> Iterable[Tensor]:
         """Yield the tokens of all texts, and which rows are trained on."""
-        for side in (self.texts.queries, self.texts.docs):
+        made = self.texts.made
+        for side in (self.texts.queries, self.texts.docs, *((made.queries, made.docs) if made else ())):
             yield from (side.values, side.offsets)
         yield torch.from_numpy(self.texts.split.train)
 

@@ -50,6 +50,7 @@ class Static:
             static model of at most `dimensions` gives its tokenizer and its vectors as they are, so that its training goes on.
     """
 
+    made_rows: ClassVar[int] = 4  # of long documents, beside each pair
     open: ClassVar[Mapping[str, Open]] = {TEMPERATURE: Open(beside=("objective.scale",)), LEARNING_RATE: Open()}
 
     dimensions: Annotated[int, Field(gt=0)] = 512

@@ -1,0 +1,219 @@
+"""Rows made of documents, beside the pairs of the first steps: a span of a text, or a function's name, asks for the rest.
+
+Letters in shapes: b pairs of a batch, r made rows, u documents, m rows that a source has made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..core.batch import Batch, Side
+from ..core.corrections import LogQ
+from ..core.ragged import Ragged, Shared, from_lengths, spread
+from ..engine.loop import SELF
+from ..io.ids import mixed
+from ..ranking.resolved import Config
+from .pairs import Pairs, Rows
+from .samplers import Order
+
+LONG = 64  # tokens of the median document of which "auto" makes rows: of shorter ones, they do harm
+_SPAN = (8, 40)  # tokens of a span, which is never more than half of its document
+_MOST = 2048  # rows of a batch with spans; rows of a source, which are no longer than pairs, double the largest batch
+_STREAM = 2  # of random numbers, beside those of samplers with the same seed
+
+
+def obstacle(config: Config) -> str | None:
+    """Return what keeps a run from making rows; None if nothing does."""
+    if not config.made_rows:
+        return "only a static tower reads a part of a text's tokens alone"
+    if config.train.guide not in (None, SELF):
+        return "train.guide has no vectors of them"
+    if config.train.teacher is not None:
+        return "train.teacher has not compared them"
+    if any(isinstance(each, LogQ) for each in config.base.corrections):
+        return "log_q counts how often pairs bring a document"
+    return None
+
+
+class Kind(Protocol):
+    """A way to make rows."""
+
+    until: float  # share of the training that has them
+    most: int  # rows of a batch with them
+    about: str  # what asks for what
+
+    def choices(self) -> Rows:
+        """Return what rows can be made of, by number."""
+
+    def made(self, chosen: Rows, number: int) -> tuple[Ragged, Ragged, Tensor, Tensor]:
+        """Return tokens of the queries and of the documents, [r], and their ids, [r], for batch `number`."""
+
+
+@dataclass(frozen=True)
+class Spans:
+    """A random span of a document's tokens asks for the others.
+
+    This is the inverse cloze task (Lee et al. 2019) on spans instead of sentences (Izacard et al. 2022). Spans have 8 to 40
+    tokens, at most half of a document. A row has a query id of its own and the id of its document.
+
+    Args:
+        tokens: of every document, [u].
+        ids: of every document, [u].
+        docs: positions of those that are trained on; rows are made of those with 16 tokens or more.
+    """
+
+    tokens: Ragged
+    ids: Tensor
+    docs: Rows
+    seed: int
+    until = 0.15
+    most = _MOST
+    about = "a span of one asks for the rest of it"
+
+    def choices(self) -> Rows:
+        """Return positions of documents."""
+        return self.docs[self.tokens.lengths.numpy()[self.docs] >= 2 * _SPAN[0]]
+
+    def made(self, chosen: Rows, number: int) -> tuple[Ragged, Ragged, Tensor, Tensor]:
+        """Return a row of each document."""
+        docs = torch.from_numpy(chosen)
+        spans, rests = cut(self.tokens[docs], np.random.default_rng((self.seed, number, _STREAM)))
+        ids = self.ids[docs]
+        return spans, rests, torch.from_numpy(mixed(ids.numpy(), number + 1)), ids
+
+
+@dataclass(frozen=True)
+class SourceRows:
+    """Rows that the source has made of documents which no query asks for.
+
+    Args:
+        queries: tokens, [m].
+        docs: tokens, [m].
+        query_ids: [m].
+        doc_ids: [m].
+    """
+
+    queries: Ragged
+    docs: Ragged
+    query_ids: Tensor
+    doc_ids: Tensor
+    until = 0.4
+    most = 2 * _MOST
+    about = "the name or the comments of a function without a docstring ask for its code"
+
+    @classmethod
+    def of(cls, pairs: Pairs, tokens: Callable[[str], Ragged]) -> SourceRows:
+        """Return the rows of a source, [m]; `tokens` reads their side "query" or "doc"."""
+        ids = (torch.tensor(pairs.ids("query")), torch.tensor(pairs.ids("doc")))
+        return cls(tokens("query"), tokens("doc"), *ids)
+
+    def choices(self) -> Rows:
+        """Return all rows."""
+        return np.arange(len(self.queries))
+
+    def made(self, chosen: Rows, number: int) -> tuple[Ragged, Ragged, Tensor, Tensor]:
+        """Return the chosen rows."""
+        rows = torch.from_numpy(chosen)
+        return self.queries[rows], self.docs[rows], self.query_ids[rows], self.doc_ids[rows]
+
+
+@dataclass(frozen=True)
+class MadeRows:
+    """Put made rows behind the pairs of the first batches; what they are made of comes in a fresh random order each time.
+
+    Args:
+        beside: rows beside each pair; 0 for none. Fewer stand there where a batch would become too large, or there are fewer.
+        size: pairs of a batch.
+    """
+
+    kind: Kind
+    beside: int
+    size: int
+    seed: int
+
+    @cached_property
+    def choices(self) -> Rows:
+        """Numbers of what rows can be made of."""
+        return self.kind.choices() if self.beside else np.empty(0, np.int64)
+
+    @cached_property
+    def count(self) -> int:
+        """The most made rows of a batch."""
+        return max(0, min(self.beside * self.size, self.kind.most - self.size, len(self.choices)))
+
+    @cached_property
+    def order(self) -> Order:
+        """The endless sequence of what rows are made of."""
+        return Order(self.choices, (self.seed, _STREAM))
+
+    def note(self) -> str:
+        """Return a line on them; "" if there are none."""
+        if not self.count:
+            return ""
+        return (
+            f"in the first {100 * self.kind.until:.0f} % of the steps, {self.count:,} rows a batch are made of documents: "
+            f"{self.kind.about} (train.made_rows={self.beside})"
+        )
+
+    def batch(self, pairs: Batch[Ragged], number: int, progress: float) -> Batch[Ragged]:
+        """Return batch `number`, [b], followed by made rows, [b + r], none of its own documents, if training has just begun.
+
+        Args:
+            progress: of the training, from 0 to 1.
+        """
+        if not self.count or progress >= self.kind.until:
+            return pairs
+        chosen = np.unique(self.order.take(number * self.count, self.count))
+        queries, docs, query_ids, doc_ids = self.kind.made(chosen, number)
+        assert pairs.doc.ids is not None and not isinstance(pairs.known, Shared)
+        first = np.unique(doc_ids.numpy(), return_index=True)[1]
+        rows = torch.from_numpy(np.sort(first))
+        rows = rows[~torch.isin(doc_ids[rows], pairs.doc.ids)]
+        ids = doc_ids[rows]
+        known = None if pairs.known is None else Ragged.cat([pairs.known, Ragged(ids, torch.arange(len(ids) + 1))])
+        weight = None if pairs.weight is None else torch.cat([pairs.weight, pairs.weight.new_ones(len(ids))])
+        query, doc = _side(pairs.query, queries[rows], query_ids[rows]), _side(pairs.doc, docs[rows], ids)
+        return replace(pairs, query=query, doc=doc, known=known, weight=weight)
+
+
+def cut(rows: Ragged, draw: np.random.Generator) -> tuple[Ragged, Ragged]:
+    """Return a random span of each row, and the rest of it.
+
+    >>> span, rest = cut(Ragged.of([list(range(20))]), np.random.default_rng(0))
+    >>> len(span.values), sorted([*span.values.tolist(), *rest.values.tolist()]) == list(range(20))
+    (10, True)
+    """
+    lengths = rows.lengths
+    wanted = torch.from_numpy(draw.integers(_SPAN[0], _SPAN[1] + 1, len(rows)))
+    wanted = torch.minimum(wanted, lengths // 2)
+    start = (torch.from_numpy(draw.random(len(rows))) * (lengths - wanted + 1)).long() + rows.offsets[:-1]
+    inside = torch.zeros(len(rows.values), dtype=torch.bool)
+    inside[spread(start, wanted)] = True
+    spans = Ragged(rows.values[inside], from_lengths(wanted))
+    return spans, Ragged(rows.values[~inside], from_lengths(lengths - wanted))
+
+
+def beside(config: Config, of_source: bool, lengths: NDArray[np.int64]) -> int:
+    """Return the made rows beside each pair: as the configuration says, or as the documents suggest.
+
+    Args:
+        of_source: the source has made rows.
+        lengths: tokens of each training document.
+    """
+    if config.train.made_rows != "auto":
+        return config.train.made_rows
+    suits = of_source or bool(np.median(lengths) >= LONG)
+    return config.made_rows if suits and obstacle(config) is None else 0
+
+
+def _side(side: Side[Ragged], rows: Ragged, ids: Tensor) -> Side[Ragged]:
+    assert side.ids is not None
+    return Side(Ragged.cat([side.rows, rows]), torch.cat([side.ids, ids]))

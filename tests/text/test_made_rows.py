@@ -1,0 +1,201 @@
+"""Rows that are made of long documents: what they hold, beside which batches they stand, and that nothing else moves."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from tempera import config as configuration
+from tempera.build import build
+from tempera.core.batch import Batch, divide
+from tempera.core.definition import defined_losses
+from tempera.core.ragged import Ragged
+from tempera.engine.faults import Fault
+from tempera.errors import ConfigError
+from tempera.run.alarms import named
+from tempera.run.train import train
+from tempera.text.made_rows import SourceRows, Spans, cut
+from tempera.text.retrieval import TextTask
+
+from ..conftest import WORDS, write_pairs
+from ..run.test_resume import Stopped, left, stop_after
+
+
+def long_pairs(folder: Path, words: int = 80) -> Path:
+    """Pairs whose documents have so many words."""
+    draw = random.Random(0)
+    docs = [" ".join(draw.choice(WORDS) for _ in range(words)) for _ in range(160)]
+    return write_pairs(folder / "long.jsonl", [{"query": " ".join(doc.split()[:3]), "doc": doc} for doc in docs])
+
+
+def options(path: Path, **more: Any) -> dict[str, Any]:
+    return {
+        "data": {"source": "pairs", "path": str(path)},
+        "tower": {"dimensions": 16, "vocabulary": 300},
+        "objective": {"temperature": 0.1},
+        "train": {"batch_size": 16, "num_train_epochs": 4, "evaluations": 1, "save_steps": 2, **more},
+        "evaluation": {"queries": 16, "validation": 0, "bm25": False},
+    }
+
+
+def read(given: dict[str, Any], folder: Path) -> TextTask:
+    return TextTask.read(build(configuration.of(given)), folder / "cache", folder / "vectors")
+
+
+@pytest.mark.parametrize("length", [16, 17, 40, 200])
+def test_a_span_and_the_rest_are_the_document(length: int) -> None:
+    rows = Ragged.of([list(range(i * 1000, i * 1000 + length)) for i in range(50)])
+    spans, rests = cut(rows, np.random.default_rng(0))
+    starts = set()
+    for i in range(50):
+        row, span, rest = (each[i : i + 1].values.tolist() for each in (rows, spans, rests))
+        at = span[0] - row[0]
+        assert span == row[at : at + len(span)] and rest == row[:at] + row[at + len(span) :]
+        assert 8 <= len(span) <= min(40, length // 2)
+        starts.add((at == 0, at + len(span) == length))
+    assert len(starts) > 1  # not all of them are beginnings, nor ends
+
+
+def test_made_rows_stand_behind_the_pairs_of_the_first_steps_and_the_loss_is_the_defined_one(tmp_path: Path) -> None:
+    given = options(long_pairs(tmp_path))
+    made, task = build(configuration.of(given)), read(given, tmp_path)
+    data, tower = task.data, task.data.tower.double()
+    assert data.made.beside == 4 and data.made.count == 64
+    numbers, used = data.made.kind.ids.tolist(), list[int]()
+    for number, rows in enumerate(data.sampler(0, 4)):
+        plain, whole = data.batch(rows, number), data.batch(rows, number, Spans.until - 0.01)
+        assert len(data.batch(rows, number, Spans.until)) == len(plain) == len(rows) < len(whole)
+        for role in ("query", "doc"):
+            side, longer = getattr(plain, role), getattr(whole, role)
+            assert torch.equal(longer.ids[: len(rows)], side.ids)
+            assert torch.equal(longer.rows[: len(rows)].values, side.rows.values)
+        assert len(set(whole.query.ids.tolist())) == len(whole)  # a made row asks what no other row asks
+        assert len(set(whole.doc.ids.tolist())) == len(whole)  # and is of no document of the batch
+        for i in range(len(rows), len(whole)):
+            at = numbers.index(int(whole.doc.ids[i]))
+            doc = data.texts.docs[at : at + 1].values.tolist()
+            own = [side.rows[i : i + 1].values.tolist() for side in (whole.query, whole.doc)]
+            assert sorted(own[0] + own[1]) == sorted(doc)
+        used += whole.doc.ids[len(rows) :].tolist()
+        with torch.no_grad():
+            embedded: Batch[Any] = whole.of({r: tower.of(r)(side.rows) for r, side in whole.sides().items()})
+            embedded = replace(embedded, known=whole.known)
+            losses = made.objective(embedded)
+        assert losses.tolist() == pytest.approx(defined_losses(made.base, embedded), rel=1e-9)
+    held = set(task.data.texts.split.pairs.ids("doc")[task.data.texts.split.test].tolist())
+    assert used and not held & set(used)  # what is held out is not cut up
+
+
+def test_processes_divide_one_batch_and_a_number_makes_the_same_rows(tmp_path: Path) -> None:
+    data = read(options(long_pairs(tmp_path)), tmp_path).data
+    (rows,) = data.sampler(1, 2)
+    whole, again, other = data.batch(rows, 1, 0.0), data.batch(rows, 1, 0.0), data.batch(rows, 2, 0.0)
+    assert torch.equal(whole.query.rows.values, again.query.rows.values)
+    assert whole.query.ids.tolist() != other.query.ids.tolist()
+    parts = [divide(whole, part, 3) for part in range(3)]
+    assert torch.equal(torch.cat([part.query.rows.values for part in parts]), whole.query.rows.values)
+    assert torch.equal(torch.cat([part.doc.ids for part in parts]), whole.doc.ids)
+
+
+def test_a_run_with_made_rows_is_resumed_within_and_behind_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = options(long_pairs(tmp_path), num_train_epochs=4, save_steps=1)
+    caplog.set_level("INFO")
+    whole = train(given, tmp_path / "whole")
+    assert yaml.safe_load((whole.folder / "config.yaml").read_text())["train"]["made_rows"] == 4
+    assert "in the first 15 % of the steps, 64 rows a batch are made of documents" in caplog.text
+    for steps in (2, 9):
+        with monkeypatch.context() as patch:
+            stop_after(patch, steps)
+            with pytest.raises(Stopped):
+                train(given, tmp_path / f"run{steps}")
+        assert left(train(given, tmp_path / f"run{steps}").folder) == left(whole.folder)
+
+
+def test_auto_makes_rows_of_long_documents_for_static_towers_alone(tmp_path: Path) -> None:
+    long, short = (
+        long_pairs(tmp_path),
+        write_pairs(tmp_path / "short.jsonl", [{"query": f"{w} a", "doc": w} for w in WORDS]),
+    )
+    assert read(options(long), tmp_path / "a").data.made.beside == 4
+    assert read(options(short, batch_size=8), tmp_path / "b").data.made.beside == 0
+    assert read(options(long, made_rows=0), tmp_path / "c").data.made.beside == 0
+    assert read(options(long, made_rows=2), tmp_path / "d").data.made.count == 32
+    small = {**options(long), "tower": {"kind": "transformer", "layers": 1, "width": 16, "heads": 2, "vocabulary": 300}}
+    assert read(small, tmp_path / "e").data.made.beside == 0
+    weighed = {**options(long), "objective": {"temperature": 0.1, "corrections": ["log_q"]}}
+    assert read(weighed, tmp_path / "f").data.made.beside == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"tower": {"kind": "transformer"}}, "only a static tower reads a part of a text's tokens alone: give 0"),
+        ({"objective": {"corrections": ["log_q"]}}, "log_q counts how often pairs bring a document"),
+        (
+            {"objective": {"preset": "gist"}, "train": {"made_rows": 4, "guide": "a"}},
+            "train.guide has no vectors of them",
+        ),
+        (
+            {"objective": {"teacher": {}}, "train": {"made_rows": 4, "teacher": "a"}},
+            "train.teacher has not compared them",
+        ),
+    ],
+)
+def test_made_rows_that_are_refused(more: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"train.made_rows.*{says}"):
+        build(configuration.of({"data": {"source": "pairs", "path": "p.csv"}, "train": {"made_rows": 4}, **more}))
+
+
+SOURCE = """
+def rule_{i}():
+    '''Count {word} of {other} once more, rule {i}.'''
+    return "{word} {other} {i}"
+
+
+def no_text_{i}(value):
+    # So {word} and {other} are kept together.
+    if value:
+        return "{word} {other} {i}"
+"""
+
+
+def test_functions_without_a_docstring_stand_beside_pairs_of_code(tmp_path: Path) -> None:
+    source = tmp_path / "src"
+    source.mkdir()
+    for i in range(60):
+        text = (
+            SOURCE.replace("{i}", str(i)).replace("{word}", WORDS[i % 40]).replace("{other}", WORDS[(i * 7 + 3) % 40])
+        )
+        (source / f"m{i}.py").write_text(text)
+    given = {**options(source, batch_size=8), "data": {"path": str(source)}}
+    given["evaluation"] = {"queries": 8, "validation": 0, "bm25": False}
+    task = read(given, tmp_path)
+    data, rows = task.data, next(iter(task.data.sampler(0, 1)))
+    assert data.made.beside == 4 and data.made.count == 32 and "ask for its code" in data.made.note()
+    plain, whole = data.batch(rows, 0), data.batch(rows, 0, SourceRows.until - 0.01)
+    assert len(data.batch(rows, 0, SourceRows.until)) == len(plain) and 8 < len(whole) <= 8 + 32
+    ids = task.data.texts.split.pairs.made.ids("doc")  # type: ignore[union-attr]
+    assert set(whole.doc.ids[len(plain) :].tolist()) <= set(ids.tolist())
+    assert len(set(whole.doc.ids.tolist())) == len(whole)  # name and comments of one function never meet
+    searched = task.showcase.searched().documents["doc"].to_pylist()
+    assert not any("if value" in doc for doc in searched)
+    assert read({**given, "train": {**given["train"], "made_rows": 0}}, tmp_path / "none").data.texts.made is None
+    run = train(given, tmp_path / "run")
+    assert yaml.safe_load((run.folder / "config.yaml").read_text())["train"]["made_rows"] == 4
+
+
+def test_a_fault_names_pairs_alone(tmp_path: Path) -> None:
+    data = read(options(long_pairs(tmp_path)), tmp_path).data
+    (rows,) = data.sampler(0, 1)
+    fault = Fault(1, "loss", ((1, len(rows), len(rows) + 3),), "")
+    assert named(fault, data, 1) == data.called(rows[[1]])[0]
+    assert named(Fault(1, "loss", (tuple(range(len(rows) + 5)),), ""), data, 1) == "all rows of batch 0"
