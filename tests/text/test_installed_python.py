@@ -494,3 +494,29 @@ def test_made_rows_are_read_in_one_order_and_are_no_pairs(tmp_path: Path) -> Non
         "Round",
         "plain_function",
     }
+
+
+def test_lines_of_strings_are_no_comments_and_unmatched_brackets_make_nothing() -> None:
+    source = '''
+def write_script(path):
+    text = """
+# this line belongs to the text
+"""
+    path.write_text(text)
+'''
+    ((_, query, code, _),) = unasked(source)
+    assert query == "write_script" and "# this line belongs to the text" in code
+    assert not list(unasked("def read_all(x):\n    a = (\n    b = 1\n    return a\n" * 3))
+
+
+def test_a_function_behind_a_class_has_its_own_name_alone() -> None:
+    source = """
+class Alpha:
+    x = 1
+
+if True:
+    def free_function(a):
+        b = a
+        return b
+"""
+    assert [row[1] for row in unasked(source)] == ["free_function"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from tempera.core.definition import defined_losses
 from tempera.core.ragged import Ragged
 from tempera.engine.faults import Fault
 from tempera.errors import ConfigError
+from tempera.experiments.record import Record
+from tempera.experiments.template import Template
 from tempera.run.alarms import named
 from tempera.run.train import train
 from tempera.text.made_rows import SourceRows, Spans, cut
@@ -111,7 +114,7 @@ def test_a_run_with_made_rows_is_resumed_within_and_behind_them(
     caplog.set_level("INFO")
     whole = train(given, tmp_path / "whole")
     assert yaml.safe_load((whole.folder / "config.yaml").read_text())["train"]["made_rows"] == 4
-    assert "in the first 15 % of the steps, 64 rows a batch are made of documents" in caplog.text
+    assert "in the first 15 % of the steps, up to 64 rows a batch are made of documents" in caplog.text
     for steps in (2, 9):
         with monkeypatch.context() as patch:
             stop_after(patch, steps)
@@ -197,5 +200,78 @@ def test_a_fault_names_pairs_alone(tmp_path: Path) -> None:
     data = read(options(long_pairs(tmp_path)), tmp_path).data
     (rows,) = data.sampler(0, 1)
     fault = Fault(1, "loss", ((1, len(rows), len(rows) + 3),), "")
-    assert named(fault, data, 1) == data.called(rows[[1]])[0]
+    assert named(fault, data, 1) == f"{data.called(rows[[1]])[0]}, rows made of documents"
     assert named(Fault(1, "loss", (tuple(range(len(rows) + 5)),), ""), data, 1) == "all rows of batch 0"
+
+
+@pytest.mark.parametrize(
+    ("more", "count"),
+    [
+        ({"objective": {"temperature": 0.1, "memory": 64, "pools": ["docs", "memory"]}}, 64),
+        ({"objective": {"preset": "gist"}, "train": {"guide": "self"}}, 0),
+        ({"objective": {"preset": "gte", "matryoshka": [8, 16]}}, 64),
+    ],
+)
+def test_runs_with_other_parts_take_made_rows_or_leave_them(more: dict[str, Any], count: int, tmp_path: Path) -> None:
+    given = options(long_pairs(tmp_path))
+    given |= {**more, "train": {**given["train"], **more.get("train", {}), "num_train_epochs": 2}}
+    assert read(given, tmp_path).data.made.count == count
+    run = train(given, tmp_path / "run")
+    assert yaml.safe_load((run.folder / "config.yaml").read_text())["train"]["made_rows"] == (4 if count else 0)
+
+
+def test_a_made_row_weighs_as_the_mean_pair(tmp_path: Path) -> None:
+    path = long_pairs(tmp_path)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps({**row, "weight": 0.001 * (i % 3 + 1)}) + "\n" for i, row in enumerate(rows)))
+    data = read(options(path), tmp_path).data
+    (rows_of,) = data.sampler(0, 1)
+    batch = data.batch(rows_of, 0, 0.0)
+    mean = float(batch.weight[: len(rows_of)].mean())
+    assert batch.weight[len(rows_of) :].tolist() == pytest.approx([mean] * (len(batch) - len(rows_of)))
+
+
+def code(folder: Path, count: int = 60) -> Path:
+    """A folder of functions with a docstring, each beside one without."""
+    folder.mkdir()
+    for i in range(count):
+        text = (
+            SOURCE.replace("{i}", str(i)).replace("{word}", WORDS[i % 40]).replace("{other}", WORDS[(i * 7 + 3) % 40])
+        )
+        (folder / f"m{i}.py").write_text(text)
+    return folder
+
+
+def test_queries_that_are_held_out_ask_for_no_made_row(tmp_path: Path) -> None:
+    source = code(tmp_path / "src")
+    plain = {**options(source, batch_size=8), "data": {"path": str(source)}}
+    plain["evaluation"] = {"queries": 8, "validation": 4, "bm25": False}
+    split = read(plain, tmp_path / "a").data.texts.split
+    held = split.pairs.texts("query", np.concatenate([split.test, split.validation]))
+    copies = "".join(f"def copy_{i}():\n    # {query}\n    x = {i}\n    return x\n" for i, query in enumerate(held))
+    (source / "z.py").write_text("def a():\n    'Read me.'\n\n" + copies)
+    data = read(plain, tmp_path / "b").data
+    assert data.texts.made is not None and data.texts.split.pairs.made is not None
+    asked = data.texts.split.pairs.ids("query")[[*data.texts.split.test, *data.texts.split.validation]]
+    assert set(asked.tolist()) & set(data.texts.split.pairs.made.ids("query").tolist())
+    assert not set(asked.tolist()) & set(data.texts.made.query_ids.tolist())
+
+
+def test_a_mixture_keeps_made_rows_unless_its_batches_are_of_one_source(tmp_path: Path) -> None:
+    source, pairs = code(tmp_path / "src"), long_pairs(tmp_path)
+    sources = [{"installed_python": {"roots": [str(source)]}}, {"pairs": {"path": str(pairs)}}]
+    given = {**options(pairs), "data": {"source": "mixture", "sources": sources}}
+    data = read(given, tmp_path / "a").data
+    assert data.texts.made is not None and data.made.count == 64
+    single = {**given, "data": {**given["data"], "batches": "single"}}
+    assert read(single, tmp_path / "b").data.made.count == 0
+
+
+def test_a_sweep_reads_made_rows_where_a_setting_has_some(tmp_path: Path) -> None:
+    source = code(tmp_path / "src")
+    base = {**options(source, made_rows=0, batch_size=8), "data": {"path": str(source)}}
+    template = Template.of(base, [], None)
+    for rows in (0, 4):
+        values = {"train.made_rows": rows}
+        plan = template.run(template.config(values), values, Record(values), 8)
+        assert plan.reference["train"]["made_rows"] == rows  # runs with other rows read the data anew

@@ -21,7 +21,7 @@ from .record import Record
 
 _QUERIES = ("data", "evaluation")  # sections that queries follow from
 _READ = (*_QUERIES, "tower")  # sections that data follow from,
-_READ_OPTION = "train.max_pairs"  # and an option
+_READ_OPTIONS = ("train.max_pairs", "train.made_rows")  # and options
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Template:
     ) -> PlannedRun:
         """Return a run of `config`, which has these values; the fixed batch has `batch` rows."""
         read = {
-            field: value for field, value in values.items() if field.split(".")[0] in _READ or field == _READ_OPTION
+            field: value for field, value in values.items() if field.split(".")[0] in _READ or field in _READ_OPTIONS
         }
         reference = self.config({**read, "train.batch_size": batch}).resolved
         reading = xxhash.xxh3_64_hexdigest(f"{_dumped(config, _READ)}{config.train.max_pairs}".encode())

@@ -59,7 +59,7 @@ class Config:
         return replace(self, train=train, resolved={**self.resolved, "train": {**self.resolved["train"], **both}})
 
     @property
-    def made_rows(self) -> int:
+    def suited_rows(self) -> int:
         """The rows made of documents that suit the tower beside each pair; 0 for one that reads only whole texts."""
         rows: int = getattr(self.tower, "made_rows", 0)
         return rows

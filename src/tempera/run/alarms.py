@@ -181,9 +181,10 @@ def named(fault: Fault, data: Data, together: int) -> str:
     places = []
     for number, rows in enumerate(fault.rows, (fault.step - 1) * together):
         (batch,) = data.sampler(number, number + 1)
-        if len(rows) >= len(batch):
+        own = [row for row in rows if row < len(batch)]
+        if len(own) == len(batch):
             return f"all rows of batch {number}"
-        own = [row for row in rows if row < len(batch)]  # rows behind these are made for the step, and stand nowhere
         places += data.called(batch[torch.tensor(own, dtype=torch.int64)])
+        places += ["rows made of documents"] if len(own) < len(rows) else []
     more = f" and {len(places) - SHOWN:,} more rows" if len(places) > SHOWN else ""
     return ", ".join(places[:SHOWN]) + more

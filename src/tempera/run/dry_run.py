@@ -16,6 +16,7 @@ from ..engine.devices import start
 from ..io.documents import JsonLines
 from .fit import fit
 from .prepare import prepare
+from .time_limit import rate
 
 MEASURED = 4  # steps that are taken to tell the time; the first of them is not counted
 
@@ -39,10 +40,13 @@ def rehearse(config: Options | Path | None = None, overrides: Sequence[str] = ()
             prepared = prepare(replace(made, train=short), devices, Path(folder), log)
             preview = prepared.task.showcase.preview()
             fit(prepared, looks=False)
+            # Steps at the beginning may have more rows, and a median of few would miss them.
+            measured = rate(prepared, 0.0)[0] if prepared.config.train.made_rows else None
         taken = [record["seconds"] for record in log.records if record["event"] == "step"]
     train = replace(prepared.config.train, max_steps=made.train.max_steps)
     steps = train.steps(prepared.task.data.sampler.batches_per_epoch)
-    pairs, seconds = prepared.task.showcase.facts().counts["train"], statistics.median(taken[1:])
+    pairs = prepared.task.showcase.facts().counts["train"]
+    seconds = measured or statistics.median(taken[1:])
     if made.train.max_time is not None:
         steps = min(steps, max(1, int(made.train.max_time / seconds)))
     return {**preview, "pairs": pairs, "steps": steps, "expected_seconds": steps * seconds}

@@ -20,6 +20,7 @@ from .task import RunTask
 
 TIME_LIMIT = "time limit"  # event of the log
 _COUNTS = (4, 32)  # steps of the short runs; the second follows if its steps take little of the time
+_COUNT = 16  # of the first, where the steps at the beginning have more rows: enough for their share to show
 _SHARE = 0.05
 
 
@@ -49,7 +50,7 @@ def limited(prepared: Prepared, known: Mapping[str, Any] | None = None) -> Prepa
 def rate(prepared: Prepared, limit: float) -> tuple[float, float]:
     """Return the mean seconds of a step, and the seconds of all steps that were taken to measure it."""
     spent = step = 0.0
-    for count in _COUNTS:
+    for count in (_COUNT if prepared.config.train.made_rows else _COUNTS[0], _COUNTS[1]):
         seconds = step_seconds(prepared, count)
         spent, step = spent + sum(seconds), mean(seconds[1:])  # the first makes what the others use again
         if prepared.devices.group.all_reduce_max(int(step * _COUNTS[-1] > _SHARE * limit)):

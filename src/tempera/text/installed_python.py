@@ -38,6 +38,7 @@ from ..io.console import progress_bar
 from .pairs import Pairs
 
 File = tuple[str, str]  # the root and the path
+Row = tuple[str, str, str, int]  # name, query, code, line
 
 # A docstring stands first after a colon; files without one are not read further.
 _MAYBE_DOCSTRING = re.compile(r":[ \t]*(?:#[^\n]*)?\s*\n\s*[rRuU]?[\"']")
@@ -58,17 +59,17 @@ _DOCSTRING = re.compile(rf"\s*({_LITERAL}|\((?:\s*{_LITERAL})+\s*\))[ \t]*(?=[\n
 _BLANK = re.compile(r"^[ \t]++$", re.MULTILINE)
 _SPECIAL = re.compile(r"[\\\0\ud800-\udfff]")  # what a parser reads as something else, or refuses
 _FIRST_PARAGRAPH = re.compile(r"\n\s*\n")
-_SCHEMA = pa.schema([(name, pa.large_string()) for name in ("query", "doc", "name", "place", "root", "made")])
+_TEXTS = ("query", "doc", "name", "place", "root")
+_SCHEMA = pa.schema([*((name, pa.large_string()) for name in _TEXTS), ("made", pa.bool_())])
 _NAME = re.compile(r"\A((?:async[ \t]+)?def[ \t]+)\w+")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
-_COMMENT = re.compile(r"^[ \t]*#+[ \t]*(.*)\n?", re.MULTILINE)
-_FEWEST_WORDS, _FEWEST_LINES, _LETTERS = (
-    4,
-    3,
-    300,
-)  # of comments that ask for code, of that code, and of comments at most
-_LEAST_MADE = 1 << 15  # rows that are made at most, where there are few pairs; else two for each pair
 _FILES_A_BATCH = 100
+_BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"))
+_FEWEST_WORDS = 4  # of comments that ask for code
+_LETTERS = 300  # of comments, at most
+_FEWEST_LINES = 3  # of code that is asked for
+_MOST_MADE = 2  # rows for each pair
+_FEW_MADE = 1 << 15  # rows that are kept however few pairs there are
 
 
 @dataclass(frozen=True)
@@ -100,11 +101,11 @@ class InstalledPython:
         order = [(name, "ascending") for name in ("rank", "place", "made", "query")]
         table = table.append_column("rank", rank).sort_by(order)
         table = table.set_column(1, "doc", pc.utf8_slice_codeunits(table["doc"], 0, self.max_characters))
-        made, table = (table.filter(pc.equal(table["made"], kind)) for kind in ("yes", ""))
+        made, table = table.filter(table["made"]), table.filter(pc.invert(table["made"]))
         if not len(table):
             raise DataError(f"no function or class with a docstring in the {len(files)} files under {roots[0]}")
         pairs = Pairs.of(table["query"], table["doc"], table["name"], table["place"])
-        most = max(2 * len(pairs), _LEAST_MADE)
+        most = max(_MOST_MADE * len(pairs), _FEW_MADE)
         made = made.take(pa.array(np.sort(np.random.default_rng(0).permutation(len(made))[:most])))
         pairs = replace(pairs, made=Pairs.of(made["query"], made["doc"], made["name"], made["place"]))
         about = f"{' and '.join(map(str, roots))} hold {len(files):,} Python files: query = docstring, doc = code"
@@ -139,7 +140,7 @@ def python_files(root: Path, others: Sequence[Path] = ()) -> Iterator[Path]:
         yield from (path for name in own if (path := Path(folder, name)).is_file())
 
 
-def definitions(source: str) -> Iterator[tuple[str, str, str, int]]:
+def definitions(source: str) -> Iterator[Row]:
     r"""Yield every function and class with a docstring: qualified name, first paragraph, code without docstrings, line.
 
     Blocks are told by indentation and brackets in a copy of the source whose strings and comments are masked: four times as
@@ -148,80 +149,99 @@ def definitions(source: str) -> Iterator[tuple[str, str, str, int]]:
     >>> next(definitions('def f(x):\n    "Double it."\n    return 2 * x\n'))
     ('f', 'Double it.', 'def f(x):\n    return 2 * x', 1)
     """
-    yield from _read(source)[0]
+    yield from _Source(source).pairs()
 
 
-def unasked(source: str) -> list[tuple[str, str, str, int]]:
-    r"""Return what asks for functions without a docstring, and their code without name and comments: name, query, code, line.
+def unasked(source: str) -> Iterator[Row]:
+    r"""Yield what asks for functions without a docstring, and their code without the name and lines of comments.
 
     The name asks if it has two words, and the comments if they have four. Functions that hold one with a docstring, or lie
     within one, are left out: its text may be held out.
 
-    >>> unasked('def read_date(text):\n    # Day first, as in Europe.\n    day = text[:2]\n    return int(day)\n')[1][1:3]
-    ('Day first, as in Europe.', 'def (text):\n    day = text[:2]\n    return int(day)')
+    >>> [row[1:3] for row in unasked('def read_date(text):\n    # Day first, as in Europe.\n    return int(text[:2])\n')][1]
+    ('Day first, as in Europe.', 'def (text):\n    return int(text[:2])')
     """
-    return _read(source)[1]
+    yield from _Source(source).made()
 
 
-def _read(source: str) -> tuple[list[tuple[str, str, str, int]], list[tuple[str, str, str, int]]]:
-    """Return the definitions with a docstring, and what asks for functions without one."""
-    source = "\n" + (_NEWLINE.sub("\n", source) if "\r" in source else source)  # so that every line follows one
-    masked = _OPAQUE.sub(_mask, source)
-    blocks = list(_blocks(source, masked))
-    documented = [block for block in blocks if block.documented]
-    own = source.split("\n")
-    starts, lines = [0, *accumulate(map((1).__add__, map(len, own)))], list[str | None](own)
+class _Source:
+    """A source, a copy of it whose strings and comments are masked, and its blocks."""
 
-    def line_of(position: int) -> int:
-        return bisect_right(starts, position) - 1
+    def __init__(self, text: str) -> None:
+        self.text = "\n" + (_NEWLINE.sub("\n", text) if "\r" in text else text)  # so that every line follows one
+        self.masked = _OPAQUE.sub(_mask, self.text)
+        self.lines = self.text.split("\n")
+        self.starts = [0, *accumulate(map((1).__add__, map(len, self.lines)))]
+        self.blocks = list(_blocks(self.text, self.masked))
 
-    for block in documented:
-        first, end = line_of(block.docstring[0]), line_of(block.docstring[1] - 1) + 1
-        head = source[starts[first] : block.docstring[0]].rstrip()  # of `def f(): "Text."` the definition stays
-        lines[first:end] = [head or None, *[None] * (end - first - 1)]
-    rows, made = [], []
-    for block in blocks:
-        if block.documented or not block.asks:
-            continue
-        block.end = block.end if block.end >= 0 else _end(masked, block)
-        first, last = line_of(block.start), line_of(block.end - 1) + 1
-        if last - first < _FEWEST_LINES:
-            continue
-        code, comments = _NAME.sub(r"\1", _dedented(own[first:last], block.indent).strip(), 1), list[str]()
-        if "#" in code:
-            comments, code = _COMMENT.findall(code), _COMMENT.sub("", code)
-        words = " ".join(comments)[:_LETTERS].split()
-        queries = [block.name] if len(_WORD.findall(block.own)) > 1 else []
-        queries += [" ".join(words)] if len(words) >= _FEWEST_WORDS else []
-        made += [(block.name, query, code, first) for query in queries]
-    for block in documented:
-        query = " ".join(_FIRST_PARAGRAPH.split(block.text.lstrip(), 1)[0].split())
-        first = line_of(block.start)
-        kept = [line for line in lines[first : line_of(block.end - 1) + 1] if line is not None]
-        code = _dedented(kept, block.indent).strip()
-        if query and code:
-            rows.append((block.name, query, code, first))
-    return rows, made
+    def line_of(self, position: int) -> int:
+        """Return the number of the line that holds a position."""
+        return bisect_right(self.starts, position) - 1
+
+    def pairs(self) -> Iterator[Row]:
+        """Yield the blocks with a docstring, and their code without any."""
+        documented, lines = [block for block in self.blocks if block.documented], list[str | None](self.lines)
+        for block in documented:
+            first, end = self.line_of(block.docstring[0]), self.line_of(block.docstring[1] - 1) + 1
+            head = self.text[
+                self.starts[first] : block.docstring[0]
+            ].rstrip()  # of `def f(): "Text."` the definition stays
+            lines[first:end] = [head or None, *[None] * (end - first - 1)]
+        for block in documented:
+            query = " ".join(_FIRST_PARAGRAPH.split(block.text.lstrip(), 1)[0].split())
+            first = self.line_of(block.start)
+            kept = [line for line in lines[first : self.line_of(block.end - 1) + 1] if line is not None]
+            code = _dedented(kept, block.indent).strip()
+            if query and code:
+                yield block.name, query, code, first
+
+    def made(self) -> Iterator[Row]:
+        """Yield what asks for functions without a docstring, and their code; nothing of a source whose brackets do not match."""
+        if any(self.masked.count(left) != self.masked.count(right) for left, right in _BRACKETS):
+            return
+        for block in self.blocks:
+            if not block.asks:
+                continue
+            end = block.end if block.end >= 0 else _end(self.masked, block)
+            first, last = self.line_of(block.start), self.line_of(end - 1) + 1
+            if last - first < _FEWEST_LINES:
+                continue
+            comments = [i for i in range(first, last) if self.is_comment(i)]
+            kept = [self.lines[i] for i in range(first, last) if i not in comments]
+            code = _NAME.sub(r"\1", _dedented(kept, block.indent).strip(), 1)
+            words = " ".join(self.lines[i].strip().lstrip("#") for i in comments)[:_LETTERS].split()
+            if len(_WORD.findall(block.own)) > 1:
+                yield block.name, block.name, code, first
+            if len(words) >= _FEWEST_WORDS:
+                yield block.name, " ".join(words), code, first
+
+    def is_comment(self, line: int) -> bool:
+        """Return whether a line holds a comment alone, and is no line of a string that looks like one."""
+        masked = self.masked[self.starts[line] : self.starts[line + 1] - 1]
+        return self.lines[line].lstrip().startswith("#") and not masked.strip()
 
 
 @dataclass
 class _Block:
-    """A function or class: its own name, where it starts and ends, and if it has a docstring, that and its qualified name."""
+    """A function or class: its own name, where it starts and ends, and its docstring, if it has one.
+
+    The name is the qualified one, or without a docstring that of the class around it and its own.
+    """
 
     own: str
     indent: int
     start: int
     is_class: bool
-    end: int = -1  # known for blocks with a docstring, and for those around them
+    end: int = -1  # known for blocks with a docstring, for those around them, and for classes around others
     docstring: tuple[int, int] = (0, 0)
     text: str = ""
     name: str = ""
     documented: bool = False
-    asks: bool = False  # whether a block without a docstring is a function that asks for itself
+    asks: bool = False  # whether it is a function without a docstring that is no part of a document, and holds none
 
 
 def _blocks(source: str, masked: str) -> Iterator[_Block]:
-    """Yield the blocks of a source, outer ones first; of those without a docstring, the name is that of a class and their own."""
+    """Yield the blocks of a source, outer ones first. A later block may end that one asks: read all of them first."""
     around: list[_Block] = []
     for head in _HEAD.finditer(masked):
         block = _Block(head[3], len(head[1]), head.start(1), head[2] == "class")
@@ -230,6 +250,9 @@ def _blocks(source: str, masked: str) -> Iterator[_Block]:
         place = _DOCSTRING.match(masked, _colon(masked, head.end()))
         text = place and _text(source[slice(*place.span(1))])
         if place is None or text is None:
+            for each in around[:-1]:
+                if each.is_class and each.end < 0:
+                    each.end = _end(masked, each)
             outer = [each for each in around[:-1] if each.end < 0 or each.end > block.start]
             block.asks = not (block.is_class or block.own.startswith("__") or any(map(_is_text, outer)))
             block.name = f"{outer[-1].own} {block.own}" if outer and outer[-1].is_class else block.own
@@ -239,7 +262,7 @@ def _blocks(source: str, masked: str) -> Iterator[_Block]:
             each.end = each.end if each.end >= 0 else _end(masked, each)
         around = [outer for outer in around if outer.end > block.start]
         for each in around:
-            each.asks = False
+            each.asks = False  # it holds a document
         block.name = ".".join(outer.own for outer in around)
         block.docstring, block.text, block.documented = place.span(1), text, True
         yield block
@@ -271,11 +294,15 @@ def _colon(masked: str, start: int) -> int:
 def _end(masked: str, block: _Block) -> int:
     """Return the end of a block: of the last line before one that is not indented more, outside brackets."""
     outdent = re.compile(rf"\n[ \t]{{0,{block.indent}}}\S")
-    end = block.start
+    end = counted = block.start
+    depths = [0] * len(_BRACKETS)
     while (line := outdent.search(masked, end)) is not None:
         end = line.start()
-        counts = [masked.count(sign, block.start, end) for sign in "()[]{}"]
-        if counts[::2] == counts[1::2] and masked[end - 1] != "\\":
+        for i, signs in enumerate(_BRACKETS):
+            opened, closed = (masked.count(sign, counted, end) for sign in signs)
+            depths[i] += opened - closed
+        counted = end
+        if not any(depths) and masked[end - 1] != "\\":
             break
         end += 1
     else:
@@ -348,10 +375,11 @@ def _work(stdin: BinaryIO, stdout: BinaryIO) -> None:
         for start in range(0, len(files), _FILES_A_BATCH):
             rows = [row for root, path in files[start : start + _FILES_A_BATCH] for row in _rows(root, path)]
             columns = list(zip(*rows, strict=True)) or [()] * len(_SCHEMA)
-            stream.write_batch(pa.record_batch([pa.array(c, pa.large_string()) for c in columns], schema=_SCHEMA))
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
+            stream.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
 
 
-def _rows(root: str, path: str) -> Iterator[tuple[str, ...]]:
+def _rows(root: str, path: str) -> Iterator[tuple[str | bool, ...]]:
     try:
         with tokenize.open(path) as file:
             source = file.read()
@@ -362,9 +390,10 @@ def _rows(root: str, path: str) -> Iterator[tuple[str, ...]]:
             .replace(os.sep, ".")
             .removesuffix(".__init__")
         )
-        for rows, made in zip(_read(source), ("", "yes"), strict=True):
+        read = _Source(source)
+        for rows, made in ((read.pairs(), False), (read.made(), True)):
             for name, query, code, line in rows:
-                yield tuple(map(_clean, (query, code, f"{module}.{name}", f"{path}:{line}", root, made)))
+                yield *map(_clean, (query, code, f"{module}.{name}", f"{path}:{line}", root)), made
     except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError, OSError):
         return  # not Python of this version, or unreadable: other people's file, not ours to report
 

@@ -18,29 +18,36 @@ from torch import Tensor
 from ..core.batch import Batch, Side
 from ..core.corrections import LogQ
 from ..core.ragged import Ragged, Shared, from_lengths, spread
-from ..engine.loop import SELF
 from ..io.ids import mixed
 from ..ranking.resolved import Config
+from .mixture import Mixture
 from .pairs import Pairs, Rows
 from .samplers import Order
 
 LONG = 64  # tokens of the median document of which "auto" makes rows: of shorter ones, they do harm
 _SPAN = (8, 40)  # tokens of a span, which is never more than half of its document
 _MOST = 2048  # rows of a batch with spans; rows of a source, which are no longer than pairs, double the largest batch
-_STREAM = 2  # of random numbers, beside those of samplers with the same seed
+_STREAM = 1 << 20  # of random numbers, apart from those of samplers with the same seed
 
 
 def obstacle(config: Config) -> str | None:
     """Return what keeps a run from making rows; None if nothing does."""
-    if not config.made_rows:
+    if not config.suited_rows:
         return "only a static tower reads a part of a text's tokens alone"
-    if config.train.guide not in (None, SELF):
+    if config.train.guide is not None:
         return "train.guide has no vectors of them"
     if config.train.teacher is not None:
         return "train.teacher has not compared them"
     if any(isinstance(each, LogQ) for each in config.base.corrections):
         return "log_q counts how often pairs bring a document"
+    if isinstance(config.data, Mixture) and config.data.batches == "single":
+        return "data.batches=single takes each batch from one source"
     return None
+
+
+def wanted(config: Config) -> bool:
+    """Return whether a run may have made rows."""
+    return config.train.made_rows != 0 and obstacle(config) is None
 
 
 class Kind(Protocol):
@@ -157,9 +164,13 @@ class MadeRows:
     def note(self) -> str:
         """Return a line on them; "" if there are none."""
         if not self.count:
-            return ""
+            return (
+                f"train.made_rows={self.beside}: no rows can be made, or batches leave them no room"
+                if self.beside
+                else ""
+            )
         return (
-            f"in the first {100 * self.kind.until:.0f} % of the steps, {self.count:,} rows a batch are made of documents: "
+            f"in the first {100 * self.kind.until:.0f} % of the steps, up to {self.count:,} rows a batch are made of documents: "
             f"{self.kind.about} (train.made_rows={self.beside})"
         )
 
@@ -179,7 +190,9 @@ class MadeRows:
         rows = rows[~torch.isin(doc_ids[rows], pairs.doc.ids)]
         ids = doc_ids[rows]
         known = None if pairs.known is None else Ragged.cat([pairs.known, Ragged(ids, torch.arange(len(ids) + 1))])
-        weight = None if pairs.weight is None else torch.cat([pairs.weight, pairs.weight.new_ones(len(ids))])
+        weight = pairs.weight
+        if weight is not None:  # each counts as the mean pair, in whatever unit these are weighed
+            weight = torch.cat([weight, weight.mean().expand(len(ids))])
         query, doc = _side(pairs.query, queries[rows], query_ids[rows]), _side(pairs.doc, docs[rows], ids)
         return replace(pairs, query=query, doc=doc, known=known, weight=weight)
 
@@ -211,9 +224,11 @@ def beside(config: Config, of_source: bool, lengths: NDArray[np.int64]) -> int:
     if config.train.made_rows != "auto":
         return config.train.made_rows
     suits = of_source or bool(np.median(lengths) >= LONG)
-    return config.made_rows if suits and obstacle(config) is None else 0
+    return config.suited_rows if suits and wanted(config) else 0
 
 
 def _side(side: Side[Ragged], rows: Ragged, ids: Tensor) -> Side[Ragged]:
+    """Return a side with rows behind its own; their logq is read by no part, but a memory holds it for all or for none."""
     assert side.ids is not None
-    return Side(Ragged.cat([side.rows, rows]), torch.cat([side.ids, ids]))
+    logq = None if side.logq is None else torch.cat([side.logq, side.logq.new_zeros(len(ids))])
+    return Side(Ragged.cat([side.rows, rows]), torch.cat([side.ids, ids]), logq)

@@ -69,7 +69,9 @@ class Mixture:
 
         source = replace(self, sources=[pairs.source or own for own, (pairs, _) in zip(self.sources, read)])
         whole = Pairs.distinct_of(tables(), folder and folder / "mixture", dropped, source)
-        whole = replace(whole, about="; ".join(pairs.about for pairs, _ in read))
+        made = [pairs.made.table for pairs, _ in read if pairs.made is not None]
+        about = "; ".join(pairs.about for pairs, _ in read)
+        whole = replace(whole, about=about, made=Pairs.distinct_of(made) if made else None)
         return whole, whole.table["asked"].to_numpy()
 
     def sampler(self, source: NDArray[np.int64], batch_size: int, seed: int) -> Mixed:

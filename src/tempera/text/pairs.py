@@ -109,6 +109,10 @@ class Pairs:
         """Return a column of texts, of all rows or of some."""
         return self.view(role, rows)[:]
 
+    def without(self, queries: Ids) -> Pairs:
+        """Return the rows that ask none of some queries, by their ids."""
+        return Pairs(self.table.filter(pa.array(~np.isin(self.ids("query"), queries))))
+
     def labels(self, rows: Rows) -> list[str]:
         """Return the name of each row's document, or the beginning of its text where it has none.
 

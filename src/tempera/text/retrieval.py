@@ -20,7 +20,7 @@ from ..towers.saved import model_folder
 from .catalogue import Catalogue, stored
 from .frozen import IndexSide
 from .held_out import HeldOutQueries
-from .made_rows import SourceRows, obstacle
+from .made_rows import SourceRows, wanted
 from .pairs import Pairs, Text
 from .split import hold_out
 from .text_showcase import TextShowcase
@@ -71,8 +71,9 @@ class TextTask:
             )
             docs = _documents(tower, catalogue, cache / "tokens.1")
             made = None
-            if pairs.made is not None and config.train.made_rows and obstacle(config) is None:
-                made = SourceRows.of(pairs.made, partial(_made, tower, pairs.made, cache))
+            if pairs.made is not None and wanted(config):
+                rows = pairs.made.without(pairs.ids("query")[[*split.validation, *split.test]])
+                made = SourceRows.of(rows, partial(_made, tower, rows, cache))
         texts = TextData(split, catalogue, queries, docs, made)
         return cls(config, texts, sampler, tower, store, versions or cache / "anew")
 

@@ -86,6 +86,8 @@ class TrainingPairs:
         kind = texts.made or Spans(texts.docs, torch.from_numpy(catalogue.doc_ids), docs, seed)
         number = beside(config, texts.made is not None, texts.docs.lengths.numpy()[docs])
         self.made = MadeRows(kind, number, config.train.size, seed)
+        if config.train.made_rows == "auto" and not self.made.count:
+            self.made = replace(self.made, beside=0)
 
     def batch(self, rows: Tensor, number: int, progress: float = 1.0) -> Batch[Ragged]:
         """Return the tokens of chosen pairs, followed by made rows at the beginning of the training."""
@@ -129,8 +131,7 @@ class TrainingPairs:
 
     def content(self) -> Iterable[Tensor]:
         """Yield the tokens of all texts, and which rows are trained on."""
-        made = self.texts.made
-        for side in (self.texts.queries, self.texts.docs, *((made.queries, made.docs) if made else ())):
+        for side in (self.texts.queries, self.texts.docs):
             yield from (side.values, side.offsets)
         yield torch.from_numpy(self.texts.split.train)
 
