@@ -3,7 +3,7 @@
 `python bench/made_rows.py [SETS] [SEEDS] --cache FOLDER` trains a static model from scratch without other options on sets in
 the folder that TEMPERA_DATA names, and on the standard library, which every machine has: docstrings ask for functions, and rows
 are made of functions without a docstring. With `--demo` it trains the default job instead. "4" is the number that `auto` takes
-where documents are long or are code; on sets of short texts it is forced, to show what it does there. nDCG@10 of the test, means
+where documents are long and for the default job; elsewhere it is forced, to show what it does there. nDCG@10 of the test, means
 over seeds; differences have 95 % intervals, paired by query; CPU seconds of the whole command on one thread.
 """
 

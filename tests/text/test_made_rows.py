@@ -179,7 +179,7 @@ def test_functions_without_a_docstring_stand_beside_pairs_of_code(tmp_path: Path
             SOURCE.replace("{i}", str(i)).replace("{word}", WORDS[i % 40]).replace("{other}", WORDS[(i * 7 + 3) % 40])
         )
         (source / f"m{i}.py").write_text(text)
-    given = {**options(source, batch_size=8), "data": {"path": str(source)}}
+    given = {**options(source, batch_size=8, made_rows=4), "data": {"path": str(source)}}
     given["evaluation"] = {"queries": 8, "validation": 0, "bm25": False}
     task = read(given, tmp_path)
     data, rows = task.data, next(iter(task.data.sampler(0, 1)))
@@ -191,7 +191,11 @@ def test_functions_without_a_docstring_stand_beside_pairs_of_code(tmp_path: Path
     assert len(set(whole.doc.ids.tolist())) == len(whole)  # name and comments of one function never meet
     searched = task.showcase.searched().documents["doc"].to_pylist()
     assert not any("if value" in doc for doc in searched)
-    assert read({**given, "train": {**given["train"], "made_rows": 0}}, tmp_path / "none").data.texts.made is None
+    few = {**given, "train": {**given["train"], "made_rows": "auto"}}
+    assert read(few, tmp_path / "few").data.texts.made is None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tempera.text.made_rows.MANY", 10)
+        assert read(few, tmp_path / "many").data.made.count == 32
     run = train(given, tmp_path / "run")
     assert yaml.safe_load((run.folder / "config.yaml").read_text())["train"]["made_rows"] == 4
 
@@ -244,7 +248,7 @@ def code(folder: Path, count: int = 60) -> Path:
 
 def test_queries_that_are_held_out_ask_for_no_made_row(tmp_path: Path) -> None:
     source = code(tmp_path / "src")
-    plain = {**options(source, batch_size=8), "data": {"path": str(source)}}
+    plain = {**options(source, batch_size=8, made_rows=4), "data": {"path": str(source)}}
     plain["evaluation"] = {"queries": 8, "validation": 4, "bm25": False}
     split = read(plain, tmp_path / "a").data.texts.split
     held = split.pairs.texts("query", np.concatenate([split.test, split.validation]))
@@ -260,11 +264,12 @@ def test_queries_that_are_held_out_ask_for_no_made_row(tmp_path: Path) -> None:
 def test_a_mixture_keeps_made_rows_unless_its_batches_are_of_one_source(tmp_path: Path) -> None:
     source, pairs = code(tmp_path / "src"), long_pairs(tmp_path)
     sources = [{"installed_python": {"roots": [str(source)]}}, {"pairs": {"path": str(pairs)}}]
-    given = {**options(pairs), "data": {"source": "mixture", "sources": sources}}
+    given = {**options(pairs, made_rows=4), "data": {"source": "mixture", "sources": sources}}
     data = read(given, tmp_path / "a").data
     assert data.texts.made is not None and data.made.count == 64
     single = {**given, "data": {**given["data"], "batches": "single"}}
-    assert read(single, tmp_path / "b").data.made.count == 0
+    with pytest.raises(ConfigError, match=r"data\.batches=single takes each batch from one source: give 0"):
+        read(single, tmp_path / "b")
 
 
 def test_a_sweep_reads_made_rows_where_a_setting_has_some(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from ..towers.saved import model_folder
 from .catalogue import Catalogue, stored
 from .frozen import IndexSide
 from .held_out import HeldOutQueries
-from .made_rows import SourceRows, wanted
+from .made_rows import SourceRows, takes_source
 from .pairs import Pairs, Text
 from .split import hold_out
 from .text_showcase import TextShowcase
@@ -71,7 +71,7 @@ class TextTask:
             )
             docs = _documents(tower, catalogue, cache / "tokens.1")
             made = None
-            if pairs.made is not None and wanted(config):
+            if pairs.made is not None and takes_source(config, len(split.train)):
                 rows = pairs.made.without(pairs.ids("query")[[*split.validation, *split.test]])
                 made = SourceRows.of(rows, partial(_made, tower, rows, cache))
         texts = TextData(split, catalogue, queries, docs, made)
