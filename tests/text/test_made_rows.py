@@ -43,7 +43,7 @@ def options(path: Path, **more: Any) -> dict[str, Any]:
         "data": {"source": "pairs", "path": str(path)},
         "tower": {"dimensions": 16, "vocabulary": 300},
         "objective": {"temperature": 0.1},
-        "train": {"batch_size": 16, "num_train_epochs": 4, "evaluations": 1, "save_steps": 2, **more},
+        "train": {"batch_size": 16, "num_train_epochs": 4, "evaluations": 1, "save_steps": 2, "made_rows": 4, **more},
         "evaluation": {"queries": 16, "validation": 0, "bm25": False},
     }
 
@@ -123,18 +123,23 @@ def test_a_run_with_made_rows_is_resumed_within_and_behind_them(
         assert left(train(given, tmp_path / f"run{steps}").folder) == left(whole.folder)
 
 
-def test_auto_makes_rows_of_long_documents_for_static_towers_alone(tmp_path: Path) -> None:
+def test_auto_makes_rows_of_long_documents_for_static_towers_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     long, short = (
         long_pairs(tmp_path),
         write_pairs(tmp_path / "short.jsonl", [{"query": f"{w} a", "doc": w} for w in WORDS]),
     )
-    assert read(options(long), tmp_path / "a").data.made.beside == 4
-    assert read(options(short, batch_size=8), tmp_path / "b").data.made.beside == 0
+    few = options(long, made_rows="auto")
+    assert read(few, tmp_path / "few").data.made.beside == 0
+    monkeypatch.setattr("tempera.text.made_rows.ENOUGH", 100)
+    assert read(few, tmp_path / "a").data.made.beside == 4
+    assert read(options(short, made_rows="auto", batch_size=8), tmp_path / "b").data.made.beside == 0
     assert read(options(long, made_rows=0), tmp_path / "c").data.made.beside == 0
     assert read(options(long, made_rows=2), tmp_path / "d").data.made.count == 32
-    small = {**options(long), "tower": {"kind": "transformer", "layers": 1, "width": 16, "heads": 2, "vocabulary": 300}}
+    small = {**few, "tower": {"kind": "transformer", "layers": 1, "width": 16, "heads": 2, "vocabulary": 300}}
     assert read(small, tmp_path / "e").data.made.beside == 0
-    weighed = {**options(long), "objective": {"temperature": 0.1, "corrections": ["log_q"]}}
+    weighed = {**few, "objective": {"temperature": 0.1, "corrections": ["log_q"]}}
     assert read(weighed, tmp_path / "f").data.made.beside == 0
 
 
@@ -216,9 +221,12 @@ def test_a_fault_names_pairs_alone(tmp_path: Path) -> None:
         ({"objective": {"preset": "gte", "matryoshka": [8, 16]}}, 64),
     ],
 )
-def test_runs_with_other_parts_take_made_rows_or_leave_them(more: dict[str, Any], count: int, tmp_path: Path) -> None:
-    given = options(long_pairs(tmp_path))
+def test_runs_with_other_parts_take_made_rows_or_leave_them(
+    more: dict[str, Any], count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = options(long_pairs(tmp_path), made_rows="auto")
     given |= {**more, "train": {**given["train"], **more.get("train", {}), "num_train_epochs": 2}}
+    monkeypatch.setattr("tempera.text.made_rows.ENOUGH", 100)
     assert read(given, tmp_path).data.made.count == count
     run = train(given, tmp_path / "run")
     assert yaml.safe_load((run.folder / "config.yaml").read_text())["train"]["made_rows"] == (4 if count else 0)

@@ -55,7 +55,7 @@ class Training:
         made_rows: number of rows beside each pair of texts, in the first steps, that are made of documents: a random span of a
             text's tokens asks for the others (15 % of the steps, batches of at most 2,048 rows), or the name or the comments of a
             Python function without a docstring ask for its code (40 %, 4,096). "auto" is 4 for a static tower on more than
-            20,000 pairs of Python files, or if its median document has at least 64 tokens, and else 0.
+            20,000 pairs of Python files, or on 1,000 pairs or more whose median document has at least 64 tokens; else 0.
         max_pairs: largest number of training pairs of texts, drawn by `evaluation.seed` after the split, so that a larger number
             holds all pairs of a smaller one; None trains on all.
         learning_rate: peak learning rate of AdamW. The default depends on the tower: 0.003 static, 5e-4 for a transformer from

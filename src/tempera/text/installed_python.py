@@ -19,11 +19,12 @@ import sysconfig
 import textwrap
 import tokenize
 import warnings
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO
@@ -62,6 +63,7 @@ _FIRST_PARAGRAPH = re.compile(r"\n\s*\n")
 _TEXTS = ("query", "doc", "name", "place", "root")
 _SCHEMA = pa.schema([*((name, pa.large_string()) for name in _TEXTS), ("made", pa.bool_())])
 _NAME = re.compile(r"\A((?:async[ \t]+)?def[ \t]+)\w+")
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _FILES_A_BATCH = 100
 _BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"))
@@ -206,19 +208,22 @@ class _Source:
             first, last = self.line_of(block.start), self.line_of(end - 1) + 1
             if last - first < _FEWEST_LINES:
                 continue
-            comments = [i for i in range(first, last) if self.is_comment(i)]
-            kept = [self.lines[i] for i in range(first, last) if i not in comments]
+            kept, comments = self.lines[first:last], list[str]()
+            if inside := self.comments[bisect_left(self.comments, first) : bisect_left(self.comments, last)]:
+                comments = [self.lines[i].strip().lstrip("#") for i in inside]
+                kept = [line for i, line in enumerate(kept, first) if i not in inside]
             code = _NAME.sub(r"\1", _dedented(kept, block.indent).strip(), 1)
-            words = " ".join(self.lines[i].strip().lstrip("#") for i in comments)[:_LETTERS].split()
+            words = " ".join(comments)[:_LETTERS].split()
             if len(_WORD.findall(block.own)) > 1:
                 yield block.name, block.name, code, first
             if len(words) >= _FEWEST_WORDS:
                 yield block.name, " ".join(words), code, first
 
-    def is_comment(self, line: int) -> bool:
-        """Return whether a line holds a comment alone, and is no line of a string that looks like one."""
-        masked = self.masked[self.starts[line] : self.starts[line + 1] - 1]
-        return self.lines[line].lstrip().startswith("#") and not masked.strip()
+    @cached_property
+    def comments(self) -> list[int]:
+        """Return the numbers of lines that hold a comment alone; lines of strings may only look like one."""
+        found = (match.span() for match in _COMMENT.finditer(self.text))
+        return [self.line_of(start) for start, end in found if not self.masked[start:end].strip()]
 
 
 @dataclass

@@ -24,8 +24,9 @@ from .mixture import Mixture
 from .pairs import Pairs, Rows
 from .samplers import Order
 
-LONG = 64  # tokens of the median document of which "auto" makes rows: of shorter ones, they do harm
-MANY = 20_000  # pairs above which "auto" takes those of a source: beside 8,300 functions they brought nothing, beside 119,000 0.012
+LONG = 64  # tokens of the median document that "auto" cuts up: rows of shorter ones do harm
+ENOUGH = 1_000  # training pairs beside which it does so: fewer show nothing
+MANY = 20_000  # pairs above which it takes the rows of a source: they brought nothing to 8,300, and 0.011 to 119,000 on validation
 _SPAN = (8, 40)  # tokens of a span, which is never more than half of its document
 _MOST = 2048  # rows of a batch with spans; rows of a source, which are no longer than pairs, double the largest batch
 _STREAM = 1 << 20  # of random numbers, apart from those of samplers with the same seed
@@ -220,16 +221,17 @@ def cut(rows: Ragged, draw: np.random.Generator) -> tuple[Ragged, Ragged]:
     return spans, Ragged(rows.values[~inside], from_lengths(lengths - wanted))
 
 
-def beside(config: Config, of_source: bool, lengths: NDArray[np.int64]) -> int:
+def beside(config: Config, of_source: bool, lengths: NDArray[np.int64], pairs: int) -> int:
     """Return the made rows beside each pair: as the configuration says, or as the documents suggest.
 
     Args:
         of_source: the source has made rows.
         lengths: tokens of each training document.
+        pairs: number of training pairs.
     """
     if config.train.made_rows != "auto":
         return config.train.made_rows
-    suits = of_source or bool(np.median(lengths) >= LONG)
+    suits = of_source or (pairs >= ENOUGH and bool(np.median(lengths) >= LONG))
     return config.suited_rows if suits and wanted(config) else 0
 
 

@@ -84,7 +84,7 @@ class TrainingPairs:
         self.renewal = _renewal(config, texts, self.rows, versions, cross)
         docs, seed = np.unique(catalogue.doc_of[texts.split.train]), config.train.seed
         kind = texts.made or Spans(texts.docs, torch.from_numpy(catalogue.doc_ids), docs, seed)
-        number = beside(config, texts.made is not None, texts.docs.lengths.numpy()[docs])
+        number = beside(config, texts.made is not None, texts.docs.lengths.numpy()[docs], len(texts.split.train))
         self.made = MadeRows(kind, number, config.train.size, seed)
         if config.train.made_rows == "auto" and not self.made.count:
             self.made = replace(self.made, beside=0)
