@@ -222,8 +222,8 @@ class _Source:
     @cached_property
     def comments(self) -> list[int]:
         """Return the numbers of lines that hold a comment alone; lines of strings may only look like one."""
-        found = (match.span() for match in _COMMENT.finditer(self.text))
-        return [self.line_of(start) for start, end in found if not self.masked[start:end].strip()]
+        spans = (match.span() for match in _COMMENT.finditer(self.text))
+        return [self.line_of(start) for start, end in spans if not self.masked[start:end].strip()]
 
 
 @dataclass
