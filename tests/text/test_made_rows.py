@@ -24,7 +24,7 @@ from tempera.experiments.record import Record
 from tempera.experiments.template import Template
 from tempera.run.alarms import named
 from tempera.run.train import train
-from tempera.text.made_rows import SourceRows, Spans, cut
+from tempera.text.made_rows import MadeRows, SourceRows, Spans, cut
 from tempera.text.retrieval import TextTask
 
 from ..conftest import WORDS, write_pairs
@@ -288,3 +288,23 @@ def test_a_sweep_reads_made_rows_where_a_setting_has_some(tmp_path: Path) -> Non
         values = {"train.made_rows": rows}
         plan = template.run(template.config(values), values, Record(values), 8)
         assert plan.reference["train"]["made_rows"] == rows  # runs with other rows read the data anew
+
+
+def test_training_takes_made_rows_in_its_first_steps_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, inner = list[int](), MadeRows.batch
+
+    def counted(self: MadeRows, pairs: Any, number: int, progress: float) -> Any:
+        batch = inner(self, pairs, number, progress)
+        if progress < 1 and not (sizes and number < len(sizes)):  # the plan looks at the first batch, too
+            sizes.append(len(batch) - len(pairs))
+        return batch
+
+    monkeypatch.setattr(MadeRows, "batch", counted)
+    train(options(long_pairs(tmp_path), max_steps=20, save_steps=100), tmp_path / "run")
+    assert len(sizes) == 20 and all(sizes[:3]) and not any(sizes[3:])  # 15 % of 20 steps
+
+
+def test_spans_of_a_document_differ_from_batch_to_batch(tmp_path: Path) -> None:
+    kind = read(options(long_pairs(tmp_path)), tmp_path).data.made.kind
+    first, again, other = (kind.made(kind.choices()[:9], number)[0].values.tolist() for number in (0, 0, 1))
+    assert first == again != other
