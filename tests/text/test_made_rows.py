@@ -311,5 +311,4 @@ def test_spans_of_a_document_differ_from_batch_to_batch(tmp_path: Path) -> None:
         for i in range(len(rows), len(batch)):
             spans.setdefault(int(batch.doc.ids[i]), []).append(batch.query.rows[i : i + 1].values.tolist())
     again = [each for each in spans.values() if len(each) > 1]
-    # Equal texts would have equal spans at the same place: a start drawn by the place alone would repeat some.
     assert len(again) > 50 and all(len({tuple(one) for one in each}) == len(each) for each in again)
