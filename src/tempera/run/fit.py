@@ -364,9 +364,8 @@ class _Course:
         together = self.options.gradient_accumulation_steps
         objective = self.prepared.config.base
         mine = divide(batch, self.group.rank, self.group.size)
-        largest = as_many(
-            self.data.batch(rows, 0, 0.0), self.options.select
-        )  # with the rows that are made for the beginning
+        # With the rows that are made for the beginning.
+        largest = as_many(self.data.batch(rows, 0, 0.0), self.options.select)
         most = divide(largest, self.group.rank, self.group.size)
         plan = self.state.cache.plan(self.state.modules["towers"], most, self.group)
         width = self.data.tower.encode(batch.doc.rows[:1]).shape[1]

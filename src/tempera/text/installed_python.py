@@ -185,9 +185,8 @@ class _Source:
         documented, lines = [block for block in self.blocks if block.documented], list[str | None](self.lines)
         for block in documented:
             first, end = self.line_of(block.docstring[0]), self.line_of(block.docstring[1] - 1) + 1
-            head = self.text[
-                self.starts[first] : block.docstring[0]
-            ].rstrip()  # of `def f(): "Text."` the definition stays
+            # Of `def f(): "Text."` the definition stays.
+            head = self.text[self.starts[first] : block.docstring[0]].rstrip()
             lines[first:end] = [head or None, *[None] * (end - first - 1)]
         for block in documented:
             query = " ".join(_FIRST_PARAGRAPH.split(block.text.lstrip(), 1)[0].split())

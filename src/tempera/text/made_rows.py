@@ -165,12 +165,10 @@ class MadeRows:
 
     def note(self) -> str:
         """Return a line on them; "" if there are none."""
+        if not self.beside:
+            return ""
         if not self.count:
-            return (
-                f"train.made_rows={self.beside}: no rows can be made, or batches leave them no room"
-                if self.beside
-                else ""
-            )
+            return f"train.made_rows={self.beside}: no rows can be made, or batches leave them no room"
         return (
             f"in the first {100 * self.kind.until:.0f} % of the steps, up to {self.count:,} rows a batch are made of documents: "
             f"{self.kind.about} (train.made_rows={self.beside})"
@@ -212,13 +210,12 @@ def cut(rows: Ragged, draw: np.random.Generator) -> tuple[Ragged, Ragged]:
     (10, True)
     """
     lengths = rows.lengths
-    wanted = torch.from_numpy(draw.integers(_SPAN[0], _SPAN[1] + 1, len(rows)))
-    wanted = torch.minimum(wanted, lengths // 2)
-    start = (torch.from_numpy(draw.random(len(rows))) * (lengths - wanted + 1)).long() + rows.offsets[:-1]
+    sizes = torch.minimum(torch.from_numpy(draw.integers(_SPAN[0], _SPAN[1] + 1, len(rows))), lengths // 2)
+    start = (torch.from_numpy(draw.random(len(rows))) * (lengths - sizes + 1)).long() + rows.offsets[:-1]
     inside = torch.zeros(len(rows.values), dtype=torch.bool)
-    inside[spread(start, wanted)] = True
-    spans = Ragged(rows.values[inside], from_lengths(wanted))
-    return spans, Ragged(rows.values[~inside], from_lengths(lengths - wanted))
+    inside[spread(start, sizes)] = True
+    spans = Ragged(rows.values[inside], from_lengths(sizes))
+    return spans, Ragged(rows.values[~inside], from_lengths(lengths - sizes))
 
 
 def beside(config: Config, of_source: bool, lengths: NDArray[np.int64], pairs: int) -> int:
