@@ -55,21 +55,18 @@ class Config:
         """
         schedule = getattr(self.data, "schedule", None) or self.tower.schedule
         train = self.train.settled(*schedule(pairs, half))
-        both = {"batch_size": train.batch_size, "num_train_epochs": train.num_train_epochs}
-        return replace(self, train=train, resolved={**self.resolved, "train": {**self.resolved["train"], **both}})
+        return self.trained_with(batch_size=train.batch_size, num_train_epochs=train.num_train_epochs)
+
+    def trained_with(self, **values: Any) -> Config:
+        """Return a configuration with other options of training, which are written down, too."""
+        resolved = {**self.resolved, "train": {**self.resolved["train"], **values}}
+        return replace(self, train=replace(self.train, **values), resolved=resolved)
 
     @property
     def suited_rows(self) -> int:
         """The rows made of documents that suit the tower beside each pair; 0 for one that reads only whole texts."""
         rows: int = getattr(self.tower, "made_rows", 0)
         return rows
-
-    def beside(self, made_rows: int) -> Config:
-        """Return a configuration whose number of made rows beside each pair is settled."""
-        train = replace(self.train, made_rows=made_rows)
-        return replace(
-            self, train=train, resolved={**self.resolved, "train": {**self.resolved["train"], "made_rows": made_rows}}
-        )
 
     @property
     def read(self) -> list[str]:

@@ -16,9 +16,7 @@ from ..engine.devices import start
 from ..io.documents import JsonLines
 from .fit import fit
 from .prepare import prepare
-from .time_limit import rate
-
-MEASURED = 4  # steps that are taken to tell the time; the first of them is not counted
+from .time_limit import first_steps
 
 
 def rehearse(config: Options | Path | None = None, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -35,18 +33,16 @@ def rehearse(config: Options | Path | None = None, overrides: Sequence[str] = ()
     devices = start(made.train.mixed_precision, made.train.device)
     made.train.check(devices)
     with TemporaryDirectory() as folder:
-        short = replace(made.train, max_steps=MEASURED, max_time=None)
         with JsonLines(Path(folder) / "log.jsonl") as log:
-            prepared = prepare(replace(made, train=short), devices, Path(folder), log)
+            prepared = prepare(replace(made, train=replace(made.train, max_time=None)), devices, Path(folder), log)
             preview = prepared.task.showcase.preview()
-            fit(prepared, looks=False)
-            # Steps at the beginning may have more rows, and a median of few would miss them.
-            measured = rate(prepared, 0.0)[0] if prepared.config.train.made_rows else None
+            fit(replace(prepared, config=prepared.config.trained_with(max_steps=first_steps(prepared))), looks=False)
         taken = [record["seconds"] for record in log.records if record["event"] == "step"]
-    train = replace(prepared.config.train, max_steps=made.train.max_steps)
+    train = prepared.config.train
     steps = train.steps(prepared.task.data.sampler.batches_per_epoch)
     pairs = prepared.task.showcase.facts().counts["train"]
-    seconds = measured or statistics.median(taken[1:])
+    # The first step makes what the others use again; a median would leave out those that have more rows.
+    seconds = (statistics.mean if train.made_rows else statistics.median)(taken[1:])
     if made.train.max_time is not None:
         steps = min(steps, max(1, int(made.train.max_time / seconds)))
     return {**preview, "pairs": pairs, "steps": steps, "expected_seconds": steps * seconds}

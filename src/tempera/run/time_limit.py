@@ -50,12 +50,17 @@ def limited(prepared: Prepared, known: Mapping[str, Any] | None = None) -> Prepa
 def rate(prepared: Prepared, limit: float) -> tuple[float, float]:
     """Return the mean seconds of a step, and the seconds of all steps that were taken to measure it."""
     spent = step = 0.0
-    for count in (_COUNT if prepared.config.train.made_rows else _COUNTS[0], _COUNTS[1]):
+    for count in (first_steps(prepared), _COUNTS[-1]):
         seconds = step_seconds(prepared, count)
         spent, step = spent + sum(seconds), mean(seconds[1:])  # the first makes what the others use again
         if prepared.devices.group.all_reduce_max(int(step * _COUNTS[-1] > _SHARE * limit)):
             break
     return step, spent
+
+
+def first_steps(prepared: Prepared) -> int:
+    """Return the steps of a short run that tell the time of one."""
+    return _COUNT if prepared.config.train.made_rows else _COUNTS[0]
 
 
 def step_seconds(prepared: Prepared, count: int) -> list[float]:

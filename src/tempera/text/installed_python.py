@@ -102,7 +102,9 @@ class InstalledPython:
         rank = pc.index_in(table["root"], pa.array([str(root) for root in roots], pa.large_string()))
         order = [(name, "ascending") for name in ("rank", "place", "made", "query")]
         table = table.append_column("rank", rank).sort_by(order)
-        table = table.set_column(1, "doc", pc.utf8_slice_codeunits(table["doc"], 0, self.max_characters))
+        table = table.set_column(
+            _TEXTS.index("doc"), "doc", pc.utf8_slice_codeunits(table["doc"], 0, self.max_characters)
+        )
         made, table = table.filter(table["made"]), table.filter(pc.invert(table["made"]))
         if not len(table):
             raise DataError(f"no function or class with a docstring in the {len(files)} files under {roots[0]}")
@@ -174,7 +176,7 @@ class _Source:
         self.masked = _OPAQUE.sub(_mask, self.text)
         self.lines = self.text.split("\n")
         self.starts = [0, *accumulate(map((1).__add__, map(len, self.lines)))]
-        self.blocks = list(_blocks(self.text, self.masked))
+        self.blocks = _blocks(self.text, self.masked)
 
     def line_of(self, position: int) -> int:
         """Return the number of the line that holds a position."""
@@ -240,17 +242,22 @@ class _Block:
     docstring: tuple[int, int] = (0, 0)
     text: str = ""
     name: str = ""
-    documented: bool = False
     asks: bool = False  # whether it is a function without a docstring that is no part of a document, and holds none
 
+    @property
+    def documented(self) -> bool:
+        """True with a docstring."""
+        return self.docstring != (0, 0)
 
-def _blocks(source: str, masked: str) -> Iterator[_Block]:
-    """Yield the blocks of a source, outer ones first. A later block may end that one asks: read all of them first."""
-    around: list[_Block] = []
+
+def _blocks(source: str, masked: str) -> list[_Block]:
+    """Return the blocks of a source, outer ones first."""
+    blocks, around = list[_Block](), list[_Block]()
     for head in _HEAD.finditer(masked):
         block = _Block(head[3], len(head[1]), head.start(1), head[2] == "class")
         around = [outer for outer in around if outer.indent < block.indent]
         around.append(block)
+        blocks.append(block)
         place = _DOCSTRING.match(masked, _colon(masked, head.end()))
         text = place and _text(source[slice(*place.span(1))])
         if place is None or text is None:
@@ -258,9 +265,9 @@ def _blocks(source: str, masked: str) -> Iterator[_Block]:
                 if each.is_class and each.end < 0:
                     each.end = _end(masked, each)
             outer = [each for each in around[:-1] if each.end < 0 or each.end > block.start]
-            block.asks = not (block.is_class or block.own.startswith("__") or any(map(_is_text, outer)))
+            within = any(each.documented and not each.is_class for each in outer)
+            block.asks = not (block.is_class or block.own.startswith("__") or within)
             block.name = f"{outer[-1].own} {block.own}" if outer and outer[-1].is_class else block.own
-            yield block
             continue
         for each in around:
             each.end = each.end if each.end >= 0 else _end(masked, each)
@@ -268,13 +275,8 @@ def _blocks(source: str, masked: str) -> Iterator[_Block]:
         for each in around:
             each.asks = False  # it holds a document
         block.name = ".".join(outer.own for outer in around)
-        block.docstring, block.text, block.documented = place.span(1), text, True
-        yield block
-
-
-def _is_text(block: _Block) -> bool:
-    """Return whether a block is a document of a query: a function with a docstring."""
-    return block.documented and not block.is_class
+        block.docstring, block.text = place.span(1), text
+    return blocks
 
 
 def _mask(match: re.Match[str]) -> str:

@@ -5,14 +5,12 @@ Letters in shapes: b pairs of a batch, r made rows, u documents, m rows that a s
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.batch import Batch, Side
@@ -20,8 +18,9 @@ from ..core.corrections import LogQ
 from ..core.ragged import Ragged, Shared, from_lengths, spread
 from ..io.ids import mixed
 from ..ranking.resolved import Config
+from .catalogue import Catalogue
 from .mixture import Mixture
-from .pairs import Pairs, Rows
+from .pairs import Rows
 from .samplers import Order
 
 LONG = 64  # tokens of the median document that "auto" cuts up: rows of shorter ones do harm
@@ -34,17 +33,16 @@ _STREAM = 1 << 20  # of random numbers, apart from those of samplers with the sa
 
 def obstacle(config: Config) -> str | None:
     """Return what keeps a run from making rows; None if nothing does."""
-    if not config.suited_rows:
-        return "only a static tower reads a part of a text's tokens alone"
-    if config.train.guide is not None:
-        return "train.guide has no vectors of them"
-    if config.train.teacher is not None:
-        return "train.teacher has not compared them"
-    if any(isinstance(each, LogQ) for each in config.base.corrections):
-        return "log_q counts how often pairs bring a document"
-    if isinstance(config.data, Mixture) and config.data.batches == "single":
-        return "data.batches=single takes each batch from one source"
-    return None
+    log_q = any(isinstance(each, LogQ) for each in config.base.corrections)
+    single = isinstance(config.data, Mixture) and config.data.batches == "single"
+    causes = {
+        "only a static tower reads a part of a text's tokens alone": not config.suited_rows,
+        "train.guide has no vectors of them": config.train.guide is not None,
+        "train.teacher has not compared them": config.train.teacher is not None,
+        "log_q counts how often pairs bring a document": log_q,
+        "data.batches=single takes each batch from one source": single,
+    }
+    return next((cause for cause, holds in causes.items() if holds), None)
 
 
 def wanted(config: Config) -> bool:
@@ -58,6 +56,9 @@ class Kind(Protocol):
     until: float  # share of the training that has them
     most: int  # rows of a batch with them
     about: str  # what asks for what
+
+    def suits(self) -> bool:
+        """Return whether "auto" makes such rows."""
 
     def choices(self) -> Rows:
         """Return what rows can be made of, by number."""
@@ -75,17 +76,30 @@ class Spans:
 
     Args:
         tokens: of every document, [u].
-        ids: of every document, [u].
-        docs: positions of those that are trained on; rows are made of those with 16 tokens or more.
+        train: pairs that are trained on; rows are made of those of their documents that have 16 tokens or more.
     """
 
     tokens: Ragged
-    ids: Tensor
-    docs: Rows
+    catalogue: Catalogue
+    train: Rows
     seed: int
     until = 0.15
     most = _MOST
     about = "a span of one asks for the rest of it"
+
+    @cached_property
+    def ids(self) -> Tensor:
+        """Ids of every document, [u]."""
+        return torch.from_numpy(self.catalogue.doc_ids)
+
+    @cached_property
+    def docs(self) -> Rows:
+        """Positions of the documents that are trained on."""
+        return np.unique(self.catalogue.doc_of[self.train])
+
+    def suits(self) -> bool:
+        """Return True if there are enough pairs, and documents are long."""
+        return len(self.train) >= ENOUGH and bool(np.median(self.tokens.lengths.numpy()[self.docs]) >= LONG)
 
     def choices(self) -> Rows:
         """Return positions of documents."""
@@ -118,11 +132,9 @@ class SourceRows:
     most = 2 * _MOST
     about = "the name or the comments of a function without a docstring ask for its code"
 
-    @classmethod
-    def of(cls, pairs: Pairs, tokens: Callable[[str], Ragged]) -> SourceRows:
-        """Return the rows of a source, [m]; `tokens` reads their side "query" or "doc"."""
-        ids = (torch.tensor(pairs.ids("query")), torch.tensor(pairs.ids("doc")))
-        return cls(tokens("query"), tokens("doc"), *ids)
+    def suits(self) -> bool:
+        """Return True: those that a run does not take are not read."""
+        return True
 
     def choices(self) -> Rows:
         """Return all rows."""
@@ -147,6 +159,15 @@ class MadeRows:
     beside: int
     size: int
     seed: int
+
+    @classmethod
+    def of(cls, config: Config, kind: Kind) -> MadeRows:
+        """Return the rows of a run: as many as its configuration says, or as suit its tower and data."""
+        train = config.train
+        if train.made_rows != "auto":
+            return cls(kind, train.made_rows, train.size, train.seed)
+        made = cls(kind, config.suited_rows, train.size, train.seed)
+        return made if wanted(config) and kind.suits() and made.count else replace(made, beside=0)
 
     @cached_property
     def choices(self) -> Rows:
@@ -185,14 +206,12 @@ class MadeRows:
         chosen = np.unique(self.order.take(number * self.count, self.count))
         queries, docs, query_ids, doc_ids = self.kind.made(chosen, number)
         assert pairs.doc.ids is not None and not isinstance(pairs.known, Shared)
-        first = np.unique(doc_ids.numpy(), return_index=True)[1]
-        rows = torch.from_numpy(np.sort(first))
+        rows = torch.from_numpy(np.sort(np.unique(doc_ids.numpy(), return_index=True)[1]))
         rows = rows[~torch.isin(doc_ids[rows], pairs.doc.ids)]
         ids = doc_ids[rows]
         known = None if pairs.known is None else Ragged.cat([pairs.known, Ragged(ids, torch.arange(len(ids) + 1))])
-        weight = pairs.weight
-        if weight is not None:  # each counts as the mean pair, in whatever unit these are weighed
-            weight = torch.cat([weight, weight.mean().expand(len(ids))])
+        # Each counts as the mean pair, in whatever unit these are weighed.
+        weight = None if pairs.weight is None else torch.cat([pairs.weight, pairs.weight.mean().expand(len(ids))])
         query, doc = _side(pairs.query, queries[rows], query_ids[rows]), _side(pairs.doc, docs[rows], ids)
         return replace(pairs, query=query, doc=doc, known=known, weight=weight)
 
@@ -216,20 +235,6 @@ def cut(rows: Ragged, draw: np.random.Generator) -> tuple[Ragged, Ragged]:
     inside[spread(start, sizes)] = True
     spans = Ragged(rows.values[inside], from_lengths(sizes))
     return spans, Ragged(rows.values[~inside], from_lengths(lengths - sizes))
-
-
-def beside(config: Config, of_source: bool, lengths: NDArray[np.int64], pairs: int) -> int:
-    """Return the made rows beside each pair: as the configuration says, or as the documents suggest.
-
-    Args:
-        of_source: the source has made rows.
-        lengths: tokens of each training document.
-        pairs: number of training pairs.
-    """
-    if config.train.made_rows != "auto":
-        return config.train.made_rows
-    suits = of_source or (pairs >= ENOUGH and bool(np.median(lengths) >= LONG))
-    return config.suited_rows if suits and wanted(config) else 0
 
 
 def _side(side: Side[Ragged], rows: Ragged, ids: Tensor) -> Side[Ragged]:

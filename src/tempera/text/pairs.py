@@ -44,9 +44,7 @@ class Pairs:
     source: Source | None = None  # where it is from, with what its options left open decided
     about: str = ""  # a sentence on what was read
     paired: bool = True  # False where the rows to train on are any two texts
-    made: Pairs | None = (
-        None  # of documents that no query asks for: rows that training begins with, and nothing else has
-    )
+    made: Pairs | None = None  # rows of documents that no query asks for, which training begins with
 
     @classmethod
     def of(

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from ..core.batch import Role
 from ..core.ragged import Ragged
 from ..engine.batches import Sampler
@@ -21,7 +23,7 @@ from .catalogue import Catalogue, stored
 from .frozen import IndexSide
 from .held_out import HeldOutQueries
 from .made_rows import SourceRows, takes_source
-from .pairs import Pairs, Text
+from .pairs import Pairs
 from .split import hold_out
 from .text_showcase import TextShowcase
 from .training_pairs import TextData, TrainingPairs, sampler_of
@@ -73,7 +75,7 @@ class TextTask:
             made = None
             if pairs.made is not None and takes_source(config, len(split.train)):
                 rows = pairs.made.without(pairs.ids("query")[[*split.validation, *split.test]])
-                made = SourceRows.of(rows, partial(_made, tower, rows, cache))
+                made = _source_rows(tower, rows, cache)
         texts = TextData(split, catalogue, queries, docs, made)
         return cls(config, texts, sampler, tower, store, versions or cache / "anew")
 
@@ -94,10 +96,12 @@ class TextTask:
         raise ConfigError("train.refit is for interactions: remove it")
 
 
-def _made(tower: Tower, pairs: Pairs, cache: Path, role: Text) -> Ragged:
-    """Return the features of one side of rows that a source has made."""
-    reads = partial(tower.features, progress="reading made rows", role=role)
-    return stored(reads, pairs.view(role), cache / f"made.{role}")
+def _source_rows(tower: Tower, rows: Pairs, cache: Path) -> SourceRows:
+    """Read rows that a source has made."""
+    reads = partial(tower.features, progress="reading made rows")
+    queries = stored(partial(reads, role="query"), rows.view("query"), cache / "made.0")
+    docs = stored(partial(reads, role="doc"), rows.view("doc"), cache / "made.1")
+    return SourceRows(queries, docs, torch.tensor(rows.ids("query")), torch.tensor(rows.ids("doc")))
 
 
 def _documents(tower: Tower, catalogue: Catalogue, path: Path) -> Ragged:

@@ -26,7 +26,7 @@ from ..ranking.resolved import Config
 from ..towers.pair import Tower
 from .catalogue import Catalogue
 from .known_vectors import KnownVectors
-from .made_rows import MadeRows, SourceRows, Spans, beside
+from .made_rows import MadeRows, SourceRows, Spans
 from .mixture import Mixture
 from .pairs import Rows, Source
 from .renewal import Renewal, checked
@@ -82,12 +82,8 @@ class TrainingPairs:
         if self.judge is not None:
             self.rows = judged(self.rows, catalogue, self.judge)
         self.renewal = _renewal(config, texts, self.rows, versions, cross)
-        docs, seed = np.unique(catalogue.doc_of[texts.split.train]), config.train.seed
-        kind = texts.made or Spans(texts.docs, torch.from_numpy(catalogue.doc_ids), docs, seed)
-        number = beside(config, texts.made is not None, texts.docs.lengths.numpy()[docs], len(texts.split.train))
-        self.made = MadeRows(kind, number, config.train.size, seed)
-        if config.train.made_rows == "auto" and not self.made.count:
-            self.made = replace(self.made, beside=0)
+        spans = Spans(texts.docs, catalogue, texts.split.train, config.train.seed)
+        self.made = MadeRows.of(config, texts.made or spans)
 
     def batch(self, rows: Tensor, number: int, progress: float = 1.0) -> Batch[Ragged]:
         """Return the tokens of chosen pairs, followed by made rows at the beginning of the training."""
