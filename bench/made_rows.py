@@ -1,6 +1,6 @@
 """Rows that are made of documents, beside the pairs of the first steps (`train.made_rows`), against none.
 
-`python bench/made_rows.py [SETS] [SEEDS] --cache FOLDER` trains a static model from scratch without other options on sets in
+`python bench/made_rows.py [SETS] [SEEDS] --cache FOLDER` trains a static model from scratch, once, without other options on sets in
 the folder that TEMPERA_DATA names, and on the standard library, which every machine has: docstrings ask for functions, and rows
 are made of functions without a docstring. With `--demo` it trains the default job instead. "4" is the number that `auto` takes
 where documents are long and for the default job; elsewhere it is forced, to show what it does there. nDCG@10 of the test, means
@@ -50,9 +50,8 @@ def measured(name: str, cache: Path, seeds: range) -> dict[str, Any]:
     for seed in seeds:
         for arm in ARMS:
             began = time.process_time()
-            run = tempera.train(
-                path, folder / f"{arm}-{seed}", [f"train.seed={seed}", f"train.made_rows={arm}"], overwrite=True
-            )
+            options = [f"train.seed={seed}", f"train.made_rows={arm}", "train.refit=none"]
+            run = tempera.train(path, folder / f"{arm}-{seed}", options, overwrite=True)
             figures["seconds"][arm].append(time.process_time() - began)
             scores[arm].append(judge.scores(run.encode))
             figures["bm25"].append(run.metrics["bm25"][METRIC])

@@ -222,7 +222,7 @@ def test_fewer_than_fifty_queries_choose_nothing(tempera: Any, small: dict[str, 
     assert not (out / "best.yaml").exists() and not (out / "trials").exists()
     result = tune(config, space, 2, out, QUICK)
     assert result.best is None and len(result.trials) == 2 and result.json()["best"] is None
-    assert result.config == build(configuration.of(config, QUICK)).resolved
+    assert result.config == build(configuration.of(config, [*QUICK, "train.refit=auto"])).resolved
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -11,6 +11,10 @@ from ..recommend.timeline import HISTORIES
 from ..towers.saved import fingerprint
 from .index import Index
 
+EVALUATED = (
+    "evaluated"  # the folder of the model that was judged, where the saved one has then learned what was held out
+)
+
 
 class RunFolder:
     """Open the folder of a run, of texts or of interactions.

@@ -114,10 +114,12 @@ class Training:
             files are in OUTPUT.trackers. Sweeps and tunings send nothing; they write tables of their own.
         keep_best: save the weights of the best validation; the untrained model is a candidate. If this is false, or the
             validation set has too few queries to choose by, the weights of the last step are saved.
-        refit: what the run trains on again, anew and for as many passes as validation has chosen, where data are interactions:
-            "validation" adds its events before the test is evaluated; "all" does so too, and then adds those of the test for
-            the model that is saved, whose figures stay those of the evaluated one; "auto" is "all" where more than a twentieth
-            of the events is held out; "none" saves the weights that validation has chosen.
+        refit: what the run trains on again, anew and for as many passes as validation has chosen: "validation" adds its pairs or
+            events before the test is evaluated; "all" does so too, and then adds those of the test for the model that is saved,
+            whose figures stay those of the evaluated one, in `evaluated/`; "none" saves the weights that validation has
+            chosen; "auto" trains again where more than a twentieth of the data is held out. Then it is "all" for
+            interactions; for texts it is one training after the evaluation, on everything but a test or validation that the
+            user has named.
         patience: number of evaluations without improvement after which training stops early; None takes every step.
         save_steps: number of steps between checkpoints; None writes one every ten minutes. They stay in OUTPUT.checkpoints,
             beside the run, until it has ended.

@@ -67,6 +67,11 @@ class InteractionTask:
         called(events.items.table)  # which is refused before hours of training, if at all
         return cls(config, events)
 
+    @property
+    def refits(self) -> tuple[Part, ...]:
+        """Validation before the test is evaluated, and the test after it."""
+        return ("validation", "test")
+
     def race(self, config: Config) -> Race:
         """Return the towers that are tried on these events."""
         events = self.data.events

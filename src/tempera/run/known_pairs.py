@@ -5,7 +5,7 @@ Letters in shapes: q queries, c documents, r answers, n pairs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from .. import config as configuration
 from ..artifacts.index import Index
+from ..artifacts.layout import EVALUATED
 from ..artifacts.run_folder import Run
 from ..build import Config, build
 from ..errors import DataError
@@ -27,7 +28,8 @@ from ..ranking.calibration import Scored
 from ..ranking.metrics import Relevant
 from ..text.beir import is_beir
 from ..text.embedder import Model, Vectors, encode_all
-from ..text.pairs import Pairs, Text
+from ..text.held_out import Questions
+from ..text.pairs import Pairs, Rows, Text
 from ..text.roles import UNTRAINED, Roles, refuse_roles
 from ..text.sources import Given, PairsFile, read_table
 from ..text.split import Split, hold_out
@@ -72,6 +74,12 @@ def known(model: Model, path: Path | None, roles: Roles | None, depth: int, spli
     """
     run = Path(model.path)
     if path is None:
+        if (judged := evaluated(run)) != run:
+            logger.info(
+                f"{run} has learned what it held out at last: probabilities follow the similarities of {judged}"
+            )
+            before = Model(str(judged))
+            return _of_task(before, asked("held out", *unlearned(run))).shown(before, depth)
         if (queries := _in_index(model, held_out(run))) is None:
             raise DataError(f"no answer of the held-out queries of {run} is in its index, which is damaged")
         return queries.shown(model, depth)
@@ -90,20 +98,50 @@ def known(model: Model, path: Path | None, roles: Roles | None, depth: int, spli
     return _of_task(model, RetrievalTask.pairs(path, roles)).shown(model, depth)
 
 
-def held_out(folder: Path) -> Pairs:
-    """Read a run's data again, and return the pairs of its validation queries; of its test, if there is no validation.
+def held_out(run: Path) -> Pairs:
+    """Read a run's data again, and return the pairs of the queries that its evaluated model has not learned."""
+    split, rows = unlearned(run)
+    queries = split.pairs.ids("query")
+    return split.pairs.whole(np.isin(queries, queries[rows]))
+
+
+def unlearned(run: Path) -> tuple[Split, Rows]:
+    """Read a run's data again, and return rows that its evaluated model has not learned: of validation, or else of the test.
 
     Raises:
-        DataError: no run, data of an object of Python, or data that have changed since.
+        DataError: no run, data of an object of Python, data that have changed since, or a run that has learned everything.
     """
-    if not (folder / "config.yaml").is_file():
+    if not (run / "config.yaml").is_file():
         raise DataError(
-            f"{folder} is not a run, so there are no held-out queries; give pairs: tempera calibrate {quote(str(folder))} PAIRS"
+            f"{run} is not a run, so there are no held-out queries; give pairs: tempera calibrate {quote(str(run))} PAIRS"
         )
-    split = divided_again(folder, build(configuration.load(folder / "config.yaml")))
-    queries = split.pairs.ids("query")
-    held = np.isin(queries, queries[split.validation if len(split.validation) else split.test])
-    return split.pairs.whole(held)
+    split = divided_again(run, build(configuration.load(run / "config.yaml")))
+    rows = split.test if "validation" in learned(run) or not len(split.validation) else split.validation
+    if not len(rows):
+        raise DataError(f"{run} has learned all that it has held out (train.refit): give pairs that it has not seen")
+    return split, rows
+
+
+def learned(run: Path) -> list[str]:
+    """Return the parts of its data that a run has been trained on again (`train.refit`), after they were held out."""
+    return [each["part"] for each in Run(run).document.get("refit", [])]
+
+
+def evaluated(run: Path) -> Path:
+    """Return the folder of the model whose figures a run has: its own, unless it was trained on the test after that."""
+    return folder if (folder := run / EVALUATED).is_dir() else run
+
+
+def asked(name: str, split: Split, rows: Rows) -> RetrievalTask:
+    """Return held-out queries of a run, with the documents that it ranks."""
+    pairs = split.pairs
+    questions = Questions.of(split, pairs.distinct("query")[1], pairs.distinct("doc")[1], rows)
+    queries, docs = (_numbered(texts) for texts in (questions.queries, pairs.texts("doc", split.corpus)))
+    return RetrievalTask.of(name, queries, docs, questions.relevant, {})
+
+
+def _numbered(texts: Sequence[str]) -> pa.Table:
+    return pa.table({"id": [f"{row:09}" for row in range(len(texts))], "text": pa.array(texts, pa.large_string())})
 
 
 def divided_again(folder: Path, config: Config) -> Split:
@@ -117,7 +155,9 @@ def divided_again(folder: Path, config: Config) -> Split:
     pairs, candidates = config.data.read(None)
     split = hold_out(pairs, candidates, config.evaluation, config.train.max_pairs)
     then = Run(folder).document["data"]
-    now = {"pairs": split.count, "train": len(split.train), "corpus": len(split.corpus)}
+    now = {"pairs": split.count, "corpus": len(split.corpus)}
+    if "validation" not in learned(folder):
+        now["train"] = len(split.train)
     if any(then[what] != count for what, count in now.items()):
         raise DataError(
             f"the data of {folder} have changed since ({then['pairs']:,} pairs then, {split.count:,} now), and what was held out "

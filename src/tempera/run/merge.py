@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from .. import config as configuration
 from ..artifacts.pictures import draw_merge
@@ -17,12 +16,11 @@ from ..errors import ConfigError, DataError, OutputError
 from ..io.atomic import MARK, staged, write_file
 from ..io.documents import write_json
 from ..ranking.verdict import main_metric
-from ..text.held_out import Questions
 from ..text.other_data import Task, judged, read_tasks
 from ..text.split import Split
 from ..text.tasks import RetrievalTask
 from ..towers.merged import Merged
-from .known_pairs import divided_again
+from .known_pairs import asked, divided_again, evaluated, learned
 
 OWN = "validation"
 KEPT, LOST = 0.95, 1 / 3  # of the gain by training, at least; of what it made worse elsewhere, at most
@@ -72,7 +70,9 @@ def merge(
     document: dict[str, Any] = {"run": str(run), "base": str(base), "weight": weights}
     with nullcontext() if output is None else staged(Path(output), overwrite, [run, base]) as folder:
         if weights is None:
-            document |= _drawn(Path(run), curve(merged, Path(run), also))
+            judged = evaluated(Path(run))
+            between = merged if judged == Path(run) else Merged(judged, Path(base))
+            document |= _drawn(Path(run), curve(between, Path(run), also))
         if folder is not None:
             merged.at(document["weight"])
             merged.save(folder)
@@ -136,16 +136,11 @@ def _sentence(weight: float, kept: float | None, lost: float | None) -> str:
 
 def _validation(split: Split, run: Path) -> RetrievalTask:
     """Return the validation queries of a run, with the documents that it ranks."""
+    if "validation" in learned(run):
+        raise DataError(f"{run} was trained on its validation queries, too (train.refit): give --weights")
     if not len(split.validation):
         raise DataError(f"{run} has held out no validation queries to choose by: give --weights")
-    pairs = split.pairs
-    questions = Questions.of(split, pairs.distinct("query")[1], pairs.distinct("doc")[1], split.validation)
-    queries, docs = (_numbered(texts) for texts in (questions.queries, pairs.texts("doc", split.corpus)))
-    return RetrievalTask.of(OWN, queries, docs, questions.relevant, {})
-
-
-def _numbered(texts: Sequence[str]) -> pa.Table:
-    return pa.table({"id": [f"{row:09}" for row in range(len(texts))], "text": pa.array(texts, pa.large_string())})
+    return asked(OWN, split, split.validation)
 
 
 def _drawn(run: Path, document: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from safetensors.torch import save as as_bytes
 from .. import config as configuration
 from ..artifacts.card import Card, render_card
 from ..artifacts.index import write_searched
+from ..artifacts.layout import EVALUATED
 from ..artifacts.report import RunReport, render
 from ..artifacts.report_tables import tables
 from ..io.documents import first_event, write_json
@@ -24,6 +25,7 @@ from ..ranking.verdict import MAIN, OURS, TOGETHER, SystemScores, TaskScores, Ve
 from .alarms import Alarms, doubts
 from .fit import Fitted
 from .prepare import CACHE, Prepared
+from .refit import LEARNED
 
 _LOST = ": {metric} {before:.3f} before, {after:.3f} after; `tempera merge` weighs both models"
 _SERVED = ("the vectors alone; both together by --hybrid", "both together; the vectors alone by --vectors")
@@ -65,6 +67,8 @@ def _publish(
             if each["difference"]["real"] and each["difference"]["mean"] < 0:
                 alarms.caution(fitted.step, f"training made {path} worse{_LOST.format(**each)}")
     served.task.data.tower.save(folder / "model")
+    if served is not prepared:
+        task.data.tower.save(folder / EVALUATED)
     (folder / "objective.safetensors").write_bytes(as_bytes(served.config.objective.state_dict()))
     write_searched(folder, served.task.showcase.searched())
     sizes = {each.name: _size(each) for each in sorted(folder.iterdir()) if each.name not in (CACHE, "log.jsonl")}
@@ -174,8 +178,10 @@ def _trained_again(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 def _again(refits: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return what card and report say of a model that has trained again on what was held out."""
     names = {"validation": "trained again before the evaluation", "test": "trained again after it"}
-    text = "also on the {part} data, {pairs:,} in all, {steps:,} steps"
-    lines = {names[each["part"]]: text.format(**each) for each in refits}
+    lines = {
+        names[each["part"]]: f"{LEARNED[each['part']]}, {each['pairs']:,} in all, {each['steps']:,} steps"
+        for each in refits
+    }
     if names["test"] in lines:
         lines[names["test"]] += "; the metrics are those of the model before that"
     return lines

@@ -17,6 +17,7 @@ from .fit import Fitted, fit
 from .prepare import Prepared
 
 WORTH = 0.05  # share of the data that is held out, from which `auto` trains again
+LEARNED: dict[Part, str] = {"validation": "also on validation", "test": "also on all that was held out"}
 # With withheld items, validation is not trained on before the test: it may hold them.
 _PARTS: dict[loop.Refit, tuple[Part, ...]] = {"none": (), "validation": ("validation",), "all": ("validation", "test")}
 
@@ -31,12 +32,10 @@ class Refit:
     def __init__(self, prepared: Prepared) -> None:
         self.train, self.objective = prepared.config.train, copy.deepcopy(prepared.config.objective)
         counts = prepared.task.showcase.facts().counts
-        self.pairs, refit = counts["train"], self.train.refit
-        self.latest = self.pairs  # of the training before
-        if refit == "auto":
-            worth = prepared.task.held_out.chooses and self.pairs < (1 - WORTH) * counts["pairs"]
-            refit = "all" if worth else "none"
-        self.parts = [each for each in _PARTS[refit] if each == "test" or not prepared.config.evaluation.cold_items]
+        self.latest = self.pairs = counts["train"]  # of the training before, and of the first one
+        worth = prepared.task.held_out.chooses and self.pairs < (1 - WORTH) * counts["pairs"]
+        parts = {**_PARTS, "auto": prepared.task.refits if worth else ()}[self.train.refit]
+        self.parts = [each for each in parts if each == "test" or not prepared.config.evaluation.cold_items]
 
     def __call__(self, part: Part, run: Prepared, fitted: Fitted) -> Prepared:
         """Return the run trained also on a part of its data, for as many passes as its best weights have taken; all processes call.
@@ -56,7 +55,7 @@ class Refit:
                 return run
             self.latest = pairs
             steps = max(1, round(best * pairs / self.pairs))
-            logger.info(f"training again, with the {part} data: {steps:,} steps on {pairs:,} pairs")
+            logger.info(f"training again, {LEARNED[part]}: {steps:,} steps on {pairs:,} pairs")
             run.log.write(event="refit", part=part, pairs=pairs, steps=steps)
             with JsonLines(Path(place) / "log.jsonl") as log, silenced(bars=True):
                 train = replace(self.train, max_steps=steps, max_time=None)

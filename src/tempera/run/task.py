@@ -119,6 +119,10 @@ class RunTask(Protocol):
     def showcase(self) -> Showcase:
         """The facts and examples to show."""
 
+    @property
+    def refits(self) -> tuple[Part, ...]:
+        """The parts that `train.refit: auto` trains on again, in this order, where much is held out."""
+
     def race(self, config: Config) -> Race:
         """Return the settings that a recipe tries on these data; `config.tower` is of a kind with open options."""
 
@@ -133,7 +137,4 @@ class RunTask(Protocol):
         """Return another run, before its training, that trains on the data of a part and before it, too.
 
         It is evaluated as this one, with the settings that validation has chosen for this one.
-
-        Raises:
-            ConfigError: data that are divided for good.
         """

@@ -76,8 +76,7 @@ class HeldOutQueries:
         self.sample: Sample | None = None  # of the corpus, once validation has been asked
         self.widths = config.widths
         self.bias: dict[str, float] = {}  # of scores on the sample
-        self.words: BM25 | None = None  # of the documents that are ranked, once BM25 is tuned
-        self.fusion = Fusion()  # of the tower and BM25, once it is chosen
+        self.first = self  # the run whose validation has chosen settings
 
     def _questions(self, rows: Rows) -> Questions:
         return Questions.of(self.texts.split, self.texts.catalogue.query_of, self.texts.catalogue.doc_of, rows)
@@ -91,6 +90,24 @@ class HeldOutQueries:
     def looks(self) -> bool:
         """True if there are queries to ask during training."""
         return len(self.questions["validation"].rows) > 0
+
+    def follow(self, other: HeldOutQueries) -> None:
+        """Take over what validation has chosen for another run on the same texts, which this one may train on."""
+        self.first = other.first
+
+    @cached_property
+    def words(self) -> BM25 | None:
+        """The index of the ranked documents' words, tuned; None where nothing is compared with BM25."""
+        if self.first is not self:
+            return self.first.words
+        return self._tuned() if self.options.bm25 and self.options.queries != 0 else None
+
+    @cached_property
+    def fusion(self) -> Fusion:
+        """The weight of the tower beside BM25 that is best on validation queries, if they are enough to choose by."""
+        if self.first is not self:
+            return self.first.fusion
+        return Fusion() if self.words is None or not self.chooses else self._chosen(self.words)
 
     def embed(self) -> None:
         """Embed the ranked documents, for the judgement and for the run's index."""
@@ -140,10 +157,9 @@ class HeldOutQueries:
     def baselines(self) -> dict[str, SystemScores]:
         """Rank by the teacher if there is one; by BM25, and by the tower and BM25 together, if evaluation.bm25 asks for it."""
         teacher = self._teacher()
-        if not (self.options.bm25 and self.options.queries != 0):
+        index = self.words
+        if index is None:
             return teacher
-        self.words = index = self._tuned()
-        self.fusion = self._chosen(index)
         test, names, depth, ranked = self.questions["test"], self.options.metrics, depth_of(self.options.metrics), []
 
         def scores() -> Iterator[tuple[Floats, Floats]]:
@@ -184,9 +200,7 @@ class HeldOutQueries:
         return lexical.index()
 
     def _chosen(self, words: BM25) -> Fusion:
-        """Return the weight of the tower beside BM25 that is best on validation queries, if they are enough to choose by."""
-        if not self.chooses:
-            return Fusion()
+        """Return the weight of the tower that is best on some validation queries."""
         rows = self.texts.split.validation
         of = self.texts.catalogue.query_of[rows]
         some = np.random.default_rng(self.seed).permutation(np.unique(of))[:TUNING_QUERIES]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -42,7 +43,7 @@ class TextTask:
     def __init__(
         self, config: Config, texts: TextData, sampler: Sampler, tower: Tower, store: Path, versions: Path
     ) -> None:
-        self.store = store
+        self.store, self.versions, self.limited = store, versions, config.train.max_pairs is not None
         self.data = TrainingPairs(config, texts, sampler, tower, store, versions)
         self.held_out = HeldOutQueries(config, self.data)
         self.showcase = TextShowcase(self.data, self.held_out)
@@ -58,8 +59,11 @@ class TextTask:
             versions: folder for the vectors of the model in training, until its next version.
             phases: counts the time for tokens.
         """
-        if config.train.refit != "none":
-            raise ConfigError(f"train.refit is {config.train.refit}, which is for interactions: remove it")
+        if config.train.max_pairs is not None and config.train.refit not in ("none", "auto"):
+            raise ConfigError(
+                f"train.max_pairs limits the training pairs, and train.refit={config.train.refit} adds those that are held out: "
+                "remove one of them"
+            )
         pairs, candidates = config.data.read(cache)
         split = hold_out(pairs, candidates, config.evaluation, config.train.max_pairs)
         catalogue = Catalogue.of(pairs)
@@ -91,9 +95,26 @@ class TextTask:
         sampler = sampler_of(config.data, texts.catalogue, texts.split, config.train)
         return TextTask(config, texts, sampler, config.tower.again(self.data.tower), self.store, cache / "anew")
 
+    @property
+    def refits(self) -> tuple[Part, ...]:
+        """The test, after its evaluation, and all before it; validation alone where the user has named the test.
+
+        Nothing is learned that the user has named for validation, nor beyond `train.max_pairs`; and two texts are no pair.
+        """
+        split = self.data.texts.split
+        if self.limited or not split.pairs.paired or "validation" not in split.drawn:
+            return ()
+        return ("test",) if "test" in split.drawn or not len(split.test) else ("validation",)
+
     def extended(self, config: Config, part: Part) -> TextTask:
-        """Refuse: pairs of texts are divided for good."""
-        raise ConfigError("train.refit is for interactions: remove it")
+        """Return a run that trains on the pairs of a part, too, with the same tokens, evaluated as this one."""
+        texts = self.data.texts
+        texts = replace(texts, split=texts.split.extended(part, config.evaluation.shared_documents == "keep"))
+        sampler = sampler_of(config.data, texts.catalogue, texts.split, config.train)
+        versions = self.versions.with_name(f"{self.versions.name}-{part}")
+        task = TextTask(config, texts, sampler, config.tower.again(self.data.tower), self.store, versions)
+        task.held_out.follow(self.held_out)
+        return task
 
 
 def _source_rows(tower: Tower, rows: Pairs, cache: Path) -> SourceRows:

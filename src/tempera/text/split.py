@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..ranking.ranking import LEAST_TO_CHOOSE, MOST, Evaluation
+from ..ranking.ranking import LEAST_TO_CHOOSE, MOST, Evaluation, Part
 from .pairs import RANKED, TEST, TRAIN, VALIDATION, Ids, Pairs, Rows
 
 SHARES_QUERY = "pairs that share a query with validation or test"
@@ -55,6 +55,33 @@ class Split:
         """Return True if validation has enough queries to choose a checkpoint, an option or a threshold by."""
         return self.queries(self.validation) >= LEAST_TO_CHOOSE
 
+    @property
+    def drawn(self) -> tuple[Part, ...]:
+        """Return the parts whose queries were drawn from the pairs to train on, before those that the source has named."""
+        named = self.pairs.part
+        codes: dict[Part, int] = {"validation": VALIDATION, "test": TEST}
+        return tuple(
+            part for part, code in codes.items() if len(rows := self.rows(part)) and (named[rows] != code).all()
+        )
+
+    def rows(self, part: Part) -> Rows:
+        """Return the held-out rows of a part."""
+        return self.validation if part == "validation" else self.test
+
+    def extended(self, part: Part, keeps: bool) -> Split:
+        """Return a split that trains also on this part and what is before it: the same queries are asked of the same documents.
+
+        Args:
+            keeps: train on pairs that share a document with what is still held out.
+        """
+        held = np.zeros(len(self.pairs), bool)
+        if part == "validation":
+            held[self.test] = True
+        taught = (TRAIN, VALIDATION) if part == "validation" else (TRAIN, VALIDATION, TEST)
+        train, dropped, shared = _left(self.pairs, held, taught, keeps or not self.pairs.paired)
+        count = int((train & shared).sum()) if self.pairs.paired else 0
+        return replace(self, train=np.flatnonzero(train), dropped=dropped, shared=count)
+
     def lines(self) -> list[str]:
         """Return the first lines of a run: how the pairs are divided; what that has cost is in `dropped`."""
         first = (
@@ -90,34 +117,46 @@ def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation, most: int | N
     drawn = _draw(query_ids, candidates, part, options)
     test = _asked(query_ids, candidates, part, TEST, drawn[TEST])
     validation = _asked(query_ids, candidates, part, VALIDATION, np.setdiff1d(drawn[VALIDATION], query_ids[test]))
-    held = test | validation
-    of_query = np.isin(query_ids, query_ids[held])
-    of_doc = ~of_query & (part == TRAIN) & np.isin(doc_ids, doc_ids[held])
     keeps = options.shared_documents == "keep" or not pairs.paired
-    trainable = pairs.trainable
-    train = ~of_query & (part == TRAIN) & (keeps | ~of_doc) & trainable
+    train, lost, shared = _left(pairs, test | validation, (TRAIN,), keeps)
     left = np.flatnonzero(train)
-    if most is not None:
+    if most is not None and len(left) > most:
+        lost = {**lost, NOT_TRAINED: len(left) - most}
         left = np.sort(np.random.default_rng(options.seed).permutation(left)[:most])
     ranked = np.flatnonzero(candidates)
-    lost = {
-        SHARES_QUERY: int((of_query & ~held).sum()),
-        SHARES_DOCUMENT: 0 if keeps else int(of_doc.sum()),
-        NOT_FOUND: int((~trainable & ~of_query & (keeps | ~of_doc)).sum()),
-        NOT_ASKED: int((~np.isin(part, (TRAIN, RANKED)) & ~of_query).sum()),
-        NOT_TRAINED: int(train.sum()) - len(left),
-    }
     split = Split(
         pairs,
         left,
         np.flatnonzero(validation),
         np.flatnonzero(test),
         ranked[np.sort(np.unique(doc_ids[ranked], return_index=True)[1])],
-        {reason: count for reason, count in lost.items() if count},
-        int(of_doc[left].sum()) if keeps and pairs.paired else 0,
+        lost,
+        int(shared[left].sum()) if pairs.paired else 0,
     )
     _refuse_empty(split, len(np.unique(query_ids[candidates])), options.queries != 0)
     return split
+
+
+def _left(pairs: Pairs, held: _Mask, parts: tuple[int, ...], keeps: bool) -> tuple[_Mask, dict[str, int], _Mask]:
+    """Return the rows of some parts that may be trained on, the others by reason, and those that share a document with `held`.
+
+    Args:
+        held: rows that are held out, [n].
+        parts: what `Pairs.part` names rows that are not, if they share no text with them.
+        keeps: train on rows that share a document with what is held out.
+    """
+    query_ids, doc_ids, part = pairs.ids("query"), pairs.ids("doc"), pairs.part
+    named = np.isin(part, parts)
+    of_query = np.isin(query_ids, query_ids[held])
+    of_doc = ~of_query & named & np.isin(doc_ids, doc_ids[held])
+    train = ~of_query & named & (keeps | ~of_doc) & pairs.trainable
+    lost = {
+        SHARES_QUERY: int((of_query & ~held).sum()),
+        SHARES_DOCUMENT: 0 if keeps else int(of_doc.sum()),
+        NOT_FOUND: int((~pairs.trainable & ~of_query & (keeps | ~of_doc)).sum()),
+        NOT_ASKED: int((~named & (part != RANKED) & ~of_query).sum()),
+    }
+    return train, {reason: count for reason, count in lost.items() if count}, of_doc
 
 
 def _draw(query_ids: Ids, candidates: _Mask, part: NDArray[np.uint8], options: Evaluation) -> dict[int, Ids]:

@@ -51,7 +51,11 @@ class Static:
     """
 
     made_rows: ClassVar[int] = 4  # of long documents, beside each pair
-    open: ClassVar[Mapping[str, Open]] = {TEMPERATURE: Open(beside=("objective.scale",)), LEARNING_RATE: Open()}
+    open: ClassVar[Mapping[str, Open]] = {
+        TEMPERATURE: Open(beside=("objective.scale",)),
+        LEARNING_RATE: Open(),
+        "train.refit": Open("auto", raced=False),
+    }
 
     dimensions: Annotated[int, Field(gt=0)] = 512
     vocabulary: Annotated[int, Field(gt=0)] = 32_000

@@ -1,0 +1,202 @@
+"""Pairs of texts that were held out are trained on again: after the evaluation, unless the user has named what is held out."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import tempera
+from tempera.artifacts.run_folder import Run
+from tempera.errors import ConfigError, DataError
+from tempera.io.ids import content_id
+from tempera.ranking.resolved import Config
+from tempera.run.calibrate import calibrate
+from tempera.run.merge import merge
+from tempera.run.train import train
+from tempera.text.embedder import TRAINED
+from tempera.text.retrieval import TextTask
+
+from ..conftest import planted, write_pairs
+
+
+@pytest.fixture
+def options(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """300 pairs, of which 40 queries are the test and 60 are validation."""
+    monkeypatch.setattr("tempera.run.publish.render", lambda report: "")
+    monkeypatch.setattr("tempera.run.calibrate.picture", lambda *_: {"svg": b"", "png": b""})
+    options["evaluation"] |= {"validation": 60}
+    return options
+
+
+def with_refit(options: dict[str, Any], refit: str, **data: Any) -> dict[str, Any]:
+    changed = copy.deepcopy(options)
+    changed["train"]["refit"] = refit
+    changed["data"] |= data
+    return changed
+
+
+def weights(folder: Path) -> np.ndarray[Any, Any]:
+    return load_file(folder / "model.safetensors")["embedding.weight"]
+
+
+def learned(run: Run) -> set[int]:
+    return set(np.load(run.folder / TRAINED).tolist())
+
+
+def records(run: Run) -> list[tuple[str, int, int]]:
+    return [(each["part"], each["pairs"], each["steps"]) for each in run.document.get("refit", [])]
+
+
+def test_the_saved_model_learns_everything_and_the_evaluated_one_is_kept(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    plain, again = (train(with_refit(options, refit), tmp_path / refit) for refit in ("none", "auto"))
+    best, before = plain.document["best"]["step"], plain.document["data"]["train"]
+    assert before == 200 and records(plain) == []
+    assert records(again) == [("test", 300, round(best * 300 / 200))]
+    for figures in ("metrics", "difference", "spread", "best", "data", "bm25", "hybrid"):
+        assert again.document[figures] == plain.document[figures]
+    assert np.array_equal(weights(again.folder / "evaluated"), weights(plain.folder / "model"))
+    assert not (plain.folder / "evaluated").exists()
+    assert not np.array_equal(weights(again.folder / "model"), weights(plain.folder / "model"))
+    assert len(learned(plain)) == 200 and len(learned(again)) == 300
+    hit = again.search("kaban lofin mitor", k=1)[0]
+    (vector,) = again.encode(["kaban lofin mitor"])
+    assert hit.score == pytest.approx(
+        float(vector @ again.encode([hit.preview])[0]), abs=1e-6
+    )  # the index is the saved model's
+
+
+def test_what_is_saved_is_a_run_on_all_pairs(options: dict[str, Any], tmp_path: Path) -> None:
+    """As many steps with nothing held out; both towers begin with the vectors of one model."""
+    start = train({**options, "train": {"max_steps": 2, "batch_size": 32}}, tmp_path / "start")
+    options["tower"] = {"dimensions": 16, "teacher": str(start.folder)}
+    options["train"]["learning_rate"] = 0.01
+    again = train(with_refit(options, "auto"), tmp_path / "again")
+    ((_, pairs, steps),) = records(again)
+    options["evaluation"] = {"queries": 0, "validation": 0, "bm25": False}
+    by_hand = train({**options, "train": {**options["train"], "max_steps": steps}}, tmp_path / "by_hand")
+    assert pairs == by_hand.document["data"]["train"] == 300
+    assert np.array_equal(weights(again.folder / "model"), weights(by_hand.folder / "model"))
+
+
+def test_all_learns_validation_before_the_test_is_evaluated(options: dict[str, Any], tmp_path: Path) -> None:
+    options["evaluation"]["bm25"] = True
+    plain, more, whole = (train(with_refit(options, each), tmp_path / each) for each in ("none", "validation", "all"))
+    assert [records(run) for run in (more, whole)] == [
+        [("validation", 260, round(plain.document["best"]["step"] * 260 / 200))],
+        [*records(more), ("test", 300, round(plain.document["best"]["step"] * 300 / 200))],
+    ]
+    assert more.document["metrics"] == whole.document["metrics"]
+    assert more.document["metrics"]["trained"] != plain.document["metrics"]["trained"]
+    # Validation has chosen the weight beside BM25 before it was learned.
+    assert more.document["hybrid"] == whole.document["hybrid"] == plain.document["hybrid"]
+    assert [len(learned(run)) for run in (more, whole)] == [260, 300]
+    assert np.array_equal(weights(whole.folder / "evaluated"), weights(more.folder / "model"))
+    with pytest.raises(DataError, match=r"was trained on its validation queries, too \(train.refit\): give --weights"):
+        merge(whole.folder, plain.folder)
+    assert calibrate(more.folder).about["trained"] == 0  # by the test, which it has not learned
+    assert calibrate(more.folder).about["queries"] == 40
+
+
+def test_what_the_user_has_named_is_not_learned(options: dict[str, Any], tmp_path: Path) -> None:
+    rows = planted(500, seed=1)
+    named = {part: str(write_pairs(tmp_path / f"{part}.jsonl", rows[start : start + 100]))
+             for part, start in (("test", 300), ("validation", 400))}  # fmt: skip
+    options["evaluation"] |= {"queries": None}
+    test, both, validation = (
+        train(with_refit(options, "auto", **{part: named[part] for part in parts}), tmp_path / "-".join(parts))
+        for parts in (["test"], ["test", "validation"], ["validation"])
+    )
+    assert [part for part, *_ in records(test)] == ["validation"] and not records(both) and not records(validation)
+    assert len(learned(test)) == records(test)[0][1] == 300
+    assert not learned(test) & {content_id(row["query"]) for row in rows[300:400]}
+    explicit = train(with_refit(options, "all", **named), tmp_path / "explicit")
+    assert [part for part, *_ in records(explicit)] == ["validation", "test"] and len(learned(explicit)) == 500
+
+
+def test_auto_keeps_to_a_limit_and_to_what_can_choose(options: dict[str, Any], tmp_path: Path) -> None:
+    limited = copy.deepcopy(options)
+    limited["train"]["max_pairs"] = 150
+    assert not records(train(with_refit(limited, "auto"), tmp_path / "limited"))
+    with pytest.raises(ConfigError, match=r"train.max_pairs limits the training pairs, and train.refit=all adds"):
+        train(with_refit(limited, "all"), tmp_path / "refused")
+    options["evaluation"]["validation"] = 49
+    assert not records(train(with_refit(options, "auto"), tmp_path / "few"))
+
+
+def test_pairs_that_share_a_text_come_back_with_what_they_share(options: dict[str, Any], tmp_path: Path) -> None:
+    """Each document answers two queries, so that those beside a held-out one are left out at first."""
+    rows = planted(150)
+    rows += [{"query": other["query"] + " with", "doc": row["doc"]} for row, other in zip(rows, planted(150, seed=1))]
+    options["data"]["path"] = str(write_pairs(tmp_path / "pairs.jsonl", rows))
+    run = train(with_refit(options, "validation"), tmp_path / "run")
+    document = run.document
+    tested = 300 - document["refit"][0]["pairs"]
+    assert 40 < tested < 80  # the queries of the test, and the others of their documents
+    assert document["data"]["dropped"] == {"pairs that share a document with validation or test": tested - 40}
+
+
+def test_a_calibration_asks_the_model_that_has_not_learned_the_questions(
+    options: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain, again = (train(with_refit(options, refit), tmp_path / refit) for refit in ("none", "auto"))
+    one, two = (calibrate(run.folder) for run in (plain, again))
+    assert one.about == two.about
+    assert one.probability([0.1, 0.5]) == pytest.approx(two.probability([0.1, 0.5]), rel=1e-3)
+    assert one.model != two.model == again.fingerprint  # it is for the saved model
+    assert again.search("kaban lofin mitor", k=1)[0].probability is not None
+    assert "has learned what it held out at last" in caplog.text
+    options["evaluation"]["queries"] = 0
+    untested = train(with_refit(options, "auto"), tmp_path / "untested")
+    assert [part for part, *_ in records(untested)] == ["test"] and calibrate(untested.folder).about["queries"] == 60
+    explicit = train(with_refit(options, "validation"), tmp_path / "explicit")
+    with pytest.raises(DataError, match="has learned all that it has held out"):
+        calibrate(explicit.folder)
+
+
+def test_merging_follows_the_model_that_validation_may_judge(options: dict[str, Any], tmp_path: Path) -> None:
+    plain, again = (train(with_refit(options, refit), tmp_path / refit) for refit in ("none", "auto"))
+    start = Path(shutil.copytree(plain.folder / "model", tmp_path / "start"))
+    points = [merge(run.folder, start)["points"] for run in (plain, again)]
+    assert points[0] == points[1]
+    merge(again.folder, start, weights=1.0, output=tmp_path / "merged")
+    assert np.array_equal(weights(tmp_path / "merged"), weights(again.folder / "model"))
+
+
+def test_only_train_learns_what_is_held_out(options: dict[str, Any], tmp_path: Path) -> None:
+    del options["train"]["num_train_epochs"]
+    options["train"] |= {"max_steps": 8, "learning_rate": 0.03}
+    options["objective"] = {"temperature": 0.05}
+    run = tempera.train(options, tmp_path / "run")
+    assert [part for part, *_ in records(run)] == ["test"]
+    assert not records(tempera.train({**options, "recipe": "none"}, tmp_path / "none"))
+    config = json.loads(json.dumps(run.document))
+    assert config["data"]["train"] == 200
+
+
+def test_a_run_that_is_stopped_while_it_trains_again_ends_with_the_same_model(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(with_refit(options, "auto"), tmp_path / "whole")
+    extended = TextTask.extended
+
+    def stopped(self: TextTask, config: Config, part: Any) -> TextTask:
+        extended(self, config, part)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TextTask, "extended", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        train(with_refit(options, "auto"), tmp_path / "stopped")
+    monkeypatch.setattr(TextTask, "extended", extended)
+    again = train(with_refit(options, "auto"), tmp_path / "stopped")
+    for part in ("model", "evaluated"):
+        assert np.array_equal(weights(whole.folder / part), weights(again.folder / part))
+    assert whole.document["metrics"] == again.document["metrics"]
