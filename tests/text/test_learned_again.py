@@ -148,6 +148,7 @@ def test_a_calibration_asks_the_model_that_has_not_learned_the_questions(
     options: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain, again = (train(with_refit(options, refit), tmp_path / refit) for refit in ("none", "auto"))
+    caplog.set_level("INFO", logger="tempera")
     one, two = (calibrate(run.folder) for run in (plain, again))
     assert one.about == two.about
     assert one.probability([0.1, 0.5]) == pytest.approx(two.probability([0.1, 0.5]), rel=1e-3)
