@@ -18,12 +18,13 @@ import pytest
 
 from tempera.errors import DataError
 from tempera.text import installed_python
-from tempera.text.installed_python import File, InstalledPython, definitions, installed_roots, python_files, unasked
+from tempera.text.installed_python import File, InstalledPython, installed_roots, python_files
 from tempera.text.pairs import Pairs
+from tempera.text.python_source import PythonSource
 
 
 def found(source: str) -> list[tuple[str, str, str, int]]:
-    return list(definitions(textwrap.dedent(source)))
+    return list(PythonSource(textwrap.dedent(source)).pairs())
 
 
 def one(source: str) -> tuple[str, str, str, int]:
@@ -138,7 +139,9 @@ def test_decorators_are_no_part_of_the_code() -> None:
 )
 def test_definitions_under_any_statement_are_found(around: str) -> None:
     source = around.format('def f():\n        """Inside."""\n        return 1')
-    assert [(query, code) for _, query, code, _ in definitions(source)] == [("Inside.", "def f():\n    return 1")]
+    assert [(query, code) for _, query, code, _ in PythonSource(source).pairs()] == [
+        ("Inside.", "def f():\n    return 1")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -199,13 +202,13 @@ def test_only_newlines_end_a_line(space: str) -> None:
     before = f"\f\nx = 1\nname = 'a{space}b'\n" if space != "\f" else "x = 1\n\f\nname = 1\n"
     code = f"def f():\n    return '{space if space != chr(12) else ''}'"
     source = f'{before}{code[:8]}\n    """Text."""{code[8:]}\n'
-    assert [(query, code) for _, query, code, _ in definitions(source)] == [("Text.", code)]
+    assert [(query, code) for _, query, code, _ in PythonSource(source).pairs()] == [("Text.", code)]
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 def test_every_kind_of_newline(newline: str) -> None:
     source = 'x = 1\ndef f():\n    """Text."""\n    return 1\n'.replace("\n", newline)
-    assert list(definitions(source)) == [("f", "Text.", "def f():\n    return 1", 2)]
+    assert list(PythonSource(source).pairs()) == [("f", "Text.", "def f():\n    return 1", 2)]
 
 
 # What is found in folders.
@@ -246,7 +249,9 @@ def test_files_that_cannot_be_decoded_are_left_out(tmp_path: Path) -> None:
 )
 def test_a_fault_of_syntax_leaves_the_definitions_before_it(rest: str) -> None:
     assert (
-        list(definitions(F + rest)) == list(definitions(F)) == [("f", "Double it.", "def f(x):\n    return 2 * x", 1)]
+        list(PythonSource(F + rest).pairs())
+        == list(PythonSource(F).pairs())
+        == [("f", "Double it.", "def f(x):\n    return 2 * x", 1)]
     )
 
 
@@ -267,7 +272,7 @@ def test_a_fault_of_syntax_leaves_the_definitions_before_it(rest: str) -> None:
 )
 def test_blocks_end_where_python_ends_them(source: str, codes: list[str]) -> None:
     codes = [code or source.partition("\n")[0] for code in codes]
-    assert [(name, code) for name, _, code, _ in definitions(source)] == [
+    assert [(name, code) for name, _, code, _ in PythonSource(source).pairs()] == [
         (code.split("(")[0][4:], code) for code in codes
     ]
 
@@ -473,12 +478,12 @@ async def plain_function():
 
 def test_names_and_comments_ask_for_functions_that_are_no_part_of_a_document() -> None:
     code = "def (self):\n    minute = self.minute\n    return self.hour + (minute > 0)  # of 24"
-    assert [row[1:3] for row in unasked(BARE)] == [
+    assert [row[1:3] for row in PythonSource(BARE).made()] == [
         ("Clock next_hour", code),
         ("Round up, as an hour that has begun counts.", code),
         ("plain_function", "async def ():\n    return (\n        next_hour\n    )"),
     ]
-    assert [row[0] for row in definitions(BARE)] == ["Clock", "Clock.told", "holds_another.documented"]
+    assert [row[0] for row in PythonSource(BARE).pairs()] == ["Clock", "Clock.told", "holds_another.documented"]
 
 
 def test_made_rows_are_read_in_one_order_and_are_no_pairs(tmp_path: Path) -> None:
@@ -504,9 +509,9 @@ def write_script(path):
 """
     path.write_text(text)
 '''
-    ((_, query, code, _),) = unasked(source)
+    ((_, query, code, _),) = PythonSource(source).made()
     assert query == "write_script" and "# this line belongs to the text" in code
-    assert not list(unasked("def read_all(x):\n    a = (\n    b = 1\n    return a\n" * 3))
+    assert not list(PythonSource("def read_all(x):\n    a = (\n    b = 1\n    return a\n" * 3).made())
 
 
 def test_a_function_behind_a_class_has_its_own_name_alone() -> None:
@@ -519,4 +524,4 @@ if True:
         b = a
         return b
 """
-    assert [row[1] for row in unasked(source)] == ["free_function"]
+    assert [row[1] for row in PythonSource(source).made()] == ["free_function"]

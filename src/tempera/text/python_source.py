@@ -1,0 +1,222 @@
+"""Functions and classes of a Python source: those with a docstring, and what asks for those without one.
+
+Blocks are told by indentation and brackets in a copy of the source whose strings and comments are masked: four times as fast as
+a syntax tree, with the same result for every source that has one.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+Row = tuple[str, str, str, int]  # name, query, code, line
+
+_NEWLINE = re.compile(r"\r\n?|\n")  # `str.splitlines` also splits at form feeds, which Python does not count as lines
+_OPAQUE = re.compile(  # strings and comments
+    r'"""(?:[^\\"]+|\\.|"(?!""))*+"""'
+    r"|'''(?:[^\\']+|\\.|'(?!''))*+'''"
+    r'|"(?:[^"\\\n]+|\\.)*+"'
+    r"|'(?:[^'\\\n]+|\\.)*+'"
+    r"|#[^\n]*",
+    re.DOTALL,
+)
+_HEAD = re.compile(r"\n([ \t]*)(async[ \t]+def|def|class)[ \t]+(\w+)")  # twice as fast as with ^
+_SIMPLE_HEAD = re.compile(r"[^\n()\[\]{}:]*+(?:\([^()\[\]{}]*+\)[^\n()\[\]{}:]*+)?+:")
+_SIGN = re.compile(r"[()\[\]{}:]")
+_LITERAL = r"[rRuU]?\"+(?:[ \t]*[rRuU]?\"+)*"
+_DOCSTRING = re.compile(rf"\s*({_LITERAL}|\((?:\s*{_LITERAL})+\s*\))[ \t]*(?=[\n;]|\Z)")
+_BLANK = re.compile(r"^[ \t]++$", re.MULTILINE)
+_SPECIAL = re.compile(r"[\\\0\ud800-\udfff]")  # what a parser reads as something else, or refuses
+_FIRST_PARAGRAPH = re.compile(r"\n\s*\n")
+_NAME = re.compile(r"\A((?:async[ \t]+)?def[ \t]+)\w+")
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"))
+_FEWEST_WORDS = 4  # of comments that ask for code
+_LETTERS = 300  # of comments, at most
+_FEWEST_LINES = 3  # of code that is asked for
+
+
+class PythonSource:
+    r"""A source, a copy of it whose strings and comments are masked, and its blocks.
+
+    >>> next(PythonSource('def f(x):\n    "Double it."\n    return 2 * x\n').pairs())
+    ('f', 'Double it.', 'def f(x):\n    return 2 * x', 1)
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = "\n" + (_NEWLINE.sub("\n", text) if "\r" in text else text)  # so that every line follows one
+        self.masked = _OPAQUE.sub(_mask, self.text)
+        self.lines = self.text.split("\n")
+        self.starts = [0, *accumulate(map((1).__add__, map(len, self.lines)))]
+        self.blocks = _blocks(self.text, self.masked)
+
+    def line_of(self, position: int) -> int:
+        """Return the number of the line that holds a position."""
+        return bisect_right(self.starts, position) - 1
+
+    def pairs(self) -> Iterator[Row]:
+        """Yield every block with a docstring: qualified name, first paragraph, code without docstrings, line."""
+        documented, lines = [block for block in self.blocks if block.documented], list[str | None](self.lines)
+        for block in documented:
+            first, end = self.line_of(block.docstring[0]), self.line_of(block.docstring[1] - 1) + 1
+            # Of `def f(): "Text."` the definition stays.
+            head = self.text[self.starts[first] : block.docstring[0]].rstrip()
+            lines[first:end] = [head or None, *[None] * (end - first - 1)]
+        for block in documented:
+            query = " ".join(_FIRST_PARAGRAPH.split(block.text.lstrip(), 1)[0].split())
+            first = self.line_of(block.start)
+            kept = [line for line in lines[first : self.line_of(block.end - 1) + 1] if line is not None]
+            code = _dedented(kept, block.indent).strip()
+            if query and code:
+                yield block.name, query, code, first
+
+    def made(self) -> Iterator[Row]:
+        r"""Yield what asks for functions without a docstring, and their code without the name and lines of comments.
+
+        The name asks if it has two words, and the comments if they have four. Functions that hold one with a docstring, or lie
+        within one, are left out: its text may be held out. A source whose brackets do not match has none.
+
+        >>> source = PythonSource('def read_date(text):\n    # Day first, as in Europe.\n    return int(text[:2])\n')
+        >>> [row[1:3] for row in source.made()][1]
+        ('Day first, as in Europe.', 'def (text):\n    return int(text[:2])')
+        """
+        if any(self.masked.count(left) != self.masked.count(right) for left, right in _BRACKETS):
+            return
+        for block in self.blocks:
+            if not block.asks:
+                continue
+            end = block.end if block.end >= 0 else _end(self.masked, block)
+            first, last = self.line_of(block.start), self.line_of(end - 1) + 1
+            if last - first < _FEWEST_LINES:
+                continue
+            kept, comments = self.lines[first:last], list[str]()
+            if inside := self.comments[bisect_left(self.comments, first) : bisect_left(self.comments, last)]:
+                comments = [self.lines[i].strip().lstrip("#") for i in inside]
+                kept = [line for i, line in enumerate(kept, first) if i not in inside]
+            code = _NAME.sub(r"\1", _dedented(kept, block.indent).strip(), 1)
+            words = " ".join(comments)[:_LETTERS].split()
+            if len(_WORD.findall(block.own)) > 1:
+                yield block.name, block.name, code, first
+            if len(words) >= _FEWEST_WORDS:
+                yield block.name, " ".join(words), code, first
+
+    @cached_property
+    def comments(self) -> list[int]:
+        """Return the numbers of lines that hold a comment alone; lines of strings may only look like one."""
+        spans = (match.span() for match in _COMMENT.finditer(self.text))
+        return [self.line_of(start) for start, end in spans if not self.masked[start:end].strip()]
+
+
+@dataclass
+class _Block:
+    """A function or class: its own name, where it starts and ends, and its docstring, if it has one.
+
+    The name is the qualified one, or without a docstring that of the class around it and its own.
+    """
+
+    own: str
+    indent: int
+    start: int
+    is_class: bool
+    end: int = -1  # known for blocks with a docstring, for those around them, and for classes around others
+    docstring: tuple[int, int] = (0, 0)
+    text: str = ""
+    name: str = ""
+    asks: bool = False  # whether it is a function without a docstring that is no part of a document, and holds none
+
+    @property
+    def documented(self) -> bool:
+        """True with a docstring."""
+        return self.docstring != (0, 0)
+
+
+def _blocks(source: str, masked: str) -> list[_Block]:
+    """Return the blocks of a source, outer ones first."""
+    blocks, around = list[_Block](), list[_Block]()
+    for head in _HEAD.finditer(masked):
+        block = _Block(head[3], len(head[1]), head.start(1), head[2] == "class")
+        around = [outer for outer in around if outer.indent < block.indent]
+        around.append(block)
+        blocks.append(block)
+        place = _DOCSTRING.match(masked, _colon(masked, head.end()))
+        text = place and _text(source[slice(*place.span(1))])
+        if place is None or text is None:
+            for each in around[:-1]:
+                if each.is_class and each.end < 0:
+                    each.end = _end(masked, each)
+            outer = [each for each in around[:-1] if each.end < 0 or each.end > block.start]
+            within = any(each.documented and not each.is_class for each in outer)
+            block.asks = not (block.is_class or block.own.startswith("__") or within)
+            block.name = f"{outer[-1].own} {block.own}" if outer and outer[-1].is_class else block.own
+            continue
+        for each in around:
+            each.end = each.end if each.end >= 0 else _end(masked, each)
+        around = [outer for outer in around if outer.end > block.start]
+        for each in around:
+            each.asks = False  # it holds a document
+        block.name = ".".join(outer.own for outer in around)
+        block.docstring, block.text = place.span(1), text
+    return blocks
+
+
+def _mask(match: re.Match[str]) -> str:
+    """Return quotes in place of a string, and spaces in place of a comment."""
+    text = match[0]
+    return (" " if text[0] == "#" else '"') * len(text)
+
+
+def _colon(masked: str, start: int) -> int:
+    """Return the position behind the colon that ends the head of a block."""
+    if simple := _SIMPLE_HEAD.match(masked, start):
+        return simple.end()
+    depth = 0
+    for sign in _SIGN.finditer(masked, start):
+        if sign[0] == ":" and not depth:
+            return sign.end()
+        depth += (sign[0] in "([{") - (sign[0] in ")]}")
+    return len(masked)
+
+
+def _end(masked: str, block: _Block) -> int:
+    """Return the end of a block: of the last line before one that is not indented more, outside brackets."""
+    outdent = re.compile(rf"\n[ \t]{{0,{block.indent}}}\S")
+    end = counted = block.start
+    depths = [0] * len(_BRACKETS)
+    while (line := outdent.search(masked, end)) is not None:
+        end = line.start()
+        for i, signs in enumerate(_BRACKETS):
+            opened, closed = (masked.count(sign, counted, end) for sign in signs)
+            depths[i] += opened - closed
+        counted = end
+        if not any(depths) and masked[end - 1] != "\\":
+            break
+        end += 1
+    else:
+        end = len(masked)
+    return block.start + len(masked[block.start : end].rstrip())
+
+
+def _text(literal: str) -> str | None:
+    """Return the text of a docstring; None for bytes and formatted strings."""
+    if literal[:3] == '"""' and literal.find('"""', 3) == len(literal) - 3 and not _SPECIAL.search(literal):
+        return literal[3:-3]
+    try:
+        text = ast.literal_eval(literal)
+    except (SyntaxError, ValueError):
+        return None
+    return text if isinstance(text, str) else None
+
+
+def _dedented(lines: Sequence[str], indent: int) -> str:
+    """Return what `textwrap.dedent` returns of lines of which the first has this indent."""
+    margin, text = lines[0][:indent], _BLANK.sub("", "\n".join(lines))
+    if re.search(rf"\n(?!\n|{margin}|\Z)", text):
+        return textwrap.dedent(text)
+    return text.replace("\n" + margin, "\n")[indent:]
