@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from ..core.batch import Role
@@ -85,7 +86,10 @@ class TextTask:
 
     def race(self, config: Config) -> Race:
         """Return the settings that the tower tries on so many pairs."""
-        race: Race = config.tower.race(len(self.data.texts.split.train))
+        texts = self.data.texts
+        train = texts.split.train
+        lengths = texts.docs.lengths.numpy()[np.unique(texts.catalogue.doc_of[train])]
+        race: Race = config.tower.race(len(train), float(np.median(lengths)))
         return race
 
     def fresh(self, config: Config, cache: Path) -> TextTask:

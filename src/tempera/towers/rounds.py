@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-TEMPERATURE, LEARNING_RATE = "objective.temperature", "train.learning_rate"
+TEMPERATURE, LEARNING_RATE, DIMENSIONS = "objective.temperature", "train.learning_rate", "tower.dimensions"
 Values = Mapping[str, Any]  # of options, by their dotted names
 
 

@@ -15,6 +15,7 @@ from ..errors import ConfigError
 from ..io.console import progress_bar
 from .word_ids import CASE_CHANGE, WORD, reader
 
+UNKNOWN = "[UNK]"
 _BLOCK = 2000
 # Vocabularies of a third of 87,000 code pairs and of all of them retrieve alike; the third takes a quarter of the time.
 _SAMPLED = 60_000
@@ -28,6 +29,8 @@ def sample(texts: Sequence[str], most: int | None = None) -> Sequence[str]:
 def train_tokenizer(texts: Iterable[str], vocabulary: int, max_length: int) -> Tokenizer:
     """A lower-case byte-pair tokenizer (Sennrich et al. 2016) that splits identifiers at underscores, digits and changes of case.
 
+    Each other sign is a token of its own.
+
     Args:
         vocabulary: number of pieces; frequent words are one piece.
         max_length: longer texts are cut to this many tokens; stored in the tokenizer.
@@ -35,12 +38,14 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, max_length: int) -> T
     >>> tokenizer = train_tokenizer(["parse the HTTPServer date"] * 3, 60, 16)
     >>> tokenizer.encode("parseDate").tokens
     ['parse', 'date']
+    >>> train_tokenizer(["ls | wc"] * 3, 60, 16).encode("ls|wc").tokens
+    ['ls', '|', 'wc']
     """
-    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
+    tokenizer = Tokenizer(models.BPE(unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(Regex(CASE_CHANGE), " "), normalizers.Lowercase()])
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary, min_frequency=2, special_tokens=["[PAD]", "[UNK]"], show_progress=False
+        vocab_size=vocabulary, min_frequency=2, special_tokens=["[PAD]", UNKNOWN], show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() <= 2:

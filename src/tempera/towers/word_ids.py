@@ -14,11 +14,12 @@ if TYPE_CHECKING:  # it takes time to load
 Read = Callable[[Sequence[str]], list[list[int]]]
 # Where the case of an identifier changes: parseDate and HTTPServer are two words each.
 CASE_CHANGE = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
-WORD = r"\p{L}+|\p{N}+"
+_WORD = r"\p{L}+|\p{N}+"
+WORD = _WORD + r"|[!-/:-@\[-^`{-~]"  # or a sign of ASCII but the underscore, such as the pipe of a command
 _MOST = 200_000  # words that are remembered
 # Parts of a tokenizer that look at nothing beyond a space: a text then has the tokens of its words, one after the other.
 _KINDS = {"BertNormalizer", "Lowercase", "BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
-_PATTERNS = ({"Regex": CASE_CHANGE}, {"Regex": WORD})
+_PATTERNS = ({"Regex": CASE_CHANGE}, {"Regex": WORD}, {"Regex": _WORD})  # the last one of models of earlier versions
 
 
 def reader(tokenizer: Tokenizer) -> Read:
