@@ -26,7 +26,7 @@ from tempera.towers.static import Static
 
 from ..conftest import planted, write_pairs
 
-TEMPERATURE, RATE = "objective.temperature", "train.learning_rate"
+TEMPERATURE, RATE, DIMENSIONS = "objective.temperature", "train.learning_rate", "tower.dimensions"
 
 
 @pytest.fixture(scope="module")
@@ -123,10 +123,10 @@ def test_nothing_is_chosen_by_too_few_queries_or_on_request(
 
 
 def test_open_options() -> None:
-    assert opened(config.load(None))[1] == [TEMPERATURE, RATE]
-    assert opened(config.load(None, ["train.learning_rate=1e-3"]))[1] == [TEMPERATURE]
+    assert opened(config.load(None))[1] == [TEMPERATURE, RATE, DIMENSIONS]
+    assert opened(config.load(None, ["train.learning_rate=1e-3", "tower.teacher=runs/a"]))[1] == [TEMPERATURE]
     options, free = opened(config.load(None, ["objective.temperature=auto", "recipe=auto"]))
-    assert free == [TEMPERATURE, RATE] and "temperature" not in options.values["objective"]
+    assert free == [TEMPERATURE, RATE, DIMENSIONS] and "temperature" not in options.values["objective"]
     assert opened(config.load(None, ["recipe=none"]))[1] == []
     options, free = opened(config.load(None, ["objective.temperature=auto", "tower.kind=transformer"]))
     assert not free and options.values["objective"]["temperature"] == "auto"  # 1 / log(candidates), as documented
@@ -156,7 +156,9 @@ def test_print_config_shows_what_will_be_chosen() -> None:
 def test_a_race_begins_with_the_default() -> None:
     made = build(config.load(None))
     race = Static().race(3000)
-    assert race.start == {TEMPERATURE: 0.05, RATE: 0.003}
+    assert race.start == {TEMPERATURE: 0.05, RATE: 0.003} == Static().race(3000, 64).start
+    assert Static().race(3000, 63).start == {**race.start, DIMENSIONS: 1024}
+    assert DIMENSIONS not in Static().race(20_001, 63).start
     rates, temperatures = [[each.values for each in one.variations] for one in race.rounds]
     assert rates == [{RATE: 0.003}, {RATE: 0.01}, {RATE: 0.001}]
     assert temperatures == [{TEMPERATURE: 0.05}, {TEMPERATURE: 0.1}]
@@ -164,6 +166,25 @@ def test_a_race_begins_with_the_default() -> None:
     other = with_options(made, {TEMPERATURE: 0.1, RATE: 0.01})
     assert (other.base.temperature.value, other.train.learning_rate) == (pytest.approx(0.1), 0.01)
     assert made.base.temperature.value == pytest.approx(0.05) and made.train.learning_rate == 0.003
+
+
+@pytest.mark.parametrize(("tower", "width"), [({}, 1024), ({"dimensions": 24}, 24)])
+def test_short_texts_are_embedded_in_more_dimensions(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tower: dict[str, Any], width: int
+) -> None:
+    """In the race, in what is saved and in what is searched; unless the user has set a width."""
+    monkeypatch.setattr("tempera.run.publish.render", lambda report: "")
+    options = {**options, "tower": {"vocabulary": 300, **tower}}
+    run = train(options, tmp_path / "run")
+    assert config.load(run.folder / "config.yaml").values["tower"]["dimensions"] == width
+    assert run.index.vectors.shape == (400, width) and run.encode(["a"]).shape == (1, width)
+    tried = [each["values"].get(DIMENSIONS) for each in run.document["recipe"]["tried"]]
+    assert tried == [None if tower else 1024] * 5
+
+
+def test_queries_for_an_index_keep_its_width() -> None:
+    two = {"query": {"kind": "static"}, "doc": {"index": "a.npy"}}
+    assert opened(config.load(None, [f"tower={json.dumps(two)}"]))[1] == [TEMPERATURE, RATE]
 
 
 @pytest.mark.parametrize("pairs", [2, 20, 50, 200, 700, 3000, 12_000, 100_000, 10**7])

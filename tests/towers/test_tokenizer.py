@@ -44,12 +44,13 @@ def test_the_same_tokenizer_in_every_process() -> None:
 @pytest.mark.parametrize(
     ("text", "tokens"),
     [
-        ("parseHTTPDate(raw_text2)", "parse http date raw text 2"),
-        ("the-cat.SAT\n\ton__the mat!", "the cat sat on the mat"),
+        ("parseHTTPDate(raw_text2)", "parse http date ( raw text 2 )"),
+        ("the-cat.SAT\n\ton__the mat!", "the [UNK] cat [UNK] sat on the mat [UNK]"),
         ("catSat CATSat catSAT", "cat sat cat sat cat sat"),
         ("GRÖßE größe 漢字", "größe größe 漢字"),
         ("date2text", "date 2 text"),
-        ("?!_ ", ""),
+        ("?!_ ", "[UNK] [UNK]"),
+        ("\u2014 \u00ab_\u00bb", ""),
         ("", ""),
     ],
 )
@@ -91,7 +92,7 @@ def test_progress_is_shown_only_if_it_has_a_name(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("texts", [[], [""], ["?!", "_ ..."]])
+@pytest.mark.parametrize("texts", [[], [""], ["_", "\u2014 _"]])
 def test_texts_without_words(texts: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"^no word occurs twice in the texts") as error:
         train_tokenizer(texts, 100, 16)

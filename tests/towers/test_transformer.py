@@ -77,7 +77,7 @@ def test_seeds_make_transformers(texts: list[str]) -> None:
 
 def test_every_text_has_a_first_token(texts: list[str]) -> None:
     tower = Transformer(**SMALL).build(texts)
-    features = tower.features(["", "?!", "cat " * 90])
+    features = tower.features(["", "\u2014", "cat " * 90])
     assert features.lengths.tolist() == [1, 1, 12]
     assert len({int(features[[i]].values[0]) for i in range(3)}) == 1
 
