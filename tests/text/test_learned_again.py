@@ -118,6 +118,10 @@ def test_what_the_user_has_named_is_not_learned(options: dict[str, Any], tmp_pat
     assert [part for part, *_ in records(test)] == ["validation"] and not records(both) and not records(validation)
     assert len(learned(test)) == records(test)[0][1] == 300
     assert not learned(test) & {content_id(row["query"]) for row in rows[300:400]}
+    unasked = copy.deepcopy(options)
+    unasked["evaluation"]["queries"] = 0
+    blind = train(with_refit(unasked, "auto", test=named["test"]), tmp_path / "unasked")
+    assert not learned(blind) & {content_id(row["query"]) for row in rows[300:400]} and len(learned(blind)) == 300
     explicit = train(with_refit(options, "all", **named), tmp_path / "explicit")
     assert [part for part, *_ in records(explicit)] == ["validation", "test"] and len(learned(explicit)) == 500
 
@@ -154,7 +158,7 @@ def test_a_calibration_asks_the_model_that_has_not_learned_the_questions(
     assert one.probability([0.1, 0.5]) == pytest.approx(two.probability([0.1, 0.5]), rel=1e-3)
     assert one.model != two.model == again.fingerprint  # it is for the saved model
     assert again.search("kaban lofin mitor", k=1)[0].probability is not None
-    assert "has learned what it held out at last" in caplog.text
+    assert "has since learned what it held out" in caplog.text
     options["evaluation"]["queries"] = 0
     untested = train(with_refit(options, "auto"), tmp_path / "untested")
     assert [part for part, *_ in records(untested)] == ["test"] and calibrate(untested.folder).about["queries"] == 60

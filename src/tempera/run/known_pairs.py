@@ -75,9 +75,7 @@ def known(model: Model, path: Path | None, roles: Roles | None, depth: int, spli
     run = Path(model.path)
     if path is None:
         if (judged := evaluated(run)) != run:
-            logger.info(
-                f"{run} has learned what it held out at last: probabilities follow the similarities of {judged}"
-            )
+            logger.info(f"{run} has since learned what it held out: probabilities follow the similarities of {judged}")
             before = Model(str(judged))
             return _of_task(before, asked("held out", *unlearned(run))).shown(before, depth)
         if (queries := _in_index(model, held_out(run))) is None:

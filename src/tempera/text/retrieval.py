@@ -25,7 +25,7 @@ from .catalogue import Catalogue, stored
 from .frozen import IndexSide
 from .held_out import HeldOutQueries
 from .made_rows import SourceRows, takes_source
-from .pairs import Pairs
+from .pairs import TEST, Pairs
 from .split import hold_out
 from .text_showcase import TextShowcase
 from .training_pairs import TextData, TrainingPairs, sampler_of
@@ -108,7 +108,7 @@ class TextTask:
         split = self.data.texts.split
         if self.limited or not split.pairs.paired or "validation" not in split.drawn:
             return ()
-        return ("test",) if "test" in split.drawn or not len(split.test) else ("validation",)
+        return ("validation",) if (split.pairs.part == TEST).any() else ("test",)
 
     def extended(self, config: Config, part: Part) -> TextTask:
         """Return a run that trains on the pairs of a part, too, with the same tokens, evaluated as this one."""
