@@ -124,7 +124,7 @@ def test_nothing_is_chosen_by_too_few_queries_or_on_request(
 
 def test_open_options() -> None:
     assert opened(config.load(None))[1] == [TEMPERATURE, RATE, DIMENSIONS]
-    assert opened(config.load(None, ["train.learning_rate=1e-3", "tower.teacher=runs/a"]))[1] == [TEMPERATURE]
+    assert opened(config.load(None, ["train.learning_rate=1e-3", "tower.dimensions=8"]))[1] == [TEMPERATURE]
     options, free = opened(config.load(None, ["objective.temperature=auto", "recipe=auto"]))
     assert free == [TEMPERATURE, RATE, DIMENSIONS] and "temperature" not in options.values["objective"]
     assert opened(config.load(None, ["recipe=none"]))[1] == []
@@ -159,6 +159,7 @@ def test_a_race_begins_with_the_default() -> None:
     assert race.start == {TEMPERATURE: 0.05, RATE: 0.003} == Static().race(3000, 64).start
     assert Static().race(3000, 63).start == {**race.start, DIMENSIONS: 1024}
     assert DIMENSIONS not in Static().race(20_001, 63).start
+    assert DIMENSIONS not in Static(teacher="runs/a").race(3000, 63).start
     rates, temperatures = [[each.values for each in one.variations] for one in race.rounds]
     assert rates == [{RATE: 0.003}, {RATE: 0.01}, {RATE: 0.001}]
     assert temperatures == [{TEMPERATURE: 0.05}, {TEMPERATURE: 0.1}]
@@ -180,6 +181,16 @@ def test_short_texts_are_embedded_in_more_dimensions(
     assert run.index.vectors.shape == (400, width) and run.encode(["a"]).shape == (1, width)
     tried = [each["values"].get(DIMENSIONS) for each in run.document["recipe"]["tried"]]
     assert tried == [None if tower else 1024] * 5
+
+
+def test_a_teacher_that_aligns_meets_the_width_that_was_chosen(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempera.run.publish.render", lambda report: "")
+    teacher = resolved_run.train({**options, "train": {"max_steps": 1, "batch_size": 16}}, tmp_path / "teacher")
+    taught = {**options, "tower": {"vocabulary": 300}, "objective": {"teacher": {"loss": "align", "weight": 0.5}}}
+    run = train({**taught, "train": {**options["train"], "teacher": str(teacher.folder)}}, tmp_path / "run")
+    assert run.encode(["a"]).shape == (1, 1024) and len(run.document["recipe"]["tried"]) == 5
 
 
 def test_queries_for_an_index_keep_its_width() -> None:

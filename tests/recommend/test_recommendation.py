@@ -143,7 +143,7 @@ def test_what_is_served_has_learned_everything_and_the_figures_are_those_before(
     weights = [load_file(run / "model" / "model.safetensors") for run in runs.values()]
     assert not all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     card = (runs["all"] / "model" / "README.md").read_text()
-    assert "trained again" in card and "the metrics are those of the model before that" in card
+    assert "trained again" in card and "the metrics are those of the model that was evaluated" in card
     assert "trained again" not in (runs["none"] / "model" / "README.md").read_text()
     histories = [parquet.read_table(run / "histories.parquet") for run in runs.values()]
     assert histories[0].equals(histories[1])

@@ -107,6 +107,7 @@ def with_setting(prepared: Prepared, values: Values) -> Prepared:
         return replace(prepared, config=config)
     torch.manual_seed(config.train.seed)
     task = prepared.task.fresh(config, prepared.folder / CACHE)
+    settle_widths(config, task)
     return replace(prepared, config=config.settled(task.showcase.facts().counts["train"]), task=task)
 
 

@@ -58,7 +58,7 @@ def opened(options: Options) -> tuple[Options, list[str]]:
     """Return options in which those left open have the recipe's values, and the names of those that a race may choose.
 
     >>> opened(Options({"objective": {"temperature": 0.1}}))[1]
-    ['train.learning_rate']
+    ['train.learning_rate', 'tower.dimensions']
     """
     if options.values.get(RECIPE, AUTO) != AUTO:
         return options, []

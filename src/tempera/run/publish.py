@@ -177,13 +177,13 @@ def _trained_again(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 def _again(refits: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return what card and report say of a model that has trained again on what was held out."""
-    names = {"validation": "trained again before the evaluation", "test": "trained again after it"}
+    names = {"validation": "trained again before the evaluation", "test": "trained again after the evaluation"}
     lines = {
         names[each["part"]]: f"{LEARNED[each['part']]}, {each['pairs']:,} in all, {each['steps']:,} steps"
         for each in refits
     }
     if names["test"] in lines:
-        lines[names["test"]] += "; the metrics are those of the model before that"
+        lines[names["test"]] += "; the metrics are those of the model that was evaluated"
     return lines
 
 

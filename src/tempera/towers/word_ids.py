@@ -29,7 +29,7 @@ def reader(tokenizer: Tokenizer) -> Read:
 
     >>> from tempera.towers.tokenizer import train_tokenizer
     >>> tokenizer = train_tokenizer(["the HTTPServer and the date"] * 3, 60, 3)
-    >>> rows = reader(tokenizer)(["the  date, the server", "", "HTTP"])
+    >>> rows = reader(tokenizer)(["the  date the server", "", "HTTP"])
     >>> [[tokenizer.id_to_token(each) for each in row] for row in rows]
     [['the', 'date', 'the'], [], ['http']]
     """
