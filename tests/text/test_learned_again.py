@@ -21,6 +21,7 @@ from tempera.run.calibrate import calibrate
 from tempera.run.merge import merge
 from tempera.run.train import train
 from tempera.text.embedder import TRAINED
+from tempera.text.held_out import HeldOutQueries
 from tempera.text.retrieval import TextTask
 
 from ..conftest import planted, write_pairs
@@ -87,8 +88,17 @@ def test_what_is_saved_is_a_run_on_all_pairs(options: dict[str, Any], tmp_path: 
     assert np.array_equal(weights(again.folder / "model"), weights(by_hand.folder / "model"))
 
 
-def test_all_learns_validation_before_the_test_is_evaluated(options: dict[str, Any], tmp_path: Path) -> None:
+def test_all_learns_validation_before_the_test_is_evaluated(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options["evaluation"]["bm25"] = True
+    chosen, weighed = HeldOutQueries._chosen, list[int]()
+
+    def counted(self: HeldOutQueries, words: Any) -> Any:
+        weighed.append(len(self.texts.split.train))
+        return chosen(self, words)
+
+    monkeypatch.setattr(HeldOutQueries, "_chosen", counted)
     plain, more, whole = (train(with_refit(options, each), tmp_path / each) for each in ("none", "validation", "all"))
     assert [records(run) for run in (more, whole)] == [
         [("validation", 260, round(plain.document["best"]["step"] * 260 / 200))],
@@ -96,7 +106,7 @@ def test_all_learns_validation_before_the_test_is_evaluated(options: dict[str, A
     ]
     assert more.document["metrics"] == whole.document["metrics"]
     assert more.document["metrics"]["trained"] != plain.document["metrics"]["trained"]
-    # Validation has chosen the weight beside BM25 before it was learned.
+    assert weighed == [200] * 3  # validation has chosen the weight beside BM25 before it was learned
     assert more.document["hybrid"] == whole.document["hybrid"] == plain.document["hybrid"]
     assert [len(learned(run)) for run in (more, whole)] == [260, 300]
     assert np.array_equal(weights(whole.folder / "evaluated"), weights(more.folder / "model"))
@@ -134,6 +144,17 @@ def test_auto_keeps_to_a_limit_and_to_what_can_choose(options: dict[str, Any], t
         train(with_refit(limited, "all"), tmp_path / "refused")
     options["evaluation"]["validation"] = 49
     assert not records(train(with_refit(options, "auto"), tmp_path / "few"))
+
+
+def test_texts_that_are_no_pairs_are_not_learned_again(options: dict[str, Any], tmp_path: Path) -> None:
+    teacher = train({**options, "train": {"max_steps": 2, "batch_size": 32}}, tmp_path / "teacher")
+    texts = [{"text": row["doc"]} for row in planted(300)]
+    path = tmp_path / "texts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in texts))
+    options["data"] = {"source": "documents", "path": str(path)}
+    options["train"] |= {"refit": "auto", "teacher": str(teacher.folder), "keep_best": False}
+    run = train(options, tmp_path / "run")
+    assert run.document["steps"] and run.document["data"]["validation"] >= 50 and not records(run)
 
 
 def test_pairs_that_share_a_text_come_back_with_what_they_share(options: dict[str, Any], tmp_path: Path) -> None:
