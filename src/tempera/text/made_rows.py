@@ -97,9 +97,14 @@ class Spans:
         """Positions of the documents that are trained on."""
         return np.unique(self.catalogue.doc_of[self.train])
 
+    @property
+    def length(self) -> float:
+        """Tokens of the median document that is trained on."""
+        return float(np.median(self.tokens.lengths.numpy()[self.docs]))
+
     def suits(self) -> bool:
         """Return True if there are enough pairs, and documents are long."""
-        return len(self.train) >= ENOUGH and bool(np.median(self.tokens.lengths.numpy()[self.docs]) >= LONG)
+        return len(self.train) >= ENOUGH and self.length >= LONG
 
     def choices(self) -> Rows:
         """Return positions of documents."""

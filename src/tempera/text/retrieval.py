@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from ..core.batch import Role
@@ -25,7 +24,7 @@ from .catalogue import Catalogue, stored
 from .frozen import IndexSide
 from .held_out import HeldOutQueries
 from .made_rows import SourceRows, takes_source
-from .pairs import TEST, Pairs
+from .pairs import TEST, VALIDATION, Pairs
 from .split import hold_out
 from .text_showcase import TextShowcase
 from .training_pairs import TextData, TrainingPairs, sampler_of
@@ -86,10 +85,7 @@ class TextTask:
 
     def race(self, config: Config) -> Race:
         """Return the settings that the tower tries on so many pairs."""
-        texts = self.data.texts
-        train = texts.split.train
-        lengths = texts.docs.lengths.numpy()[np.unique(texts.catalogue.doc_of[train])]
-        race: Race = config.tower.race(len(train), float(np.median(lengths)))
+        race: Race = config.tower.race(len(self.data.texts.split.train), self.data.spans.length)
         return race
 
     def fresh(self, config: Config, cache: Path) -> TextTask:
@@ -105,10 +101,10 @@ class TextTask:
 
         Nothing is learned that the user has named for validation, nor beyond `train.max_pairs`; and two texts are no pair.
         """
-        split = self.data.texts.split
-        if self.limited or not split.pairs.paired or "validation" not in split.drawn:
+        pairs = self.data.texts.split.pairs
+        if self.limited or not pairs.paired or (pairs.part == VALIDATION).any():
             return ()
-        return ("validation",) if (split.pairs.part == TEST).any() else ("test",)
+        return ("validation",) if (pairs.part == TEST).any() else ("test",)
 
     def extended(self, config: Config, part: Part) -> TextTask:
         """Return a run that trains on the pairs of a part, too, with the same tokens, evaluated as this one."""

@@ -55,19 +55,6 @@ class Split:
         """Return True if validation has enough queries to choose a checkpoint, an option or a threshold by."""
         return self.queries(self.validation) >= LEAST_TO_CHOOSE
 
-    @property
-    def drawn(self) -> tuple[Part, ...]:
-        """Return the parts whose queries were drawn from the pairs to train on, before those that the source has named."""
-        named = self.pairs.part
-        codes: dict[Part, int] = {"validation": VALIDATION, "test": TEST}
-        return tuple(
-            part for part, code in codes.items() if len(rows := self.rows(part)) and (named[rows] != code).all()
-        )
-
-    def rows(self, part: Part) -> Rows:
-        """Return the held-out rows of a part."""
-        return self.validation if part == "validation" else self.test
-
     def extended(self, part: Part, keeps: bool) -> Split:
         """Return a split that trains also on this part and what is before it: the same queries are asked of the same documents.
 

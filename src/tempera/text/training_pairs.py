@@ -82,8 +82,8 @@ class TrainingPairs:
         if self.judge is not None:
             self.rows = judged(self.rows, catalogue, self.judge)
         self.renewal = _renewal(config, texts, self.rows, versions, cross)
-        spans = Spans(texts.docs, catalogue, texts.split.train, config.train.seed)
-        self.made = MadeRows.of(config, texts.made or spans)
+        self.spans = Spans(texts.docs, catalogue, texts.split.train, config.train.seed)
+        self.made = MadeRows.of(config, texts.made or self.spans)
 
     def batch(self, rows: Tensor, number: int, progress: float = 1.0) -> Batch[Ragged]:
         """Return the tokens of chosen pairs, followed by made rows at the beginning of the training."""

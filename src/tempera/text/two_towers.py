@@ -22,8 +22,8 @@ OPEN = {TEMPERATURE: Open(beside=("objective.scale",)), LEARNING_RATE: Open()}
 class QuerySide(TowerOptions, Protocol):
     """The options of a tower for queries."""
 
-    def race(self, pairs: int, tokens: float = 0) -> Race:
-        """Return the settings to try on so many pairs; called for kinds that leave options open."""
+    def race(self, pairs: int, tokens: float) -> Race:
+        """Return the settings to try on so many pairs, of documents so long; called for kinds that leave options open."""
 
 
 class DocSide(Protocol):
@@ -100,7 +100,7 @@ class Head:
         batch = batch_of(pairs, 1, 32, 1024)
         return batch, epochs_of(pairs, 200 * batch, 1, 200)
 
-    def race(self, pairs: int, tokens: float = 0) -> Race:
+    def race(self, pairs: int, tokens: float) -> Race:
         """Return three learning rates, each for a third of the steps, and then two temperatures."""
         rounds = (
             Round(3, [Setting({LEARNING_RATE: rate}) for rate in _RATES]),
@@ -161,9 +161,9 @@ class TwoTowers:
         """Return the batch size and the epochs of the queries' tower."""
         return self.query.schedule(pairs, half)
 
-    def race(self, pairs: int, tokens: float = 0) -> Race:
+    def race(self, pairs: int, tokens: float) -> Race:
         """Return the race of the queries' tower."""
-        return self.query.race(pairs)
+        return self.query.race(pairs, tokens)
 
     def build(self, texts: Sequence[str], embed: Embed = embedded) -> KeptTowers:
         """Return the towers before training."""

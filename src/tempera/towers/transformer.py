@@ -19,7 +19,7 @@ from .pair import Embed, Tower, batch_of, embedded, epochs_of
 from .pretrained import compile_model
 from .saved import quietly
 from .sides import Sides, divided
-from .tokenizer import sample, train_tokenizer
+from .tokenizer import UNKNOWN, sample, train_tokenizer
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -105,7 +105,7 @@ class Transformer:
         reader = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
             tokenizer_object=tokenizer,
             pad_token="[PAD]",
-            unk_token="[UNK]",
+            unk_token=UNKNOWN,
             cls_token=_FIRST,
             model_max_length=self.max_length,
         )
