@@ -2,45 +2,96 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from tempera.engine.lookup import adding_in_place
+from tempera.core.table import Table
+from tempera.engine.lookup import adding_in_place, clear
 
 
 class Net(nn.Module):
-    """A table with padding that is used twice, and one that is frozen."""
+    """A table with padding that is used twice, one that is frozen, and one of bags of which the last is empty."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.words, self.fixed = nn.Embedding(7, 4, padding_idx=0), nn.Embedding(7, 4)
+        self.words, self.fixed, self.bags = nn.Embedding(7, 4, padding_idx=0), nn.Embedding(7, 4), Table(7, 4)
         self.fixed.requires_grad_(False)
 
     def forward(self, indices: Tensor) -> Tensor:
-        return torch.tanh(self.words(indices) * self.fixed(indices) + self.words(indices.flip(1)))
+        of_words = torch.tanh(self.words(indices) * self.fixed(indices) + self.words(indices.flip(1)))
+        bags = self.bags.mean_of(indices.flatten(), torch.tensor([0, 1, 1, indices.numel()]))
+        return torch.cat([of_words.flatten(0, 1), torch.sin(bags) * self.bags(indices[:, 0])[:1]])
 
 
-def gradient(in_place: bool, times: int) -> Tensor:
+def indices(seed: int) -> Tensor:
+    return torch.randint(0, 7, (3, 5), generator=torch.Generator().manual_seed(seed))
+
+
+def backward(net: nn.Module, seed: int, in_place: bool) -> None:
+    with adding_in_place(net) if in_place else nullcontext():
+        loss = net(indices(seed)).square().sum()
+    loss.backward()
+
+
+def gradients(in_place: bool, times: int) -> list[Tensor]:
     torch.manual_seed(0)
     net = Net().double()
     for seed in range(times):
-        indices = torch.randint(0, 7, (3, 5), generator=torch.Generator().manual_seed(seed))
-        if in_place:
-            with adding_in_place(net):
-                loss = net(indices).square().sum()
-        else:
-            loss = net(indices).square().sum()
-        loss.backward()
-    assert net.fixed.weight.grad is None and net.words.weight.grad is not None
-    return net.words.weight.grad
+        backward(net, seed, in_place)
+    assert net.fixed.weight.grad is None and net.words.weight.grad is not None and net.bags.weight.grad is not None
+    return [net.words.weight.grad, net.bags.weight.grad]
 
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_the_gradient_is_that_of_autograd(times: int) -> None:
-    want, got = gradient(False, times), gradient(True, times)
-    torch.testing.assert_close(got, want, rtol=1e-13, atol=1e-13)
-    assert float(want.abs().max()) > 0.01 and not got[0].any()
+    for want, got in zip(gradients(False, times), gradients(True, times), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-13, atol=1e-13)
+        assert float(want.abs().max()) > 0.01
+    assert not gradients(True, times)[0][0].any()
+
+
+def nothing(grad: Tensor) -> None:
+    """Leave a gradient as it is."""
+
+
+@pytest.mark.parametrize("write", [nothing, lambda grad: grad.add_(1), lambda grad: grad[2].fill_(torch.nan)])
+def test_a_step_begins_at_zero_in_the_memory_of_the_one_before(write: Callable[[Tensor], object]) -> None:
+    nets = []
+    for in_place in (False, True):
+        torch.manual_seed(0)
+        nets.append(net := Net().double())
+        places = set()
+        for seed in range(4):
+            clear(net.parameters()) if in_place else net.zero_grad()
+            assert all(p.grad is None for p in net.parameters())
+            backward(net, seed, in_place)
+            assert net.bags.weight.grad is not None
+            places.add(net.bags.weight.grad.data_ptr())
+            if seed < 3:
+                write(net.bags.weight.grad)
+        assert len(places) == 1 or not in_place
+    plain, ours = nets
+    for want, got in zip(plain.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(got.grad, want.grad, rtol=1e-13, atol=1e-13)
+
+
+def test_a_gradient_that_was_put_aside_is_not_written_to() -> None:
+    torch.manual_seed(0)
+    net = Net().double()
+    backward(net, 0, in_place=True)
+    aside = net.bags.weight.grad
+    assert aside is not None
+    before = aside.clone()
+    net.bags.weight.grad = None
+    backward(net, 1, in_place=True)
+    torch.testing.assert_close(aside, before, rtol=0, atol=0)
+    clear(net.parameters())
+    backward(net, 1, in_place=True)
+    torch.testing.assert_close(aside, before, rtol=0, atol=0)
 
 
 def test_what_is_added_to_is_what_was_there() -> None:

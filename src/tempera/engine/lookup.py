@@ -1,22 +1,88 @@
 """Gradients of embedding tables in place: a lookup adds to the rows it has read, and to nothing else.
 
 Autograd makes a gradient as large as the table for every micro-batch and then adds it to the others. With the vocabulary of a
-language model that is 47 MB of zeros for a few hundred tokens, half of the time of a short micro-batch on a CPU.
+language model that is 47 MB of zeros for a few hundred tokens, half of the time of a short micro-batch on a CPU. Memory of a step's
+gradient serves the next step, too: `clear` writes zeros to the rows that were added to.
+
+Letters in shapes: m tokens of n bags, k distinct rows that are read, D width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..core.table import Table
 from .shards import is_compiled, is_divided
+
+
+@dataclass
+class _Memory:
+    """The gradient of a table, and the rows that were added to since it was 0."""
+
+    grad: Tensor
+    rows: list[Tensor] = field(default_factory=list)
+    writes: int = field(init=False)  # torch counts them; those of others may have reached every row
+
+    def __post_init__(self) -> None:
+        self.writes = self.grad._version
+
+    @property
+    def ours(self) -> bool:
+        """True if nothing else has written to the gradient."""
+        return self.grad._version == self.writes
+
+    @torch.no_grad()
+    def add(self, rows: Tensor, values: Tensor) -> None:
+        """Add vectors, [k, D], to rows."""
+        ours = self.ours
+        self.grad.index_add_(0, rows, values)
+        self.rows.append(rows)
+        if ours:
+            self.writes = self.grad._version
+
+    @torch.no_grad()
+    def clear(self) -> None:
+        """Write zeros where something was written."""
+        if self.ours:
+            for rows in self.rows:
+                self.grad.index_fill_(0, rows, 0)
+        else:
+            self.grad.zero_()
+        self.rows, self.writes = [], self.grad._version
+
+
+_memories: MutableMapping[Tensor, _Memory] = WeakTensorKeyDictionary()
+
+
+def clear(parameters: Iterable[Tensor]) -> None:
+    """Let go of gradients, as `zero_grad` does; memory that lookups have added to stays for the next ones."""
+    for p in parameters:
+        memory = _memories.get(p)
+        if memory is not None and p.grad is memory.grad:
+            memory.clear()
+        p.grad = None
+
+
+def _add(weight: Tensor, rows: Tensor, values: Tensor) -> None:
+    """Add vectors, [k, D], to rows of a table's gradient."""
+    memory = _memories.get(weight)
+    if weight.grad is None:
+        if memory is None or memory.rows or not memory.ours:
+            memory = _memories[weight] = _Memory(torch.zeros_like(weight))
+        weight.grad = memory.grad
+    if memory is not None and weight.grad is memory.grad:
+        memory.add(rows, values)
+    else:
+        weight.grad.index_add_(0, rows, values)
 
 
 class _Lookup(torch.autograd.Function):
@@ -30,30 +96,47 @@ class _Lookup(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None]:
         (indices,) = ctx.saved_tensors
         weight = ctx.weight
-        if weight.grad is None:
-            weight.grad = torch.zeros_like(weight)
         if ctx.padding_idx is not None:
             grad = grad.masked_fill((indices == ctx.padding_idx).unsqueeze(-1), 0)
-        weight.grad.index_add_(0, indices.flatten(), grad.flatten(0, -2).to(weight.dtype))
+        _add(weight, indices.flatten(), grad.flatten(0, -2).to(weight.dtype))
+        return None, None, None
+
+
+class _Means(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, rows: Tensor, starts: Tensor) -> Tensor:
+        ctx.weight = weight
+        ctx.save_for_backward(rows, starts)
+        return F.embedding_bag(rows, weight, starts, mode="mean")
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None]:
+        rows, starts = ctx.saved_tensors  # [m], [n]
+        lengths = starts.diff(append=starts.new_tensor([len(rows)]))
+        bag = torch.arange(len(starts)).repeat_interleave(lengths, output_size=len(rows))
+        rows, order = rows.sort(stable=True)
+        distinct, counts = rows.unique_consecutive(return_counts=True)
+        shares = grad.to(ctx.weight.dtype) / lengths.clamp(min=1)[:, None]
+        _add(ctx.weight, distinct, F.embedding_bag(bag[order], shares, counts.cumsum(0) - counts, mode="sum"))
         return None, None, None
 
 
 @contextmanager
 def adding_in_place(tower: nn.Module) -> Iterator[None]:
-    """Graphs made inside add the gradients of the tower's `nn.Embedding` tables to `.grad` in place.
+    """Graphs made inside add the gradients of the tower's `nn.Embedding` tables to `.grad` in place, those of bags, too.
 
     For CPUs: GPUs fill memory faster than they add rows one by one. Tables that are sparse, divided over processes, compiled, or
     scaled by frequency are left to autograd.
     """
     modules = tower.modules() if torch.is_grad_enabled() and not is_compiled(tower) else ()
     tables = [m for m in modules if isinstance(m, nn.Embedding) and _plain(m)]
-    for table in tables:
-        vars(table)["forward"] = partial(_look_up, table)  # a hook would come after a lookup that is thrown away
+    for table in tables:  # a hook would come after a lookup that is thrown away
+        vars(table).update(forward=partial(_look_up, table), mean_of=partial(_mean_of, table))
     try:
         yield
     finally:
         for table in tables:
-            del vars(table)["forward"]
+            del vars(table)["forward"], vars(table)["mean_of"]
 
 
 def _plain(table: nn.Embedding) -> bool:
@@ -70,6 +153,11 @@ def _plain(table: nn.Embedding) -> bool:
 def _look_up(table: nn.Embedding, indices: Tensor) -> Tensor:
     rows: Tensor = _Lookup.apply(table.weight, indices, table.padding_idx)  # type: ignore[no-untyped-call]
     return rows
+
+
+def _mean_of(table: nn.Embedding, rows: Tensor, starts: Tensor) -> Tensor:
+    means: Tensor = _Means.apply(table.weight, rows, starts)  # type: ignore[no-untyped-call]
+    return means
 
 
 def merge(tower: nn.Module) -> None:

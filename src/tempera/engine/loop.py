@@ -30,6 +30,7 @@ from .devices import Devices, Wanted, bf16_gain
 from .distributed import Group
 from .faults import Fault, NotFinite, trace
 from .fused import Fused, Kernel, multiplied_in
+from .lookup import clear
 from .optim import ForTables, Schedule, adam, clip, schedule_factor, total_norm
 from .shards import ONE_PROCESS
 from .step import Loss, TowersLike, add_gradients
@@ -325,7 +326,7 @@ def take(
     factor = schedule_factor(i, steps, options.warmup_ratio, options.lr_scheduler_type)
     for each in optimizer.param_groups:
         each["lr"] = each["initial_lr"] * factor
-    optimizer.zero_grad()
+    clear(parameters)
     objective.temperature.owed = None
     memories = [(memory, memory.side()) for memory in state.memories]
     losses = []
