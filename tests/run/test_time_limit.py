@@ -61,6 +61,15 @@ def test_a_limited_run_is_the_run_of_that_many_steps_and_resumes_exactly(
     assert left(train(options, tmp_path / "run").folder) == left(whole.folder)
 
 
+def test_training_again_is_within_the_time(pairs_file: Path, tmp_path: Path, slow: list[int]) -> None:
+    options = text_options(pairs_file, max_time="30s", refit="all")
+    options["evaluation"] |= {"validation": 30, "queries": 30}
+    run = train(options, tmp_path / "run")
+    again = [record["steps"] for record in logged(run.folder) if record["event"] == "refit"]
+    assert len(again) == 2 and run.document["steps"] + sum(again) <= 24  # 30 seconds less the 6 of measuring
+    assert "refit" in run.document["seconds"]
+
+
 def test_a_run_that_needs_fewer_steps_takes_fewer(pairs_file: Path, tmp_path: Path, slow: list[int]) -> None:
     run = train(text_options(pairs_file, max_time="1h", num_train_epochs=1), tmp_path / "run")
     assert slow == [4, 32]

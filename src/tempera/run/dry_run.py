@@ -16,6 +16,7 @@ from ..engine.devices import start
 from ..io.documents import JsonLines
 from .fit import fit
 from .prepare import prepare
+from .refit import Refit
 from .time_limit import first_steps
 
 
@@ -43,9 +44,10 @@ def rehearse(config: Options | Path | None = None, overrides: Sequence[str] = ()
     pairs = prepared.task.showcase.facts().counts["train"]
     # The first step makes what the others use again; a median would leave out those that have more rows.
     seconds = (statistics.mean if train.made_rows else statistics.median)(taken[1:])
+    times = Refit(prepared).times
     if made.train.max_time is not None:
-        steps = min(steps, max(1, int(made.train.max_time / seconds)))
-    return {**preview, "pairs": pairs, "steps": steps, "expected_seconds": steps * seconds}
+        steps = min(steps, max(1, int(made.train.max_time / seconds / times)))
+    return {**preview, "pairs": pairs, "steps": steps, "expected_seconds": steps * seconds * times}
 
 
 def lines(facts: dict[str, Any]) -> list[str]:

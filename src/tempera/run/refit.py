@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from ..engine import loop
+from ..engine.clock import Phases
 from ..io.console import logger, silenced
 from ..io.documents import JsonLines
 from ..ranking.ranking import Part
@@ -33,9 +34,15 @@ class Refit:
         self.train, self.objective = prepared.config.train, copy.deepcopy(prepared.config.objective)
         counts = prepared.task.showcase.facts().counts
         self.latest = self.pairs = counts["train"]  # of the training before, and of the first one
+        self.all = counts["pairs"]
         worth = prepared.task.held_out.chooses and self.pairs < (1 - WORTH) * counts["pairs"]
         parts = {**_PARTS, "auto": prepared.task.refits if worth else ()}[self.train.refit]
         self.parts = [each for each in parts if each == "test" or not prepared.config.evaluation.cold_items]
+
+    @property
+    def times(self) -> float:
+        """Return the most steps of all trainings together, in those of the first one."""
+        return float(1 + len(self.parts) * self.all / self.pairs)
 
     def __call__(self, part: Part, run: Prepared, fitted: Fitted) -> Prepared:
         """Return the run trained also on a part of its data, for as many passes as its best weights have taken; all processes call.
@@ -59,5 +66,6 @@ class Refit:
             run.log.write(event="refit", part=part, pairs=pairs, steps=steps)
             with JsonLines(Path(place) / "log.jsonl") as log, silenced(bars=True):
                 train = replace(self.train, max_steps=steps, max_time=None)
-                fit(replace(run, config=replace(config, train=train), task=task, log=log), looks=False)
+                again = replace(run, config=replace(config, train=train), task=task, log=log, phases=Phases())
+                fit(again, looks=False)
         return replace(run, config=config, task=task)

@@ -16,6 +16,7 @@ from ..io.console import logger, silenced
 from ..io.documents import JsonLines
 from .fit import fit
 from .prepare import Prepared, prepare
+from .refit import Refit
 from .task import RunTask
 
 TIME_LIMIT = "time limit"  # event of the log
@@ -25,7 +26,9 @@ _SHARE = 0.05
 
 
 def limited(prepared: Prepared, known: Mapping[str, Any] | None = None) -> Prepared:
-    """Return the run with at most as many steps as `train.max_time` allows; all processes call, and the slowest decides.
+    """Return the run with at most as many steps as `train.max_time` allows it and its training again, if there is one.
+
+    All processes call, and the slowest decides.
 
     Args:
         known: what an interrupted run has recorded of its limit, which then stands.
@@ -36,7 +39,7 @@ def limited(prepared: Prepared, known: Mapping[str, Any] | None = None) -> Prepa
     record = dict(known or {})
     if not record:
         step, spent = rate(prepared, options.max_time)
-        allowed = max(1, int((options.max_time - spent) / step))
+        allowed = max(1, int((options.max_time - spent) / step / Refit(prepared).times))
         record = {"steps": -group.all_reduce_max(-allowed), "seconds": options.max_time, "step_seconds": step}
     wanted, allowed = options.steps(prepared.task.data.sampler.batches_per_epoch), int(record["steps"])
     if group.main:
