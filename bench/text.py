@@ -248,7 +248,7 @@ def tasks(data: Path) -> list[Task]:
         draws = np.array([value(generator.integers(0, n, n)) for _ in range(1000)])
         return interval(value(slice(None)), draws, 0.95)
 
-    pairs = BeirFolder(str(data / "ir" / "scifact")).read()[0]
+    pairs = BeirFolder(str(data / "ir" / "scifact"), corpus="judged").read()[0]
     claims = unique({"query": pairs.texts("query"), "doc": pairs.texts("doc")})
     whole = RetrievalTask.beir(data / "ir" / "scifact")
     sample = sample_corpus(whole.relevant, len(whole.corpus), CORPUS)

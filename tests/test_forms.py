@@ -93,7 +93,14 @@ def test_a_beir_folder_and_its_splits(put: Put) -> None:
     assert options(folder, "data.split=dev", "data.test=test")["split"] == "dev"
     put("set/qrels/train.tsv")
     assert options(folder) == {
-        **{"source": "beir", "path": str(folder), "split": "train", "validation": "dev", "test": "test"}
+        **{
+            "source": "beir",
+            "path": str(folder),
+            "split": "train",
+            "validation": "dev",
+            "test": "test",
+            "corpus": "all",
+        }
     }
 
 

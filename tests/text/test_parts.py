@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -81,9 +82,18 @@ def test_splits_of_a_beir_folder(put: Put, tmp_path: Path) -> None:
     for name, rows in judged.items():
         lines = ["query-id corpus-id score", *(f"{row} 1" for row in rows)]
         (tmp_path / "qrels" / f"{name}.tsv").write_text("\n".join(lines).replace(" ", "\t") + "\n")
-    pairs, candidates = BeirFolder(str(tmp_path), validation="dev", test="test").read()
-    assert pairs.dropped == {"documents that answer no query, and are not searched": 3}  # d4, d6, d8
+    folder = BeirFolder(str(tmp_path), validation="dev", test="test")
+    whole, asked = folder.read()
+    everything = hold_out(whole, asked, Evaluation())
+    assert not whole.dropped and everything.count == 8
+    assert sorted(whole.texts("doc", everything.corpus)) == [f"text {i}" for i in range(9)]
+    pairs, candidates = replace(folder, corpus="judged").read()
+    assert pairs.dropped == {
+        "documents that answer no query, and are not searched (data.corpus=judged)": 3
+    }  # d4, d6, d8
     split = hold_out(pairs, candidates, Evaluation())
+    for part in ("train", "validation", "test"):
+        assert whole.texts("query", getattr(everything, part)) == pairs.texts("query", getattr(split, part))
     texts = {part: pairs.texts("query", getattr(split, part)) for part in ("train", "validation", "test")}
     assert texts == {"train": ["asks 1", "asks 2"], "validation": ["asks 4", "asks 5"], "test": ["asks 6", "asks 7"]}
     assert split.dropped == {SHARES_DOCUMENT: 2} and len(split.corpus) == 6

@@ -165,8 +165,11 @@ def test_a_beir_folder(tmp_path: Path) -> None:
     (tmp_path / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "a"}) + "\n")
     (tmp_path / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq\td0\t1\nq\td2\t2\nq\td1\t0\n")
     pairs, _ = BeirFolder(str(tmp_path)).read()
-    assert shown(pairs) == [("a", "t0 x0", []), ("a", "t2 x2", [])] and pairs.texts("name") == ["", ""]
-    assert pairs.dropped == {"documents that answer no query, and are not searched": 1}
+    assert shown(pairs) == [("a", "t0 x0", []), ("a", "t2 x2", []), ("", "t1 x1", [])]
+    assert pairs.texts("name") == [""] * 3 and not pairs.dropped
+    judged, _ = BeirFolder(str(tmp_path), corpus="judged").read()
+    assert shown(judged) == shown(pairs)[:2]
+    assert judged.dropped == {"documents that answer no query, and are not searched (data.corpus=judged)": 1}
 
 
 def test_integers_of_64_bits_are_ids_and_floating_ones_are_refused(tmp_path: Path) -> None:

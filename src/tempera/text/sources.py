@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +16,12 @@ from pydantic import Field
 
 from ..errors import DataError
 from ..io.columns import Columns, ColumnsSoFar, RoleTable
-from ..io.ids import content_ids, given_ids
+from ..io.ids import Ids, content_ids, given_ids
 from ..io.streams import stream
 from ..io.tables import TableBlock, blocks, read_table
 from ..towers.saved import model_folder
 from .beir import Beir, read_beir
-from .pairs import TRAIN, Pairs, Source
+from .pairs import RANKED, TRAIN, Pairs, Source
 from .parts import joined, named_parts
 from .roles import DOC_NAMES, QUERY_NAMES, TABLE, Roles
 from .round_trip import found_again
@@ -112,29 +112,35 @@ class _Handed:
 
 @dataclass(frozen=True)
 class BeirFolder:
-    """Read queries with every document that is relevant to them, from a BEIR folder.
+    """Read queries with every document that is relevant to them, and the other documents of the corpus, from a BEIR folder.
 
     Args:
         path: the folder of corpus.jsonl, queries.jsonl and qrels/, each plain or with .gz.
         split: the file of qrels to train on.
         validation: another one, whose queries are the validation; None draws validation from the queries of `split`.
-        test: another one, whose queries are the test. A run ranks the documents that answer a query of any of the three;
-            `tempera eval` ranks the whole corpus.
+        test: another one, whose queries are the test.
+        corpus: documents that are ranked and searched: "all", as `tempera eval` ranks them, or those that are "judged" to be
+            relevant to a query of any of these splits, where a model would embed the whole corpus for too long.
     """
 
     path: str
     split: str = "train"
     validation: str | None = None
     test: str | None = None
+    corpus: Literal["all", "judged"] = "all"
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
-        """Return a pair for every judgement above 0; documents without one are left out of training, and counted."""
+        """Return a pair for every judgement above 0, and a row for every other document of the corpus."""
         parts, answers = {}, np.empty(0, np.int64)
         for part, split, place in named_parts(self, self.split, folder):
             beir = read_beir(self.path, split)
             parts[part] = Pairs.distinct_of([self._table(beir)], place)
             answers = np.union1d(answers, beir.doc[beir.grade > 0])
-        unused = {"documents that answer no query, and are not searched": len(beir.corpus) - len(answers)}
+        others, unused = np.setdiff1d(np.arange(len(beir.corpus)), answers), dict[str, int]()
+        if self.corpus == "judged":
+            unused = {"documents that answer no query, and are not searched (data.corpus=judged)": len(others)}
+        elif len(others):
+            parts[RANKED] = Pairs.distinct_of([self._unasked(beir, others)], folder and folder / "corpus")
         pairs = joined(parts)
         named = {"train": self.split, "validation": self.validation, "test": self.test}
         about = f"{self.path} is a BEIR folder: " + ", ".join(
@@ -146,18 +152,28 @@ class BeirFolder:
         """Return a row for every judgement above 0."""
         good = np.flatnonzero(beir.grade > 0)
         query, doc = (pa.array(side[good]) for side in (beir.query, beir.doc))
+        return self._rows(
+            beir.queries["text"].take(query), given_ids(beir.queries["id"].take(query)), beir.corpus.take(doc)
+        )
+
+    def _unasked(self, beir: Beir, others: NDArray[np.int64]) -> pa.Table:
+        """Return a row for each of some documents, without a query."""
+        nothing = pa.array([""] * len(others), pa.large_string())
+        return self._rows(nothing, content_ids(nothing), beir.corpus.take(pa.array(others)))
+
+    def _rows(self, query: pa.ChunkedArray | pa.Array, query_ids: Ids, docs: pa.Table) -> pa.Table:
+        """Return rows of queries with their ids and documents; a title is the beginning of the text, so none has a name."""
         columns = {
-            **{role: part["text"].take(at) for role, part, at in self._sides(beir, query, doc)},
-            "name": pa.nulls(len(doc), pa.large_string()).fill_null(""),  # a title is the beginning of the text
-            "place": pa.array([f"{self.path}:{name.as_py()}" for name in beir.corpus["id"].take(doc)]),
+            "query": query,
+            "doc": docs["text"],
+            "name": pa.array([""] * len(docs)),
+            "place": pa.array([f"{self.path}:{name}" for name in docs["id"].to_pylist()]),
         }
         table = pa.table({name: column.cast(pa.large_string()) for name, column in columns.items()})
-        for role, part, at in self._sides(beir, query, doc):
-            table = table.append_column(f"{role}_id", pa.array(given_ids(part["id"].take(at))))
+        ids = {"query_id": query_ids, "doc_id": given_ids(docs["id"])}
+        for name, numbers in ids.items():
+            table = table.append_column(name, pa.array(numbers))
         return table
-
-    def _sides(self, beir: Any, query: pa.Array, doc: pa.Array) -> tuple[tuple[str, pa.Table, pa.Array], ...]:
-        return (("query", beir.queries, query), ("doc", beir.corpus, doc))
 
 
 def documents(path: Path) -> list[str]:
