@@ -12,6 +12,7 @@ import pytest
 
 from tempera.errors import DataError
 from tempera.ranking.ranking import Evaluation
+from tempera.text.catalogue import Catalogue
 from tempera.text.mixture import Mixture
 from tempera.text.pairs import TEST, TRAIN, VALIDATION, Pairs
 from tempera.text.sources import BeirFolder, PairsFile
@@ -87,6 +88,8 @@ def test_splits_of_a_beir_folder(put: Put, tmp_path: Path) -> None:
     everything = hold_out(whole, asked, Evaluation())
     assert not whole.dropped and everything.count == 8
     assert sorted(whole.texts("doc", everything.corpus)) == [f"text {i}" for i in range(9)]
+    read = Catalogue.of(whole).trained(everything.train)  # what nothing asks for is not held out
+    assert sorted(read) == ["asks 1", "asks 2", *(f"text {i}" for i in (1, 2, 4, 6, 8))]
     pairs, candidates = replace(folder, corpus="judged").read()
     assert pairs.dropped == {
         "documents that answer no query, and are not searched (data.corpus=judged)": 3

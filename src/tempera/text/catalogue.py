@@ -65,8 +65,13 @@ class Catalogue:
         return ids
 
     def trained(self, rows: Rows) -> list[str]:
-        """Return the distinct texts of the training rows for a tokenizer, which sees nothing that is held out; a sample of many."""
+        """Return the distinct texts of the training rows, and documents that nothing asks for, for a tokenizer; a sample of many.
+
+        It sees nothing that is held out.
+        """
         docs = np.concatenate([self.doc_of[rows], self.negatives[torch.from_numpy(rows)].values.numpy()])
+        if self.pairs.paired:  # else any two texts are a row
+            docs = np.concatenate([docs, self.doc_of[self.pairs.unasked]])
         sides = [(self.queries, np.unique(self.query_of[rows])), (self.docs, np.unique(docs))]
         step = max(1, sum(len(which) for _, which in sides) // _TOKENIZER_TEXTS)
         return [text for texts, which in sides for text in texts.take(which[::step])]

@@ -146,11 +146,21 @@ class Pairs:
 
     def whole(self, rows: NDArray[np.bool_]) -> Pairs:
         """Return some rows, with the ids of the documents that the index of a run holds."""
-        table = self.table
-        if MADE_OF in table.column_names:
-            ids = pc.coalesce(table[MADE_OF], table["doc_id"])
-            table = table.set_column(table.column_names.index("doc_id"), "doc_id", ids)
+        table = self.table.set_column(self.table.column_names.index("doc_id"), "doc_id", self._whole_ids)
         return Pairs(table.filter(pa.array(rows)))
+
+    @property
+    def _whole_ids(self) -> pa.ChunkedArray:
+        """Ids of the documents, or of what they are made of, [n]."""
+        own, made_of = self.table["doc_id"], MADE_OF in self.table.column_names
+        return pc.coalesce(self.table[MADE_OF], own) if made_of else own
+
+    @property
+    def unasked(self) -> NDArray[np.bool_]:
+        """Return True for each row of a document that no query asks for, in training or held out, [n]."""
+        ranked = self.part == RANKED
+        unasked: NDArray[np.bool_] = ranked & ~np.isin(self.ids("doc"), self._whole_ids.to_numpy()[~ranked])
+        return unasked
 
     @property
     def trainable(self) -> NDArray[np.bool_]:
