@@ -43,11 +43,11 @@ def tree(root: Path, files: dict[str, str | bytes]) -> Path:
     return root
 
 
-def parsed_here(share: Sequence[File]) -> Iterator[pa.RecordBatch]:
+def parsed_here(share: Sequence[File], kinds: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield what a worker process sends, without its process, which takes longer to start than to parse."""
     names, rows = "\0".join(part for file in share for part in file), io.BytesIO()
     with warnings.catch_warnings():
-        installed_python._work(io.BytesIO(names.encode("utf-8", "surrogateescape")), rows)
+        installed_python._work(io.BytesIO(names.encode("utf-8", "surrogateescape")), rows, kinds)
     gc.enable()
     yield from pa.ipc.open_stream(rows.getvalue())
 
@@ -486,11 +486,34 @@ def test_names_and_comments_ask_for_functions_that_are_no_part_of_a_document() -
     assert [row[0] for row in PythonSource(BARE).pairs()] == ["Clock", "Clock.told", "holds_another.documented"]
 
 
+def test_functions_without_a_docstring_are_searched_and_ranked_in_folders_that_are_named(tmp_path: Path) -> None:
+    rows = {row[0]: row[1:3] for row in PythonSource(BARE).unasked()}
+    assert list(rows) == ["Clock.next_hour", "Clock.__repr__", "Clock.tick", "holds_another", "plain_function"]
+    assert rows["holds_another"] == (
+        "",
+        "def holds_another():\n    def documented():\n        return 1\n    return documented",
+    )
+    root = tree(tmp_path / "src", {"clock.py": BARE, "bare.py": "def twice(x):\n    y = x\n    return 2 * y\n"})
+    pairs, asked = read(root)
+    unasked = sorted(f"clock.{name}" for name in rows)
+    assert (
+        sorted(names(pairs)[-6:]) == ["bare.twice", *unasked]
+        and all(asked[-6:])
+        and pairs.unasked.tolist()[-6:] == [True] * 6
+    )
+    assert set(pairs.texts("query")[-6:]) == {""} and "" not in pairs.texts("query")[:-6] and not pairs.dropped
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(installed_python, "installed_roots", lambda: [root])
+        patch.setattr(installed_python, "_worker", parsed_here)
+        own, _ = InstalledPython().read()
+    assert names(own) == names(pairs)[:-6]
+
+
 def test_made_rows_are_read_in_one_order_and_are_no_pairs(tmp_path: Path) -> None:
     root = tree(tmp_path / "src", {f"m{i}.py": BARE.replace("Clock", f"Clock{i}") for i in range(5)})
     pairs, asked = read(root)
-    assert pairs.made is not None and len(pairs) == 5 + 1 + 1  # equal functions are read once
-    assert len(pairs.made) == 5 + 1 + 1 and sum(asked) == 2
+    assert pairs.made is not None and len(pairs) == 5 + 1 + 1 + 5  # equal functions are read once
+    assert len(pairs.made) == 5 + 1 + 1 and sum(asked) == 2 + 5
     (again, _), made = read(root, workers=2), pairs.made
     assert again.made is not None and again.made.table.equals(made.table)
     assert not set(pairs.ids("doc").tolist()) & set(made.ids("doc").tolist())

@@ -2,8 +2,9 @@
 
 Files are read as texts and never imported. The query is a docstring's first paragraph; the document is the
 signature and body of the function or class without docstrings. Of functions without a docstring, rows are made that training
-begins with: the name, or the comments, ask for the code. Parsing is shared out to worker processes; run as a
-module, this file is such a worker: it reads paths from standard input and writes an Arrow stream to standard output.
+begins with: the name, or the comments, ask for the code; those of folders that a user names are searched, too. Parsing is shared
+out to worker processes; run as a module, this file is such a worker: it reads paths from standard input and writes an Arrow
+stream to standard output.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from numpy.typing import NDArray
 
 from ..errors import DataError
 from ..io.console import progress_bar
-from .pairs import Pairs
+from .pairs import RANKED, TRAIN, Pairs
+from .parts import joined
 from .python_source import PythonSource
 
 File = tuple[str, str]  # the root and the path
@@ -39,7 +41,8 @@ File = tuple[str, str]  # the root and the path
 # A docstring stands first after a colon; files without one are not read further.
 _MAYBE_DOCSTRING = re.compile(r":[ \t]*(?:#[^\n]*)?\s*\n\s*[rRuU]?[\"']")
 _TEXTS = ("query", "doc", "name", "place", "root")
-_SCHEMA = pa.schema([*((name, pa.large_string()) for name in _TEXTS), ("made", pa.bool_())])
+_SCHEMA = pa.schema([*((name, pa.large_string()) for name in _TEXTS), ("kind", pa.string())])
+_KINDS = {"pairs": PythonSource.pairs, "made": PythonSource.made, "unasked": PythonSource.unasked}  # of rows
 _FILES_A_BATCH = 100
 _MOST_MADE = 2  # rows for each pair
 _FEW_MADE = 1 << 15  # rows that are kept however few pairs there are
@@ -50,7 +53,8 @@ class InstalledPython:
     """Functions and classes with a docstring, from the standard library and from site-packages.
 
     Args:
-        roots: folders of Python files to read instead; evaluation then asks from all of them.
+        roots: folders of Python files to read instead; evaluation then asks from all of them, and functions without a docstring
+            are ranked and searched, too.
         workers: processes that parse; None is one a core.
         max_characters: longer documents are cut there.
     """
@@ -68,23 +72,31 @@ class InstalledPython:
         files = [(str(root), str(path)) for root in roots for path in python_files(root, others=roots)]
         if not files:
             raise DataError(f"no Python files under {', '.join(map(str, roots))}")
-        table = _parse_all(files, self.workers or os.cpu_count() or 1)
+        table = _parse_all(
+            files, self.workers or os.cpu_count() or 1, [kind for kind in _KINDS if self.roots or kind != "unasked"]
+        )
         # Workers finish in any order; the order of roots and places makes the result the same on every run.
         rank = pc.index_in(table["root"], pa.array([str(root) for root in roots], pa.large_string()))
-        order = [(name, "ascending") for name in ("rank", "place", "made", "query")]
+        order = [(name, "ascending") for name in ("rank", "place", "kind", "query")]
         table = table.append_column("rank", rank).sort_by(order)
         table = table.set_column(
             _TEXTS.index("doc"), "doc", pc.utf8_slice_codeunits(table["doc"], 0, self.max_characters)
         )
-        made, table = table.filter(table["made"]), table.filter(pc.invert(table["made"]))
-        if not len(table):
+        kinds = {kind: table.filter(pc.equal(table["kind"], kind)) for kind in _KINDS}
+        if not len(kinds["pairs"]):
             raise DataError(f"no function or class with a docstring in the {len(files)} files under {roots[0]}")
-        pairs = Pairs.of(table["query"], table["doc"], table["name"], table["place"])
+        pairs, unasked = _pairs(kinds["pairs"]), replace(_pairs(kinds["unasked"]), dropped={})
         most = max(_MOST_MADE * len(pairs), _FEW_MADE)
-        made = made.take(pa.array(np.sort(np.random.default_rng(0).permutation(len(made))[:most])))
-        pairs = replace(pairs, made=Pairs.of(made["query"], made["doc"], made["name"], made["place"]))
+        made = _pairs(
+            kinds["made"].take(pa.array(np.sort(np.random.default_rng(0).permutation(len(kinds["made"]))[:most])))
+        )
+        pairs = joined({TRAIN: pairs, RANKED: unasked} if len(unasked) else {TRAIN: pairs})
         about = f"{' and '.join(map(str, roots))} hold {len(files):,} Python files: query = docstring, doc = code"
-        return replace(pairs, about=about), _asked(pairs, roots if self.roots else roots[:1], roots)
+        return replace(pairs, made=made, about=about), _asked(pairs, roots if self.roots else roots[:1], roots)
+
+
+def _pairs(table: pa.Table) -> Pairs:
+    return Pairs.of(table["query"], table["doc"], table["name"], table["place"])
 
 
 def _asked(pairs: Pairs, own: Sequence[Path], roots: Sequence[Path]) -> NDArray[np.bool_]:
@@ -115,15 +127,15 @@ def python_files(root: Path, others: Sequence[Path] = ()) -> Iterator[Path]:
         yield from (path for name in own if (path := Path(folder, name)).is_file())
 
 
-def _parse_all(files: Sequence[File], workers: int) -> pa.Table:
-    """Parse files in worker processes, largest first, and gather the rows."""
+def _parse_all(files: Sequence[File], workers: int, kinds: Sequence[str]) -> pa.Table:
+    """Parse files in worker processes, largest first, and gather the rows of some kinds."""
     by_size = sorted(files, key=lambda file: -os.stat(file[1]).st_size)
     workers = max(1, min(workers, len(files) // _FILES_A_BATCH))
     with progress_bar("reading Python files", len(files), "file") as bar:
 
         def ask(share: Sequence[File]) -> list[pa.RecordBatch]:
             parts = []
-            for batch in _worker(share):
+            for batch in _worker(share, kinds):
                 parts.append(batch)
                 bar.update(min(_FILES_A_BATCH, len(files) - bar.n))
             return parts
@@ -134,9 +146,9 @@ def _parse_all(files: Sequence[File], workers: int) -> pa.Table:
     return pa.Table.from_batches([batch for batches in shares for batch in batches], _SCHEMA)
 
 
-def _worker(share: Sequence[File]) -> Iterator[pa.RecordBatch]:
+def _worker(share: Sequence[File], kinds: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield rows as a worker process sends them."""
-    command = [sys.executable, "-P", "-m", __name__]  # -P: nothing in the current folder can pose as a module
+    command = [sys.executable, "-P", "-m", __name__, *kinds]  # -P: nothing in the current folder can pose as a module
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     whole = False
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
@@ -151,7 +163,7 @@ def _worker(share: Sequence[File]) -> Iterator[pa.RecordBatch]:
         raise DataError(f"a process that parses Python files stopped with exit code {process.returncode}")
 
 
-def _work(stdin: BinaryIO, stdout: BinaryIO) -> None:
+def _work(stdin: BinaryIO, stdout: BinaryIO, kinds: Sequence[str]) -> None:
     """Parse, as one worker, the files named on standard input, a batch of rows for every `_FILES_A_BATCH` files."""
     warnings.simplefilter("ignore")  # invalid escapes in other people's files
     gc.disable()  # syntax trees hold no cycles, and the collector took a third of the time
@@ -159,17 +171,17 @@ def _work(stdin: BinaryIO, stdout: BinaryIO) -> None:
     files = list(zip(parts[::2], parts[1::2], strict=True))
     with pa.ipc.new_stream(stdout, _SCHEMA) as stream:
         for start in range(0, len(files), _FILES_A_BATCH):
-            rows = [row for root, path in files[start : start + _FILES_A_BATCH] for row in _rows(root, path)]
+            rows = [row for root, path in files[start : start + _FILES_A_BATCH] for row in _rows(root, path, kinds)]
             columns = list(zip(*rows, strict=True)) or [()] * len(_SCHEMA)
             arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
             stream.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
 
 
-def _rows(root: str, path: str) -> Iterator[tuple[str | bool, ...]]:
+def _rows(root: str, path: str, kinds: Sequence[str]) -> Iterator[tuple[str, ...]]:
     try:
         with tokenize.open(path) as file:
             source = file.read()
-        if not _MAYBE_DOCSTRING.search(source):
+        if not _MAYBE_DOCSTRING.search(source) and "unasked" not in kinds:
             return
         module = (
             os.path.splitext(path.removeprefix(os.path.join(root, "")))[0]
@@ -177,9 +189,9 @@ def _rows(root: str, path: str) -> Iterator[tuple[str | bool, ...]]:
             .removesuffix(".__init__")
         )
         read = PythonSource(source)
-        for rows, made in ((read.pairs(), False), (read.made(), True)):
-            for name, query, code, line in rows:
-                yield *map(_clean, (query, code, f"{module}.{name}", f"{path}:{line}", root)), made
+        for kind in kinds:
+            for name, query, code, line in _KINDS[kind](read):
+                yield *map(_clean, (query, code, f"{module}.{name}", f"{path}:{line}", root)), kind
     except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError, OSError):
         return  # not Python of this version, or unreadable: other people's file, not ours to report
 
@@ -191,4 +203,4 @@ def _clean(text: str) -> str:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a worker without a word; its parent tells
-    _work(sys.stdin.buffer, sys.stdout.buffer)
+    _work(sys.stdin.buffer, sys.stdout.buffer, sys.argv[1:])

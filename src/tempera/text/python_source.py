@@ -1,4 +1,4 @@
-"""Functions and classes of a Python source: those with a docstring, and what asks for those without one.
+"""Functions and classes of a Python source: those with a docstring, those without one, and what asks for these.
 
 Blocks are told by indentation and brackets in a copy of the source whose strings and comments are masked: four times as fast as
 a syntax tree, with the same result for every source that has one.
@@ -63,17 +63,12 @@ class PythonSource:
 
     def pairs(self) -> Iterator[Row]:
         """Yield every block with a docstring: qualified name, first paragraph, code without docstrings, line."""
-        documented, lines = [block for block in self.blocks if block.documented], list[str | None](self.lines)
-        for block in documented:
-            first, end = self.line_of(block.docstring[0]), self.line_of(block.docstring[1] - 1) + 1
-            # Of `def f(): "Text."` the definition stays.
-            head = self.text[self.starts[first] : block.docstring[0]].rstrip()
-            lines[first:end] = [head or None, *[None] * (end - first - 1)]
-        for block in documented:
+        for block in self.blocks:
+            if not block.documented:
+                continue
             query = " ".join(_FIRST_PARAGRAPH.split(block.text.lstrip(), 1)[0].split())
             first = self.line_of(block.start)
-            kept = [line for line in lines[first : self.line_of(block.end - 1) + 1] if line is not None]
-            code = _dedented(kept, block.indent).strip()
+            code = self._code(block, first, self.line_of(block.end - 1) + 1)
             if query and code:
                 yield block.name, query, code, first
 
@@ -87,14 +82,8 @@ class PythonSource:
         >>> [row[1:3] for row in source.made()][1]
         ('Day first, as in Europe.', 'def (text):\n    return int(text[:2])')
         """
-        if any(self.masked.count(left) != self.masked.count(right) for left, right in _BRACKETS):
-            return
-        for block in self.blocks:
+        for block, first, last in self._undocumented():
             if not block.asks:
-                continue
-            end = block.end if block.end >= 0 else _end(self.masked, block)
-            first, last = self.line_of(block.start), self.line_of(end - 1) + 1
-            if last - first < _FEWEST_LINES:
                 continue
             kept, comments = self.lines[first:last], list[str]()
             if inside := self.comments[bisect_left(self.comments, first) : bisect_left(self.comments, last)]:
@@ -106,6 +95,45 @@ class PythonSource:
                 yield block.name, block.name, code, first
             if len(words) >= _FEWEST_WORDS:
                 yield block.name, " ".join(words), code, first
+
+    def unasked(self) -> Iterator[Row]:
+        r"""Yield functions without a docstring that lie in no other function, as `pairs` does, without a query.
+
+        >>> list(PythonSource('class Date:\n    def read(text):\n        day = text[:2]\n        return int(day)\n').unasked())
+        [('Date.read', '', 'def read(text):\n    day = text[:2]\n    return int(day)', 2)]
+        """
+        for block, first, last in self._undocumented():
+            if not block.inner:
+                yield block.name.replace(" ", "."), "", self._code(block, first, last), first
+
+    def _undocumented(self) -> Iterator[tuple[_Block, int, int]]:
+        """Yield functions without a docstring, and where their lines begin and end; none if brackets do not match."""
+        if any(self.masked.count(left) != self.masked.count(right) for left, right in _BRACKETS):
+            return
+        for block in self.blocks:
+            if block.documented or block.is_class:
+                continue
+            end = block.end if block.end >= 0 else _end(self.masked, block)
+            first, last = self.line_of(block.start), self.line_of(end - 1) + 1
+            if last - first >= _FEWEST_LINES:
+                yield block, first, last
+
+    def _code(self, block: _Block, first: int, last: int) -> str:
+        """Return the lines of a block without docstrings."""
+        kept = [line for line in self.bare[first:last] if line is not None]
+        return _dedented(kept, block.indent).strip()
+
+    @cached_property
+    def bare(self) -> list[str | None]:
+        """Return the lines without docstrings; None in the place of lines that a docstring takes alone."""
+        lines = list[str | None](self.lines)
+        for block in self.blocks:
+            if block.documented:
+                first, end = self.line_of(block.docstring[0]), self.line_of(block.docstring[1] - 1) + 1
+                # Of `def f(): "Text."` the definition stays.
+                head = self.text[self.starts[first] : block.docstring[0]].rstrip()
+                lines[first:end] = [head or None, *[None] * (end - first - 1)]
+        return lines
 
     @cached_property
     def comments(self) -> list[int]:
@@ -130,6 +158,7 @@ class _Block:
     text: str = ""
     name: str = ""
     asks: bool = False  # whether it is a function without a docstring that is no part of a document, and holds none
+    inner: bool = False  # whether it is a function without a docstring in another function
 
     @property
     def documented(self) -> bool:
@@ -154,6 +183,7 @@ def _blocks(source: str, masked: str) -> list[_Block]:
             outer = [each for each in around[:-1] if each.end < 0 or each.end > block.start]
             within = any(each.documented and not each.is_class for each in outer)
             block.asks = not (block.is_class or block.own.startswith("__") or within)
+            block.inner = not all(each.is_class for each in outer)
             block.name = f"{outer[-1].own} {block.own}" if outer and outer[-1].is_class else block.own
             continue
         for each in around:
