@@ -111,3 +111,31 @@ def test_the_tables_are_left_as_they_were() -> None:
     with torch.no_grad(), adding_in_place(net):
         assert "forward" not in vars(net.words)
     assert "forward" not in vars(net.words)
+
+
+def test_a_batch_whose_memory_is_written_to_again_leaves_nothing_behind() -> None:
+    net, batch = Net().double(), indices(0)
+    for seed in range(3):
+        batch.copy_(indices(seed))
+        clear(net.parameters())
+        with adding_in_place(net):
+            loss = net(batch).square().sum()
+        loss.backward()
+    other = Net().double()
+    other.load_state_dict(net.state_dict())
+    backward(other, 2, in_place=False)
+    for want, got in zip(other.parameters(), net.parameters(), strict=True):
+        torch.testing.assert_close(got.grad, want.grad, rtol=1e-13, atol=1e-13)
+
+
+def test_a_table_that_changes_its_dtype_or_size_has_a_gradient_of_its_own() -> None:
+    net = Net().double()
+    backward(net, 0, in_place=True)
+    clear(net.parameters())
+    net.float()
+    backward(net, 0, in_place=True)
+    assert net.words.weight.grad is not None and net.words.weight.grad.dtype == torch.float32
+    clear(net.parameters())
+    net.bags.weight.data = torch.zeros(9, 4)
+    backward(net, 0, in_place=True)
+    assert net.bags.weight.grad is not None and len(net.bags.weight.grad) == 9

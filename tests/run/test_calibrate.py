@@ -164,7 +164,7 @@ def test_data_that_have_changed_do_not_say_what_was_held_out(run: Path, pairs_fi
     fewer.write_text("".join(pairs_file.read_text().splitlines(keepends=True)[:-1]))
     config = run / "config.yaml"
     config.write_text(config.read_text().replace(str(pairs_file), str(fewer)))
-    with pytest.raises(DataError, match=r"have changed since \(300 pairs then, 299 now\)"):
+    with pytest.raises(DataError, match=r"have changed since \(pairs: 300 then, 299 now"):
         calibrate(run)
     with pytest.raises(DataError, match="is not a run, so there are no held-out queries"):
         calibrate(run / "model")

@@ -68,6 +68,9 @@ def test_training_again_is_within_the_time(pairs_file: Path, tmp_path: Path, slo
     again = [record["steps"] for record in logged(run.folder) if record["event"] == "refit"]
     assert len(again) == 2 and run.document["steps"] + sum(again) <= 24  # 30 seconds less the 6 of measuring
     assert "refit" in run.document["seconds"]
+    options["evaluation"] |= {"validation": 0, "queries": 0}
+    nothing = train(options, tmp_path / "nothing")
+    assert nothing.document["steps"] == 24 and "refit" not in nothing.document  # nothing is held out
 
 
 def test_a_run_that_needs_fewer_steps_takes_fewer(pairs_file: Path, tmp_path: Path, slow: list[int]) -> None:

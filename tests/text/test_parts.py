@@ -75,6 +75,23 @@ def test_a_mixture_keeps_the_test_of_its_sources(put: Put) -> None:
     assert sorted(pairs.texts("query", split.train)) == ["a0", "a1", "a2", "a3", "a4", "r"]
 
 
+def test_ids_of_two_beir_folders_are_not_mixed_up(put: Put, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name / "qrels").mkdir(parents=True)
+        put(f"{name}/corpus.jsonl", *({"_id": str(i), "text": f"text {name if i else ''}{i}"} for i in range(4)))
+        put(f"{name}/queries.jsonl", *({"_id": str(i), "text": f"{name} asks {i}"} for i in range(2)))
+        (tmp_path / name / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n0\t0\t1\n1\t1\t1\n")
+    pairs, candidates = Mixture(tuple(BeirFolder(str(tmp_path / name)) for name in ("a", "b"))).read()
+    catalogue = Catalogue.of(pairs)
+    assert sorted(catalogue.queries[:]) == ["", "a asks 0", "a asks 1", "b asks 0", "b asks 1"]
+    assert candidates.all() and not pairs.dropped
+    assert catalogue.docs.take(catalogue.doc_of) == pairs.texts("doc")
+    assert catalogue.queries.take(catalogue.query_of[:2]) == ["a asks 0", "a asks 1"]
+    assert sorted(catalogue.docs[:]) == sorted(
+        {f"text {n if i else ''}{i}" for n in "ab" for i in range(4)}
+    )  # one is in both
+
+
 def test_splits_of_a_beir_folder(put: Put, tmp_path: Path) -> None:
     put("corpus.jsonl", *({"_id": f"d{i}", "title": "", "text": f"text {i}"} for i in range(9)))
     put("queries.jsonl", *({"_id": f"q{i}", "text": f"asks {i}"} for i in range(8)))
@@ -88,6 +105,8 @@ def test_splits_of_a_beir_folder(put: Put, tmp_path: Path) -> None:
     everything = hold_out(whole, asked, Evaluation())
     assert not whole.dropped and everything.count == 8
     assert sorted(whole.texts("doc", everything.corpus)) == [f"text {i}" for i in range(9)]
+    ids = whole.ids("doc")[everything.corpus]
+    assert np.array_equal(ids, np.sort(ids))  # answers stand no sooner than what nothing asks for
     read = Catalogue.of(whole).trained(everything.train)  # what nothing asks for is not held out
     assert sorted(read) == ["asks 1", "asks 2", *(f"text {i}" for i in (1, 2, 4, 6, 8))]
     pairs, candidates = replace(folder, corpus="judged").read()

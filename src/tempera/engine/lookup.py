@@ -40,13 +40,20 @@ class _Memory:
         """True if nothing else has written to the gradient."""
         return self.grad._version == self.writes
 
+    def serves(self, weight: Tensor) -> bool:
+        """Return True if it is 0 and suits a weight, which may have been moved or replaced since."""
+        suits = (
+            self.grad.shape == weight.shape and self.grad.dtype == weight.dtype and self.grad.device == weight.device
+        )
+        return suits and self.ours and not self.rows
+
     @torch.no_grad()
     def add(self, rows: Tensor, values: Tensor) -> None:
         """Add vectors, [k, D], to rows."""
         ours = self.ours
         self.grad.index_add_(0, rows, values)
-        self.rows.append(rows)
         if ours:
+            self.rows.append(rows)
             self.writes = self.grad._version
 
     @torch.no_grad()
@@ -76,7 +83,7 @@ def _add(weight: Tensor, rows: Tensor, values: Tensor) -> None:
     """Add vectors, [k, D], to rows of a table's gradient."""
     memory = _memories.get(weight)
     if weight.grad is None:
-        if memory is None or memory.rows or not memory.ours:
+        if memory is None or not memory.serves(weight):
             memory = _memories[weight] = _Memory(torch.zeros_like(weight))
         weight.grad = memory.grad
     if memory is not None and weight.grad is memory.grad:
@@ -98,7 +105,8 @@ class _Lookup(torch.autograd.Function):
         weight = ctx.weight
         if ctx.padding_idx is not None:
             grad = grad.masked_fill((indices == ctx.padding_idx).unsqueeze(-1), 0)
-        _add(weight, indices.flatten(), grad.flatten(0, -2).to(weight.dtype))
+        rows = indices.flatten().clone()  # whoever has made the batch may write to it again
+        _add(weight, rows, grad.flatten(0, -2).to(weight.dtype))
         return None, None, None
 
 

@@ -72,6 +72,10 @@ class InteractionTask:
         """Validation before the test is evaluated, and the test after it."""
         return ("validation", "test")
 
+    def learned(self, part: Part) -> int:
+        """Return the number of events that a run trains on which learns this part, too."""
+        return int(self.data.events.division.extended(part).train.sum())
+
     def race(self, config: Config) -> Race:
         """Return the towers that are tried on these events."""
         events = self.data.events

@@ -37,6 +37,7 @@ from ..text.tasks import RetrievalTask
 from ..towers.saved import Encode, fingerprint
 
 _ALL = float("-inf")  # as data.min_score: every pair is read
+_COUNTED = {"pairs": "pairs:", "corpus": "documents:", "train": "pairs to train on:"}
 
 
 @dataclass(frozen=True)
@@ -156,10 +157,13 @@ def divided_again(folder: Path, config: Config) -> Split:
     now = {"pairs": split.count, "corpus": len(split.corpus)}
     if "validation" not in learned(folder):
         now["train"] = len(split.train)
-    if any(then[what] != count for what, count in now.items()):
+    changed = [
+        f"{_COUNTED[what]} {then[what]:,} then, {count:,} now" for what, count in now.items() if then[what] != count
+    ]
+    if changed:
         raise DataError(
-            f"the data of {folder} have changed since ({then['pairs']:,} pairs then, {split.count:,} now), and what was held out "
-            "is no longer known; give pairs that it has not seen"
+            f"the data of {folder} have changed since ({'; '.join(changed)}), and what was held out is no longer known; give pairs "
+            "that it has not seen"
         )
     return split
 

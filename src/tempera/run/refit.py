@@ -34,15 +34,12 @@ class Refit:
         self.train, self.objective = prepared.config.train, copy.deepcopy(prepared.config.objective)
         counts = prepared.task.showcase.facts().counts
         self.latest = self.pairs = counts["train"]  # of the training before, and of the first one
-        self.all = counts["pairs"]
         worth = prepared.task.held_out.chooses and self.pairs < (1 - WORTH) * counts["pairs"]
         parts = {**_PARTS, "auto": prepared.task.refits if worth else ()}[self.train.refit]
         self.parts = [each for each in parts if each == "test" or not prepared.config.evaluation.cold_items]
-
-    @property
-    def times(self) -> float:
-        """Return the most steps of all trainings together, in those of the first one."""
-        return float(1 + len(self.parts) * self.all / self.pairs)
+        sizes = [self.pairs, *map(prepared.task.learned, self.parts)]
+        # The most steps of all trainings together, in those of the first one.
+        self.times = sum(size for size, before in zip(sizes, [0, *sizes]) if size != before) / self.pairs
 
     def __call__(self, part: Part, run: Prepared, fitted: Fitted) -> Prepared:
         """Return the run trained also on a part of its data, for as many passes as its best weights have taken; all processes call.

@@ -123,6 +123,9 @@ class RunTask(Protocol):
     def refits(self) -> tuple[Part, ...]:
         """The parts that `train.refit: auto` trains on again, in this order, where much is held out."""
 
+    def learned(self, part: Part) -> int:
+        """Return the number of pairs or events that a run trains on which learns this part, too, and all before it."""
+
     def race(self, config: Config) -> Race:
         """Return the settings that a recipe tries on these data; `config.tower` is of a kind with open options."""
 

@@ -16,7 +16,7 @@ from ..core.ragged import Ragged
 from ..engine.batches import Draws, Examples
 from ..io.ids import Ids
 from ..io.texts import Texts
-from .pairs import Pairs, Rows, distinct
+from .pairs import Pairs, Rows, Text, distinct
 from .samplers import keys_of
 
 _BLOCK = 100_000  # texts whose features are in memory at once
@@ -63,6 +63,12 @@ class Catalogue:
         """Ids of the documents, [u]."""
         ids: Ids = np.concatenate([self.pairs.ids("doc"), self.pairs.negatives[0]])[self.doc_first]
         return ids
+
+    def distinct(self, role: Text) -> tuple[Ids, Texts]:
+        """Return the ids of the distinct queries, [p], or documents, [u], and their texts."""
+        if role == "query":
+            return self.pairs.ids("query")[self.query_rows], self.queries
+        return self.doc_ids, self.docs
 
     def trained(self, rows: Rows) -> list[str]:
         """Return the distinct texts of the training rows, and documents that nothing asks for, for a tokenizer; a sample of many.

@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 from ..core.temperature import refuse_temperature
 from ..errors import ConfigError, DataError
+from ..io.ids import Ids, content_ids, mixed
+from ..io.texts import Texts
+from .catalogue import Catalogue
 from .pairs import Pairs, Source
 from .samplers import Mixed
 
@@ -53,6 +56,9 @@ class Mixture:
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """Return all pairs of all sources; evaluation may use those that it may use of each source."""
         read = [source.read(folder and folder / str(i)) for i, source in enumerate(self.sources)]
+        for i, source in enumerate(self.sources):
+            if getattr(source, "local_ids", False):
+                read[i] = _apart(read[i][0], [pairs for pairs, _ in read[:i]], i + 1), read[i][1]
         if not all(pairs.paired for pairs, _ in read):
             raise DataError("documents in a mixture need a rule, which makes pairs of them: give rule: heading")
         dropped: Counter[str] = Counter()
@@ -77,3 +83,23 @@ class Mixture:
     def sampler(self, source: NDArray[np.int64], batch_size: int, seed: int) -> Mixed:
         """Return a sampler of batches; `source` is the position of each row's source, [n]."""
         return Mixed(source, batch_size, seed, self.weights, self.batches, self.temperatures)
+
+
+def _apart(pairs: Pairs, earlier: Sequence[Pairs], salt: int) -> Pairs:
+    """Return pairs in which an id that has another text in earlier ones is another id."""
+    own, table = Catalogue.of(pairs), pairs.table
+    for role in ("query", "doc"):
+        taken = [_with_another_text(own.distinct(role), Catalogue.of(each).distinct(role)) for each in earlier]
+        ids, others = pairs.ids(role), np.concatenate([*taken, np.empty(0, np.int64)])
+        if len(others):
+            changed = pa.array(np.where(np.isin(ids, others), mixed(ids, salt), ids))
+            table = table.set_column(table.column_names.index(f"{role}_id"), f"{role}_id", changed)
+    return replace(pairs, table=table)
+
+
+def _with_another_text(own: tuple[Ids, Texts], other: tuple[Ids, Texts]) -> Ids:
+    """Return the ids that both have, each for another text; distinct ids with their texts."""
+    ids, *places = np.intersect1d(own[0], other[0], assume_unique=True, return_indices=True)
+    contents = [content_ids(pa.array(texts.take(at))) for (_, texts), at in zip((own, other), places, strict=True)]
+    shared: Ids = ids[contents[0] != contents[1]]
+    return shared

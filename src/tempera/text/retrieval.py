@@ -25,7 +25,7 @@ from .frozen import IndexSide
 from .held_out import HeldOutQueries
 from .made_rows import SourceRows, takes_source
 from .pairs import TEST, VALIDATION, Pairs
-from .split import hold_out
+from .split import Split, hold_out
 from .text_showcase import TextShowcase
 from .training_pairs import TextData, TrainingPairs, sampler_of
 
@@ -108,13 +108,19 @@ class TextTask:
 
     def extended(self, config: Config, part: Part) -> TextTask:
         """Return a run that trains on the pairs of a part, too, with the same tokens, evaluated as this one."""
-        texts = self.data.texts
-        texts = replace(texts, split=texts.split.extended(part, config.evaluation.shared_documents == "keep"))
+        texts = replace(self.data.texts, split=self._extended(part))
         sampler = sampler_of(config.data, texts.catalogue, texts.split, config.train)
         versions = self.versions.with_name(f"{self.versions.name}-{part}")
         task = TextTask(config, texts, sampler, config.tower.again(self.data.tower), self.store, versions)
         task.held_out.follow(self.held_out)
         return task
+
+    def learned(self, part: Part) -> int:
+        """Return the number of pairs that a run trains on which learns this part, too."""
+        return len(self._extended(part).train)
+
+    def _extended(self, part: Part) -> Split:
+        return self.data.texts.split.extended(part, self.held_out.options.shared_documents == "keep")
 
 
 def _source_rows(tower: Tower, rows: Pairs, cache: Path) -> SourceRows:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -122,6 +122,8 @@ class BeirFolder:
         corpus: documents that are ranked and searched: "all", as `tempera eval` ranks them, or those that are "judged" to be
             relevant to a query of any of these splits, where a model would embed the whole corpus for too long.
     """
+
+    local_ids: ClassVar[bool] = True  # those of another folder may be of other texts
 
     path: str
     split: str = "train"

@@ -116,11 +116,13 @@ def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation, most: int | N
         left,
         np.flatnonzero(validation),
         np.flatnonzero(test),
-        ranked[np.sort(np.unique(doc_ids[ranked], return_index=True)[1])],
+        ranked[
+            np.unique(doc_ids[ranked], return_index=True)[1]
+        ],  # by their ids: where scores are equal, answers come no sooner
         lost,
         int(shared[left].sum()) if pairs.paired else 0,
     )
-    _refuse_empty(split, len(np.unique(query_ids[candidates])), options.queries != 0)
+    _refuse_empty(split, len(np.unique(query_ids[candidates & (part != RANKED)])), options.queries != 0)
     return split
 
 
@@ -150,7 +152,7 @@ def _draw(query_ids: Ids, candidates: _Mask, part: NDArray[np.uint8], options: E
     """Return the queries of test and of validation: those that are named, else drawn from those that are free."""
     free = np.setdiff1d(query_ids[candidates & (part == TRAIN)], query_ids[part != TRAIN])
     order = np.random.default_rng(options.seed).permutation(free)
-    share = min(MOST, len(np.unique(query_ids)) // 10, len(free) // 4)
+    share = min(MOST, len(np.unique(query_ids[part != RANKED])) // 10, len(free) // 4)
     drawn: dict[int, Ids] = {}
     for code, wanted, default in ((TEST, options.queries, max(1, share)), (VALIDATION, options.validation, share)):
         if (part == code).any():
@@ -173,14 +175,14 @@ def _refuse_empty(split: Split, queries: int, tested: bool) -> None:
     """Raise DataError with the cause if a split has no rows for training or for test."""
     if tested and not len(split.test):
         raise DataError(
-            f"{len(split.pairs):,} pairs hold {queries:,} distinct queries for evaluation, too few to hold out one for the "
+            f"{split.count:,} pairs hold {queries:,} distinct queries for evaluation, too few to hold out one for the "
             "test: give more data"
         )
     if not len(split.train):
         documents = len(np.unique(split.pairs.ids("doc")))
         lost = ", ".join(f"{count:,} are {reason}" for reason, count in split.dropped.items())
         raise DataError(
-            f"no pairs are left to train on: of {len(split.pairs):,} pairs with {queries:,} distinct queries and {documents:,} "
+            f"no pairs are left to train on: of {split.count:,} pairs with {queries:,} distinct queries and {documents:,} "
             f"distinct documents, {split.held_out} are held out{f', and {lost}' if lost else ''}: give more data, hold out "
             "fewer queries (evaluation.queries, evaluation.validation), or set evaluation.shared_documents=keep"
         )

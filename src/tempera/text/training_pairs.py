@@ -202,7 +202,7 @@ def sampler_of(
     if size > len(rows):
         raise ConfigError(
             f"train.batch_size is {size} and the data has {len(rows)} pairs to train on: give a batch_size of at "
-            f"most {len(rows)}, or more data, or hold out less: of {len(split.pairs):,} pairs, {split.held_out} are held out "
+            f"most {len(rows)}, or more data, or hold out less: of {split.count:,} pairs, {split.held_out} are held out "
             "(evaluation.validation, evaluation.queries)"
         )
     if isinstance(source, Mixture):
