@@ -164,6 +164,15 @@ def test_tables_of_items_and_users_beside_the_interactions(put: Put, tmp_path: P
     assert "items" not in options(tmp_path) and options(tmp_path)["path"] == str(tmp_path)
 
 
+def test_a_run_is_no_data(put: Put, tmp_path: Path) -> None:
+    for name in ("config.yaml", "metrics.json", "pairs.csv"):
+        put(name, "question,answer\na,b\n")
+    with pytest.raises(
+        DataError, match=r"is a run, not data: give data, or .*config\.yaml to train with its options again"
+    ):
+        build(load(tmp_path))
+
+
 def test_a_run_lies_in_a_folder_of_the_name_of_its_data(tmp_path: Path) -> None:
     assert default_output(tmp_path / "my.pairs" / "faq.jsonl.gz") == Path("runs/faq")
     assert default_output(tmp_path / "..") == Path("runs", tmp_path.parent.name)

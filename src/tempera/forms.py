@@ -62,6 +62,10 @@ def source_of(data: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 def _detected(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that the path and what it holds determine."""
     place = Path(path)
+    if all((place / name).is_file() for name in ("config.yaml", "metrics.json")):
+        raise DataError(
+            f"{path} is a run, not data: give data, or {place / 'config.yaml'} to train with its options again"
+        )
     if is_beir(place):
         if "split" in options:
             return {"source": "beir", "path": path}

@@ -64,8 +64,12 @@ def test_few_steps() -> None:
 def test_overfitting() -> None:
     (text,) = said(records(last=0.01, values=(0.2, 0.5, 0.45)))
     assert text.startswith(
-        "the model overfitted: the loss fell to 0.01, and validation nDCG@10 from 0.500 after step 10 to 0.450; lower"
+        "the model overfitted: the loss fell to 0.01, and validation nDCG@10 from 0.500 after step 10 to 0.450; the best weights "
     )
+    (text,) = said(records(last=0.01, values=(0.2, 0.5, 0.45)), None, "train.keep_best=false")
+    assert "0.450; lower train.num_train_epochs" in text
+    (text,) = said(records(40, last=0.01, values=(0.2, 0.5, 0.45)))
+    assert "too few to learn much" in text  # which it is told alone: to train longer and shorter is no advice
 
 
 def test_patience_is_no_advice_where_validation_cannot_choose() -> None:

@@ -318,7 +318,10 @@ def test_queries_that_a_run_was_trained_on_are_counted(tiny_run: Path, pairs_fil
     assert caution.startswith(
         f"{tiny_run} was trained on 260 of these 300 queries, so its scores here are too high: give"
     )
-    (finding,) = evaluate(tiny_run / "model", pairs_file, metrics=["ndcg@10"])  # a model alone has no memory of it
+    (finding,) = evaluate(tiny_run / "model", pairs_file, metrics=["ndcg@10"])
+    assert "was trained on 260 of these 300 queries" in finding.json()["cautions"][0]
+    shutil.copytree(tiny_run / "model", tmp_path / "model")
+    (finding,) = evaluate(tmp_path / "model", pairs_file, metrics=["ndcg@10"])  # a model alone has no memory of it
     assert finding.json()["cautions"] == []
     other = tmp_path / "other.jsonl"
     other.write_text('{"query": "never seen", "doc": "a"}\n{"query": "nor this", "doc": "b"}\n')

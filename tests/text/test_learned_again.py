@@ -55,6 +55,18 @@ def records(run: Run) -> list[tuple[str, int, int]]:
     return [(each["part"], each["pairs"], each["steps"]) for each in run.document.get("refit", [])]
 
 
+def test_too_few_validation_queries_are_said_to_keep_it_from_learning(
+    options: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options["evaluation"] |= {"validation": 40}
+    with caplog.at_level("INFO", "tempera"):
+        run = train(with_refit(options, "auto"), tmp_path / "run")
+    lines = [record.message for record in caplog.records if record.message.startswith("not trained again")]
+    assert records(run) == [] and len(lines) == 1 and "fewer than 50 queries" in lines[0]
+    assert run.cautions == run.document["cautions"] and isinstance(run.cautions, list)
+    assert repr(run).startswith(f"Run('{run.folder}'): ndcg@10 untrained 0.") and " trained 0." in repr(run)
+
+
 def test_the_saved_model_learns_everything_and_the_evaluated_one_is_kept(
     options: dict[str, Any], tmp_path: Path
 ) -> None:

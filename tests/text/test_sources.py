@@ -243,7 +243,7 @@ def test_columns_that_are_not_there(put, header: str, options: dict[str, str], m
         ("a.csv", b"query,doc,weight\na,b,1\nc,d,nan\n", ", row 2: column 'weight' has no number"),
         ("a.csv", b"query,doc,weight\na,b,1\nc,d,-1\n", ", row 2: column 'weight' is below 0"),
         ("a.csv", b"query,doc,weight\na,b,much\n", ", row 1: column 'weight' is 'much'; expected a number"),
-        ("a.csv", b"query,doc,score\na,b,1\n", ": column 'score' holds scores; without data.min_score"),
+        ("a.csv", b"query,doc,score\na,b,1\n", ": column 'score' holds scores or labels; without data.min_score"),
         ("a.csv", b"query,doc,doc_id\na,b,1\nc,d,\n", ", row 2: column 'doc_id' has no id"),
         (
             "a.jsonl",

@@ -64,6 +64,16 @@ class Run(RunFolder):
         metrics: dict[str, dict[str, float]] = self.document["metrics"]
         return metrics
 
+    @property
+    def cautions(self) -> list[str]:
+        """Return what the run has cautioned against at its end, each with advice."""
+        return list(self.document.get("cautions", []))
+
+    def __repr__(self) -> str:
+        metric = next(iter(self.metrics.get("trained", {})), None)
+        shown = [f"{name} {values[metric]:.3f}" for name, values in self.metrics.items() if metric in values]
+        return f"Run({str(self.folder)!r}): {metric} {', '.join(shown)}" if shown else f"Run({str(self.folder)!r})"
+
     @cached_property
     def encode(self) -> Encode:
         """The function from texts to embeddings, [n, D]."""

@@ -104,9 +104,8 @@ def _print_end(document: dict[str, Any], next_command: str) -> None:
     wall = sum(each["wall"] for each in document["seconds"].values())
     share = document["replaying"]
     cached = f" ({share:.0%} of training embedded texts a second time, to save memory)" if share >= 0.005 else ""
-    print(
-        f"CPU seconds: {seconds}{cached}; {wall:.0f} s in all; peak memory {document['peak_memory_bytes'] / 2**20:,.0f} MiB"
-    )
+    memory = f"peak memory {document['peak_memory_bytes'] / 2**20:,.0f} MiB"
+    print(f"CPU seconds: {seconds}{cached}; {wall:.0f} s of wall time in all; {memory}")
     print(f"report: {document['output']}/report.html\n{next_command.format(output=quote(document['output']))}")
 
 
@@ -124,7 +123,7 @@ def print_findings(documents: list[dict[str, Any]]) -> None:
             values = [system[metric] for system in document["systems"].values()]
             table.add_row(metric, *(f"{v['mean']:.4f} [{v['low']:.3f}, {v['high']:.3f}]" for v in values))
         _show(table)
-        say("\n".join([*document["verdicts"], *(f"caution: {text}" for text in document["cautions"])]))
+        say("\n".join([*(f"caution: {text}" for text in document["cautions"]), *document["verdicts"]]))
 
 
 def print_merge(document: dict[str, Any], written: Sequence[str]) -> None:
@@ -147,4 +146,4 @@ def print_events(document: dict[str, Any]) -> None:
     """Print the evaluation of a recommender on other interactions."""
     say("\n".join(document["notes"]))
     _print_tables(document)
-    say("\n".join([*document["winners"], *(f"caution: {text}" for text in document["cautions"])]))
+    say("\n".join([*(f"caution: {text}" for text in document["cautions"]), *document["winners"]]))

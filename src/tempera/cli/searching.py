@@ -55,7 +55,10 @@ def search(
     from ..artifacts.run_folder import Run
 
     opened = Run(run)
+    piped = query is None and not (sys.stdin.isatty() and sys.stdout.isatty())
     for text in _lines() if query is None else [query]:
+        if piped and not as_json:
+            print(f"search: {one_line(text)}")
         ranked = opened.search(text, k, index, onnx, None if threshold is None else 0.0, hybrid)
         hits = [hit for hit in ranked if threshold is None or (hit.probability or 0.0) >= threshold]
         document: dict[str, Any] = {"query": text, "hits": [hit.json() for hit in hits]}

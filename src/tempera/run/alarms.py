@@ -119,7 +119,9 @@ def doubts(
             f"the run took {len(steps)} optimiser step{'s' if len(steps) != 1 else ''}, which is too few to learn much: train "
             f"on more data, raise {longer}, or lower train.batch_size"
         )
-    yield from _overfitted(steps, [record for record in records if record["event"] == "evaluation"], chooses)
+    else:
+        looks = [record for record in records if record["event"] == "evaluation"]
+        yield from _overfitted(steps, looks, chooses, chooses and config.train.keep_best)
     name = min(rivals, key=lambda name: rivals[name].mean, default=None)
     if name is not None and rivals[name].low <= 0:
         d, below = rivals[name], rivals[name].high < 0
@@ -132,8 +134,10 @@ def doubts(
         )
 
 
-def _overfitted(steps: Sequence[Mapping[str, Any]], looks: Sequence[Mapping[str, Any]], chooses: bool) -> Iterator[str]:
-    """Yield a caution if validation has fallen since its best while the loss came near 0."""
+def _overfitted(
+    steps: Sequence[Mapping[str, Any]], looks: Sequence[Mapping[str, Any]], chooses: bool, kept: bool
+) -> Iterator[str]:
+    """Yield a caution if validation has fallen since its best, which may have been kept, while the loss came near 0."""
     if len(looks) < 3 or len(steps) < 2:
         return
     metric = main_metric(looks[0]["metrics"])
@@ -143,8 +147,10 @@ def _overfitted(steps: Sequence[Mapping[str, Any]], looks: Sequence[Mapping[str,
     if 0 < best < len(values) - 1 and values[-1] <= values[best] - _FORGOTTEN and share <= _LEARNT:
         yield (
             f"the model overfitted: the loss fell to {steps[-1]['loss']:.2g}, and validation {label(metric)} from "
-            f"{values[best]:.3f} after step {looks[best]['step']:,} to {values[-1]:.3f}; lower train.num_train_epochs or "
-            f"train.learning_rate{', or set train.patience=2 to stop in time' if chooses else ''}"
+            f"{values[best]:.3f} after step {looks[best]['step']:,} to {values[-1]:.3f}; "
+            + ("the best weights are saved; to save time, too, or to get better ones, " if kept else "")
+            + "lower train.num_train_epochs or train.learning_rate"
+            + (", or set train.patience=2 to stop in time" if chooses else "")
         )
 
 

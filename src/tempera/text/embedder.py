@@ -62,12 +62,12 @@ class Model:
         object.__setattr__(self, "folder", model_folder(Path(self.path)))
 
     def trained_on(self, queries: pa.ChunkedArray) -> int:
-        """Count the queries that the run was trained on, by their content; 0 for a model without its run.
+        """Count the queries that the model's run was trained on, by their content; 0 for a model without its run.
 
         Raises:
             DataError: a file of the run that cannot be read.
         """
-        path = Path(self.path) / TRAINED
+        path = (self.folder.parent if self.folder.name == "model" else Path(self.path)) / TRAINED
         if not path.is_file():
             return 0
         try:

@@ -91,7 +91,8 @@ class InstalledPython:
             kinds["made"].take(pa.array(np.sort(np.random.default_rng(0).permutation(len(kinds["made"]))[:most])))
         )
         pairs = joined({TRAIN: pairs, RANKED: unasked} if len(unasked) else {TRAIN: pairs})
-        about = f"{' and '.join(map(str, roots))} hold {len(files):,} Python files: query = docstring, doc = code"
+        hold = "hold" if len(roots) > 1 else "holds"
+        about = f"{' and '.join(map(str, roots))} {hold} {len(files):,} Python files: query = docstring, doc = code"
         return replace(pairs, made=made, about=about), _asked(pairs, roots if self.roots else roots[:1], roots)
 
 

@@ -89,8 +89,9 @@ class Roles:
         if "score" in columns and self.min_score is None:
             name = columns["score"][0]
             raise DataError(
-                f"{where}: column {name!r} holds scores; without data.min_score even the lowest would train as positives: "
-                f"give data.min_score, or data.metadata=[{name}] to take all rows"
+                f"{where}: column {name!r} holds scores or labels; without data.min_score even the lowest would train as "
+                f"positives: give data.min_score, or if all rows are pairs that belong together, as those that are labelled "
+                f"entailment, data.metadata=[{name}]"
             )
         return columns
 

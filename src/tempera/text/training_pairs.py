@@ -199,7 +199,7 @@ def sampler_of(
         ConfigError: a batch of more rows than there are to train on.
     """
     rows, size = split.train, options.size
-    if size > len(rows):
+    if size > len(rows) > 1:
         raise ConfigError(
             f"train.batch_size is {size} and the data has {len(rows)} pairs to train on: give a batch_size of at "
             f"most {len(rows)}, or more data, or hold out less: of {split.count:,} pairs, {split.held_out} are held out "
