@@ -69,8 +69,8 @@ class InteractionTask:
 
     @property
     def refits(self) -> tuple[Part, ...]:
-        """Validation before the test is evaluated, and the test after it."""
-        return ("validation", "test")
+        """Validation before the test is evaluated, and the test after it; nothing if it is too small to choose the length by."""
+        return ("validation", "test") if self.held_out.chooses else ()
 
     def learned(self, part: Part) -> int:
         """Return the number of events that a run trains on which learns this part, too."""

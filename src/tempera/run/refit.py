@@ -13,7 +13,7 @@ from ..engine import loop
 from ..engine.clock import Phases
 from ..io.console import logger, silenced
 from ..io.documents import JsonLines
-from ..ranking.ranking import LEAST_TO_CHOOSE, Part
+from ..ranking.ranking import Part
 from .fit import Fitted, fit
 from .prepare import Prepared
 
@@ -34,9 +34,8 @@ class Refit:
         self.train, self.objective = prepared.config.train, copy.deepcopy(prepared.config.objective)
         counts = prepared.task.showcase.facts().counts
         self.latest = self.pairs = counts["train"]  # of the training before, and of the first one
-        much, chooses = self.pairs < (1 - WORTH) * counts["pairs"], prepared.task.held_out.chooses
-        parts = {**_PARTS, "auto": prepared.task.refits if much and chooses else ()}[self.train.refit]
-        self.unchosen = self.train.refit == "auto" and much and not chooses and bool(prepared.task.refits)
+        worth = self.pairs < (1 - WORTH) * counts["pairs"]
+        parts = {**_PARTS, "auto": prepared.task.refits if worth else ()}[self.train.refit]
         self.parts = [each for each in parts if each == "test" or not prepared.config.evaluation.cold_items]
         sizes = [self.pairs, *map(prepared.task.learned, self.parts)]
         # The most steps of all trainings together, in those of the first one.
@@ -48,11 +47,6 @@ class Refit:
         The same run where this part is not asked for or adds no pair, or where no step has helped.
         """
         group = run.devices.group
-        if group.main and self.unchosen and part == "test":
-            logger.info(
-                f"not trained again on what was held out: validation has fewer than {LEAST_TO_CHOOSE} queries, too few to choose "
-                "for how long; train.refit=all does so"
-            )
         best = group.all_reduce_max(fitted.step if group.main else -1)
         if part not in self.parts or not best:
             return run
