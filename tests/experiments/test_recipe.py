@@ -238,3 +238,10 @@ def test_many_pairs_take_the_higher_rate_without_a_race(
     run = train(options, tmp_path / "run")
     written = yaml.safe_load((run.folder / "config.yaml").read_text())
     assert written["objective"]["temperature"]["value"] == 0.05 and written["train"]["learning_rate"] == 0.01
+
+
+def test_a_sweep_names_the_defaults_that_it_does_not_vary(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "tempera"):
+        Template.of({}, [], None, ["objective.temperature"])
+    (line,) = (record.message for record in caplog.records if record.message.startswith("no race"))
+    assert "train.learning_rate=0.003" in line and "temperature" not in line

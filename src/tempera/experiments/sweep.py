@@ -67,7 +67,9 @@ def sweep(
     >>> [point.name for point in result.points], result.best in result.region
     (['0.05', '0.5'], True)
     """
-    plan = SweepPlan.of(Template.of(config, overrides, metric), axes_of(over), seeds, learned, scheduled, yes)
+    axes = axes_of(over)
+    template = Template.of(config, overrides, metric, [axis.field for axis in axes])
+    plan = SweepPlan.of(template, axes, seeds, learned, scheduled, yes)
     folder = Path(output)
     runner = Runner(folder, jobs, plan.template.metric)
     with claimed(folder, _ABOUT, plan.about, "sweep", overwrite, plan.template.base.read):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -52,9 +52,16 @@ class Template:
 
     @classmethod
     def of(
-        cls, config: Mapping[str, Any] | str | Path | None, overrides: Sequence[str], metric: str | None
+        cls,
+        config: Mapping[str, Any] | str | Path | None,
+        overrides: Sequence[str],
+        metric: str | None,
+        varied: Collection[str] = (),
     ) -> Template:
         """Check the options that all runs have in common; those that `tempera train` would race for keep their defaults.
+
+        Args:
+            varied: options that are no default, since runs differ in them.
 
         Raises:
             ConfigError: wrong options, a metric that is not measured, data without a file, or a launcher.
@@ -63,7 +70,7 @@ class Template:
             raise ConfigError("sweeps and tunings start their processes themselves; start them without a launcher")
         options, free = opened(configuration.of(config, overrides))
         base = build(options)
-        if free:
+        if free := [name for name in free if name not in varied]:
             values = {name: base.resolved[section][key] for name in free for section, _, key in [name.partition(".")]}
             values |= {TEMPERATURE: base.base.temperature.value} if TEMPERATURE in free else {}
             kept = ", ".join(

@@ -82,7 +82,8 @@ def tune(
             "--storage sqlite: is a file for one tempera tune alone; leave --storage out (the file is study.db in --output), or "
             "give a postgresql:// that several share"
         )
-    template, fields, folder = Template.of(config, overrides, metric), Space.of(space), Path(output)
+    fields, folder = Space.of(space), Path(output)
+    template = Template.of(config, overrides, metric, [each.field for each in fields.fields])
     corners = fields.corners()
     for values in corners:
         template.config(values, fields.places(values))
