@@ -36,7 +36,7 @@ CEILINGS = {
     "the root": 762,  # with names, checks and cross-checks of a configuration in a file each
     "artifacts": 1958,
     "cli": 853,
-    "core": 2092,  # with products that another library multiplies faster, rows that are chosen of a batch, and words that it refuses
+    "core": 2092,  # with products by another library, rows that are chosen of a batch, and words that it refuses
     "engine": 3064,  # with gradients in memory that stays, divided tables, devices, rows that are chosen, a step on paper, dropout
     "experiments": 2253,
     "integrations": 481,  # with a temperature that stays on the host, and models that nothing asks

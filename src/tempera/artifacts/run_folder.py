@@ -42,7 +42,7 @@ class Run(RunFolder):
     True
     >>> hits = run.search("where is ada of bob", k=2)
     >>> hits[0].preview
-    'bob keeps ada'
+    'ada keeps bob'
     """
 
     @cached_property
