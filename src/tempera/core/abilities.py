@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 # Nothing waits for these. Meta tensors are shapes alone, by which the cost of a step is counted.
 _HOSTED = ("cpu", "meta")
@@ -85,11 +85,6 @@ def reseed(seed: int, device: torch.device) -> None:
     torch.default_generator.manual_seed(seed)
     if device.type not in _HOSTED:
         torch.get_device_module(device).manual_seed_all(seed)
-
-
-def is_compiled(module: nn.Module) -> bool:
-    """Return True if torch compiles a module, or parts of it."""
-    return any(each._compiled_call_impl is not None for each in module.modules())
 
 
 @contextmanager

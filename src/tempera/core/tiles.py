@@ -24,7 +24,6 @@ from .batch import Role
 from .corrections import Addition
 from .matches import Index, Matches
 from .pools import Exclusion
-from .products import add_product, product
 from .row_losses import TAUGHT, Numerator, Taught, Tile, contrasted
 
 # Scores held at once on a CPU: 4 MiB of float32. Fewer make thin matrix products, more fall out of the cache.
@@ -131,7 +130,7 @@ def _listed(term: Term, vectors: Vectors) -> int:
 def _products(term: Term, anchors: Tensor, candidates: Tensor, tile: slice, out: Tensor) -> Tensor:
     """Return the inner products of a tile's anchors with all candidates, [r, c], in `out`; or with those of their lists, [r, k]."""
     if term.lists is None:
-        return product(anchors, candidates.T, out[: len(anchors)])
+        return torch.mm(anchors, candidates.T, out=out[: len(anchors)])
     return (candidates[term.lists[tile]] @ anchors[:, :, None])[:, :, 0]
 
 
@@ -181,7 +180,7 @@ def sweep(
             else:  # rows may share an anchor
                 grads[term.anchor].index_add_(0, term.anchor_rows[tile.rows], towards, alpha=own_scale)
             if term.lists is None:
-                add_product(grads[term.candidate], x.T, anchors * inward)
+                grads[term.candidate].addmm_(x.T, anchors * inward)
             else:
                 each = x[:, :, None] * (anchors * inward)[:, None]  # [r, k, D]
                 grads[term.candidate].index_add_(0, term.lists[tile.rows].flatten(), each.flatten(0, 1))
@@ -193,7 +192,7 @@ Sweep = Callable[[Problem, Vectors, float, Tensor | None, bool], tuple[Tensor, G
 
 def _towards(term: Term, x: Tensor, candidates: Tensor, tile: slice) -> Tensor:
     """Return the gradients of a tile's anchors, [r, D], from those of their logits."""
-    return product(x, candidates) if term.lists is None else (x[:, None] @ candidates[term.lists[tile]])[:, 0]
+    return x @ candidates if term.lists is None else (x[:, None] @ candidates[term.lists[tile]])[:, 0]
 
 
 def _places(term: Term, tile: slice, first: int) -> slice | Tensor:

@@ -18,7 +18,6 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from ..core.products import product
 from ..errors import ConfigError
 from ..io.console import silenced
 from .clock import fastest
@@ -109,7 +108,7 @@ def bf16_gain(device: torch.device) -> float:
 def _product(device: torch.device, dtype: torch.dtype) -> float:
     size = 512 if device.type == "cpu" else 4096
     matrix = torch.ones(size, size, dtype=dtype, device=device)
-    return fastest(lambda: product(matrix[: size // 2], matrix), device, rounds=3)
+    return fastest(lambda: matrix[: size // 2] @ matrix, device, rounds=3)
 
 
 def _chosen(name: str) -> torch.device:

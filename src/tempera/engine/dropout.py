@@ -19,8 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..core.abilities import is_compiled, placed
+from ..core.abilities import placed
 from ..errors import TemperaError
+from .shards import is_compiled
 
 _SHORT = 256  # tokens up to which products are faster in bf16 than torch's attention, which holds no scores
 _LEVELS = 1 << 16  # chances are multiples of one over this

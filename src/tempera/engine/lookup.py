@@ -20,9 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ..core.abilities import is_compiled
 from ..core.table import Table
-from .shards import is_divided
+from .shards import is_compiled, is_divided
 
 
 @dataclass

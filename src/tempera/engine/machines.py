@@ -27,7 +27,6 @@ from torch.utils._pytree import tree_map
 from ..core.abilities import free_memory
 from ..core.batch import Batch, Role, Side
 from ..core.objective import Objective
-from ..core.products import product
 from ..core.ragged import Ragged
 from ..core.table import Table
 from .clock import fastest
@@ -39,7 +38,6 @@ from .stages import step_on_paper
 
 _F32, _BF16, _F16 = torch.float32, torch.bfloat16, torch.float16
 _STEPS = 12
-_PRODUCTS = {getattr(torch.ops.aten, name).default for name in ("mm", "addmm", "addmm_")}  # of their last two operands
 _NEAR = 1 << 20  # numbers that fill the caches nearest to a core
 Clock = Callable[[], float]
 LIMITS = ("compute", "bandwidth", "launches", "network")
@@ -138,7 +136,7 @@ def measured(device: torch.device, clock: Clock = time.perf_counter) -> Machine:
     side, many, flops = (512, 1 << 22, {}) if on_cpu else (4096, 1 << 26, dict[torch.dtype, float]())
     for dtype in (_F32, _BF16):
         square = torch.ones(side, side, dtype=dtype, device=device)
-        flops[dtype] = 2 * side**3 / fastest(partial(product, square, square), device, clock)
+        flops[dtype] = 2 * side**3 / fastest(partial(torch.mm, square, square), device, clock)
     numbers, few = torch.zeros(many, device=device), torch.zeros(8, device=device)
     bandwidth = 2 * numbers.nbytes / fastest(lambda: numbers.mul_(0.5), device, clock)
     launch = fastest(lambda: [few.mul_(0.5) for _ in range(100)], device, clock) / 100
@@ -174,6 +172,4 @@ def timed(
 def _call(call: Call, device: torch.device, clock: Clock) -> float:
     op, args, kwargs = call
     args, kwargs = tree_map(partial(real, device=device), (args, kwargs))
-    if op in _PRODUCTS:  # of which a step takes the faster one
-        op, args, kwargs = product, args[-2:], {}
     return fastest(lambda: op(*args, **kwargs), device, clock, before=torch.empty(_NEAR, device=device).zero_)

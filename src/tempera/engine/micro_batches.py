@@ -15,7 +15,6 @@ from torch import Tensor
 from ..core.abilities import seeded
 from ..core.batch import Batch, Role
 from ..core.frame import Frame
-from ..core.products import multiplying
 from ..core.ragged import Ragged
 from ..errors import TemperaError
 from .distributed import Group
@@ -79,12 +78,7 @@ class Micro:
             features = self.work.spare
         elif self.work.tower.padded or len(self.index) < len(features):  # else all of them, in order
             features = features[self.index]
-        with (
-            seeded(self.seed, device),
-            adding_in_place(self.work.tower),
-            multiplying(self.work.tower),
-            self._dropout(device),
-        ):
+        with seeded(self.seed, device), adding_in_place(self.work.tower), self._dropout(device):
             embeddings: Tensor = self.work.tower(features.to(device))
         return embeddings if len(self.index) else embeddings[:0]
 

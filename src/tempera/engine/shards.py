@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..core.abilities import is_compiled
 from ..errors import ConfigError
 from .distributed import Group
 
@@ -101,6 +100,11 @@ def refuse_compiled(towers: Iterable[nn.Module], option: str = "fsdp") -> None:
     """Raise ConfigError for a tower that is compiled, or has parts that are."""
     if any(map(is_compiled, towers)):
         raise ConfigError(f"{option} does not divide compiled towers: drop torch_compile or {option}")
+
+
+def is_compiled(tower: nn.Module) -> bool:
+    """Return True if torch compiles a tower, or parts of it."""
+    return any(module._compiled_call_impl is not None for module in tower.modules())
 
 
 def is_divided(tensor: Tensor) -> TypeGuard[Any]:

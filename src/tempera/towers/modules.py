@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from ..core.advice import refuse_batch_statistics
 from ..core.batch import Role
-from ..core.products import multiplying
 from ..core.ragged import Ragged, from_lengths
 from ..errors import ConfigError
 from ..io.console import progress_bar
@@ -116,7 +115,7 @@ class TextTower(Tower):
         lengths = features.lengths.cpu()[order].clamp(min=1)
         self.eval()
         end = len(order)
-        with lowered(self, self.reads), multiplying(self):
+        with lowered(self, self.reads):
             while end:  # the longest first: memory is short at once or never
                 start = max(0, end - max(1, tokens // int(lengths[end - 1])))
                 rows = order[start:end]
