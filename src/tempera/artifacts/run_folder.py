@@ -70,8 +70,9 @@ class Run(RunFolder):
         return list(self.document.get("cautions", []))
 
     def __repr__(self) -> str:
-        metric = next(iter(self.metrics.get("trained", {})), None)
-        shown = [f"{name} {values[metric]:.3f}" for name, values in self.metrics.items() if metric in values]
+        metrics = self.metrics if (self.folder / "metrics.json").is_file() else {}
+        metric = next(iter(metrics.get("trained", {})), "")
+        shown = [f"{name} {values[metric]:.3f}" for name, values in metrics.items() if metric in values]
         return f"Run({str(self.folder)!r}): {metric} {', '.join(shown)}" if shown else f"Run({str(self.folder)!r})"
 
     @cached_property

@@ -87,9 +87,9 @@ class Mixture:
 
 def _apart(pairs: Pairs, earlier: Sequence[Pairs], salt: int) -> Pairs:
     """Return pairs in which an id that has another text in earlier ones is another id."""
-    own, table = Catalogue.of(pairs), pairs.table
+    own, table, catalogues = Catalogue.of(pairs), pairs.table, [Catalogue.of(each) for each in earlier]
     for role in ("query", "doc"):
-        taken = [_with_another_text(own.distinct(role), Catalogue.of(each).distinct(role)) for each in earlier]
+        taken = [_with_another_text(own.distinct(role), each.distinct(role)) for each in catalogues]
         ids, others = pairs.ids(role), np.concatenate([*taken, np.empty(0, np.int64)])
         if len(others):
             changed = pa.array(np.where(np.isin(ids, others), mixed(ids, salt), ids))
