@@ -122,3 +122,15 @@ def test_splits_of_a_beir_folder(put: Put, tmp_path: Path) -> None:
     kept = hold_out(pairs, candidates, Evaluation(shared_documents="keep"))
     assert len(kept.train) == 4 and kept.shared == 2
     assert isinstance(pairs, Pairs) and np.array_equal(kept.test, split.test)
+
+
+def test_documents_without_a_query_are_no_query_of_their_own(put: Put, tmp_path: Path) -> None:
+    put("corpus.jsonl", *({"_id": f"d{i}", "text": f"text {i}"} for i in range(300)))
+    put("queries.jsonl", *({"_id": f"q{i}", "text": f"asks {i}"} for i in range(99)))
+    (tmp_path / "qrels").mkdir()
+    rows = "".join(f"q{i}\td{i}\t1\n" for i in range(99))
+    (tmp_path / "qrels" / "train.tsv").write_text(f"query-id\tcorpus-id\tscore\n{rows}")
+    splits = [hold_out(*BeirFolder(str(tmp_path), corpus=corpus).read(), Evaluation()) for corpus in ("all", "judged")]
+    for part in ("train", "validation", "test"):
+        assert np.array_equal(getattr(splits[0], part), getattr(splits[1], part))
+    assert len(splits[0].test) == 9 and [len(split.corpus) for split in splits] == [300, 99]

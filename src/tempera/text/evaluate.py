@@ -84,7 +84,7 @@ class Finding:
                 )
         return sentences + [
             f"{run} was trained on {count:,} of these {total:,} queries, so its scores here are too high: give queries that it has "
-            f"not seen, such as those that it held out (the metrics of {run}/report.html)"
+            "not seen, such as those that it held out, whose metrics are in its report.html"
             for run, count in self.trained.items()
         ]
 
