@@ -17,6 +17,7 @@ from tempera.artifacts.run_folder import Run
 from tempera.errors import ConfigError, DataError
 from tempera.io.ids import content_id
 from tempera.ranking.resolved import Config
+from tempera.run import refit
 from tempera.run.calibrate import calibrate
 from tempera.run.merge import merge
 from tempera.run.train import train
@@ -55,9 +56,14 @@ def records(run: Run) -> list[tuple[str, int, int]]:
     return [(each["part"], each["pairs"], each["steps"]) for each in run.document.get("refit", [])]
 
 
-def test_few_queries_choose_no_length_and_are_learned_all_the_same(options: dict[str, Any], tmp_path: Path) -> None:
+def test_few_queries_choose_no_length_and_are_learned_all_the_same(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options["evaluation"] |= {"validation": 40}
+    phases, fitted = list[dict[str, Any]](), refit.fit
+    monkeypatch.setattr(refit, "fit", lambda run, **more: phases.append(dict(run.phases.spent)) or fitted(run, **more))
     run = train(with_refit(options, "auto"), tmp_path / "run")
+    assert phases == [{}]  # its seconds are those of the phase `refit`, not of `train`
     steps, before = run.document["steps"], run.document["data"]["train"]
     assert "best" not in run.document and before == 220
     assert records(run) == [("test", 300, round(steps * 300 / 220))] and len(learned(run)) == 300
