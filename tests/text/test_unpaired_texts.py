@@ -162,6 +162,8 @@ def test_pairs_made_by_a_rule_train_and_whole_documents_are_searched(tmp_path: P
     )
     assert searched(pairs) == [f"{title} {body}" for title, body in zip(TITLES, BODIES, strict=True)]
     assert f"pairs are made to train on: {MADE[rule]}; validation on made queries" in pairs.about
+    read = Catalogue.of(pairs).trained(split.train)  # for the tokenizer: nothing of what is cut up to be held out
+    assert not pairs.unasked.any() and not cut & {*read} and len(read) > 32
 
 
 def rows_of_places(pairs: Pairs, wholes: set[str]) -> list[str]:
