@@ -190,7 +190,10 @@ def test_a_threshold_that_is_impossible_is_said_with_the_best_there_is() -> None
         if (fitted.held_out >= level).sum() >= 20
     )
     assert found.best == pytest.approx(best)
-    assert str(found) == f"no threshold reaches precision 0.99; the best is {math.floor(1000 * best) / 1000:g}"
+    assert (
+        str(found)
+        == f"no threshold reaches precision 0.99; the best is {math.floor(1000 * best) / 1000:g}: ask for that, or for less"
+    )
 
 
 def test_what_search_shows_is_what_loops_find() -> None:

@@ -103,9 +103,8 @@ class Threshold:
 
     def __str__(self) -> str:
         if self.threshold is None or self.precision is None or self.recall is None:
-            return (
-                f"no threshold reaches {self.of} {self.target:g}; the best is {math.floor(1000 * self.best) / 1000:g}"
-            )
+            best = f"{math.floor(1000 * self.best) / 1000:g}"
+            return f"no threshold reaches {self.of} {self.target:g}; the best is {best}: ask for that, or for less"
         cosine = "" if self.cosine is None else f" (cosine {self.cosine:.3f})"
         shares = ", ".join(f"{name} {_range(getattr(self, name))}" for name in ("precision", "recall"))
         return f"{self.of} {self.target:g}: threshold {self.threshold:.3g}{cosine}: {shares}"
