@@ -55,7 +55,7 @@ def search(
     from ..artifacts.run_folder import Run
 
     opened = Run(run)
-    piped = query is None and not (sys.stdin.isatty() and sys.stdout.isatty())
+    piped = query is None and not _at_terminal()
     for text in _lines() if query is None else [query]:
         if piped and not as_json:
             print(f"search: {one_line(text)}")
@@ -69,9 +69,14 @@ def search(
         answer(document, as_json, lambda: _show(text, hits, notes))  # noqa: B023  # it is called at once
 
 
+def _at_terminal() -> bool:
+    """Return True if queries are typed at a terminal and answered there."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
 def _lines() -> Iterator[str]:
     """Yield the lines of standard input until it ends, or until an empty one at the prompt of a terminal."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not _at_terminal():
         if isinstance(sys.stdin, TextIOWrapper):
             sys.stdin.reconfigure(errors="replace")
         yield from filter(str.strip, map(str.rstrip, sys.stdin))

@@ -37,9 +37,13 @@ class Refit:
         worth = self.pairs < (1 - WORTH) * counts["pairs"]
         parts = {**_PARTS, "auto": prepared.task.refits if worth else ()}[self.train.refit]
         self.parts = [each for each in parts if each == "test" or not prepared.config.evaluation.cold_items]
-        sizes = [self.pairs, *map(prepared.task.learned, self.parts)]
-        # The most steps of all trainings together, in those of the first one.
-        self.times = sum(size for size, before in zip(sizes, [0, *sizes]) if size != before) / self.pairs
+        self.learned = prepared.task.learned
+
+    @property
+    def times(self) -> float:
+        """Return the most steps of all trainings together, in those of the first one."""
+        sizes = [self.pairs, *map(self.learned, self.parts)]
+        return float(sum(size for size, before in zip(sizes, [0, *sizes]) if size != before) / self.pairs)
 
     def __call__(self, part: Part, run: Prepared, fitted: Fitted) -> Prepared:
         """Return the run trained also on a part of its data, for as many passes as its best weights have taken; all processes call.

@@ -72,9 +72,8 @@ class InstalledPython:
         files = [(str(root), str(path)) for root in roots for path in python_files(root, others=roots)]
         if not files:
             raise DataError(f"no Python files under {', '.join(map(str, roots))}")
-        table = _parse_all(
-            files, self.workers or os.cpu_count() or 1, [kind for kind in _KINDS if self.roots or kind != "unasked"]
-        )
+        wanted = [kind for kind in _KINDS if self.roots or kind != "unasked"]
+        table = _parse_all(files, self.workers or os.cpu_count() or 1, wanted)
         # Workers finish in any order; the order of roots and places makes the result the same on every run.
         rank = pc.index_in(table["root"], pa.array([str(root) for root in roots], pa.large_string()))
         order = [(name, "ascending") for name in ("rank", "place", "kind", "query")]
@@ -87,9 +86,8 @@ class InstalledPython:
             raise DataError(f"no function or class with a docstring in the {len(files)} files under {roots[0]}")
         pairs, unasked = _pairs(kinds["pairs"]), replace(_pairs(kinds["unasked"]), dropped={})
         most = max(_MOST_MADE * len(pairs), _FEW_MADE)
-        made = _pairs(
-            kinds["made"].take(pa.array(np.sort(np.random.default_rng(0).permutation(len(kinds["made"]))[:most])))
-        )
+        chosen = np.sort(np.random.default_rng(0).permutation(len(kinds["made"]))[:most])
+        made = _pairs(kinds["made"].take(pa.array(chosen)))
         pairs = joined({TRAIN: pairs, RANKED: unasked} if len(unasked) else {TRAIN: pairs})
         hold = "hold" if len(roots) > 1 else "holds"
         about = f"{' and '.join(map(str, roots))} {hold} {len(files):,} Python files: query = docstring, doc = code"

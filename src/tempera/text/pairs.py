@@ -158,8 +158,9 @@ class Pairs:
     @property
     def unasked(self) -> NDArray[np.bool_]:
         """Return True for each row of a document that no query asks for, in training or held out, [n]."""
-        ranked = self.part == RANKED
-        unasked: NDArray[np.bool_] = ranked & ~np.isin(self.ids("doc"), self._whole_ids.to_numpy()[~ranked])
+        unasked: NDArray[np.bool_] = self.part == RANKED
+        if unasked.any():  # else nothing need be looked for among all documents
+            unasked &= ~np.isin(self.ids("doc"), self._whole_ids.to_numpy()[~unasked])
         return unasked
 
     @property

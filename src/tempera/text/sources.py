@@ -165,17 +165,14 @@ class BeirFolder:
 
     def _rows(self, query: pa.ChunkedArray | pa.Array, query_ids: Ids, docs: pa.Table) -> pa.Table:
         """Return rows of queries with their ids and documents; a title is the beginning of the text, so none has a name."""
-        columns = {
+        texts = {
             "query": query,
             "doc": docs["text"],
             "name": pa.array([""] * len(docs)),
             "place": pa.array([f"{self.path}:{name}" for name in docs["id"].to_pylist()]),
         }
-        table = pa.table({name: column.cast(pa.large_string()) for name, column in columns.items()})
-        ids = {"query_id": query_ids, "doc_id": given_ids(docs["id"])}
-        for name, numbers in ids.items():
-            table = table.append_column(name, pa.array(numbers))
-        return table
+        columns = {name: column.cast(pa.large_string()) for name, column in texts.items()}
+        return pa.table({**columns, "query_id": query_ids, "doc_id": given_ids(docs["id"])})
 
 
 def documents(path: Path) -> list[str]:

@@ -111,14 +111,14 @@ def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation, most: int | N
         lost = {**lost, NOT_TRAINED: len(left) - most}
         left = np.sort(np.random.default_rng(options.seed).permutation(left)[:most])
     ranked = np.flatnonzero(candidates)
+    # In the order of their ids: where scores are equal, answers come no sooner.
+    _, first = np.unique(doc_ids[ranked], return_index=True)
     split = Split(
         pairs,
         left,
         np.flatnonzero(validation),
         np.flatnonzero(test),
-        ranked[
-            np.unique(doc_ids[ranked], return_index=True)[1]
-        ],  # by their ids: where scores are equal, answers come no sooner
+        ranked[first],
         lost,
         int(shared[left].sum()) if pairs.paired else 0,
     )
