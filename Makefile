@@ -42,7 +42,7 @@ soak: setup
 	$(BIN)/pytest -m slow tests/run/test_resume.py tests/experiments
 
 check: setup
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 

@@ -166,6 +166,15 @@ def test_no_file_and_no_class_has_the_name_of_another(sources: dict[Module, str]
     assert twice(classes) == []
 
 
+def test_no_script_and_no_helper_of_tests_has_the_name_of_another() -> None:
+    """They are imported by their bare names, so that one would stand for the other."""
+    root = Path(__file__).parents[1]
+    folders = root / "bench", root / "study", root / "tests"
+    names = [file.stem for folder in folders for file in folder.rglob("*.py")]
+    assert {"_harness", "study", "conftest"} <= set(names)
+    assert twice(name for name in names if not name.startswith(("test_", "conftest"))) == []
+
+
 def test_the_arrows_that_are_there_are_seen(sources: dict[Module, str]) -> None:
     """The check is of use only while it reads the imports that the package has."""
     seen = {name[:3] for _, name in imports(sources["tempera", "run", "fit"], ("tempera", "run", "fit"))}

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
+import table_towers
 import torch
 import torch.distributed as dist
 import worlds
 from sharded import Trap, runs_out
+from table_towers import OPTIONS, Pair
 from torch import Tensor
 from worlds import LAYOUTS, Found
 
-import tables
-from tables import OPTIONS, Pair
 from tempera import config as configuration
 from tempera.build import build
 from tempera.core.table import Table
@@ -71,9 +71,9 @@ def found(group: Group) -> Found:
 
 def stepped(group: Group, mode: Mode, sparse: bool) -> Found:
     """Losses and gradients of two batches that are accumulated."""
-    towers, objective = tables.made(sparse)
+    towers, objective = table_towers.made(sparse)
     towers = divided(towers, group, 1)
-    batches = [worlds.part(tables.batch(seed), LAYOUTS[2], group.rank) for seed in range(2)]
+    batches = [worlds.part(table_towers.batch(seed), LAYOUTS[2], group.rank) for seed in range(2)]
     losses = [step(towers, objective, batch, Cache(mode, memory=2000.0, tokens=20), group) for batch in batches]
     group.all_reduce_gradients([*towers.parameters(), *objective.parameters()])
     grads = worlds.gradients(towers, objective)
@@ -81,12 +81,12 @@ def stepped(group: Group, mode: Mode, sparse: bool) -> Found:
 
 
 def out_of_memory(group: Group, every: int) -> Found:
-    towers, objective = tables.made(True)
+    towers, objective = table_towers.made(True)
     towers, trap = divided(towers, group, 1), Trap(())
     for module in towers.modules():
         if isinstance(module, Table | torch.nn.Linear):  # between two lookups, and after them
             trap.laid(module)
-    return runs_out(group, towers, objective, worlds.part(tables.batch(), LAYOUTS[2], group.rank), trap, every)
+    return runs_out(group, towers, objective, worlds.part(table_towers.batch(), LAYOUTS[2], group.rank), trap, every)
 
 
 def _dense(grad: Tensor) -> Any:
@@ -107,8 +107,8 @@ def begun(group: Group, options: loop.Training) -> State:
 def run(group: Group, options: loop.Training) -> Found:
     """Norms and weights of some steps at once, and in two runs, of which the second may be of one process."""
     through, first, again, alone = (begun(each, options) for each in (group, group, group, ALONE))
-    norms = tables.taken(through, END, group, options, torch.float64)
-    tables.taken(first, 1, group, options, torch.float64)
+    norms = table_towers.taken(through, END, group, options, torch.float64)
+    table_towers.taken(first, 1, group, options, torch.float64)
     with tempfile.TemporaryDirectory() as folder:
         place = [folder]
         dist.broadcast_object_list(place)  # the main process writes
@@ -116,8 +116,8 @@ def run(group: Group, options: loop.Training) -> Found:
         group.wait()
         again.load(Path(place[0])), alone.load(Path(place[0]))
         group.wait()
-    tables.taken(again, END, group, options, torch.float64)
-    tables.taken(alone, END, ALONE, options, torch.float64)
+    table_towers.taken(again, END, group, options, torch.float64)
+    table_towers.taken(alone, END, ALONE, options, torch.float64)
     return {"norms": norms} | {
         name: weights(state) for name, state in {"through": through, "resumed": again, "alone": alone}.items()
     }
@@ -130,7 +130,7 @@ def weights(state: State) -> dict[str, Tensor]:
 def held(group: Group) -> Found:
     """Bytes of tables and accumulators on this process; then the towers they came from, released and brought back."""
     state, original = begun(group, ROWWISE), Pair().double()
-    tables.taken(state, 1, group, ROWWISE, torch.float64)
+    table_towers.taken(state, 1, group, ROWWISE, torch.float64)
     towers: Any = state.modules["towers"]
     bytes_of = {
         "tables": [part(p).untyped_storage().nbytes() for p in (towers.query.first.weight, towers.query.words.weight)],

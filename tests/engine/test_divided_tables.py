@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dividing
 import pytest
+import table_towers
 import torch
 import worlds
 from dividing import CASES, END, RUNS
+from table_towers import UNREAD
 from worlds import WORDS
 
-import tables
-from tables import UNREAD
 from tempera.engine.devices import Devices
 from tempera.engine.distributed import ALONE, Group
 from tempera.engine.divided_tables import divided
@@ -22,9 +22,9 @@ from tempera.errors import ConfigError
 def test_the_gradients_are_those_of_whole_tables() -> None:
     """Of two batches whose rows the processes share unevenly; micro-batches kept, replayed or both."""
     for case in CASES:
-        towers, objective = tables.made(case[1])
-        losses = [step(towers, objective, tables.batch(seed)) for seed in range(2)]
-        want = tables.gradients(towers, objective)
+        towers, objective = table_towers.made(case[1])
+        losses = [step(towers, objective, table_towers.batch(seed)) for seed in range(2)]
+        want = table_towers.gradients(towers, objective)
         for got in (process["steps"][str(case)] for process in dividing.processes()):
             assert got["losses"] == pytest.approx(losses, rel=1e-12)
             assert got["gradients"].keys() == want.keys()
@@ -35,7 +35,7 @@ def test_the_gradients_are_those_of_whole_tables() -> None:
 def test_training_is_that_of_one_process(name: str) -> None:
     """Norm, clipping and accumulators; resumed is uninterrupted, and goes on with whole tables in one process."""
     alone = dividing.begun(ALONE, RUNS[name])
-    norms = tables.taken(alone, END, ALONE, RUNS[name], torch.float64)
+    norms = table_towers.taken(alone, END, ALONE, RUNS[name], torch.float64)
     for process in dividing.processes():
         run = process["runs"][name]
         assert run["norms"] == pytest.approx(norms, rel=1e-9)

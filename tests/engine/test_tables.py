@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 import worlds
+from table_towers import OPTIONS, STEPS, UNREAD, Pair, batch, begun, gradients, made, processes_find, taken, weights
 from torch import Tensor, nn
 from worlds import WIDTH, WORDS
 
-from tables import OPTIONS, STEPS, UNREAD, Pair, batch, begun, gradients, made, processes_find, taken, weights
 from tempera.core.table import Table
 from tempera.engine import loop
 from tempera.engine.cache import Cache, Mode

@@ -1,7 +1,7 @@
 """A static tower on 60 to 420 pairs, trained again on what was held out, against the same without.
 
-`python bench/small.py [SETS] [SEEDS] --cache FOLDER` takes pairs from the sets in the folder that TEMPERA_DATA names, keeps test
-queries from them as `bench/recipe.py` does, and gives `tempera train` samples of the rest, another one for each seed, with
+`python bench/few_pairs.py [SETS] [SEEDS] --cache FOLDER` takes pairs from the sets in the folder that TEMPERA_DATA names, keeps
+test queries from them as `bench/recipe.py` does, and gives `tempera train` samples of the rest, another one for each seed, with
 `train.refit` all and none. Validation has 6 to 42 queries there, too few to choose the number of steps by, so that both take the
 steps of the recipe. Both are judged on the test queries and all documents by the same code; differences are of the mean over
 seeds, with 95 % intervals paired by query.
@@ -73,7 +73,7 @@ def main() -> None:
         Aim("cases in which training again is shown worse", sum(gain["high"] < 0 for gain in gains), 0),
         Aim("mean gain over the cases", float(np.mean([gain["mean"] for gain in gains])), 0.0, True),
     ]
-    finish("small", figures, aims, ["torch"])
+    finish("few_pairs", figures, aims, ["torch"])
 
 
 if __name__ == "__main__":
