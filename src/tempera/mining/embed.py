@@ -57,7 +57,7 @@ def embed_by(
     With `half` a transformer reads in bf16.
     """
     half = half and not is_static(model)
-    space = fingerprint(model) + ("" if reads_alike(model) else f"-{role}") + ("-bf16" if half else "")
+    space = fingerprint(model) + ("" if reads_alike(model) else f"-{role}") + ("-bf16-products" if half else "")
     store = Store(folder, space, dtype)
     opened: list[Encode] = []
 

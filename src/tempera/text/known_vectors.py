@@ -85,7 +85,7 @@ class KnownVectors:
         if not (self.untrained and origin):
             return embed(rows)
         side: Any = self.tower.of(role)
-        device, precision = next(side.parameters()).device.type, "" if side.reads == torch.float32 else "-bf16"
+        device, precision = next(side.parameters()).device.type, "" if side.reads == torch.float32 else "-bf16-products"
         store = Store(self.folder, f"untrained-{origin}-{device}{precision}")
         at = store.fill(keys_of_rows(features[rows]), lambda missing: embed(rows[missing]))
         return np.array(store.vectors[at], np.float32)

@@ -183,11 +183,16 @@ def opened(folder: Path) -> SentenceTransformer:
 
 def encoder_of(model: SentenceTransformer, role: Role, folder: Path, half: bool = False) -> Encode:
     """Return the function from texts of a role to unit vectors, [n, D], of an open model; `folder` is named in errors."""
-    read = model.encode_query if role == "query" else model.encode_document
+    read: Any = model.encode_query if role == "query" else model.encode_document
     options: Any = {"batch_size": 32, "show_progress_bar": False, "normalize_embeddings": True}
-    if half:  # whose lengths would be rounded, too
-        model.bfloat16()
-        options |= {"batch_size": 128, "normalize_embeddings": False}
+    if half:
+        from .half import halved
+
+        read = halved(read, model)
+        options |= {
+            "batch_size": 128,
+            "normalize_embeddings": False,
+        }  # the lengths of a last linear layer would be rounded
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
         try:

@@ -1,0 +1,146 @@
+"""Reading in bf16: attention against its definition in float64, what is cast and comes back, and how near the vectors are."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from tempera.towers.half import attention, halved, lowered, multiplied_in
+from tempera.towers.modules import read_in
+from tempera.towers.transformer import Transformer
+
+TEXTS = ["ka", "ka bo", "lo ma ne", "ti ka bo lo ma ne", "ka " * 40, "zu bo " * 7, "", "ne"]
+
+
+def defined(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+    """Attention row by row and head by head, in float64."""
+    out = torch.zeros_like(query, dtype=torch.float64)
+    shape = (*query.shape[:-1], key.shape[-2])
+    mask = None if mask is None else mask.expand(shape)
+    for n, h, q in torch.cartesian_prod(*map(torch.arange, query.shape[:-1])).tolist():
+        scores = key[n, h].double() @ query[n, h, q].double() / math.sqrt(query.shape[-1])
+        if mask is not None:
+            row = mask[n, h, q]
+            scores = scores.where(row, -torch.inf) if row.dtype == torch.bool else scores + row.double()
+        if causal:
+            scores[q + 1 :] = -torch.inf
+        out[n, h, q] = scores.softmax(0) @ value[n, h].double()
+    return out
+
+
+def masks(n: int, h: int, q: int, k: int, dtype: torch.dtype) -> dict[str, Tensor | None]:
+    seen = torch.rand(n, 1, q, k) < 0.6
+    seen[..., 0] = True
+    return {
+        "none": None,
+        "of rows": seen[:, :, :1].expand(n, 1, q, k),
+        "of all": seen.expand(n, h, q, k),
+        "of keys": seen[0, 0],
+        "added": torch.where(seen, torch.randn(n, 1, q, k), -torch.inf).to(dtype),
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("keys", [1, 3, 15, 16, 17, 127, 128])
+def test_attention_equals_its_definition(keys: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(keys)
+    n, h, q, d = 3, 2, 5 if keys != 15 else 15, 8
+    query, key, value = (torch.randn(n, rows, h, d).to(dtype).transpose(1, 2) for rows in (q, keys, keys))
+    for name, mask in masks(n, h, q, keys, dtype).items():
+        found = attention(query, key, value, mask)
+        assert found.dtype == dtype and found.shape == query.shape
+        close = {"rtol": 1e-5, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 1e-2}
+        torch.testing.assert_close(found.double(), defined(query, key, value, mask, False), **close, msg=name)
+    if q == keys:
+        causal = attention(query, key, value, is_causal=True)
+        torch.testing.assert_close(causal.double(), defined(query, key, value, None, True), **close)
+
+
+class Seen(TorchFunctionMode):
+    """What torch is asked to attend to, by precision and number of keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[tuple[torch.dtype, int]] = []
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is F.scaled_dot_product_attention:
+            self.taken.append((args[1].dtype, args[1].shape[-2]))
+        return function(*args, **(kwargs or {}))
+
+
+def test_only_few_keys_are_attended_to_in_float32() -> None:
+    with Seen() as seen:
+        for keys in (4, 16, 40, 127, 128):
+            x = torch.randn(2, 2, keys, 8).bfloat16()
+            with multiplied_in(torch.bfloat16):
+                F.scaled_dot_product_attention(x, x, x)
+        F.scaled_dot_product_attention(x, x[:, :, :4], x[:, :, :4])  # outside of the context torch's own
+    half = [(torch.bfloat16, 128), (torch.bfloat16, 4)]
+    assert seen.taken == [(torch.float32, keys) for keys in (16, 16, 40, 127)] + half
+
+
+class Small(nn.Module):
+    """A table, a norm and linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.first, self.norm, self.last = (
+            nn.Embedding(9, 8),
+            nn.Linear(8, 8),
+            nn.LayerNorm(8),
+            nn.Linear(8, 4),
+        )
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.table(ids)
+        return self.last(self.norm(x + self.first(x)))
+
+
+def test_linear_layers_alone_are_cast_and_come_back_whatever_happens() -> None:
+    small = Small()
+    before = copy.deepcopy(small.state_dict())
+    with lowered(small, torch.bfloat16):
+        low = {name for name, each in small.named_parameters() if each.dtype == torch.bfloat16}
+        assert low == {"first.weight", "first.bias", "last.weight", "last.bias"}
+        assert small(torch.arange(9)).dtype == torch.bfloat16
+    with pytest.raises(IndexError), lowered(small, torch.bfloat16):
+        small(torch.arange(10))
+    assert all(torch.equal(value, before[name]) for name, value in small.state_dict().items())
+    assert small(torch.arange(9)).dtype == torch.float32
+    with lowered(small, torch.float32):
+        assert torch.equal(small.last.weight, before["last.weight"]) and not torch.is_autocast_enabled("cpu")
+
+
+def test_a_function_is_halved_for_good() -> None:
+    small = Small()
+    exact = small(torch.arange(9))
+    read = halved(small, small)
+    assert small.last.weight.dtype == torch.bfloat16 and small.table.weight.dtype == torch.float32
+    low = read(torch.arange(9))
+    assert low.dtype == torch.bfloat16 and 0 < (low.float() - exact).abs().max() < 0.05
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_vectors_are_nearer_to_float32_than_those_of_a_model_that_is_cast_as_a_whole() -> None:
+    torch.manual_seed(0)
+    tower: Any = Transformer(layers=4, width=32, heads=2, vocabulary=40, max_length=64).build(TEXTS * 3)
+    for layer in tower.modules():
+        if isinstance(layer, nn.Linear):  # as after training: at first a layer adds next to nothing
+            layer.weight.data *= 8
+    rows = tower.features(TEXTS)
+    exact = tower.encode(rows).double()
+    read_in(tower, torch.bfloat16)
+    low = tower.encode(rows).double()
+    whole = copy.deepcopy(tower).bfloat16()
+    read_in(whole, torch.float32)
+    cast = whole.encode(rows).double()
+    away, further = (1 - (exact * each).sum(1) / each.norm(dim=1) for each in (low, cast))
+    assert 0 < away.mean() < further.mean() / 2 and away.max() < 1e-4
