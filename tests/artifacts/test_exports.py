@@ -183,7 +183,7 @@ def test_how_much_is_found_is_measured(run: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_what_cannot_be_exported(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        ConfigError, match=r"cannot export to 'onxx'; choose one of onnx, faiss, parquet. Did you mean onnx\?"
+        ConfigError, match=r"cannot export to 'onxx'; choose one of onnx, faiss, parquet, beir. Did you mean onnx\?"
     ):
         export(run, "onxx")
     with pytest.raises(DataError, match="no such run"):
@@ -218,7 +218,9 @@ def test_the_commands(run: Path, tempera: Callable[..., Any]) -> None:
         found.document == tempera("search", run, "kaban locel", "--json").document and len(found.document["hits"]) == 10
     )
     wrong = tempera("export", run, "--to", "tar")
-    assert wrong.code == 2 and wrong.err == "tempera: cannot export to 'tar'; choose one of onnx, faiss, parquet.\n"
+    assert (
+        wrong.code == 2 and wrong.err == "tempera: cannot export to 'tar'; choose one of onnx, faiss, parquet, beir.\n"
+    )
 
 
 def test_a_run_is_never_replaced_by_its_own_export(run: Path) -> None:

@@ -22,9 +22,9 @@ from tempera.io.ids import content_ids
 from tempera.ranking.probability import Isotonic
 from tempera.run.calibrate import calibrate
 from tempera.run.known_pairs import held_out, known
-from tempera.text.embedder import TRAINED, Model
+from tempera.text.embedder import Model
 from tempera.text.roles import Roles
-from tempera.towers.saved import load
+from tempera.towers.saved import TRAINED, load
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from tempera.run import refit
 from tempera.run.calibrate import calibrate
 from tempera.run.merge import merge
 from tempera.run.train import train
-from tempera.text.embedder import TRAINED
 from tempera.text.held_out import HeldOutQueries
 from tempera.text.retrieval import TextTask
+from tempera.towers.saved import TRAINED
 
 from ..conftest import planted, write_pairs
 

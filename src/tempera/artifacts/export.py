@@ -12,7 +12,8 @@ from ..io.documents import write_json
 from ..towers.saved import EXPORTS, model_folder
 from .index import Index, write_approximate, write_parquet
 
-TARGETS = ("onnx", "faiss", "parquet")
+BEIR = "beir"
+TARGETS = ("onnx", "faiss", "parquet", BEIR)
 
 
 Users = Callable[[Path], dict[str, Any]]  # writes what an export has of users into a folder and returns facts about it
@@ -49,6 +50,8 @@ def export(
     """
     if to not in TARGETS:
         raise ConfigError(f"cannot export to {to!r}; choose one of {', '.join(TARGETS)}.{did_you_mean(to, TARGETS)}")
+    if to == BEIR:
+        raise ConfigError("for beir a run's data are read again: call tempera.export_held_out(run)")
     if not run.is_dir():
         raise DataError(f"no such run: {run}")
     if kind is not None and to != "faiss":

@@ -74,8 +74,6 @@ def write_searched(folder: Path, searched: Searched) -> None:
     around = {name for name in searched.tables if (folder / name).parent == folder}
     for name in searched.tables.keys() - around:
         parquet.write_table(searched.tables[name], folder / name, write_page_checksum=True)
-    for name, array in searched.arrays.items():
-        np.save(folder / name, array, allow_pickle=False)
     metric = "cosine" if searched.normalised else "dot"
     stamp = Stamp(fingerprint(folder / "model"), searched.vectors.shape[1], metric, searched.normalised)
     for name in around:

@@ -17,6 +17,8 @@ _FACTS = {  # numbers of an export, in words
     "largest_difference": "largest difference of a coordinate from the saved model",
     "overlap@10": "share of the 10 exact nearest neighbours that the index finds",
     "tried_on": "users in the comparison",
+    "test_queries": "queries by which the run was judged, in qrels/test.tsv",
+    "validation_queries": "queries of its validation, in qrels/dev.tsv",
 }
 
 
@@ -110,21 +112,29 @@ def export(
     overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Export a model to ONNX, or its vectors to FAISS or Parquet.
+    """Export a model to ONNX, its vectors to FAISS or Parquet, or its held-out queries to BEIR.
 
     Of a recommender, the ONNX model is its tower of users.
 
     Args:
         run: run folder; for ONNX also a model folder.
-        to: onnx, faiss or parquet.
+        to: onnx, faiss, parquet or beir, which has the held-out queries of a run and their answers, to judge other models by.
         output: folder to write (default: RUN/export/FORMAT).
         kind: kind of FAISS index: hnsw (default), ivf_pq, int8, or binary (signs, and int8 to rank the nearest again).
         width: first numbers of each vector to keep (default: all).
         overwrite: replace an earlier export in --output.
     """
+    from ..artifacts.export import BEIR
     from ..artifacts.run_folder import Run
 
-    facts = Run(run).export(to, output, kind, overwrite, width)
+    if to == BEIR:
+        from ..run.held_out_set import export_held_out
+
+        if kind is not None or width is not None:
+            raise TemperaError("--kind and --width are for vectors: drop them for beir")
+        facts = export_held_out(run, output, overwrite)
+    else:
+        facts = Run(run).export(to, output, kind, overwrite, width)
     lines = [f"written: {facts['output']}"]
     for name, value in facts.items():
         if isinstance(value, int | float):

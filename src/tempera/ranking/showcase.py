@@ -107,14 +107,12 @@ class Searched:
         documents: a table with the columns doc_id, name, place and doc; one row each, [c].
         normalised: whether vectors have length 1 and are compared by cosine, or else by inner product.
         tables: other tables of the run, by their path in its folder.
-        arrays: arrays of the run, by their path in its folder.
     """
 
     vectors: NDArray[np.float32]
     documents: pa.Table
     normalised: bool = True
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
-    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 def quantiles(lengths: Lengths) -> dict[str, float]:

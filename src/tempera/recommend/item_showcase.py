@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 
 from ..core.frame import Frame
 from ..ranking.showcase import DataFacts, Example, Hit, Searched, Subject
@@ -105,6 +106,10 @@ class ItemShowcase:
         if (counting := self.held_out.counting) is not None:
             tables[COUNTS] = counting.table()
         return Searched(self.data.item_vectors, documents_of(items), self.data.tower.normalised, tables)
+
+    def trained_on(self) -> dict[str, NDArray[np.int64]]:
+        """Return nothing: all events are in the run's histories."""
+        return {}
 
     def reopened(self, folder: Path) -> float:
         """Save the towers and read them into others; return the largest difference in any number of a vector."""

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors.torch import save as as_bytes
 
 from .. import config as configuration
@@ -26,6 +27,7 @@ from .alarms import Alarms, doubts
 from .fit import Fitted
 from .prepare import CACHE, Prepared
 from .refit import LEARNED
+from .task import RunTask
 
 _LOST = ": {metric} {before:.3f} before, {after:.3f} after; `tempera merge` weighs both models"
 _SERVED = ("the vectors alone; both together by --hybrid", "both together; the vectors alone by --vectors")
@@ -66,9 +68,9 @@ def _publish(
         for path, each in others.items():
             if each["difference"]["real"] and each["difference"]["mean"] < 0:
                 alarms.caution(fitted.step, f"training made {path} worse{_LOST.format(**each)}")
-    served.task.data.tower.save(folder / "model")
+    _save(served.task, folder / "model", folder)
     if served is not prepared:
-        task.data.tower.save(folder / EVALUATED)
+        _save(task, folder / EVALUATED, folder / EVALUATED)
     (folder / "objective.safetensors").write_bytes(as_bytes(served.config.objective.state_dict()))
     write_searched(folder, served.task.showcase.searched())
     sizes = {each.name: _size(each) for each in sorted(folder.iterdir()) if each.name not in (CACHE, "log.jsonl")}
@@ -97,6 +99,13 @@ def _publish(
     (folder / "model" / "README.md").write_text(render_card(_card(prepared, metrics, systems)), encoding="utf-8")
     write_json(folder / "metrics.json", {**metrics, "seconds": prepared.phases.seconds()})
     shutil.rmtree(folder / CACHE, ignore_errors=True)  # what is mapped stays readable
+
+
+def _save(task: RunTask, model: Path, beside: Path) -> None:
+    """Write a model, and what it has learned into another folder."""
+    task.data.tower.save(model)
+    for name, array in task.showcase.trained_on().items():
+        np.save(beside / name, array, allow_pickle=False)
 
 
 def _doubted(prepared: Prepared, fitted: Fitted, systems: Systems, differences: Differences, served: bool) -> Alarms:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..build import Config
@@ -99,6 +101,9 @@ class Showcase(Protocol):
 
     def searched(self) -> Searched:
         """Return what the saved model searches."""
+
+    def trained_on(self) -> Mapping[str, NDArray[np.int64]]:
+        """Return what a model that has learned these data keeps of them, so that it is not judged by them; by file name."""
 
     def reopened(self, folder: Path) -> float:
         """Save the tower and open it as a user would; return the largest difference in any number of its vectors."""

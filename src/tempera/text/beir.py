@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -67,6 +69,28 @@ def read_beir(folder: str | Path, split: str = "test") -> Beir:
     }
     place = np.searchsorted(answered, query[used])
     return Beir(corpus, queries.take(pa.array(answered)), place, doc[used], grade[used], unused)
+
+
+def write_beir(
+    folder: Path,
+    corpus: Mapping[str, str],
+    queries: Mapping[str, str],
+    judged: Mapping[str, tuple[Sequence[str], Sequence[str]]],
+) -> None:
+    """Write a folder that `read_beir` reads.
+
+    Args:
+        corpus: texts by id; `queries` likewise.
+        judged: of each split, queries and documents that answer them, by id, [r] each.
+    """
+    for name, texts in (("corpus", corpus), ("queries", queries)):
+        with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
+            for key, text in texts.items():
+                file.write(json.dumps({"_id": key, "title": "", "text": text}, ensure_ascii=False) + "\n")
+    (folder / "qrels").mkdir()
+    for split, sides in judged.items():
+        rows = ["query-id\tcorpus-id\tscore", *(f"{query}\t{doc}\t1" for query, doc in zip(*sides, strict=True))]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
 
 
 def is_beir(path: str | Path) -> bool:

@@ -21,12 +21,11 @@ from ..errors import ConfigError, DataError
 from ..io.console import progress_bar
 from ..io.ids import content_ids
 from ..ranking.nearest import refuse_not_finite
-from ..towers.saved import Encode, load, model_folder
+from ..towers.saved import TRAINED, Encode, load, model_folder
 
 Vectors = NDArray[np.float32]
 Reading = Literal["auto", "no", "bf16"]  # precisions of texts that are read
 
-TRAINED = "trained.npy"  # of a run: ids of the contents of its training queries, rising, [u]
 _BLOCK = 10_000  # texts that are encoded at once
 
 

@@ -16,9 +16,8 @@ from ..io.ids import content_ids
 from ..ranking.ranking import Ranking
 from ..ranking.showcase import DataFacts, Example, Hit, Searched, Subject
 from ..ranking.verdict import SystemScores
-from ..towers.saved import load
+from ..towers.saved import TRAINED, load
 from ..towers.stamp import Kept
-from .embedder import TRAINED
 from .frozen import IndexSide
 from .held_out import HeldOutQueries
 from .hybrid import WORDS
@@ -100,12 +99,15 @@ class TextShowcase:
         return summary(texts.catalogue, texts.split.train, texts.queries, texts.docs)
 
     def searched(self) -> Searched:
-        """Return every document that is searched with its vector, and the ids of the training queries' contents."""
-        split = self.texts.split
-        trained = np.unique(content_ids(split.pairs.table["query"].take(pa.array(split.train))))
+        """Return every document that is searched with its vector."""
         words = self.held_out.words_of_all()
         tables = {} if words is None else {WORDS: words.table()}
-        return Searched(self.held_out.vectors(), self.texts.catalogue.table(), tables=tables, arrays={TRAINED: trained})
+        return Searched(self.held_out.vectors(), self.texts.catalogue.table(), tables=tables)
+
+    def trained_on(self) -> dict[str, NDArray[np.int64]]:
+        """Return the ids of the training queries' contents."""
+        split = self.texts.split
+        return {TRAINED: np.unique(content_ids(split.pairs.table["query"].take(pa.array(split.train))))}
 
     def reopened(self, folder: Path) -> float:
         """Save the tower and open it as a user would; return the largest difference in any number of its vectors."""

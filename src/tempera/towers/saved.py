@@ -28,6 +28,9 @@ Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 
 
 EXPORTS = "export"  # the folder for other programs, in that of a run or a model
+TRAINED = (
+    "trained.npy"  # of a run, and of its evaluated model: ids of the contents of its training queries, rising, [u]
+)
 
 
 def model_folder(path: Path) -> Path:
@@ -227,7 +230,7 @@ def said(error: Exception) -> str:
 def fingerprint(folder: Path) -> str:
     """A hash of all files of a saved model that decide its vectors: weights, configuration, tokenizer, prompts; 32 hex digits.
 
-    The model card, hidden files, exports, and the calibration that is made of its vectors are left out.
+    The model card, hidden files, exports, what it was trained on, and the calibration that is made of its vectors are left out.
 
     Raises:
         DataError: no such folder, or an empty one.
@@ -237,7 +240,7 @@ def fingerprint(folder: Path) -> str:
         raise DataError(f"{folder} is not a saved model: there is no such folder, or it is empty")
     digest = xxhash.xxh3_128()
     for name, path in sorted(files.items()):
-        if path.suffix == ".md" or name.startswith((".", "calibration.", f"{EXPORTS}/")) or "/." in name:
+        if path.suffix == ".md" or name.startswith((".", "calibration.", TRAINED, f"{EXPORTS}/")) or "/." in name:
             continue
         digest.update(f"{name}\0{path.stat().st_size}\0".encode())
         with path.open("rb") as file:

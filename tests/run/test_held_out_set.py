@@ -1,0 +1,121 @@
+"""The held-out queries of a run as a BEIR folder: judged there, its evaluated model has the figures of the run."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tempera import evaluate, export_held_out
+from tempera.artifacts.index import Index
+from tempera.artifacts.run_folder import Run
+from tempera.errors import ConfigError, DataError, OutputError
+from tempera.io.ids import content_id
+from tempera.run.train import train
+from tempera.text.beir import read_beir
+from tempera.towers.saved import TRAINED, fingerprint
+
+from ..conftest import small_options, write_pairs
+
+
+@pytest.fixture(scope="module")
+def run(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """300 pairs with ids of their own, some documents with two queries; what is held out is learned at the end."""
+    folder = tmp_path_factory.mktemp("held-out")
+    rows = [json.loads(line) for line in pairs_file.read_text(encoding="utf-8").splitlines()]
+    rows = [{**row, "sku": f"{i:03}"} for i, row in enumerate(rows)]
+    rows += [{**row, "query": f"{row['query']} bis"} for row in rows[:20]]
+    given = small_options(pairs_file)
+    given["data"] |= {"path": str(write_pairs(folder / "rows.jsonl", rows)), "doc_id": "sku"}
+    given["evaluation"] |= {"validation": 60}
+    given["train"]["refit"] = "auto"
+    return train(given, folder / "run").folder
+
+
+def test_another_program_judges_the_model_as_its_run_did(run: Path, tmp_path: Path) -> None:
+    document = json.loads((run / "metrics.json").read_text())
+    facts = export_held_out(run, tmp_path / "set")
+    assert facts == {
+        "to": "beir", "output": str(tmp_path / "set"), "documents": document["data"]["corpus"],
+        "test_queries": document["data"]["queries"], "validation_queries": document["data"]["validation"],
+    }  # fmt: skip
+    (judged,) = evaluate(run / "evaluated", tmp_path / "set")
+    for metric, value in document["metrics"]["trained"].items():
+        assert judged.systems[str(run / "evaluated")].metrics[metric] == pytest.approx(value, abs=1e-9)
+    assert judged.trained == {} and judged.cautions() == []
+    test, dev = (read_beir(tmp_path / "set", split) for split in ("test", "dev"))
+    assert (len(test.queries), len(dev.queries)) == (facts["test_queries"], facts["validation_queries"])
+    assert not {*test.queries["id"].to_pylist()} & {*dev.queries["id"].to_pylist()}
+    known = Index(run / "index").documents.select(["id", "preview"]).to_pylist()
+    assert {row["id"]: row["preview"] for row in known} == dict(
+        zip(test.corpus["id"].to_pylist(), test.corpus["text"].to_pylist())
+    )
+
+
+def test_models_that_have_learned_the_queries_are_told(run: Path, tmp_path: Path) -> None:
+    """The saved model has learned all, the evaluated one neither the test nor validation, and what it has it knows."""
+    export_held_out(run, tmp_path / "set")
+    (judged,) = evaluate(run, tmp_path / "set", against=run / "evaluated")
+    assert judged.trained == {str(run): 40}
+    rows = [json.loads(line) for line in (run.parent / "rows.jsonl").open(encoding="utf-8")]
+    whole, part = (set(np.load(folder / TRAINED).tolist()) for folder in (run, run / "evaluated"))
+    assert whole == {content_id(row["query"]) for row in rows} and part < whole
+    for split in ("test", "dev"):
+        asked = read_beir(tmp_path / "set", split).queries["text"].to_pylist()
+        assert not {content_id(text) for text in asked} & part
+    (judged,) = evaluate(run / "evaluated", write_pairs(tmp_path / "rows.jsonl", rows))
+    assert judged.trained == {str(run / "evaluated"): len(part)}
+    assert "was trained on" in judged.cautions()[0]
+    before = fingerprint(run / "evaluated")
+    (run / "evaluated" / TRAINED).rename(tmp_path / "aside")
+    assert fingerprint(run / "evaluated") == before  # decides no vector
+    (tmp_path / "aside").rename(run / "evaluated" / TRAINED)
+
+
+def test_the_command_writes_it_beside_the_run_as_a_folder_like_any_other(
+    run: Path, tempera: Callable[..., Any]
+) -> None:
+    written = tempera("export", run, "--to", "beir")
+    assert written.code == 0 and f"written: {run / 'export' / 'beir'}" in written.out
+    assert "queries by which the run was judged, in qrels/test.tsv: 40" in written.out
+    again = tempera("export", run, "--to", "beir")
+    assert again.code == 2 and "holds an earlier result" in again.err
+    assert json.loads(tempera("export", run, "--to", "beir", "--overwrite", "--json").out)["test_queries"] == 40
+    kind = tempera("export", run, "--to", "beir", "--kind", "hnsw")
+    assert kind.code == 2 and "--kind and --width are for vectors: drop them for beir" in kind.err
+    judged = tempera("evaluate", run, run / "export" / "beir", "--against", run / "evaluated")
+    assert judged.code == 0 and f"{run} was trained on 40 of these 40 queries" in judged.out + judged.err
+
+
+def test_what_has_no_held_out_queries(run: Path, options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is not a run, so there are no held-out queries"):
+        export_held_out(run / "model", tmp_path / "set")
+    with pytest.raises(DataError, match="is neither a saved model of texts nor a run with one"):
+        export_held_out(tmp_path, tmp_path / "set")
+    with pytest.raises(ConfigError, match=r"call tempera.export_held_out\(run\)"):
+        Run(run).export("beir")
+    bare = copy.deepcopy(options)
+    bare["evaluation"] |= {"queries": 0, "validation": 0}
+    bare["train"] |= {"max_steps": 1}
+    with pytest.raises(DataError, match="has held out nothing"):
+        export_held_out(train(bare, tmp_path / "bare").folder, tmp_path / "set")
+    changed = tmp_path / "changed"
+    shutil.copytree(run.parent, changed)
+    (tmp_path / "data").mkdir()
+    data = (changed / "rows.jsonl").rename(tmp_path / "data" / "rows.jsonl")
+    text = (changed / "run" / "config.yaml").read_text().replace(str(run.parent), str(data.parent))
+    (changed / "run" / "config.yaml").write_text(text)
+    (data.parent / "metrics.json").write_text("{}")
+    with pytest.raises(OutputError, match=r"is, or holds, .*rows\.jsonl, which this command reads"):
+        export_held_out(changed / "run", data.parent, overwrite=True)
+    with data.open("a") as file:
+        file.write(json.dumps({"query": "one", "doc": "more", "sku": "900"}) + "\n")
+    with pytest.raises(DataError, match=r"the data of .* have changed since"):
+        export_held_out(changed / "run", tmp_path / "set")
+    assert not (tmp_path / "set").exists()
