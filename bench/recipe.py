@@ -38,7 +38,6 @@ import tempera
 from _harness import Aim, arguments, finish, table
 from _sets import SETS, measured_sets, pairs_of, shown
 from tempera import config
-from tempera.artifacts.layout import EVALUATED
 from tempera.build import build
 from tempera.ranking.compare import Floats
 from tempera.ranking.fusion import rank_by_weight
@@ -48,7 +47,7 @@ from tempera.text.held_out import Questions
 from tempera.text.hybrid import scores_of_both, weight_of
 from tempera.text.lexical import Lexical, Settings
 from tempera.text.retrieval import TextTask
-from tempera.towers.saved import load
+from tempera.towers.saved import EVALUATED, load
 
 METRIC, DEPTH = "ndcg@10", 10
 

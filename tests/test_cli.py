@@ -261,6 +261,36 @@ def test_a_wide_table_is_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(out.splitlines()) == 5
 
 
+@pytest.mark.parametrize(
+    ("paths", "heads"),
+    [
+        (("runs/a", "x" * 30 + "/lib/site/model"), ("runs/a", ".../site/model", "runs/a + BM25")),
+        (("y" * 40 + "/one/model", "x" * 40 + "/one/model"), ("y" * 40 + "/one/model", "x" * 40 + "/one/model")),
+        (("z" * 40 + "/run", "z" * 40 + "/run/evaluated"), ("z" * 40 + "/run", ".../run/evaluated")),
+    ],
+    ids=["a long one", "alike", "one in the other"],
+)
+def test_long_paths_are_shown_by_their_ends(
+    paths: tuple[str, ...], heads: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tempera.cli.output import print_findings
+
+    score = {"ndcg@10": {"mean": 0.5, "low": 0.4, "high": 0.6}}
+    names = [*paths, f"{paths[0]} + BM25"]
+    verdict = f"{names[0]} is better than {names[1]} in ndcg@10"
+    document = {
+        "task": "t",
+        "counts": {},
+        "systems": dict.fromkeys(names, score),
+        "cautions": [],
+        "verdicts": [verdict],
+    }
+    print_findings([document])
+    out = capsys.readouterr().out
+    assert all(f" {head} " in out for head in heads)
+    assert f"{heads[0]} is better than {heads[1]} in ndcg@10" in out
+
+
 def test_the_commands_that_are_shown_can_be_copied(capsys: pytest.CaptureFixture[str]) -> None:
     from tempera.cli.output import _print_end
 

@@ -17,8 +17,10 @@ from tempera.artifacts.index import Index
 from tempera.artifacts.run_folder import Run
 from tempera.errors import ConfigError, DataError, OutputError
 from tempera.io.ids import content_id
+from tempera.ranking.fusion import USUAL
 from tempera.run.train import train
 from tempera.text.beir import read_beir
+from tempera.text.hybrid import weight_of
 from tempera.towers.saved import TRAINED, fingerprint
 
 from ..conftest import small_options, write_pairs
@@ -119,3 +121,12 @@ def test_what_has_no_held_out_queries(run: Path, options: dict[str, Any], tmp_pa
     with pytest.raises(DataError, match=r"the data of .* have changed since"):
         export_held_out(changed / "run", tmp_path / "set")
     assert not (tmp_path / "set").exists()
+
+
+def test_the_evaluated_model_has_the_weight_beside_words_that_its_run_has_chosen(tmp_path: Path) -> None:
+    for folder, weight in ((tmp_path / "run", 0.9), (tmp_path / "run" / "other", USUAL)):
+        (folder / "evaluated").mkdir(parents=True)
+        assert weight_of(folder / "evaluated") == USUAL
+        if weight != USUAL:
+            (folder / "metrics.json").write_text(json.dumps({"hybrid": {"weight": weight}}))
+        assert [weight_of(each) for each in (folder, folder / "model", folder / "evaluated")] == [weight] * 3

@@ -319,3 +319,18 @@ def test_minilm(texts: list[str], tmp_path: Path) -> None:
     tower = Pretrained(str(folder)).build([])
     np.testing.assert_allclose(vectors(tower, texts, "doc"), opened(folder).encode(texts), rtol=0, atol=1e-6)
     agree(tower, tmp_path / "model", texts[:10])
+
+
+def test_what_is_no_tower_of_token_ids_is_read_by_the_library(
+    tiny: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a model is that reads token types: in float32, whatever is asked for, and with the same vectors."""
+    exact = load(tiny, "doc")(texts)
+
+    def refused(*_: object) -> Any:
+        raise ConfigError("the model reads token types besides token ids")
+
+    monkeypatch.setattr("tempera.towers.modules.constants_of", refused)
+    for half in (False, True):
+        np.testing.assert_allclose(load(tiny, "doc", half)(texts), exact, rtol=0, atol=1e-6)
+    assert load(tiny, "doc")([]).shape == (0, 32) == exact[:0].shape

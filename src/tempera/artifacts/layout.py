@@ -11,9 +11,6 @@ from ..recommend.timeline import HISTORIES
 from ..towers.saved import fingerprint
 from .index import Index
 
-# The folder of the model that was judged, where the saved one has then learned what was held out.
-EVALUATED = "evaluated"
-
 
 class RunFolder:
     """Open the folder of a run, of texts or of interactions.

@@ -112,9 +112,9 @@ def export(
     overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Export a model to ONNX, its vectors to FAISS or Parquet, or its held-out queries to BEIR.
+    """Export a model, its vectors, or its held-out queries.
 
-    Of a recommender, the ONNX model is its tower of users.
+    A model goes to ONNX (of a recommender, its tower of users), vectors to FAISS or Parquet, and queries to a BEIR folder.
 
     Args:
         run: run folder; for ONNX also a model folder.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from .shared import say
 
 _WIDEST = 1000  # letters of a line of a table
+_LONG_PATH = 40  # letters of a path that heads a column
 
 
 def print_run(document: dict[str, Any]) -> None:
@@ -117,13 +119,28 @@ def print_findings(documents: list[dict[str, Any]]) -> None:
         counts = (f"{number:,} {name}" for name, number in document["counts"].items() if number)
         table = Table(title=", ".join([document["task"], *counts]))
         table.add_column("metric")
+        shorter = _shorter([name.removesuffix(" + BM25") for name in document["systems"]])
         for system in document["systems"]:
-            table.add_column(system, justify="right")
+            table.add_column(shorter(system), justify="right")
         for metric in next(iter(document["systems"].values())):
             values = [system[metric] for system in document["systems"].values()]
             table.add_row(metric, *(f"{v['mean']:.4f} [{v['low']:.3f}, {v['high']:.3f}]" for v in values))
         _show(table)
-        say("\n".join([*(f"caution: {text}" for text in document["cautions"]), *document["verdicts"]]))
+        sentences = [*(f"caution: {text}" for text in document["cautions"]), *map(shorter, document["verdicts"])]
+        say("\n".join(sentences))
+
+
+def _shorter(paths: Sequence[str]) -> Callable[[str], str]:
+    """Return a function that leaves the beginnings of long paths out of a text, unless two would then be alike."""
+    tails = {path: f".../{'/'.join(Path(path).parts[-2:])}" for path in sorted(set(paths), key=len, reverse=True)}
+    long = {path: tail for path, tail in tails.items() if len(path) > _LONG_PATH and len(tail) < len(path)}
+
+    def shorter(text: str) -> str:
+        for path, tail in long.items() if len(set(tails.values())) == len(tails) else ():
+            text = text.replace(path, tail)
+        return text
+
+    return shorter
 
 
 def print_merge(document: dict[str, Any], written: Sequence[str]) -> None:

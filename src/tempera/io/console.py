@@ -39,6 +39,20 @@ def progress_bar(
 
 
 @contextmanager
+def quietly() -> Iterator[None]:
+    """Let transformers read and write files without a progress bar for each."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
 def silenced(bars: bool = False) -> Iterator[None]:
     """Show no messages, and no bars unless asked for, as in a run among many whose outcome is reported by another."""
     before, logger.disabled = (logger.disabled, os.environ.get("TQDM_DISABLE")), True

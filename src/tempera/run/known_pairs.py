@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from .. import config as configuration
 from ..artifacts.index import Index
-from ..artifacts.layout import EVALUATED
 from ..artifacts.run_folder import Run
 from ..build import Config, build
 from ..errors import DataError
@@ -34,7 +33,7 @@ from ..text.roles import UNTRAINED, Roles, refuse_roles
 from ..text.sources import Given, PairsFile, read_table
 from ..text.split import Split, hold_out
 from ..text.tasks import RetrievalTask
-from ..towers.saved import Encode, fingerprint
+from ..towers.saved import EVALUATED, Encode, fingerprint
 
 _ALL = float("-inf")  # as data.min_score: every pair is read
 _COUNTED = {"pairs": "pairs:", "corpus": "documents:", "train": "pairs to train on:"}

@@ -15,7 +15,6 @@ from safetensors.torch import save as as_bytes
 from .. import config as configuration
 from ..artifacts.card import Card, render_card
 from ..artifacts.index import write_searched
-from ..artifacts.layout import EVALUATED
 from ..artifacts.report import RunReport, render
 from ..artifacts.report_tables import tables
 from ..io.documents import first_event, write_json
@@ -23,6 +22,7 @@ from ..ranking.compare import Difference, bootstrap_metrics
 from ..ranking.fusion import Fusion
 from ..ranking.spread import Spread
 from ..ranking.verdict import MAIN, OURS, TOGETHER, SystemScores, TaskScores, Verdict, best_baseline, main_metric
+from ..towers.saved import EVALUATED, MODEL
 from .alarms import Alarms, doubts
 from .fit import Fitted
 from .prepare import CACHE, Prepared
@@ -68,7 +68,7 @@ def _publish(
         for path, each in others.items():
             if each["difference"]["real"] and each["difference"]["mean"] < 0:
                 alarms.caution(fitted.step, f"training made {path} worse{_LOST.format(**each)}")
-    _save(served.task, folder / "model", folder)
+    _save(served.task, folder / MODEL, folder)
     if served is not prepared:
         _save(task, folder / EVALUATED, folder / EVALUATED)
     (folder / "objective.safetensors").write_bytes(as_bytes(served.config.objective.state_dict()))

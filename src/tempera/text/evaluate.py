@@ -16,6 +16,7 @@ from ..ranking.compare import Comparison
 from ..ranking.metrics import DEFAULT_METRICS, KINDS
 from ..ranking.ranking import Evaluation
 from ..ranking.verdict import TaskScores
+from ..towers.saved import EVALUATED
 from .embedder import Model, Reading, in_half
 from .hybrid import weight_of
 from .roles import Roles
@@ -83,8 +84,7 @@ class Finding:
                     "ranked by their ids, so these scores say little"
                 )
         return sentences + [
-            f"{run} was trained on {count:,} of these {total:,} queries, so its scores here are too high: give queries that it has "
-            "not seen, such as those that it held out, whose metrics are in its report.html"
+            f"{run} was trained on {count:,} of these {total:,} queries, so its scores here are too high: {_remedy(Path(run))}"
             for run, count in self.trained.items()
         ]
 
@@ -97,6 +97,12 @@ class Finding:
                 columns = {key: [v] * len(values) if isinstance(v, str) else v for key, v in said.items()}
                 tables.append(pa.table({**columns, "value": pa.array(values, pa.float64())}))
         return pa.concat_tables(tables)
+
+
+def _remedy(run: Path) -> str:
+    if (run / EVALUATED).is_dir():
+        return f"judge {run / EVALUATED}, which has not learned the queries that the run held out"
+    return "give queries that it has not seen, such as those that it held out, whose metrics are in its report.html"
 
 
 def evaluate(

@@ -19,6 +19,7 @@ from ..io.documents import read_json
 from ..io.tables import parquet_table
 from ..ranking.fusion import USUAL
 from ..ranking.nearest import blocks
+from ..towers.saved import EVALUATED, MODEL
 from ..towers.stamp import refuse_foreign
 from .lexical import BM25, Floats, Lexical
 
@@ -42,12 +43,12 @@ def scores_of_both(
 
 
 def weight_of(run: Path) -> float:
-    """Return the weight of the vectors that a run has chosen; the usual one for a folder without such a choice.
+    """Return the weight of the vectors that a run has chosen, also for a model in it; the usual one where there is no choice.
 
     Raises:
         DataError: metrics.json cannot be read, or holds a weight that is none.
     """
-    path = run / "metrics.json"
+    path = (run.parent if run.name in (MODEL, EVALUATED) else run) / "metrics.json"
     try:
         document: Any = read_json(path)
         weight = float((document.get("hybrid") or {}).get("weight", USUAL))

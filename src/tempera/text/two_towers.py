@@ -9,9 +9,9 @@ from typing import ClassVar, Protocol
 
 from ..errors import ConfigError
 from ..io.console import logger
-from ..towers.pair import Embed, Tower, TowerOptions, batch_of, embedded, epochs_of
+from ..towers.pair import Embed, Tower, TowerOptions, batch_of, epochs_of
 from ..towers.rounds import LEARNING_RATE, TEMPERATURE, Open, Race, Round, Setting
-from ..towers.saved import fingerprint, model_folder
+from ..towers.saved import embedded, fingerprint, model_folder
 from .frozen import Frozen, HeadTower, IndexSide, KeptTowers, ModelSide
 
 _RATES = (0.001, 0.003, 0.0003)

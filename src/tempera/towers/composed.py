@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from ..io.console import quietly
 from .modules import prompt_of
 from .pretrained import open_model
-from .saved import quietly
 from .sides import settings_of
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 
 from ..errors import DataError
+from ..io.console import quietly
 from ..io.untrusted import refuse_unsafe
-from .saved import Encode, encoder_of, model_folder, opened, quietly
+from .saved import Encode, encoder_of, model_folder, opened
 
 
 class Merged:

@@ -20,10 +20,9 @@ from ..core.advice import refuse_batch_statistics
 from ..core.batch import Role
 from ..core.ragged import Ragged, from_lengths
 from ..errors import ConfigError
-from ..io.console import progress_bar
+from ..io.console import progress_bar, quietly
 from .half import lowered
 from .pair import Tower, Towers
-from .saved import quietly
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -8,22 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..core.batch import Role
 from ..core.ragged import Ragged
-from .saved import load, model_folder
 
 # Unit vectors of texts, [n, T], by index, from a model's folder, the texts' role, the texts and the name of a progress bar.
 Embed = Callable[[Path, Role, Sequence[str], str | None], Any]
-
-
-def embedded(model: Path, role: Role, texts: Sequence[str], progress: str | None = None) -> NDArray[np.float32]:
-    """Embed texts by a saved model, or by that of a run."""
-    return load(model_folder(model), role)(texts)
 
 
 class Embeds(Protocol):

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from ..errors import ConfigError
+from ..io.console import quietly
 from ..io.require import require
 from ..io.untrusted import without_panics
 from .lora import Lora, transformers_of
 from .modules import tower_of
-from .pair import Embed, Tower, batch_of, embedded, epochs_of
-from .saved import fingerprint, is_static, quietly, said
+from .pair import Embed, Tower, batch_of, epochs_of
+from .saved import embedded, fingerprint, is_static, said
 from .sides import Sides, divided
 from .static import Static
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from ..errors import DataError
+from ..errors import ConfigError, DataError
+from ..io.console import quietly
 from ..io.documents import read_json
 from ..io.require import require
 from ..io.untrusted import inside, refuse_unsafe, without_panics
@@ -27,6 +27,8 @@ KEPT = "kept_index.json"  # in the folder of a model of queries: facts about the
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 
 
+# The model of a run, and the one that was judged, where the first has then learned what was held out.
+MODEL, EVALUATED = "model", "evaluated"
 EXPORTS = "export"  # the folder for other programs, in that of a run or a model
 TRAINED = (
     "trained.npy"  # of a run, and of its evaluated model: ids of the contents of its training queries, rising, [u]
@@ -168,6 +170,11 @@ def _static(folder: Path, width: int | None) -> Encode:
     return encode
 
 
+def embedded(model: Path, role: Role, texts: Sequence[str], progress: str | None = None) -> NDArray[np.float32]:
+    """Embed texts by a saved model, or by that of a run."""
+    return load(model_folder(model), role)(texts)
+
+
 def opened(folder: Path) -> SentenceTransformer:
     """Open a saved model with sentence-transformers, on the CPU and without a network.
 
@@ -185,41 +192,40 @@ def opened(folder: Path) -> SentenceTransformer:
 
 
 def encoder_of(model: SentenceTransformer, role: Role, folder: Path, half: bool = False) -> Encode:
-    """Return the function from texts of a role to unit vectors, [n, D], of an open model; `folder` is named in errors."""
-    read: Any = model.encode_query if role == "query" else model.encode_document
-    options: Any = {"batch_size": 32, "show_progress_bar": False, "normalize_embeddings": True}
+    """Return the function from texts of a role to unit vectors, [n, D], of an open model; `folder` is named in errors.
+
+    A tower of token ids reads in blocks of like length, with `half` in bf16. What is none is read by sentence-transformers.
+    """
+    import torch
+
+    from .modules import TextTower, read_in
+
+    try:
+        tower = TextTower(model, role)
+    except ConfigError:
+        return _by_library(model, role, folder)
     if half:
-        from .half import halved
+        read_in(tower, torch.bfloat16)
+    return _guarded(lambda texts: tower.encode(tower.features(texts, None, role), role).numpy(), folder)
 
-        read = halved(read, model)
-        options |= {
-            "batch_size": 128,
-            "normalize_embeddings": False,
-        }  # the lengths of a last linear layer would be rounded
 
-    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+def _by_library(model: SentenceTransformer, role: Role, folder: Path) -> Encode:
+    read: Any = model.encode_query if role == "query" else model.encode_document
+    width = model.get_embedding_dimension() or -1
+    options = {"show_progress_bar": False, "normalize_embeddings": True}
+    return _guarded(
+        lambda texts: np.asarray(read(list(texts), **options), np.float32).reshape(len(texts), width), folder
+    )
+
+
+def _guarded(encode: Encode, folder: Path) -> Encode:
+    def guarded(texts: Sequence[str]) -> NDArray[np.float32]:
         try:
-            vectors = np.asarray(read(list(texts), **options), np.float32)
+            return encode(texts)
         except Exception as error:  # whatever its modules raise
             raise DataError(f"{folder} is not a model that embeds texts: {said(error)}") from error
-        vectors = vectors.reshape(len(texts), model.get_embedding_dimension() or -1)
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12) if half else vectors
 
-    return encode
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Files are read and written without a progress bar for each."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+    return guarded
 
 
 def said(error: Exception) -> str:

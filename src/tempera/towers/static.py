@@ -19,10 +19,10 @@ from ..core.batch import Role
 from ..core.ragged import Ragged
 from ..core.table import Table
 from ..io.documents import write_json
-from .pair import Embed, Tower, batch_of, embedded, epochs_of
+from .pair import Embed, Tower, batch_of, epochs_of
 from .pieces import Pieces, Trained
 from .rounds import DIMENSIONS, LEARNING_RATE, TEMPERATURE, Open, Race, Round, Setting
-from .saved import model_folder, static_parts
+from .saved import embedded, model_folder, static_parts
 from .subwords import Subwords
 from .tokenizer import UNKNOWN, sample, tokenize, train_tokenizer, vocabulary_of
 

@@ -13,11 +13,12 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
 
 from ..errors import ConfigError
+from ..io.console import quietly
 from ..io.require import require
 from .modules import TextTower, tower_of
-from .pair import Embed, Tower, batch_of, embedded, epochs_of
+from .pair import Embed, Tower, batch_of, epochs_of
 from .pretrained import compile_model
-from .saved import quietly
+from .saved import embedded
 from .sides import Sides, divided
 from .tokenizer import UNKNOWN, sample, train_tokenizer
 
