@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from tempera.config import Options
 from tempera.core.temperature import Temperature
 from tempera.errors import ConfigError, OutputError, TemperaError
 from tempera.experiments import one_run
+from tempera.experiments.figures import figures
 from tempera.experiments.grid import axes_of
 from tempera.experiments.points import SweepPlan
 from tempera.experiments.record import Record, read_records
@@ -164,9 +167,16 @@ def test_means_and_intervals_are_over_seeds(finished: Sweep) -> None:
         values = [run.metrics["recall@1"] for run in point.records]
         assert row["recall@1"] == pytest.approx(np.mean(values))
         if values[0] != values[1]:
-            want = stats.t.interval(0.95, 1, np.mean(values), stats.sem(values))
+            want = np.clip(stats.t.interval(0.95, 1, np.mean(values), stats.sem(values)), 0, 1)
             assert (row["recall@1 low"], row["recall@1 high"]) == pytest.approx(want)
         assert row["hardest_share"] == pytest.approx(np.mean([run.diagnosis["hardest_share"] for run in point.records]))
+
+
+def test_intervals_of_metrics_end_at_0_and_1(finished: Sweep) -> None:
+    records = [replace(each, metrics={"hit@1": value}) for each, value in zip(finished.points[0].records, (0.5, 0.98))]
+    columns = figures(records, intervals=True)
+    assert [columns[f"hit@1{end}"] for end in ("", " low", " high")] == [pytest.approx(0.74), 0, 1]
+    assert math.isnan(figures(records[:1], intervals=True)["hit@1 low"])
 
 
 def test_a_low_temperature_sees_the_hardest_negative_only(finished: Sweep) -> None:

@@ -51,6 +51,13 @@ def test_healthy_runs(log: list[dict[str, Any]], rivals: dict[str, Difference] |
     assert said(log, rivals) == []
 
 
+def test_few_test_queries() -> None:
+    config = build(load(None, ["train.batch_size=64"]))
+    few = [list(doubts(config, records(), ABOVE, TEXTS, queries=queries)) for queries in (0, 1, 9, 10)]
+    says = "all figures are of 1 test query, too few to tell one system from another: give more data"
+    assert few == [[], [says], [says.replace("1 test query", "9 test queries")], []]
+
+
 def test_few_steps() -> None:
     assert said(records(4)) == [
         "the run took 4 optimiser steps, which is too few to learn much: train on more data, raise train.num_train_epochs, "

@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..ranking.ranking import LEAST_TO_CHOOSE
 from .noise import interval
 from .record import Record, finite
@@ -17,11 +19,15 @@ NO_CHOICE = f"validation asks fewer than {LEAST_TO_CHOOSE} queries or events, wh
 
 
 def figures(records: Sequence[Record], intervals: bool = False) -> dict[str, Any]:
-    """Return the columns that tell of finished runs of one setting: their means, and intervals of the metrics if wanted."""
+    """Return the columns that tell of finished runs of one setting: their means, and intervals of the metrics if wanted.
+
+    A metric lies between 0 and 1, and so do the ends of its interval: Student's of two seeds would often go beyond.
+    """
     columns: dict[str, Any] = {}
     for name in dict.fromkeys(name for record in records for name in record.metrics):
         difference = interval([record.metrics[name] for record in records], CONFIDENCE)
-        ends = {f"{name} low": difference.low, f"{name} high": difference.high} if intervals else {}
+        low, high = np.clip((difference.low, difference.high), 0.0, 1.0).tolist()
+        ends = {f"{name} low": low, f"{name} high": high} if intervals else {}
         columns |= {name: difference.mean, **ends}
     columns["temperature at the end"] = mean(record.temperature for record in records)
     for name in dict.fromkeys(name for record in records for name in record.diagnosis if name != "temperature"):

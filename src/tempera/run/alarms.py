@@ -101,6 +101,7 @@ def doubts(
     subject: Subject,
     together: str = "",
     chooses: bool = True,
+    queries: int = 0,
 ) -> Iterator[str]:
     """Yield cautions about a run that has ended, each with advice: too few steps, overfitting, no better than a baseline.
 
@@ -110,7 +111,13 @@ def doubts(
         subject: its advice.
         together: advice to ask the model and a baseline together, where that is better and not the default.
         chooses: whether validation has enough queries to stop by.
+        queries: of the test; 0 where there is none.
     """
+    if 0 < queries < FEW_QUERIES:
+        yield (
+            f"all figures are of {queries} test quer{'y' if queries == 1 else 'ies'}, too few to tell one system from another: "
+            "give more data"
+        )
     steps = [record for record in records if record["event"] == "step"]
     if 0 < len(steps) < FEW_STEPS:
         stated = "max_time" if config.resolved["train"]["max_time"] else "max_steps"

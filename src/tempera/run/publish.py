@@ -111,15 +111,15 @@ def _save(task: RunTask, model: Path, beside: Path) -> None:
 def _doubted(prepared: Prepared, fitted: Fitted, systems: Systems, differences: Differences, served: bool) -> Alarms:
     """Log the alarms and cautions of a run that has ended, and return them; `served` if it answers by both together anyway."""
     alarms, main = Alarms(prepared.log), main_metric(prepared.config.evaluation.metrics)
+    queries = len(systems["trained"].per_query[main]) if systems else 0
     if systems:
-        queries = len(systems["trained"].per_query[main])
         alarms.regression(fitted.step, main, differences["trained - untrained"][main], queries)
     rivals = {name: differences[f"trained - {name}"][main] for name in systems if name not in OURS}
     better = [command for name, command in TOGETHER.items() if not served and _ahead(systems, name, main)]
     together = f"{better[0]} with --hybrid" if better else ""
     chooses = prepared.task.held_out.chooses
     for text in doubts(
-        prepared.config, prepared.log.records, rivals, prepared.task.showcase.subject, together, chooses
+        prepared.config, prepared.log.records, rivals, prepared.task.showcase.subject, together, chooses, queries
     ):
         alarms.caution(fitted.step, text)
     return alarms
