@@ -267,8 +267,9 @@ def test_a_wide_table_is_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
         (("runs/a", "x" * 30 + "/lib/site/model"), ("runs/a", ".../site/model", "runs/a + BM25")),
         (("y" * 40 + "/one/model", "x" * 40 + "/one/model"), ("y" * 40 + "/one/model", "x" * 40 + "/one/model")),
         (("z" * 40 + "/run", "z" * 40 + "/run/evaluated"), ("z" * 40 + "/run", ".../run/evaluated")),
+        (("z" * 40 + "/a/run", "z" * 40 + "/a/run/model"), (".../a/run", ".../run/model", ".../a/run + BM25")),
     ],
-    ids=["a long one", "alike", "one in the other"],
+    ids=["a long one", "alike", "one in the other", "both"],
 )
 def test_long_paths_are_shown_by_their_ends(
     paths: tuple[str, ...], heads: tuple[str, ...], capsys: pytest.CaptureFixture[str]

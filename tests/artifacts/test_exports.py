@@ -229,7 +229,7 @@ def test_a_run_is_never_replaced_by_its_own_export(run: Path) -> None:
         (run.parent / "metrics.json").write_text("{}")
         with pytest.raises(OutputError, match=r"is, or holds, .*, which this command reads; give another folder"):
             export(run, "parquet", output, overwrite=True)
-    with pytest.raises(OutputError, match="is in the model, whose files tell it from others"):
+    with pytest.raises(OutputError, match="model, whose files tell it from others"):
         export(run, "parquet", run / "model" / "vectors")
     with pytest.raises(ConfigError, match="a kind is for FAISS: drop int8 for parquet"):
         export(run, "parquet", kind="int8")

@@ -31,7 +31,7 @@ def run(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """300 pairs with ids of their own, some documents with two queries; what is held out is learned at the end."""
     folder = tmp_path_factory.mktemp("held-out")
     rows = [json.loads(line) for line in pairs_file.read_text(encoding="utf-8").splitlines()]
-    rows = [{**row, "sku": f"{i:03}"} for i, row in enumerate(rows)]
+    rows = [{**row, "doc": f"{row['doc']} Ω", "sku": f"{i:03}"} for i, row in enumerate(rows)]
     rows += [{**row, "query": f"{row['query']} bis"} for row in rows[:20]]
     given = small_options(pairs_file)
     given["data"] |= {"path": str(write_pairs(folder / "rows.jsonl", rows)), "doc_id": "sku"}
@@ -130,3 +130,58 @@ def test_the_evaluated_model_has_the_weight_beside_words_that_its_run_has_chosen
         if weight != USUAL:
             (folder / "metrics.json").write_text(json.dumps({"hybrid": {"weight": weight}}))
         assert [weight_of(each) for each in (folder, folder / "model", folder / "evaluated")] == [weight] * 3
+    (tmp_path / "run" / "model").mkdir()  # a run of that name has its own
+    (tmp_path / "run" / "model" / "metrics.json").write_text(json.dumps({"hybrid": {"weight": 0.2}}))
+    assert weight_of(tmp_path / "run" / "model") == 0.2
+
+
+def test_of_several_texts_with_one_id_the_first_is_asked(
+    options: dict[str, Any], pairs_file: Path, tmp_path: Path
+) -> None:
+    rows = [json.loads(line) for line in pairs_file.read_text(encoding="utf-8").splitlines()]
+    rows = [{**row, "asked": f"q{i // 2}"} for i, row in enumerate(rows)]
+    options["data"] |= {"path": str(write_pairs(tmp_path / "rows.jsonl", rows)), "query_id": "asked"}
+    options["train"]["max_steps"] = 5
+    run = train(options, tmp_path / "run")
+    export_held_out(run.folder, tmp_path / "set")
+    (judged,) = evaluate(run.folder, tmp_path / "set", metrics=["ndcg@10"])
+    assert judged.systems[str(run.folder)].metrics["ndcg@10"] == pytest.approx(
+        run.document["metrics"]["trained"]["ndcg@10"]
+    )
+    assert {*read_beir(tmp_path / "set").queries["text"].to_pylist()} <= {row["query"] for row in rows[::2]}
+
+
+def test_other_data_of_the_same_size_are_refused(run: Path, tmp_path: Path) -> None:
+    """One training query has another text, so that others may be held out than were."""
+    shutil.copytree(run.parent, tmp_path / "copy")
+    here, config = tmp_path / "copy" / "run", tmp_path / "copy" / "run" / "config.yaml"
+    config.write_text(config.read_text().replace(str(run.parent), str(tmp_path / "copy")))
+    export_held_out(here, tmp_path / "set")
+    rows = [json.loads(line) for line in (tmp_path / "copy" / "rows.jsonl").open(encoding="utf-8")]
+    trained = set(np.load(here / "evaluated" / TRAINED).tolist())
+    row = next(row for row in reversed(rows[:300]) if content_id(row["query"]) in trained)
+    said = set[str]()
+    for other in range(8):  # some of which would be held out themselves, so that the counts differ
+        row["query"] = f"{row['query']} {other}"
+        write_pairs(tmp_path / "copy" / "rows.jsonl", rows)
+        with pytest.raises(DataError, match=r"have changed since") as refused:
+            export_held_out(here, tmp_path / "again")
+        said.add(str(refused.value).partition("changed since (")[2].partition(")")[0])
+    assert "the queries to train on are others" in said
+
+
+@pytest.mark.parametrize("place", ["model/set", "index/set", "evaluated/set", "."])
+def test_nothing_is_written_among_the_files_of_a_model(run: Path, place: str) -> None:
+    with pytest.raises(OutputError, match=r"whose files tell it from others|which this command reads"):
+        export_held_out(run, run / place, overwrite=True)
+    assert not (run / place / "corpus.jsonl").exists()
+
+
+def test_the_evaluated_model_is_named_only_where_it_has_not_learned_the_queries(run: Path, tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in (run.parent / "rows.jsonl").open(encoding="utf-8")]
+    (of_all,) = evaluate(run, write_pairs(tmp_path / "rows.jsonl", rows))
+    assert "give queries that it has not seen" in of_all.cautions()[0]
+    export_held_out(run, tmp_path / "set")
+    for model in (run, run / "model"):
+        (judged,) = evaluate(model, tmp_path / "set")
+        assert judged.cautions()[0].endswith(f"judge {run / 'evaluated'}, which has not learned what the run held out")

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from tempera.towers.half import attention, halved, lowered, multiplied_in
+from tempera.towers.half import attention, lowered, multiplied_in
 from tempera.towers.modules import read_in
 from tempera.towers.transformer import Transformer
 
@@ -43,6 +43,7 @@ def masks(n: int, h: int, q: int, k: int, dtype: torch.dtype) -> dict[str, Tenso
         "of rows": seen[:, :, :1].expand(n, 1, q, k),
         "of all": seen.expand(n, h, q, k),
         "of keys": seen[0, 0],
+        "one for all keys": torch.ones(n, 1, q, 1, dtype=torch.bool),
         "added": torch.where(seen, torch.randn(n, 1, q, k), -torch.inf).to(dtype),
     }
 
@@ -58,9 +59,17 @@ def test_attention_equals_its_definition(keys: int, dtype: torch.dtype) -> None:
         assert found.dtype == dtype and found.shape == query.shape
         close = {"rtol": 1e-5, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 1e-2}
         torch.testing.assert_close(found.double(), defined(query, key, value, mask, False), **close, msg=name)
-    if q == keys:
-        causal = attention(query, key, value, is_causal=True)
-        torch.testing.assert_close(causal.double(), defined(query, key, value, None, True), **close)
+    query = torch.randn(n, h, keys, d).to(dtype)
+    causal = attention(query, key, value, is_causal=True)
+    torch.testing.assert_close(causal.double(), defined(query, key, value, None, True), **close)
+    fewer = attention(query, key[:, :1], value[:, :1], scale=0.5 * d**-0.5, enable_gqa=True)
+    one = [each[:, :1].expand(n, h, keys, d) for each in (key, value)]
+    torch.testing.assert_close(fewer.double(), defined(query / 2, *one, None, False), **close)
+
+
+def test_attention_elsewhere_is_that_of_the_device() -> None:
+    x = torch.randn(2, 2, 4, 8, device="meta")
+    assert attention(x, x, x).device.type == "meta"
 
 
 class Seen(TorchFunctionMode):
@@ -119,14 +128,14 @@ def test_linear_layers_alone_are_cast_and_come_back_whatever_happens() -> None:
         assert torch.equal(small.last.weight, before["last.weight"]) and not torch.is_autocast_enabled("cpu")
 
 
-def test_a_function_is_halved_for_good() -> None:
-    small = Small()
-    exact = small(torch.arange(9))
-    read = halved(small, small)
-    assert small.last.weight.dtype == torch.bfloat16 and small.table.weight.dtype == torch.float32
-    low = read(torch.arange(9))
-    assert low.dtype == torch.bfloat16 and 0 < (low.float() - exact).abs().max() < 0.05
-    assert not torch.is_autocast_enabled("cpu")
+def test_weights_that_a_table_has_too_and_those_of_other_precisions_stay() -> None:
+    tied, double = Small(), Small().double()
+    tied.table, tied.first = nn.Embedding(8, 8), nn.Linear(8, 8)
+    tied.first.weight = tied.table.weight
+    with lowered(tied, torch.bfloat16), lowered(double, torch.bfloat16):
+        assert tied.table.weight.dtype == torch.float32 and tied.last.weight.dtype == torch.bfloat16
+        assert tied.norm(tied.table(torch.arange(8)) + tied.first(torch.ones(8))).dtype == torch.float32
+        assert {each.dtype for each in double.parameters()} == {torch.float64}
 
 
 def test_vectors_are_nearer_to_float32_than_those_of_a_model_that_is_cast_as_a_whole() -> None:

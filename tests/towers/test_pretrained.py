@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 
 from tempera.core.ragged import Ragged
-from tempera.errors import ConfigError, MissingLibrary
+from tempera.errors import ConfigError, DataError, MissingLibrary
 from tempera.towers.exportable import example, exportable
 from tempera.towers.modules import TextTower, prompt_of, tower_of
 from tempera.towers.pair import Tower, Towers
@@ -322,15 +323,73 @@ def test_minilm(texts: list[str], tmp_path: Path) -> None:
 
 
 def test_what_is_no_tower_of_token_ids_is_read_by_the_library(
-    tiny: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+    tiny: Path, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a model is that reads token types: in float32, whatever is asked for, and with the same vectors."""
-    exact = load(tiny, "doc")(texts)
+    """As a model is that reads token types: in float32, whatever is asked for, with the same prompts and vectors."""
+    prompted = opened(tiny)
+    prompted.prompts = {"query": "cat ", "document": "straw "}
+    prompted.save(str(tmp_path / "prompted"))
+    exact = {role: load(tmp_path / "prompted", role)(texts) for role in ("query", "doc")}
+    assert np.abs(exact["query"] - exact["doc"]).max() > 0.01
 
     def refused(*_: object) -> Any:
         raise ConfigError("the model reads token types besides token ids")
 
     monkeypatch.setattr("tempera.towers.modules.constants_of", refused)
+    for role, want in exact.items():
+        for half in (False, True):
+            np.testing.assert_allclose(load(tmp_path / "prompted", role, half)(texts), want, rtol=0, atol=1e-6)
+    assert load(tiny, "doc")([]).shape == (0, 32) == exact["doc"][:0].shape
+    long = with_modules(tiny, parts.Pooling(32, "mean"))  # whose vectors have other lengths than 1
+    long.save(str(tmp_path / "long"))
+    np.testing.assert_allclose(np.linalg.norm(load(tmp_path / "long", "doc")(texts), axis=1), 1, atol=1e-6)
+
+
+def test_a_model_that_is_saved_in_float16_is_read_in_bf16(tiny: Path, texts: list[str], tmp_path: Path) -> None:
+    opened(tiny).to(torch.float16).save(str(tmp_path / "half"))
+    exact, low = load(tiny, "doc")(texts), load(tmp_path / "half", "doc", True)(texts)
+    assert low.dtype == np.float32 and (exact * low).sum(1).min() > 0.999
+
+
+def test_a_model_that_cannot_pad_is_one_line(tiny: Path, tmp_path: Path) -> None:
+    model = opened(tiny)
+    model.tokenizer.pad_token = None
+    model.save(str(tmp_path / "model"))
+    with pytest.raises(DataError, match=r"is not a model that embeds texts: .*pad"):
+        load(tmp_path / "model", "doc")(["the cat", "a cat sat on straw"])
+
+
+def test_several_threads_read_by_one_function(tiny: Path, texts: list[str]) -> None:
+    """Dropout is off for all of them, and in bf16 no weight is lent while another one reads."""
     for half in (False, True):
-        np.testing.assert_allclose(load(tiny, "doc", half)(texts), exact, rtol=0, atol=1e-6)
-    assert load(tiny, "doc")([]).shape == (0, 32) == exact[:0].shape
+        encode = load(tiny, "doc", half)
+        want = encode(texts)
+        with ThreadPoolExecutor(4) as pool:
+            for found in pool.map(encode, [texts] * 24):
+                np.testing.assert_allclose(found, want, rtol=0, atol=1e-6)
+
+
+def test_token_types_of_a_tokenizer_are_given_to_the_model(tiny: Path, texts: list[str], tmp_path: Path) -> None:
+    """GPT-2 adds the vector of token 0 where they are given, and nothing where they are not."""
+    from transformers import GPT2Config, GPT2Model
+
+    torch.manual_seed(0)
+    shape = {
+        "n_embd": 32,
+        "n_layer": 2,
+        "n_head": 2,
+        "n_positions": 24,
+        "vocab_size": 200,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+    body = GPT2Model(GPT2Config(**shape)).eval()
+    torch.nn.init.normal_(body.wte.weight, std=0.5)
+    body.save_pretrained(tmp_path / "body")
+    opened(tiny).tokenizer.save_pretrained(tmp_path / "body")
+    words = parts.Transformer(str(tmp_path / "body"))
+    model = st.SentenceTransformer(modules=[words, parts.Pooling(32, "mean")], device="cpu")
+    model.tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    assert "token_type_ids" in model.preprocess(["the cat"])
+    ours = vectors(tower_of(model), texts, "doc")
+    np.testing.assert_allclose(ours, model.encode(texts, normalize_embeddings=True), rtol=0, atol=1e-5)

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import ConfigError, DataError, OutputError, did_you_mean
 from ..io.atomic import MARK, staged
 from ..io.documents import write_json
-from ..towers.saved import EXPORTS, model_folder
+from ..towers.saved import EVALUATED, EXPORTS, MODEL, model_folder
 from .index import Index, write_approximate, write_parquet
 
 BEIR = "beir"
@@ -56,14 +56,27 @@ def export(
         raise DataError(f"no such run: {run}")
     if kind is not None and to != "faiss":
         raise ConfigError(f"a kind is for FAISS: drop {kind} for {to}")
-    place, model = run / EXPORTS / to if output is None else output, run / "model" if (run / "model").is_dir() else run
-    inside = place.resolve().is_relative_to(model.resolve())
-    if inside and not place.resolve().is_relative_to(model.resolve() / EXPORTS):
-        raise OutputError(f"--output {place} is in the model, whose files tell it from others; give another folder")
+    place = place_of(run, to, output)
     with staged(place, overwrite, [run]) as folder:
         facts = {"to": to, "output": str(place), **_written(run, to, folder, kind, users, width)}
         write_json(folder / MARK, facts)
     return facts
+
+
+def place_of(run: Path, to: str, output: Path | None) -> Path:
+    """Return the folder of an export.
+
+    Raises:
+        OutputError: it would lie among files that tell a model or an index from others.
+    """
+    place, model = run / EXPORTS / to if output is None else output, run / MODEL if (run / MODEL).is_dir() else run
+    kept = [model, *(folder for name in (EVALUATED, "index") if (folder := run / name).is_dir())]
+    for folder in kept:
+        if place.resolve().is_relative_to(folder.resolve()) and not place.resolve().is_relative_to(
+            (folder / EXPORTS).resolve()
+        ):
+            raise OutputError(f"--output {place} is in {folder}, whose files tell it from others; give another folder")
+    return place
 
 
 def _written(

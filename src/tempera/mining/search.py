@@ -109,10 +109,9 @@ def _lengths(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def _product(queries: NDArray[np.float32], docs: NDArray[np.float32], out: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the inner products by torch; by oneDNN where MKL, which torch multiplies float32 with, uses half of a processor."""
-    x, y = _tensor(queries), _tensor(docs.T)
     if onednn_gain() >= WORTH:
-        return _by_onednn(x, y).numpy()
-    return torch.mm(x, y.T, out=torch.from_numpy(out)).numpy()
+        return _by_onednn(_tensor(queries), _tensor(docs.T)).numpy()
+    return torch.mm(_tensor(queries), _tensor(docs), out=torch.from_numpy(out)).numpy()
 
 
 @cache

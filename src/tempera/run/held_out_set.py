@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from .. import config as configuration
+from ..artifacts.export import BEIR, place_of
 from ..build import build
 from ..errors import DataError
 from ..io.atomic import MARK, staged
 from ..io.documents import write_json
 from ..text.beir import write_beir
-from ..text.pairs import Pairs, Rows, Text
-from ..towers.saved import EXPORTS, model_folder
+from ..text.pairs import Pairs, Rows, Text, distinct
+from ..towers.saved import model_folder
 from .known_pairs import divided_again
 
 _SPLITS = {"test": "test", "validation": "dev"}  # by the names that BEIR has for them
@@ -25,7 +26,7 @@ def export_held_out(run: str | Path, output: str | Path | None = None, overwrite
 
     qrels/test.tsv has the queries by which the run was judged, and qrels/dev.tsv those of validation. Any model is judged on them
     by `tempera.evaluate(model, output)`, so that two runs are compared query by query on what neither has learned. Ids are
-    those that `search` and the other exports give.
+    those that `search` and the other exports give, and every grade is 1.
 
     Args:
         run: a run folder, of texts.
@@ -52,14 +53,14 @@ def export_held_out(run: str | Path, output: str | Path | None = None, overwrite
     parts = {name: rows for name, rows in (("test", split.test), ("validation", split.validation)) if len(rows)}
     if not parts:
         raise DataError(f"{run} has held out nothing")
-    place = run / EXPORTS / "beir" if output is None else Path(output)
+    place = place_of(run, BEIR, None if output is None else Path(output))
     with staged(place, overwrite, [run, *made.read]) as folder:
         pairs = split.pairs
         judged = {_SPLITS[part]: (_ids(pairs, "query", rows), _ids(pairs, "doc", rows)) for part, rows in parts.items()}
         queries = _texts(pairs, "query", np.concatenate(list(parts.values())))
         write_beir(folder, _texts(pairs, "doc", split.corpus), queries, judged)
         counts = {f"{part}_queries": split.queries(rows) for part, rows in parts.items()}
-        facts = {"to": "beir", "output": str(place), "documents": len(split.corpus), **counts}
+        facts = {"to": BEIR, "output": str(place), "documents": len(split.corpus), **counts}
         write_json(folder / MARK, facts)
     return facts
 
@@ -70,5 +71,6 @@ def _ids(pairs: Pairs, role: Text, rows: Rows) -> list[str]:
 
 
 def _texts(pairs: Pairs, role: Text, rows: Rows) -> dict[str, str]:
-    """Return texts by their ids, each once."""
-    return dict(zip(_ids(pairs, role, rows), pairs.texts(role, rows), strict=True))
+    """Return texts by their ids: of several texts with one id the first, which alone is read."""
+    first = rows[distinct(pairs.ids(role)[rows])[0]]
+    return dict(zip(_ids(pairs, role, first), pairs.texts(role, first), strict=True))

@@ -16,7 +16,7 @@ from ..ranking.compare import Comparison
 from ..ranking.metrics import DEFAULT_METRICS, KINDS
 from ..ranking.ranking import Evaluation
 from ..ranking.verdict import TaskScores
-from ..towers.saved import EVALUATED
+from ..towers.saved import EVALUATED, MODEL
 from .embedder import Model, Reading, in_half
 from .hybrid import weight_of
 from .roles import Roles
@@ -84,9 +84,17 @@ class Finding:
                     "ranked by their ids, so these scores say little"
                 )
         return sentences + [
-            f"{run} was trained on {count:,} of these {total:,} queries, so its scores here are too high: {_remedy(Path(run))}"
+            f"{run} was trained on {count:,} of these {total:,} queries, so its scores here are too high: {self._remedy(Path(run))}"
             for run, count in self.trained.items()
         ]
+
+    def _remedy(self, run: Path) -> str:
+        """Return what to do instead of judging a run by queries that it was trained on."""
+        judged = (run.parent if run.name == MODEL else run) / EVALUATED
+        assert isinstance(self.task, RetrievalTask)
+        if judged.is_dir() and not Model(str(judged)).trained_on(self.task.queries["text"]):
+            return f"judge {judged}, which has not learned what the run held out"
+        return "give queries that it has not seen, such as those that it held out, whose metrics are in its report.html"
 
     def per_query(self) -> pa.Table:
         """Return columns task, query, system, metric, value; for graded pairs, query is the row and the metric its cosine."""
@@ -97,12 +105,6 @@ class Finding:
                 columns = {key: [v] * len(values) if isinstance(v, str) else v for key, v in said.items()}
                 tables.append(pa.table({**columns, "value": pa.array(values, pa.float64())}))
         return pa.concat_tables(tables)
-
-
-def _remedy(run: Path) -> str:
-    if (run / EVALUATED).is_dir():
-        return f"judge {run / EVALUATED}, which has not learned the queries that the run held out"
-    return "give queries that it has not seen, such as those that it held out, whose metrics are in its report.html"
 
 
 def evaluate(

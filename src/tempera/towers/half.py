@@ -7,24 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-P = ParamSpec("P")
-T = TypeVar("T")
 # On CPUs torch attends to few keys faster in float32 than in bf16 (by 1.1 to 2.3x below 128), and to 16, which its kernel takes at
 # once, 1.5 to 2.5 times as fast as to 9 to 15.
 _LONG, _LANES = 128, 16
 
 
 def lower(module: nn.Module, dtype: torch.dtype) -> list[tuple[nn.Parameter, Tensor]]:
-    """Cast the weights of the linear layers of a module to another precision, and return what they were."""
-    linear = [each for layer in module.modules() if isinstance(layer, nn.Linear) for each in layer.parameters()]
-    weights = [(each, each.data) for each in linear if dtype != each.dtype == torch.float32]
+    """Cast the weights that linear layers alone have from float32 to another precision, and return what they were."""
+    own: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+    for layer in module.modules():
+        own[isinstance(layer, nn.Linear)] += layer.parameters(recurse=False)
+    shared = set(map(id, own[False]))  # as a table that is a linear layer, too
+    weights = [
+        (each, each.data) for each in own[True] if id(each) not in shared and dtype != each.dtype == torch.float32
+    ]
     for each, data in weights:
         each.data = data.to(dtype)
     return weights
@@ -54,17 +57,6 @@ def multiplied_in(dtype: torch.dtype, device: str = "cpu") -> Iterator[None]:
     """
     with torch.autocast(device, dtype), _Attention():
         yield
-
-
-def halved(read: Callable[P, T], module: nn.Module) -> Callable[P, T]:
-    """Return a function that reads by a module in bf16 on a CPU; the module's linear layers stay in it."""
-    lower(module, torch.bfloat16)
-
-    def reading(*args: P.args, **options: P.kwargs) -> T:
-        with multiplied_in(torch.bfloat16):
-            return read(*args, **options)
-
-    return reading
 
 
 class _Attention(TorchFunctionMode):
@@ -103,7 +95,7 @@ def attention(
     mask = attn_mask if attn_mask is None or attn_mask.dtype == torch.bool else attn_mask.float()
     if keys < _LANES and not is_causal:
         key, value = _filled(key), _filled(value)
-        mask = torch.ones(1, keys, dtype=torch.bool) if mask is None else mask
+        mask = torch.ones(1, keys, dtype=torch.bool) if mask is None else mask.expand(*mask.shape[:-1], keys)
         mask = F.pad(mask, (0, _LANES - keys), value=0.0 if mask.dtype == torch.bool else -torch.inf)
     with torch.autocast("cpu", enabled=False):
         attended = F.scaled_dot_product_attention(

@@ -72,7 +72,7 @@ class TextTower(Tower):
         probe = self._read(["", "a a a a a a a a"], role)
         self.constants = constants_of(probe, model)
         self.origin = origin and xxhash.xxh3_128_hexdigest(f"{origin} {self.constants}".encode())
-        self.padded = "attention_mask" in probe
+        self.padded, self.typed = "attention_mask" in probe, "token_type_ids" in probe
         self._inputs = self._padded if self.padded else self._flat if "cu_seq_lens_q" in probe else self._bags
         self.pad, self.left, self.first = 0, False, int(probe["position_ids"].min()) if "position_ids" in probe else 0
         if self.padded:
@@ -94,6 +94,8 @@ class TextTower(Tower):
         if not len(features):
             return next(self.parameters()).new_empty(0, self.width)
         inputs = self._inputs(replace(features, values=features.values.long()))
+        if self.typed:
+            inputs["token_type_ids"] = torch.zeros_like(inputs["input_ids"])
         embeddings: Tensor = self.model({**inputs, **self.constants})["sentence_embedding"]
         return embeddings[:, : self.width]
 

@@ -194,17 +194,23 @@ def opened(folder: Path) -> SentenceTransformer:
 def encoder_of(model: SentenceTransformer, role: Role, folder: Path, half: bool = False) -> Encode:
     """Return the function from texts of a role to unit vectors, [n, D], of an open model; `folder` is named in errors.
 
-    A tower of token ids reads in blocks of like length, with `half` in bf16. What is none is read by sentence-transformers.
+    A tower of token ids reads in blocks of like length, with `half` in bf16, for which its weights are cast once, for good. What is
+    none is read by sentence-transformers.
     """
     import torch
 
+    from .half import lower
     from .modules import TextTower, read_in
 
     try:
         tower = TextTower(model, role)
     except ConfigError:
         return _by_library(model, role, folder)
+    except Exception as error:  # whatever its modules raise
+        raise DataError(f"{folder} is not a model that embeds texts: {said(error)}") from error
+    tower.eval()  # once: several threads may read by it
     if half:
+        lower(tower.float(), torch.bfloat16)
         read_in(tower, torch.bfloat16)
     return _guarded(lambda texts: tower.encode(tower.features(texts, None, role), role).numpy(), folder)
 
