@@ -292,6 +292,26 @@ def test_long_paths_are_shown_by_their_ends(
     assert f"{heads[0]} is better than {heads[1]} in ndcg@10" in out
 
 
+@pytest.mark.parametrize(
+    ("both", "says"), [(0.5, "add --hybrid (weights"), (0.3, "--hybrid, here below the vectors alone (weights")]
+)
+def test_words_and_vectors_together_are_advised_where_they_are_no_worse(
+    both: float, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tempera.cli.output import print_run
+
+    metrics = {name: {"ndcg@10": value} for name, value in (("trained", 0.4), ("trained + BM25", both))}
+    print_run(
+        {
+            "metrics": metrics, "data": {"queries": 1, "corpus": 9}, "hybrid": {"weight": 0.3, "queries": 0},
+            "bytes": {"words.parquet": 10**6}, "seconds": {"train": {"wall": 1.0, "cpu": 1.0}}, "replaying": 0.0,
+            "peak_memory_bytes": 1, "output": "runs/a", "cautions": [],
+        }
+    )  # fmt: skip
+    out = capsys.readouterr().out
+    assert says in out and "1 held-out query, 9 documents" in out
+
+
 def test_the_commands_that_are_shown_can_be_copied(capsys: pytest.CaptureFixture[str]) -> None:
     from tempera.cli.output import _print_end
 

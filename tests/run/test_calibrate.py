@@ -213,7 +213,9 @@ def test_a_search_tells_probabilities_and_leaves_out_what_is_below_the_threshold
 def test_the_command_line(tempera: Any, run: Path, tmp_path: Path) -> None:
     answer = tempera("search", run, "kaban", "--threshold", "0.5")
     assert (
-        answer.code == 2 and "is not calibrated; run:" in answer.err and "tempera calibrate MODEL PAIRS" in answer.err
+        answer.code == 2
+        and "is not calibrated; run:" in answer.err
+        and answer.err.endswith(f"tempera calibrate {run}\n")
     )
     assert "probability" not in tempera("search", run, "kaban", "--json").document["hits"][0]
     answer = tempera("calibrate", run, "--precision", "0.5", "--precision", "0.9999", "--recall", "0.9")

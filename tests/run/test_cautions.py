@@ -58,6 +58,12 @@ def test_few_test_queries() -> None:
     assert few == [[], [says], [says.replace("1 test query", "9 test queries")], []]
 
 
+def test_a_model_that_has_learned_before_needs_fewer_steps() -> None:
+    options = None, "tower.kind=pretrained", "tower.model=models/x"
+    assert said(records(15), *options) == []
+    assert said(records(14), *options)[0].startswith("the run took 14 optimiser steps, which is too few to learn much")
+
+
 def test_few_steps() -> None:
     assert said(records(4)) == [
         "the run took 4 optimiser steps, which is too few to learn much: train on more data, raise train.num_train_epochs, "

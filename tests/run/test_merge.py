@@ -125,6 +125,16 @@ def test_what_cannot_be_merged(judged: Path, tmp_path: Path) -> None:
         merge(judged / "base", judged / "run")
 
 
+def test_few_validation_queries_choose_no_weight_to_save(
+    judged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempera.run.merge.LEAST_TO_CHOOSE", 61)
+    with pytest.raises(DataError, match=r"asks 60 queries, fewer than the 61 that choose a weight: give --weights"):
+        merge(judged / "run", judged / "base", output=tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+    assert len(merge(judged / "run", judged / "base")["points"]) == 11  # a curve all the same
+
+
 def test_what_is_merged_is_never_replaced(judged: Path) -> None:
     with pytest.raises(OutputError, match=r"is, or holds, .*model, which this command reads"):
         merge(judged / "run" / "model", judged / "base", weights=0.5, output=judged / "run", overwrite=True)

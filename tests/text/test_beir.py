@@ -72,7 +72,8 @@ def test_what_is_there_is_read(write: Write) -> None:
     assert found.queries.to_pydict() == {"id": ["q1", "q3"], "title": ["", ""], "text": ["query 1", "query 3"]}
     assert answers(folder) == {"q3": {"d1": 2, "d4": 0.5}, "q1": {"10": 1, "d2": 0}}
     assert found.unused == {
-        "queries without a relevant document": 3,
+        "queries that the split does not name": 2,
+        "queries without a relevant document": 1,
         "judgements of queries without a relevant document": 1,
         "repeated judgements": 0,
     }

@@ -161,7 +161,8 @@ def test_a_beir_folder(tempera: Any, tiny_run: Path, tmp_path: Path) -> None:
         ("ban 1", texts[1]),
     }
     assert task.left_out == {
-        "queries without a relevant document": 2,
+        "queries that the split does not name": 1,
+        "queries without a relevant document": 1,
         "judgements of queries without a relevant document": 1,
     }
     command = [

@@ -286,6 +286,15 @@ def test_what_cannot_be_built(tiny: Path, options: dict[str, Any], message: str)
     assert str(error.value).startswith(message) and "\n" not in str(error.value)
 
 
+def test_a_misspelt_folder_is_no_name_of_the_hub(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(tiny, tmp_path / "models" / "all-MiniLM-L6-v2")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"^tower.model: there is no folder models/all-MiniLM; models has all-MiniLM-L6-v2$"
+    ):
+        open_model("models/all-MiniLM")
+
+
 def test_a_folder_that_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"^tower.model: sentence-transformers does not open ") as error:
         open_model(str(tmp_path))

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from ..io.documents import read_json
 from ..ranking.calibration import BASE, Bin, FittedMap, Judgement, Scored, Threshold, bins
 from ..ranking.compare import Difference
 from ..ranking.probability import Isotonic, Logistic, Map
+from ..towers.saved import MODEL
 from .pictures import GREY, LINES, canvas, saved
 
 if TYPE_CHECKING:
@@ -120,7 +122,8 @@ def read_calibration(folder: Path) -> Calibration:
         json.dumps(calibration.json(), allow_nan=False)
         return calibration
     except FileNotFoundError:
-        raise DataError(f"the model in {folder} is not calibrated; run: tempera calibrate MODEL PAIRS") from None
+        run = quote(str(folder.parent)) if folder.name == MODEL else "MODEL PAIRS"
+        raise DataError(f"the model in {folder} is not calibrated; run: tempera calibrate {run}") from None
     except Exception:  # whatever a damaged file makes of it
         raise DataError(f"{path} is not a readable calibration: run tempera calibrate again") from None
 

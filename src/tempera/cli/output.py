@@ -33,11 +33,12 @@ def print_run(document: dict[str, Any]) -> None:
         print(f"queries a second on one core, one after the other: {speeds}")
     if document.get("hybrid"):
         from ..ranking.fusion import Fusion
+        from ..ranking.verdict import FUSED, MAIN, main_metric
 
-        size = document["bytes"]["words.parquet"] / 1e6
-        print(
-            f"words and vectors together: add --hybrid ({Fusion(**document['hybrid'])}; index of words {size:.1f} MB)"
-        )
+        size, metric = document["bytes"]["words.parquet"] / 1e6, main_metric(systems.get("trained", {MAIN: 0}))
+        worse = systems and systems[FUSED][metric] < systems["trained"][metric]
+        how = "--hybrid, here below the vectors alone" if worse else "add --hybrid"
+        print(f"words and vectors together: {how} ({Fusion(**document['hybrid'])}; index of words {size:.1f} MB)")
 
 
 def _print_counting(document: dict[str, Any]) -> None:
@@ -57,7 +58,8 @@ def _print_metrics(document: dict[str, Any], systems: dict[str, dict[str, float]
     """Print the metrics of each system."""
     from rich.table import Table
 
-    table = Table(title=f"{document['data']['queries']:,} held-out queries, {document['data']['corpus']:,} documents")
+    queries, documents = document["data"]["queries"], document["data"]["corpus"]
+    table = Table(title=f"{queries:,} held-out quer{'y' if queries == 1 else 'ies'}, {documents:,} documents")
     table.add_column("metric")
     for system in systems:
         table.add_column(system, justify="right")

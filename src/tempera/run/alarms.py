@@ -28,6 +28,7 @@ _NO_MEMORY = re.compile("an't allocate memory|annot allocate memory|bad_alloc|ca
 SHOWN = 3  # rows that a message names
 ALARM, LEFT_OUT, CAUTION = "alarm", "step left out", "caution"  # events of the log
 FEW_STEPS, FEW_QUERIES = 50, 10
+_FEW_OF_MODEL = 15  # steps of a model that has learned before
 _FORGOTTEN, _LEARNT = 0.01, 0.05  # a fall of validation, and a share of the first loss, that are signs of overfitting
 
 
@@ -119,7 +120,8 @@ def doubts(
             "give more data"
         )
     steps = [record for record in records if record["event"] == "step"]
-    if 0 < len(steps) < FEW_STEPS:
+    few = _FEW_OF_MODEL if config.resolved["tower"]["kind"] == "pretrained" else FEW_STEPS
+    if 0 < len(steps) < few:
         stated = "max_time" if config.resolved["train"]["max_time"] else "max_steps"
         longer = f"train.{'num_train_epochs' if config.train.max_steps is None else stated}"
         yield (

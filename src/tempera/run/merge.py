@@ -15,6 +15,7 @@ from ..build import Config, build
 from ..errors import ConfigError, DataError, OutputError
 from ..io.atomic import MARK, staged, write_file
 from ..io.documents import write_json
+from ..ranking.ranking import LEAST_TO_CHOOSE
 from ..ranking.verdict import main_metric
 from ..text.other_data import Task, judged, read_tasks
 from ..text.split import Split
@@ -72,7 +73,7 @@ def merge(
         if weights is None:
             judged = evaluated(Path(run))
             between = merged if judged == Path(run) else Merged(judged, Path(base))
-            document |= _drawn(Path(run), curve(between, Path(run), also))
+            document |= _drawn(Path(run), curve(between, Path(run), also, folder is not None))
         if folder is not None:
             merged.at(document["weight"])
             merged.save(folder)
@@ -85,12 +86,21 @@ def _around(path: Path) -> list[Path]:
     return [path.resolve(), *path.resolve().parents]
 
 
-def curve(merged: Merged, run: Path, also: Sequence[str] = ()) -> dict[str, Any]:
-    """Evaluate models between base and run; return each one's main metric on every set, the best weight, and what it keeps."""
+def curve(merged: Merged, run: Path, also: Sequence[str] = (), saves: bool = False) -> dict[str, Any]:
+    """Evaluate models between base and run; return each one's main metric on every set, the best weight, and what it keeps.
+
+    With `saves` the best is to be saved, which fewer than 50 validation queries do not choose.
+    """
     if not (run / "config.yaml").is_file():
         raise DataError(f"{run} is not a run, which alone has validation queries to choose by: give --weights")
     config = build(configuration.load(run / "config.yaml"))
-    tasks: dict[str, Task] = {OWN: _validation(divided_again(run, config), run)}
+    own = _validation(divided_again(run, config), run)
+    if saves and own.counts["queries"] < LEAST_TO_CHOOSE:
+        raise DataError(
+            f"the validation of {run} asks {own.counts['queries']} queries, fewer than the {LEAST_TO_CHOOSE} that choose a weight: "
+            "give --weights, or drop --output for the curve"
+        )
+    tasks: dict[str, Task] = {OWN: own}
     tasks |= read_tasks(also or config.evaluation.also)
     points = []
     for weight in np.linspace(0, 1, STEPS).round(3).tolist():

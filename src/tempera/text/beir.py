@@ -61,9 +61,10 @@ def read_beir(folder: str | Path, split: str = "test") -> Beir:
     answered = np.unique(query[kept & (grade > 0)])
     if not len(answered):
         raise DataError(f"{path} names no relevant document: give judgements with grades above 0")
-    used = kept & np.isin(query, answered)
+    used, named = kept & np.isin(query, answered), np.unique(query)
     unused = {
-        "queries without a relevant document": len(queries) - len(answered),
+        "queries that the split does not name": len(queries) - len(named),
+        "queries without a relevant document": len(named) - len(answered),
         "judgements of queries without a relevant document": int((kept & ~used).sum()),
         "repeated judgements": int((~kept).sum()),
     }

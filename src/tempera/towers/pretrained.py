@@ -144,6 +144,9 @@ def open_model(
     folder = _place(name)
     if not folder.is_dir() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
         raise ConfigError(f"tower.model: there is no folder {name}")
+    beside = [each.parent.name for each in sorted(folder.parent.glob("*/modules.json"))] if "/" in name else []
+    if beside and not folder.is_dir():  # hardly a name of the hub
+        raise ConfigError(f"tower.model: there is no folder {name}; {folder.parent} has {', '.join(beside)}")
     source = str(folder) if folder.is_dir() else name
     try:
         with quietly(), without_panics():
