@@ -296,6 +296,21 @@ def test_a_model_is_distilled_and_trained_further(tiny_run: Path, pairs_file: Pa
     assert goes_on.metrics["untrained"] == pytest.approx(opened.metrics["untrained"])
 
 
+@pytest.mark.parametrize("hardly", [0.0, 1.1])
+def test_a_test_that_the_teacher_fails_is_told_and_compares_nothing(
+    tiny_run: Path, pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hardly: float
+) -> None:
+    from tempera.experiments.distill import distill
+
+    monkeypatch.setattr("tempera.run.publish._HARDLY", hardly)
+    options = ["tower.dimensions=4", "tower.vocabulary=300", "train.max_steps=60", "train.learning_rate=0.00001"]
+    run = distill(tiny_run, pairs_file, tmp_path / "small", options)  # no better than untrained, and below BM25
+    assert any("than BM25" in text or "below the untrained" in text for text in run.cautions) == (not hardly)
+    reached = run.metrics["teacher"]["ndcg@10"]
+    said = f"the teacher itself has ndcg@10 {reached:.3f} here, so this test tells next to nothing of what was learned from it: "
+    assert (said + "judge by real queries (data.test=FILE)" in run.cautions) == bool(hardly)
+
+
 def test_a_log_is_read_whatever_its_lines_hold(tmp_path: Path) -> None:
     texts = table(tmp_path / "texts.parquet", text=[f"text {i} of {i * i}" for i in range(20)])
     logs = {"bom.txt": "\ufeffone\u2028line\r\n\n two\n".encode(), "latin.txt": "gr\u00fc\u00df".encode("latin-1")}

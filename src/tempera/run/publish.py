@@ -21,7 +21,17 @@ from ..io.documents import first_event, write_json
 from ..ranking.compare import Difference, bootstrap_metrics
 from ..ranking.fusion import Fusion
 from ..ranking.spread import Spread
-from ..ranking.verdict import MAIN, OURS, TOGETHER, SystemScores, TaskScores, Verdict, best_baseline, main_metric
+from ..ranking.verdict import (
+    MAIN,
+    OURS,
+    TEACHER,
+    TOGETHER,
+    SystemScores,
+    TaskScores,
+    Verdict,
+    best_baseline,
+    main_metric,
+)
 from ..towers.saved import EVALUATED, MODEL
 from .alarms import Alarms, doubts
 from .fit import Fitted
@@ -30,6 +40,7 @@ from .refit import LEARNED
 from .task import RunTask
 
 _LOST = ": {metric} {before:.3f} before, {after:.3f} after; `tempera merge` weighs both models"
+_HARDLY = 0.1  # of the main metric, which a teacher falls short of where queries hardly ask for their documents
 _SERVED = ("the vectors alone; both together by --hybrid", "both together; the vectors alone by --vectors")
 Systems = Mapping[str, SystemScores]
 Differences = Mapping[str, Mapping[str, Difference]]
@@ -112,9 +123,17 @@ def _doubted(prepared: Prepared, fitted: Fitted, systems: Systems, differences: 
     """Log the alarms and cautions of a run that has ended, and return them; `served` if it answers by both together anyway."""
     alarms, main = Alarms(prepared.log), main_metric(prepared.config.evaluation.metrics)
     queries = len(systems["trained"].per_query[main]) if systems else 0
-    if systems:
+    taught = systems[TEACHER].metrics[main] if TEACHER in systems else 1.0
+    if taught < _HARDLY:
+        alarms.caution(
+            fitted.step,
+            f"the teacher itself has {main} {taught:.3f} here, so this test tells next to nothing of what was learned from it: "
+            "judge by real queries (data.test=FILE)",
+        )
+    elif systems:
         alarms.regression(fitted.step, main, differences["trained - untrained"][main], queries)
-    rivals = {name: differences[f"trained - {name}"][main] for name in systems if name not in OURS}
+    names = [] if taught < _HARDLY else [name for name in systems if name not in OURS]
+    rivals = {name: differences[f"trained - {name}"][main] for name in names}
     better = [command for name, command in TOGETHER.items() if not served and _ahead(systems, name, main)]
     together = f"{better[0]} with --hybrid" if better else ""
     chooses = prepared.task.held_out.chooses
