@@ -243,3 +243,13 @@ def test_an_export_in_its_model_does_not_make_it_another_model(run: Path) -> Non
     assert fingerprint(run / "model") == before
     (run / "model" / "exported.json").write_text("{}")
     assert fingerprint(run / "model") != before
+
+
+def test_a_file_of_an_export_is_no_index(run: Path, tempera: Callable[..., Any]) -> None:
+    export(run, "parquet")
+    file = run / "export" / "parquet" / "vectors.parquet"
+    with pytest.raises(
+        DataError, match=r"is not a readable index: it is a file; give the folder of an index, or of an export$"
+    ):
+        Index(file)
+    assert tempera("search", run, "kaban", "--index", file).code == 2

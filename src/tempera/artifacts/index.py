@@ -98,6 +98,10 @@ class Index:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         refuse_unsafe(folder)
+        if folder.is_file():
+            raise DataError(
+                f"{folder} is not a readable index: it is a file; give the folder of an index, or of an export"
+            )
         try:
             self.documents, self.vectors = _opened(folder)
             self.stamp = Stamp.read(self.documents.schema.metadata)

@@ -118,7 +118,7 @@ def export(
 
     Args:
         run: run folder; for ONNX also a model folder.
-        to: onnx, faiss, parquet or beir, which has the held-out queries of a run and their answers, to judge other models by.
+        to: format: onnx, faiss, parquet, or beir, which has the held-out queries of a run and their answers, to judge others by.
         output: folder to write (default: RUN/export/FORMAT).
         kind: kind of FAISS index: hnsw (default), ivf_pq, int8, or binary (signs, and int8 to rank the nearest again).
         width: first numbers of each vector to keep (default: all).
