@@ -121,7 +121,7 @@ def print_findings(documents: list[dict[str, Any]]) -> None:
         counts = (f"{number:,} {name}" for name, number in document["counts"].items() if number)
         table = Table(title=", ".join([document["task"], *counts]))
         table.add_column("metric")
-        shorter = _shorter([name.removesuffix(" + BM25") for name in document["systems"]])
+        shorter = _shorter(list(document["systems"]))
         for system in document["systems"]:
             table.add_column(shorter(system), justify="right")
         for metric in next(iter(document["systems"].values())):
