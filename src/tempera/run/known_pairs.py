@@ -26,14 +26,14 @@ from ..io.ids import content_ids, mixed
 from ..ranking.calibration import Scored
 from ..ranking.metrics import Relevant
 from ..text.beir import is_beir
-from ..text.embedder import Model, Vectors, encode_all
+from ..text.embedder import Model, Vectors, encode_all, trained_on
 from ..text.held_out import Questions
 from ..text.pairs import Pairs, Rows, Text
 from ..text.roles import UNTRAINED, Roles, refuse_roles
 from ..text.sources import Given, PairsFile, read_table
 from ..text.split import Split, hold_out
 from ..text.tasks import RetrievalTask
-from ..towers.saved import EVALUATED, TRAINED, Encode, fingerprint
+from ..towers.saved import EVALUATED, Encode, fingerprint
 
 _ALL = float("-inf")  # as data.min_score: every pair is read
 _COUNTED = {"pairs": "pairs:", "corpus": "documents:", "train": "pairs to train on:"}
@@ -159,11 +159,10 @@ def divided_again(folder: Path, config: Config) -> Split:
     changed = [
         f"{_COUNTED[what]} {then[what]:,} then, {count:,} now" for what, count in now.items() if then[what] != count
     ]
-    if not changed and (known := evaluated(folder) / TRAINED).is_file():
+    if not changed and (known := trained_on(evaluated(folder))) is not None:
         train = np.concatenate([split.train, split.validation]) if "validation" in learned(folder) else split.train
         ids = np.unique(content_ids(split.pairs.table["query"].take(pa.array(train))))
-        same = np.array_equal(ids, np.load(known, allow_pickle=False))
-        changed = [] if same else ["the queries to train on are others"]
+        changed = [] if np.array_equal(ids, known) else ["the queries to train on are others"]
     if changed:
         raise DataError(
             f"the data of {folder} have changed since ({'; '.join(changed)}), and what was held out is no longer known; give pairs "

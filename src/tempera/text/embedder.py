@@ -21,7 +21,7 @@ from ..errors import ConfigError, DataError
 from ..io.console import progress_bar
 from ..io.ids import content_ids
 from ..ranking.nearest import refuse_not_finite
-from ..towers.saved import TRAINED, Encode, load, model_folder
+from ..towers.saved import MODEL, TRAINED, Encode, load, model_folder
 
 Vectors = NDArray[np.float32]
 Reading = Literal["auto", "no", "bf16"]  # precisions of texts that are read
@@ -66,14 +66,8 @@ class Model:
         Raises:
             DataError: a file of the run that cannot be read.
         """
-        path = (self.folder.parent if self.folder.name == "model" else Path(self.path)) / TRAINED
-        if not path.is_file():
-            return 0
-        try:
-            trained = np.load(path, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"{path} cannot be read: {error}") from None
-        return int(np.isin(content_ids(queries), trained).sum())
+        trained = trained_on(self.folder.parent if self.folder.name == MODEL else Path(self.path))
+        return 0 if trained is None else int(np.isin(content_ids(queries), trained).sum())
 
     @cached_property
     def query(self) -> Encode:
@@ -84,6 +78,22 @@ class Model:
     def doc(self) -> Encode:
         """The function from documents to unit vectors, [n, D]."""
         return load(self.folder, "doc", self.half)
+
+
+def trained_on(folder: Path) -> NDArray[np.int64] | None:
+    """Return the ids of the contents of the queries that a run, or its evaluated model, was trained on; None if it does not say.
+
+    Raises:
+        DataError: a file that cannot be read.
+    """
+    path = folder / TRAINED
+    if not path.is_file():
+        return None
+    try:
+        trained: NDArray[np.int64] = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    return trained
 
 
 def in_half(wanted: Reading) -> bool:
