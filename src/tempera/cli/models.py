@@ -194,7 +194,9 @@ def mine(
     places: dict[str, Any] = {"corpus": corpus, "cross_encoder": cross_encoder, "cache": cache, "overwrite": overwrite}
     report = run_mining(model, path, output, options, split=split, roles=roles, **how, **places)
     document = {"output": str(output.absolute()), **asdict(report)}
-    train = f"train on them: tempera train {quote(str(output))}"
+    train = (
+        f"train on them: tempera train {quote(str(output))}; compare with a run without them, since some may be answers"
+    )
     answer(document, as_json, lambda: say("\n".join([*report.lines(), train])))
 
 
