@@ -124,7 +124,9 @@ def _doubted(prepared: Prepared, fitted: Fitted, systems: Systems, differences: 
     alarms, main = Alarms(prepared.log), main_metric(prepared.config.evaluation.metrics)
     queries = len(systems["trained"].per_query[main]) if systems else 0
     taught = systems[TEACHER].metrics[main] if TEACHER in systems else 1.0
+    rivals = {name: differences[f"trained - {name}"][main] for name in systems if name not in OURS}
     if taught < _HARDLY:
+        rivals = {}
         alarms.caution(
             fitted.step,
             f"the teacher itself has {main} {taught:.3f} here, so this test tells next to nothing of what was learned from it: "
@@ -132,8 +134,6 @@ def _doubted(prepared: Prepared, fitted: Fitted, systems: Systems, differences: 
         )
     elif systems:
         alarms.regression(fitted.step, main, differences["trained - untrained"][main], queries)
-    names = [] if taught < _HARDLY else [name for name in systems if name not in OURS]
-    rivals = {name: differences[f"trained - {name}"][main] for name in names}
     better = [command for name, command in TOGETHER.items() if not served and _ahead(systems, name, main)]
     together = f"{better[0]} with --hybrid" if better else ""
     chooses = prepared.task.held_out.chooses

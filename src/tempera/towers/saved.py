@@ -25,14 +25,10 @@ if TYPE_CHECKING:  # it would load torch
 
 KEPT = "kept_index.json"  # in the folder of a model of queries: facts about the index it was trained for
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
-
-
 # The model of a run, and the one that was judged, where the first has then learned what was held out.
 MODEL, EVALUATED = "model", "evaluated"
 EXPORTS = "export"  # the folder for other programs, in that of a run or a model
-TRAINED = (
-    "trained.npy"  # of a run, and of its evaluated model: ids of the contents of its training queries, rising, [u]
-)
+TRAINED = "trained.npy"  # of a run and its evaluated model: ids of the contents of the training queries, rising, [u]
 
 
 def model_folder(path: Path) -> Path:
