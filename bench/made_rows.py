@@ -14,6 +14,7 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import json
 import sysconfig
 import time
 from pathlib import Path
@@ -35,9 +36,9 @@ SHORT = ["parasci", "captions", "nl2bash"]
 ARMS = (0, 4)
 
 
-def measured(name: str, cache: Path, seeds: range) -> dict[str, Any]:
-    """Return what a set reaches with and without made rows."""
-    folder = cache / "made_rows" / name.replace(" ", "-")
+def measured(name: str, cache: Path, seeds: range, option: str, arms: tuple[Any, Any]) -> dict[str, Any]:
+    """Return what a set reaches at two values of an option, and the difference of the second to the first."""
+    folder = cache / option / name.replace(" ", "-")
     folder.mkdir(parents=True, exist_ok=True)
     path: Path | None = folder / "pairs.parquet"
     if name in SETS:
@@ -45,12 +46,12 @@ def measured(name: str, cache: Path, seeds: range) -> dict[str, Any]:
     else:
         path = Path(sysconfig.get_paths()["stdlib"]) if name == LIBRARY else None
     judge = Judge(path, folder)
-    scores: dict[int, list[Floats]] = {arm: [] for arm in ARMS}
-    figures: dict[str, Any] = {"bm25": [], "both": {arm: [] for arm in ARMS}, "seconds": {arm: [] for arm in ARMS}}
+    scores: dict[Any, list[Floats]] = {arm: [] for arm in arms}
+    figures: dict[str, Any] = {"bm25": [], "both": {arm: [] for arm in arms}, "seconds": {arm: [] for arm in arms}}
     for seed in seeds:
-        for arm in ARMS:
+        for arm in arms:
             began = time.process_time()
-            options = [f"train.seed={seed}", f"train.made_rows={arm}", "train.refit=none"]
+            options = [f"train.seed={seed}", f"{option}={json.dumps(arm)}", "train.refit=none"]
             run = tempera.train(path, folder / f"{arm}-{seed}", options, overwrite=True)
             figures["seconds"][arm].append(time.process_time() - began)
             scores[arm].append(judge.scores(run.encode))
@@ -61,9 +62,30 @@ def measured(name: str, cache: Path, seeds: range) -> dict[str, Any]:
         "bm25": float(np.mean(figures["bm25"])),
         "scores": {arm: float(each.mean()) for arm, each in means.items()},
         "both": {arm: float(np.mean(each)) for arm, each in figures["both"].items()},
-        "difference": shown(means[4], means[0]),
+        "difference": shown(means[arms[1]], means[arms[0]]),
         "seconds": {arm: float(np.mean(each)) for arm, each in figures["seconds"].items()},
     }
+
+
+def measured_all(names: list[str], cache: Path, seeds: range, option: str, arms: tuple[Any, Any]) -> dict[str, Any]:
+    """Return what each set reaches at two values of an option, and print the table."""
+    figures = measured_sets(
+        [name for name in names if name in SETS], lambda name: measured(name, cache, seeds, option, arms)
+    )
+    figures |= {name: measured(name, cache, seeds, option, arms) for name in names if name not in SETS}
+    first, second = arms
+    table(
+        ["set", "BM25", str(first), str(second), "difference", "interval", "with BM25", "CPU s"],
+        [
+            [
+                name, f"{each['bm25']:.3f}", f"{each['scores'][first]:.3f}", f"{each['scores'][second]:.3f}",
+                f"{each['difference']['mean']:+.3f}", "[{low:+.3f}, {high:+.3f}]".format(**each["difference"]),
+                "; ".join(f"{each['both'][arm]:.3f}" for arm in arms), "; ".join(f"{each['seconds'][arm]:.0f}" for arm in arms),
+            ]
+            for name, each in figures.items()
+        ],
+    )  # fmt: skip
+    return figures
 
 
 def main() -> None:
@@ -74,19 +96,7 @@ def main() -> None:
     torch.set_num_threads(1)
     seeds = range(options.seeds)
     names = [DEMO] if options.demo else options.sets.split(",")
-    figures = measured_sets([name for name in names if name in SETS], lambda name: measured(name, options.cache, seeds))
-    figures |= {name: measured(name, options.cache, seeds) for name in names if name not in SETS}
-    table(
-        ["set", "BM25", "none", "made rows", "difference", "interval", "with BM25", "CPU s", "none"],
-        [
-            [
-                name, f"{each['bm25']:.3f}", f"{each['scores'][0]:.3f}", f"{each['scores'][4]:.3f}",
-                f"{each['difference']['mean']:+.3f}", "[{low:+.3f}, {high:+.3f}]".format(**each["difference"]),
-                f"{each['both'][0]:.3f}; {each['both'][4]:.3f}", f"{each['seconds'][4]:.0f}", f"{each['seconds'][0]:.0f}",
-            ]
-            for name, each in figures.items()
-        ],
-    )  # fmt: skip
+    figures = measured_all(names, options.cache, seeds, "train.made_rows", ARMS)
     long = [each["difference"] for name, each in figures.items() if name not in SHORT]
     aims = [Aim("sets that are long or code with made rows shown worse", sum(each["high"] < 0 for each in long), 0)]
     if options.demo:

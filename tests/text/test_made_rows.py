@@ -41,7 +41,7 @@ def long_pairs(folder: Path, words: int = 80) -> Path:
 def options(path: Path, **more: Any) -> dict[str, Any]:
     return {
         "data": {"source": "pairs", "path": str(path)},
-        "tower": {"dimensions": 16, "vocabulary": 300},
+        "tower": {"dimensions": 16, "vocabulary": 300, "drop_repeats": False},
         "objective": {"temperature": 0.1},
         "train": {"batch_size": 16, "num_train_epochs": 4, "evaluations": 1, "save_steps": 2, "made_rows": 4, **more},
         "evaluation": {"queries": 16, "validation": 0, "bm25": False},

@@ -22,7 +22,7 @@ from tempera.towers.subwords import Subwords
 
 CORPUS = ["parse the date of a mail", "parseHTTPDate of a raw_text2", "the mail, the date", "Größe 漢字 of a mail"] * 3
 # An empty text, one without words, unknown letters, one far longer than is read, and one with them all.
-TEXTS = [*CORPUS[:4], "", " \u2014_ ", "жжж ъ", "mail " * 500, "the ж " * 9, "a", "\x00 the"]
+TEXTS = [*CORPUS[:4], "", " \u2014_ ", "жжж ъ", "mail 2 " * 500, "the ж " * 9, "a", "\x00 the"]
 EMPTY, LENGTH = [4, 5], 8
 
 

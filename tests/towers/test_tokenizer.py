@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tempera.errors import ConfigError
-from tempera.towers.tokenizer import tokenize, train_tokenizer
+from tempera.towers.tokenizer import tokenize, train_tokenizer, without_repeats
 
 # Every letter and pair of letters is about as frequent as any other, so that many merges are ties.
 _TRAIN = """
@@ -29,6 +29,23 @@ TEXTS = ["the cat sat on the mat", "The CAT", "parseHTTPDate(raw_text2)", "GrÃ¶Ã
 
 def small(vocabulary: int = 400, max_length: int = 64) -> Tokenizer:
     return train_tokenizer(TEXTS, vocabulary, max_length)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("the cat, the mat", "cat [UNK] the mat"),  # signs stay, and do not count
+        ("the cats the", "cat s the"),  # "cat" and "cats" are two words
+        ("cat catCat", "cat"),  # an identifier's words are words
+        ("2 2 2", "2 2 2"),
+        ("the 2 " + "cat 2 sat " * 4 + "mat the", "2 2 2 2 cat 2 sat mat the"),  # the tenth word
+        ("the 2 " + "cat 2 sat " * 5 + "the", "the 2 2 2 2 2 cat 2 sat the"),  # the eleventh
+    ],
+)
+def test_a_word_that_stands_again_near_by_is_left_out(text: str, tokens: str) -> None:
+    tokenizer = without_repeats(small())
+    assert tokenizer.encode(text, add_special_tokens=False).tokens == tokens.split()
+    assert [tokenizer.id_to_token(each) for each in tokenize(tokenizer, [text]).values.tolist()] == tokens.split()
 
 
 def test_the_same_tokenizer_in_every_process() -> None:

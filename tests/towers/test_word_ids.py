@@ -8,7 +8,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from tempera.towers import word_ids
-from tempera.towers.tokenizer import train_tokenizer
+from tempera.towers.tokenizer import train_tokenizer, without_repeats
 from tempera.towers.word_ids import reader
 
 WORDS = [
@@ -40,6 +40,12 @@ PIECES = ["[UNK]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz0123456789,.", "the", "
 
 def _own() -> Tokenizer:
     return train_tokenizer(["the a of date parseDate HTTPServer foo_bar naïve größe 漢字 12ab"] * 3, 80, 9)
+
+
+def _sparse() -> Tokenizer:
+    tokenizer = without_repeats(_own())
+    tokenizer.enable_truncation(40)
+    return tokenizer
 
 
 def _bert() -> Tokenizer:
@@ -75,7 +81,7 @@ def _with_neighbours() -> Tokenizer:
     return tokenizer
 
 
-@pytest.mark.parametrize("made", [_own, _bert, _bytes, _from_the_left, _with_a_phrase, _with_neighbours])
+@pytest.mark.parametrize("made", [_own, _sparse, _bert, _bytes, _from_the_left, _with_a_phrase, _with_neighbours])
 def test_ids_of_words_are_those_of_texts(made: object, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer, draw = made(), random.Random(0)  # type: ignore[operator]
     letters = [chr(draw.choice([*range(0x20, 0x2FF), *range(0x300, 0x3FF), 0x2003, 0xFB01])) for _ in range(400)]

@@ -41,8 +41,8 @@ class Run(RunFolder):
     >>> 0 < run.metrics["trained"]["ndcg@10"] <= 1
     True
     >>> hits = run.search("where is ada of bob", k=2)
-    >>> hits[0].preview
-    'ada keeps bob'
+    >>> sorted(hits[0].preview.split())
+    ['ada', 'bob', 'keeps']
     """
 
     @cached_property

@@ -24,7 +24,7 @@ from .pieces import Pieces, Trained
 from .rounds import DIMENSIONS, LEARNING_RATE, TEMPERATURE, Open, Race, Round, Setting
 from .saved import embedded, model_folder, static_parts
 from .subwords import Subwords
-from .tokenizer import UNKNOWN, sample, tokenize, train_tokenizer, vocabulary_of
+from .tokenizer import UNKNOWN, sample, tokenize, train_tokenizer, vocabulary_of, without_repeats
 
 _COUNTED = 8_000  # texts in which tokens are counted; more change nothing on validation
 _TEMPERATURES = (0.05, 0.1)
@@ -44,6 +44,8 @@ class Static:
         dimensions: width of the embeddings; from a teacher, at most that of its vectors.
         vocabulary: pieces of the tokenizer.
         max_length: longer texts are cut to this many tokens.
+        drop_repeats: a word that stands again within the next ten words is left out, so that what a text repeats does not drown the
+            rest of it.
         init: random vectors to begin with. "idf" scales a token's by its inverse document frequency in the training texts (Spärck
             Jones 1972), so that the untrained tower finds texts that share rare words, and training begins there; "ngrams" has
             tokens that share character n-grams begin near each other, too (Bojanowski et al. 2017), as "cell" and "cells" do;
@@ -63,6 +65,7 @@ class Static:
     dimensions: Annotated[int, Field(gt=0)] = 512
     vocabulary: Annotated[int, Field(gt=0)] = 32_000
     max_length: Annotated[int, Field(gt=0)] = 1024
+    drop_repeats: bool = True
     init: Literal["ngrams", "idf", "normal"] = "ngrams"
     teacher: str | None = None
 
@@ -101,6 +104,8 @@ class Static:
         if parts is not None and self.dimensions >= parts[1].shape[1]:
             return StaticTower(parts[0], parts[1].shape[1], None, Trained(torch.from_numpy(parts[1])))
         tokenizer = train_tokenizer(sample(texts), self.vocabulary, self.max_length)
+        if self.drop_repeats:
+            tokenizer = without_repeats(tokenizer)
         if self.teacher is not None:
             read = torch.from_numpy(embed(Path(self.teacher), "doc", vocabulary_of(tokenizer), "embedding tokens")[:])
             return StaticTower(

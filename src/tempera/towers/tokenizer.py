@@ -13,7 +13,7 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, tr
 from ..core.ragged import Ragged, from_lengths
 from ..errors import ConfigError
 from ..io.console import progress_bar
-from .word_ids import CASE_CHANGE, WORD, reader
+from .word_ids import CASE_CHANGE, SPARSE, WORD, reader
 
 UNKNOWN = "[UNK]"
 _BLOCK = 2000
@@ -43,7 +43,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, max_length: int) -> T
     """
     tokenizer = Tokenizer(models.BPE(unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(Regex(CASE_CHANGE), " "), normalizers.Lowercase()])
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
+    tokenizer.pre_tokenizer = _kept(WORD)
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary, min_frequency=2, special_tokens=["[PAD]", UNKNOWN], show_progress=False
     )
@@ -52,6 +52,21 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, max_length: int) -> T
         raise ConfigError("no word occurs twice in the texts, so no tokenizer can be trained on them: give more data")
     tokenizer.enable_truncation(max_length)
     return tokenizer
+
+
+def without_repeats(tokenizer: Tokenizer) -> Tokenizer:
+    """Let a tokenizer of `train_tokenizer` leave out words that stand again within the next ten, and return it.
+
+    >>> tokenizer = without_repeats(train_tokenizer(["a cell", "the cell"] * 3, 60, 16))
+    >>> tokenizer.encode("a cell, the cell").tokens
+    ['a', '[UNK]', 'the', 'cell']
+    """
+    tokenizer.pre_tokenizer = _kept(SPARSE)
+    return tokenizer
+
+
+def _kept(pattern: str) -> pre_tokenizers.Split:
+    return pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -14,18 +15,25 @@ if TYPE_CHECKING:  # it takes time to load
 Read = Callable[[Sequence[str]], list[list[int]]]
 # Where the case of an identifier changes: parseDate and HTTPServer are two words each.
 CASE_CHANGE = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
-_WORD = r"\p{L}+|\p{N}+"
-WORD = _WORD + r"|[!-/:-@\[-^`{-~]"  # or a sign of ASCII but the underscore, such as the pipe of a command
+_LETTERS = r"\p{L}+"
+_WORD = rf"{_LETTERS}|\p{{N}}+"
+_SIGN = r"[!-/:-@\[-^`{-~]"  # of ASCII but the underscore, such as the pipe of a command
+WORD = f"{_WORD}|{_SIGN}"
+# A word that stands again close behind tells little (Church and Gale 1995: words come in bursts): it is left out if it stands
+# again within so many words. Numbers and signs stay.
+NEAR = 10
+SPARSE = rf"(?<!\p{{L}})(\p{{L}}++)(?!(?:\P{{L}}++\p{{L}}++){{0,{NEAR - 1}}}?\P{{L}}++\1(?!\p{{L}}))|\p{{N}}+|{_SIGN}"
 _MOST = 200_000  # words that are remembered
 # Parts of a tokenizer that look at nothing beyond a space: a text then has the tokens of its words, one after the other.
 _KINDS = {"BertNormalizer", "Lowercase", "BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
-_PATTERNS = ({"Regex": CASE_CHANGE}, {"Regex": WORD}, {"Regex": _WORD})  # the last one of models of earlier versions
+# The last two are of models of earlier versions.
+_PATTERNS = ({"Regex": CASE_CHANGE}, {"Regex": SPARSE}, {"Regex": WORD}, {"Regex": _WORD})
 
 
 def reader(tokenizer: Tokenizer) -> Read:
     """Return the function from texts to the token ids that `tokenizer` gives them, without special tokens.
 
-    Where a word has the same tokens in every text, each word is read once.
+    Where a word has the same tokens in every text, or none where it is left out, each word is read once.
 
     >>> from tempera.towers.tokenizer import train_tokenizer
     >>> tokenizer = train_tokenizer(["the HTTPServer and the date"] * 3, 60, 3)
@@ -39,8 +47,11 @@ def reader(tokenizer: Tokenizer) -> Read:
 
     if not _by_words(tokenizer):
         return whole
-    known: dict[str, list[int]] = {}
     most = (tokenizer.truncation or {"max_length": None})["max_length"]
+    splitter = parsed(tokenizer.to_str())["pre_tokenizer"]
+    if splitter.get("pattern") == {"Regex": SPARSE}:
+        return _Sparse(tokenizer, whole, most)
+    known: dict[str, list[int]] = {}
 
     def by_words(texts: Sequence[str]) -> list[list[int]]:
         rows = [text.split(" ") for text in texts]
@@ -54,6 +65,68 @@ def reader(tokenizer: Tokenizer) -> Read:
             return by_words(texts)
 
     return by_words
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What has been read: it only grows, so that threads share it."""
+
+    words: dict[str, list[str]] = field(default_factory=dict)  # of what stands between two spaces
+    ids: dict[str, list[int]] = field(default_factory=dict)  # of a word's tokens
+    spelt: set[str] = field(default_factory=set)  # words of letters
+
+
+class _Sparse:
+    """Texts to the token ids of a tokenizer with the pattern `SPARSE`, which looks from a word to the next ones."""
+
+    def __init__(self, tokenizer: Tokenizer, whole: Read, most: int | None) -> None:
+        from tokenizers import Regex, pre_tokenizers
+
+        self.normalizer, self.whole, self.most, self.known = tokenizer.normalizer, whole, most, _Known()
+        self.split, self.spell = (
+            pre_tokenizers.Split(Regex(pattern), "removed", invert=True) for pattern in (WORD, _LETTERS)
+        )
+        self.apart = [each.content for each in tokenizer.get_added_tokens_decoder().values()]  # these split a text
+
+    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+        rows = [text.split(" ") for text in texts]
+        if len(self.known.words) > _MOST:
+            self.known = _Known()
+        known = self.known
+        if new := set(chain.from_iterable(rows)).difference(known.words):
+            self._learn(known, new)
+        split = [list(chain.from_iterable(map(known.words.__getitem__, row))) for row in rows]
+        ids = [list(chain.from_iterable(map(known.ids.__getitem__, _kept(row, known.spelt)))) for row in split]
+        return [
+            self.whole([text])[0] if any(each in text for each in self.apart) else row[: self.most]
+            for text, row in zip(texts, ids, strict=True)
+        ]
+
+    def _learn(self, known: _Known, parts: set[str]) -> None:
+        words = {
+            part: [word for word, _ in self.split.pre_tokenize_str(self.normalizer.normalize_str(part))]
+            for part in parts
+        }
+        new = list(set(chain.from_iterable(words.values())).difference(known.ids))
+        known.ids.update(zip(new, self.whole(new), strict=True))
+        known.spelt.update(word for word in new if self.spell.pre_tokenize_str(word))
+        known.words.update(words)  # the last, since other threads look here first
+
+
+def _kept(row: list[str], spelt: set[str]) -> list[str]:
+    """Return the words of a text without those of letters that stand again within the next `NEAR` of these."""
+    if len(set(row)) == len(row):
+        return row
+    rest, places, place = [], dict[str, int](), 0
+    for word in reversed(row):
+        if word in spelt:
+            place += 1
+            near = place - places.get(word, -NEAR) <= NEAR
+            places[word] = place
+            if near:
+                continue
+        rest.append(word)
+    return rest[::-1]
 
 
 def _by_words(tokenizer: Tokenizer) -> bool:
