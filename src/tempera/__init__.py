@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from .integrations.sentence_transformers import ObjectiveState as ObjectiveState
     from .mining.hard_negatives import Mining as Mining
     from .run.calibrate import calibrate as calibrate
+    from .run.held_out_set import evaluate_held_out as evaluate_held_out
     from .run.held_out_set import export_held_out as export_held_out
     from .run.merge import merge as merge
     from .run.verify import Proof as Proof
@@ -85,7 +86,7 @@ _NAMES = {  # by the module that defines them; `pools` is a module itself, whose
     "integrations.sentence_transformers": "ContrastiveLoss ObjectiveState",
     "mining.hard_negatives": "Mining",
     "run.calibrate": "calibrate",
-    "run.held_out_set": "export_held_out",
+    "run.held_out_set": "evaluate_held_out export_held_out",
     "run.merge": "merge",
     "run.verify": "Proof verify",
     "text.evaluate": "evaluate",

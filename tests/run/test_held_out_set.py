@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tempera import evaluate, export_held_out
+from tempera import evaluate, evaluate_held_out, export_held_out
 from tempera.artifacts.index import Index
 from tempera.artifacts.run_folder import Run
 from tempera.errors import ConfigError, DataError, OutputError
@@ -58,6 +58,41 @@ def test_another_program_judges_the_model_as_its_run_did(run: Path, tmp_path: Pa
     assert {row["id"]: row["preview"] for row in known} == dict(
         zip(test.corpus["id"].to_pylist(), test.corpus["text"].to_pylist())
     )
+
+
+def test_two_runs_are_compared_by_what_neither_has_learned(
+    run: Path, options: dict[str, Any], tmp_path: Path, tempera: Any
+) -> None:
+    figures = json.loads((run / "metrics.json").read_text())["metrics"]["trained"]
+    alone = evaluate_held_out(run)
+    (here,) = alone.systems
+    assert here == str(run / "evaluated") and alone.task.counts["queries"] == 40
+    assert alone.systems[here].metrics == pytest.approx(figures, abs=1e-9)
+    given = copy.deepcopy(options)
+    given["data"] |= {"path": str(run.parent / "rows.jsonl"), "doc_id": "sku"}
+    given["evaluation"] |= {"validation": 60}
+    given["train"] |= {"seed": 3, "max_steps": 3}
+    other = train(given, tmp_path / "other")
+    both = evaluate_held_out(run, against=other.folder, metrics=["ndcg@10"])
+    comparison = both.comparisons[str(other.folder)]["ndcg@10"]
+    assert comparison.difference.mean == pytest.approx(
+        figures["ndcg@10"] - other.metrics["trained"]["ndcg@10"], abs=1e-9
+    )
+    assert both.cautions() == []
+    asked = tempera("evaluate", other.folder, "--against", run, "--bm25", "--metrics", "ndcg@10", "--json")
+    (task,) = asked.document["tasks"]
+    assert list(task["systems"]) == [str(other.folder), here, "bm25", f"{other.folder} + BM25"]
+    assert task["comparisons"][here]["ndcg@10"]["mean"] == pytest.approx(-comparison.difference.mean)
+    learned = evaluate_held_out(other.folder, against=run / "model")  # named as a model, it is judged as it is
+    assert learned.trained == {str(run / "model"): 40}
+    with pytest.raises(ConfigError, match="cannot compare"):
+        evaluate_held_out(run, against=run)
+    with pytest.raises(ConfigError, match="no data to evaluate on: give a table of pairs"):
+        evaluate(run)
+    refused = tempera("evaluate", run, "--split", "dev")
+    assert refused.code == 2 and "--split is of a BEIR folder: give one" in refused.err
+    model = tempera("evaluate", run / "model")
+    assert model.code == 2 and "is not a run, so there are no held-out queries: give data" in model.err
 
 
 def test_models_that_have_learned_the_queries_are_told(run: Path, tmp_path: Path) -> None:

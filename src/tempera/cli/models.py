@@ -24,7 +24,7 @@ _FACTS = {  # numbers of an export, in words
 
 def evaluate(
     model: Path,
-    data: Annotated[list[str], typer.Argument(metavar="DATA|data.ROLE=COLUMN")],
+    data: Annotated[list[str] | None, typer.Argument(metavar="DATA|data.ROLE=COLUMN")] = None,
     against: Path | None = None,
     bm25: bool = False,
     split: str = "test",
@@ -44,7 +44,7 @@ def evaluate(
     Args:
         model: model folder or run folder.
         data: BEIR folders, tables of pairs, or tables with columns sentence1, sentence2 and score; of a recommender a table of
-            other interactions.
+            other interactions; of a run on texts nothing, for the queries that it has held out.
         against: another model, compared query by query.
         bm25: compare with BM25, too.
         split: split to read from a BEIR folder.
@@ -57,6 +57,7 @@ def evaluate(
         overwrite: replace the file of --per-query.
     """
     from ..recommend.timeline import HISTORIES
+    from ..run.held_out_set import evaluate_held_out
     from ..text import evaluate as judge
 
     depths = [int(part) if part.isdecimal() else _wrong_depth(part) for part in k.split(",") if part]
@@ -68,15 +69,20 @@ def evaluate(
         if refused:
             raise TemperaError(f"--{refused.replace('_', '-')} is for models of texts, and {model} is a recommender")
         judged = {"metrics": judge.resolved(names, depths) if names or depths else (), "queries": queries}
-        _evaluate_events(model, data, judged, per_query, overwrite, as_json)
+        _evaluate_events(model, data or [], judged, per_query, overwrite, as_json)
         return
     if queries is not None:
         raise TemperaError(f"--queries is for recommenders, and {model} is none")
-    paths, roles = with_roles(data)
+    paths, roles = with_roles(data) if data else ([], None)
     if per_query is not None:
         judge.refuse_scores(per_query, overwrite, paths)
-    how: dict[str, Any] = {"split": split, "roles": roles, "mixed_precision": mixed_precision}
-    findings = judge.evaluate(model, *paths, metrics=names, k=depths, **how, **comparison)
+    how: dict[str, Any] = {"metrics": names, "k": depths, "mixed_precision": mixed_precision, **comparison}
+    if paths:
+        findings = judge.evaluate(model, *paths, split=split, roles=roles, **how)
+    elif split != "test":
+        raise TemperaError("--split is of a BEIR folder: give one")
+    else:
+        findings = [evaluate_held_out(model, **how)]
     if per_query is not None:
         judge.write_per_query(per_query, findings, overwrite)
     documents = [finding.json() for finding in findings]
@@ -93,7 +99,9 @@ def _evaluate_events(
 
     file, options = split_arguments(data)
     if file is None:
-        raise TemperaError(f"give a table of interactions with {options[0]}")
+        raise TemperaError(
+            "give a table of later interactions to evaluate on" + "".join(f", with {each}" for each in options[:1])
+        )
     if per_query is not None:
         refuse_scores(per_query, overwrite, [file])
     finding = Run(run).evaluate(file, options=options, **judged)

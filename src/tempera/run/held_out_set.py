@@ -1,7 +1,8 @@
-"""The held-out queries of a run as a retrieval set of their own, in the layout that other programs read, too."""
+"""The held-out queries of a run as a retrieval set of their own: to judge it beside another, or for other programs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,62 @@ import numpy as np
 
 from .. import config as configuration
 from ..artifacts.export import BEIR, place_of
-from ..build import build
+from ..build import Config, build
 from ..errors import DataError
 from ..io.atomic import MARK, staged
 from ..io.documents import write_json
 from ..text.beir import write_beir
+from ..text.embedder import Reading
+from ..text.evaluate import Finding, evaluate
 from ..text.pairs import Pairs, Rows, Text, distinct
+from ..text.split import Split
 from ..towers.saved import model_folder
-from .known_pairs import divided_again
+from .known_pairs import asked, divided_again, evaluated
 
 _SPLITS = {"test": "test", "validation": "dev"}  # by the names that BEIR has for them
+
+
+def evaluate_held_out(
+    run: str | Path,
+    against: str | Path | None = None,
+    bm25: bool = False,
+    metrics: Sequence[str] = (),
+    k: Sequence[int] = (),
+    exclude_self: bool = False,
+    mixed_precision: Reading = "no",
+) -> Finding:
+    """Evaluate a run once more by the queries that it has held out, beside another run or model, query by query.
+
+    Of a run that has learned these queries since, the model that had not (`RUN/evaluated`) is judged, and so it is of the other
+    one. Two runs on the same data divide them alike, so that neither has learned what is asked; the finding says if one has.
+
+    Args:
+        run: a run folder, of texts.
+        against: another run or model.
+        bm25: rank by BM25, and by the run and BM25 together, as well.
+        metrics: as in `evaluate`.
+        k: as in `evaluate`.
+        exclude_self: as in `evaluate`.
+        mixed_precision: as in `evaluate`.
+
+    Raises:
+        DataError: no run on texts, data that have changed since or are gone, or no test.
+        ConfigError: an unknown metric or precision, or a run against itself.
+
+    >>> finding = evaluate_held_out("runs/first", bm25=True, metrics=["ndcg@10"])
+    >>> list(finding.systems)
+    ['runs/first/evaluated', 'bm25', 'runs/first/evaluated + BM25']
+    """
+    split, _ = _divided(Path(run))
+    if not len(split.test):
+        raise DataError(f"{run} has no test (evaluation.queries=0): give data to evaluate it on")
+    models = [None if path is None else evaluated(Path(path)) for path in (run, against)]
+    assert models[0] is not None
+    (finding,) = evaluate(
+        models[0], asked("held out", split, split.test), against=models[1], bm25=bm25, metrics=metrics, k=k,
+        exclude_self=exclude_self, mixed_precision=mixed_precision,
+    )  # fmt: skip
+    return finding
 
 
 def export_held_out(run: str | Path, output: str | Path | None = None, overwrite: bool = False) -> dict[str, Any]:
@@ -45,11 +92,7 @@ def export_held_out(run: str | Path, output: str | Path | None = None, overwrite
     True
     """
     run = Path(run)
-    model_folder(run)  # of texts
-    if not (run / "config.yaml").is_file():
-        raise DataError(f"{run} is not a run, so there are no held-out queries")
-    made = build(configuration.load(run / "config.yaml"))
-    split = divided_again(run, made)
+    split, made = _divided(run)
     parts = {name: rows for name, rows in (("test", split.test), ("validation", split.validation)) if len(rows)}
     if not parts:
         raise DataError(f"{run} has held out nothing")
@@ -63,6 +106,15 @@ def export_held_out(run: str | Path, output: str | Path | None = None, overwrite
         facts = {"to": BEIR, "output": str(place), "documents": len(split.corpus), **counts}
         write_json(folder / MARK, facts)
     return facts
+
+
+def _divided(run: Path) -> tuple[Split, Config]:
+    """Return the pairs of a run on texts, divided as they were, and its configuration."""
+    model_folder(run)  # of texts
+    if not (run / "config.yaml").is_file():
+        raise DataError(f"{run} is not a run, so there are no held-out queries: give data, or the folder of a run")
+    made = build(configuration.load(run / "config.yaml"))
+    return divided_again(run, made), made
 
 
 def _ids(pairs: Pairs, role: Text, rows: Rows) -> list[str]:

@@ -134,7 +134,7 @@ def evaluate(
         mixed_precision: "auto" reads texts in bf16 where the processor multiplies it fast; rankings are computed in float32.
 
     Raises:
-        ConfigError: an unknown metric or precision, or a model against itself.
+        ConfigError: no data, an unknown metric or precision, or a model against itself.
         DataError: a model or data that cannot be read.
 
     >>> (finding,) = evaluate("runs/first", "pairs.jsonl", bm25=True, metrics=["ndcg@10"])
@@ -142,6 +142,10 @@ def evaluate(
     (['runs/first', 'bm25', 'runs/first + BM25'], ['ndcg@10'])
     """
     names = resolved(metrics, k)
+    if not data:
+        raise ConfigError(
+            "no data to evaluate on: give a table of pairs or a BEIR folder, or a run to evaluate_held_out"
+        )
     if against is not None and Path(against).resolve() == Path(model).resolve():
         raise ConfigError(f"cannot compare {model} with itself; give another model")
     half = in_half(mixed_precision)
