@@ -155,11 +155,12 @@ def test_print_config_shows_what_will_be_chosen() -> None:
 
 def test_a_race_begins_with_the_default() -> None:
     made = build(config.load(None))
-    race = Static().race(3000)
-    assert race.start == {TEMPERATURE: 0.05, RATE: 0.003} == Static().race(3000, 64).start
-    assert Static().race(3000, 63).start == {**race.start, DIMENSIONS: 1024}
-    assert DIMENSIONS not in Static().race(20_001, 63).start
-    assert DIMENSIONS not in Static(teacher="runs/a").race(3000, 63).start
+    race = Static().race(10_001, 100)
+    assert race.start == {TEMPERATURE: 0.05, RATE: 0.003}
+    for pairs, tokens in ((20_000, 63), (10_000, 100)):  # short texts, and a million tokens of long ones
+        assert Static().race(pairs, tokens).start == {**race.start, DIMENSIONS: 1024}
+        assert DIMENSIONS not in Static(teacher="runs/a").race(pairs, tokens).start
+    assert DIMENSIONS not in Static().race(20_001, 40).start
     rates, temperatures = [[each.values for each in one.variations] for one in race.rounds]
     assert rates == [{RATE: 0.003}, {RATE: 0.01}, {RATE: 0.001}]
     assert temperatures == [{TEMPERATURE: 0.05}, {TEMPERATURE: 0.1}]

@@ -31,8 +31,9 @@ _TEMPERATURES = (0.05, 0.1)
 _FACTORS = (1.0, 10 / 3, 1 / 3)  # of the tower's own learning rate
 # Above so many pairs a race costs minutes; on 119,094 pairs of code the higher rate had nDCG@10 0.503, the lower 0.495.
 MOST_PAIRS = 20_000
-# Where the median document has fewer tokens, twice the width brings 0.000 to 0.009 nDCG@10 for 1.6 times the time (docs/towers.md).
-SHORT, _WIDE = 64, 1024
+# Twice the width brings 0.000 to 0.009 nDCG@10 where the median document has fewer tokens than SHORT, and 0.010 to 0.022 where it
+# has more, for 1.6 times the time (docs/towers.md): up to so many tokens of all documents that is less than a minute.
+SHORT, _CHEAP, _WIDE = 64, 1_000_000, 1024
 _LEAST = 0.05  # inverse document frequency of a token that every text holds
 
 
@@ -78,10 +79,10 @@ class Static:
         """Return a batch of a sixteenth of the pairs, up to 2,048, and 8 epochs of few pairs to 4 of many."""
         return batch_of(pairs, 16, 32, 2048), epochs_of(pairs, 55_000, 4, 8)
 
-    def race(self, pairs: int, tokens: float = SHORT) -> Race:
+    def race(self, pairs: int, tokens: float) -> Race:
         """Return three learning rates, each for a sixth of the steps, then two temperatures at the best of them for a third.
 
-        Short texts are embedded in 1,024 dimensions, unless a teacher has a width of its own.
+        Short texts, and few long ones, are embedded in 1,024 dimensions, unless a teacher has a width of its own.
 
         Without a race, many pairs take the highest rate, and where validation is too small to choose, the lowest: on two
         samples each of six sets, 50 pairs then bring 0.021 nDCG@10 (0.008 at the tower's own rate), and 200 pairs 0.010 (-0.010).
@@ -94,7 +95,7 @@ class Static:
             Round(3, [Setting({TEMPERATURE: value}) for value in _TEMPERATURES]),
         )
         start: dict[str, float] = {TEMPERATURE: _TEMPERATURES[0], LEARNING_RATE: self.learning_rate}
-        if tokens < SHORT and self.teacher is None:
+        if (tokens < SHORT or pairs * tokens <= _CHEAP) and self.teacher is None:
             start[DIMENSIONS] = _WIDE
         return Race(start, rounds, {LEARNING_RATE: min(rates)})
 
