@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
@@ -94,3 +95,11 @@ def test_ids_of_words_are_those_of_texts(made: object, monkeypatch: pytest.Monke
         assert read(texts[start : start + size]) == expected[start : start + size]
         start += size
     assert start == len(texts)
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_ids, "_MOST", 3)
+    read: Any = reader(_sparse())
+    for text in ("the a of date", "foo bar", "naïve"):
+        read([text])
+    assert {*read.known.words} == {"foo", "bar", "naïve"}
