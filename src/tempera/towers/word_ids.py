@@ -108,9 +108,10 @@ class _Sparse:
             for part in parts
         }
         new = list(set(chain.from_iterable(words.values())).difference(known.ids))
-        known.ids.update(zip(new, self.whole(new), strict=True))
+        # In this order, since other threads look for words first, and then for ids.
         known.spelt.update(word for word in new if self.spell.pre_tokenize_str(word))
-        known.words.update(words)  # the last, since other threads look here first
+        known.ids.update(zip(new, self.whole(new), strict=True))
+        known.words.update(words)
 
 
 def _kept(row: list[str], spelt: set[str]) -> list[str]:
