@@ -68,6 +68,8 @@ def test_two_runs_are_compared_by_what_neither_has_learned(
     (here,) = alone.systems
     assert here == str(run / "evaluated") and alone.task.counts["queries"] == 40
     assert alone.systems[here].metrics == pytest.approx(figures, abs=1e-9)
+    export_held_out(run, tmp_path / "set")
+    assert sorted(alone.task.ids) == sorted(read_beir(tmp_path / "set").queries["id"].to_pylist())
     given = copy.deepcopy(options)
     given["data"] |= {"path": str(run.parent / "rows.jsonl"), "doc_id": "sku"}
     given["evaluation"] |= {"validation": 60}

@@ -131,15 +131,18 @@ def evaluated(run: Path) -> Path:
 
 
 def asked(name: str, split: Split, rows: Rows) -> RetrievalTask:
-    """Return held-out queries of a run, with the documents that it ranks."""
+    """Return held-out queries of a run by their ids, with the documents that it ranks by their places."""
     pairs = split.pairs
     questions = Questions.of(split, pairs.distinct("query")[1], pairs.distinct("doc")[1], rows)
-    queries, docs = (_numbered(texts) for texts in (questions.queries, pairs.texts("doc", split.corpus)))
-    return RetrievalTask.of(name, queries, docs, questions.relevant, {})
+    ids = [str(each) for each in pairs.ids("query")[questions.rows].tolist()]
+    docs = [f"{row:09}" for row in range(len(split.corpus))]
+    return RetrievalTask.of(
+        name, _table(ids, questions.queries), _table(docs, pairs.texts("doc", split.corpus)), questions.relevant, {}
+    )
 
 
-def _numbered(texts: Sequence[str]) -> pa.Table:
-    return pa.table({"id": [f"{row:09}" for row in range(len(texts))], "text": pa.array(texts, pa.large_string())})
+def _table(ids: Sequence[str], texts: Sequence[str]) -> pa.Table:
+    return pa.table({"id": ids, "text": pa.array(texts, pa.large_string())})
 
 
 def divided_again(folder: Path, config: Config) -> Split:
