@@ -93,6 +93,13 @@ def test_two_runs_are_compared_by_what_neither_has_learned(
         evaluate(run)
     refused = tempera("evaluate", run, "--split", "dev")
     assert refused.code == 2 and "--split is of a BEIR folder: give one" in refused.err
+    rows = shutil.copytree(run.parent, tmp_path / "copy") / "rows.csv"
+    config = tmp_path / "copy" / "run" / "config.yaml"
+    config.write_text(config.read_text().replace(str(run.parent / "rows.jsonl"), str(rows)))
+    rows.write_text("query,doc\n")
+    kept = tempera("evaluate", tmp_path / "copy" / "run", "--per-query", rows, "--overwrite")
+    assert kept.code == 2 and "is read by this command and is never replaced" in kept.err.replace("\n", " ")
+    assert rows.read_text() == "query,doc\n"
     model = tempera("evaluate", run / "model")
     assert model.code == 2 and "is not a run, so there are no held-out queries: give data" in model.err
 

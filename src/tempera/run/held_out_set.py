@@ -37,7 +37,7 @@ def evaluate_held_out(
     """Evaluate a run once more by the queries that it has held out, beside another run or model, query by query.
 
     Of a run that has learned these queries since, the model that had not (`RUN/evaluated`) is judged, and so it is of the other
-    one. Two runs on the same data divide them alike, so that neither has learned what is asked; the finding says if one has.
+    one. Two runs on the same data, roles and evaluation options divide them alike, so that neither has learned what is asked; the finding says if one has.
 
     Args:
         run: a run folder, of texts.
@@ -66,6 +66,11 @@ def evaluate_held_out(
         exclude_self=exclude_self, mixed_precision=mixed_precision,
     )  # fmt: skip
     return finding
+
+
+def files_of(run: Path) -> list[str]:
+    """Return the run and what its data are read from, none of which is ever replaced."""
+    return [str(run), *build(configuration.load(run / "config.yaml")).read] if (run / "config.yaml").is_file() else []
 
 
 def export_held_out(run: str | Path, output: str | Path | None = None, overwrite: bool = False) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class Static:
         vocabulary: pieces of the tokenizer.
         max_length: longer texts are cut to this many tokens.
         drop_repeats: a word that stands again within the next ten words is left out, so that what a text repeats does not drown the
-            rest of it.
+            rest of it. A static teacher's tokenizer stays as it is.
         init: random vectors to begin with. "idf" scales a token's by its inverse document frequency in the training texts (Spärck
             Jones 1972), so that the untrained tower finds texts that share rare words, and training begins there; "ngrams" has
             tokens that share character n-grams begin near each other, too (Bojanowski et al. 2017), as "cell" and "cells" do;

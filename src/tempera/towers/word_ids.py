@@ -50,6 +50,8 @@ def reader(tokenizer: Tokenizer) -> Read:
     most = (tokenizer.truncation or {"max_length": None})["max_length"]
     splitter = parsed(tokenizer.to_str())["pre_tokenizer"]
     if splitter.get("pattern") == {"Regex": SPARSE}:
+        if any(each.normalized for each in tokenizer.get_added_tokens_decoder().values()):
+            return whole  # where one stands is known in the normalised text alone
         return _Sparse(tokenizer, whole, most)
     known: dict[str, list[int]] = {}
 
