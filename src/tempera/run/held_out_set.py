@@ -37,7 +37,8 @@ def evaluate_held_out(
     """Evaluate a run once more by the queries that it has held out, beside another run or model, query by query.
 
     Of a run that has learned these queries since, the model that had not (`RUN/evaluated`) is judged, and so it is of the other
-    one. Two runs on the same data, roles and evaluation options divide them alike, so that neither has learned what is asked; the finding says if one has.
+    one. Two runs on the same data, roles and evaluation options divide them alike, so that neither has learned what is asked;
+    the finding says if one has. That the training queries are those of then is checked, and the number of documents.
 
     Args:
         run: a run folder, of texts.
