@@ -17,6 +17,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import json
 import sysconfig
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,9 @@ def measured(name: str, cache: Path, seeds: range, option: str, arms: tuple[Any,
 
 def measured_all(names: list[str], cache: Path, seeds: range, option: str, arms: tuple[Any, Any]) -> dict[str, Any]:
     """Return what each set reaches at two values of an option, and print the table."""
-    figures = measured_sets(
-        [name for name in names if name in SETS], lambda name: measured(name, cache, seeds, option, arms)
-    )
-    figures |= {name: measured(name, cache, seeds, option, arms) for name in names if name not in SETS}
+    both = partial(measured, cache=cache, seeds=seeds, option=option, arms=arms)
+    figures = measured_sets([name for name in names if name in SETS], both)
+    figures |= {name: both(name) for name in names if name not in SETS}
     first, second = arms
     table(
         ["set", "BM25", str(first), str(second), "difference", "interval", "with BM25", "CPU s"],

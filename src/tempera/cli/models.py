@@ -57,7 +57,7 @@ def evaluate(
         overwrite: replace the file of --per-query.
     """
     from ..recommend.timeline import HISTORIES
-    from ..run.held_out_set import evaluate_held_out, files_of
+    from ..run.held_out_set import evaluate_held_out, inputs_of
     from ..text import evaluate as judge
 
     depths = [int(part) if part.isdecimal() else _wrong_depth(part) for part in k.split(",") if part]
@@ -75,7 +75,7 @@ def evaluate(
         raise TemperaError(f"--queries is for recommenders, and {model} is none")
     paths, roles = with_roles(data) if data else ([], None)
     if per_query is not None:
-        judge.refuse_scores(per_query, overwrite, paths or files_of(model))
+        judge.refuse_scores(per_query, overwrite, paths or inputs_of(model))
     how: dict[str, Any] = {"metrics": names, "k": depths, "mixed_precision": mixed_precision, **comparison}
     if paths:
         findings = judge.evaluate(model, *paths, split=split, roles=roles, **how)

@@ -20,7 +20,7 @@ from ..text.evaluate import Finding, evaluate
 from ..text.pairs import Pairs, Rows, Text, distinct
 from ..text.split import Split
 from ..towers.saved import model_folder
-from .known_pairs import asked, divided_again, evaluated
+from .known_pairs import asked, divided_again, evaluated, ids_of
 
 _SPLITS = {"test": "test", "validation": "dev"}  # by the names that BEIR has for them
 
@@ -60,16 +60,15 @@ def evaluate_held_out(
     split, _ = _divided(Path(run))
     if not len(split.test):
         raise DataError(f"{run} has no test (evaluation.queries=0): give data to evaluate it on")
-    models = [None if path is None else evaluated(Path(path)) for path in (run, against)]
-    assert models[0] is not None
+    other = None if against is None else evaluated(Path(against))
     (finding,) = evaluate(
-        models[0], asked("held out", split, split.test), against=models[1], bm25=bm25, metrics=metrics, k=k,
+        evaluated(Path(run)), asked("held out", split, split.test), against=other, bm25=bm25, metrics=metrics, k=k,
         exclude_self=exclude_self, mixed_precision=mixed_precision,
     )  # fmt: skip
     return finding
 
 
-def files_of(run: Path) -> list[str]:
+def inputs_of(run: Path) -> list[str]:
     """Return the run and what its data are read from, none of which is ever replaced."""
     return [str(run), *build(configuration.load(run / "config.yaml")).read] if (run / "config.yaml").is_file() else []
 
@@ -105,7 +104,9 @@ def export_held_out(run: str | Path, output: str | Path | None = None, overwrite
     place = place_of(run, BEIR, None if output is None else Path(output))
     with staged(place, overwrite, [run, *made.read]) as folder:
         pairs = split.pairs
-        judged = {_SPLITS[part]: (_ids(pairs, "query", rows), _ids(pairs, "doc", rows)) for part, rows in parts.items()}
+        judged = {
+            _SPLITS[part]: (ids_of(pairs, "query", rows), ids_of(pairs, "doc", rows)) for part, rows in parts.items()
+        }
         queries = _texts(pairs, "query", np.concatenate(list(parts.values())))
         write_beir(folder, _texts(pairs, "doc", split.corpus), queries, judged)
         counts = {f"{part}_queries": split.queries(rows) for part, rows in parts.items()}
@@ -123,12 +124,7 @@ def _divided(run: Path) -> tuple[Split, Config]:
     return divided_again(run, made), made
 
 
-def _ids(pairs: Pairs, role: Text, rows: Rows) -> list[str]:
-    """Return the ids of queries or documents as the index of a run has them."""
-    return [str(name) for name in pairs.ids(role)[rows].tolist()]
-
-
 def _texts(pairs: Pairs, role: Text, rows: Rows) -> dict[str, str]:
     """Return texts by their ids: of several texts with one id the first, which alone is read."""
     first = rows[distinct(pairs.ids(role)[rows])[0]]
-    return dict(zip(_ids(pairs, role, first), pairs.texts(role, first), strict=True))
+    return dict(zip(ids_of(pairs, role, first), pairs.texts(role, first), strict=True))

@@ -134,11 +134,14 @@ def asked(name: str, split: Split, rows: Rows) -> RetrievalTask:
     """Return held-out queries of a run by their ids, with the documents that it ranks by their places."""
     pairs = split.pairs
     questions = Questions.of(split, pairs.distinct("query")[1], pairs.distinct("doc")[1], rows)
-    ids = [str(each) for each in pairs.ids("query")[questions.rows].tolist()]
-    docs = [f"{row:09}" for row in range(len(split.corpus))]
-    return RetrievalTask.of(
-        name, _table(ids, questions.queries), _table(docs, pairs.texts("doc", split.corpus)), questions.relevant, {}
-    )
+    queries = _table(ids_of(pairs, "query", questions.rows), questions.queries)
+    docs = _table([f"{row:09}" for row in range(len(split.corpus))], pairs.texts("doc", split.corpus))
+    return RetrievalTask.of(name, queries, docs, questions.relevant, {})
+
+
+def ids_of(pairs: Pairs, role: Text, rows: Rows) -> list[str]:
+    """Return the ids of queries or documents as the index of a run has them."""
+    return [str(name) for name in pairs.ids(role)[rows].tolist()]
 
 
 def _table(ids: Sequence[str], texts: Sequence[str]) -> pa.Table:

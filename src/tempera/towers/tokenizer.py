@@ -8,12 +8,12 @@ from itertools import chain
 
 import numpy as np
 import torch
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, models, normalizers, trainers
 
 from ..core.ragged import Ragged, from_lengths
 from ..errors import ConfigError
 from ..io.console import progress_bar
-from .word_ids import CASE_CHANGE, SPARSE, WORD, reader
+from .word_ids import CASE_CHANGE, SPARSE, WORD, reader, splitter
 
 UNKNOWN = "[UNK]"
 _BLOCK = 2000
@@ -43,7 +43,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, max_length: int) -> T
     """
     tokenizer = Tokenizer(models.BPE(unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(Regex(CASE_CHANGE), " "), normalizers.Lowercase()])
-    tokenizer.pre_tokenizer = _kept(WORD)
+    tokenizer.pre_tokenizer = splitter(WORD)
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary, min_frequency=2, special_tokens=["[PAD]", UNKNOWN], show_progress=False
     )
@@ -61,12 +61,8 @@ def without_repeats(tokenizer: Tokenizer) -> Tokenizer:
     >>> tokenizer.encode("a cell, the cell").tokens
     ['a', '[UNK]', 'the', 'cell']
     """
-    tokenizer.pre_tokenizer = _kept(SPARSE)
+    tokenizer.pre_tokenizer = splitter(SPARSE)
     return tokenizer
-
-
-def _kept(pattern: str) -> pre_tokenizers.Split:
-    return pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> list[str]:

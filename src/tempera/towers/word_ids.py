@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..io.documents import parsed
 
 if TYPE_CHECKING:  # it takes time to load
-    from tokenizers import Tokenizer
+    from tokenizers import Tokenizer, pre_tokenizers
 
 Read = Callable[[Sequence[str]], list[list[int]]]
 # Where the case of an identifier changes: parseDate and HTTPServer are two words each.
@@ -21,8 +21,8 @@ _SIGN = r"[!-/:-@\[-^`{-~]"  # of ASCII but the underscore, such as the pipe of 
 WORD = f"{_WORD}|{_SIGN}"
 # A word that stands again close behind tells little (Church and Gale 1995: words come in bursts): it is left out if it stands
 # again within so many words. Numbers and signs stay.
-NEAR = 10
-SPARSE = rf"(?<!\p{{L}})(\p{{L}}++)(?!(?:\P{{L}}++\p{{L}}++){{0,{NEAR - 1}}}?\P{{L}}++\1(?!\p{{L}}))|\p{{N}}+|{_SIGN}"
+_NEAR = 10
+SPARSE = rf"(?<!\p{{L}})(\p{{L}}++)(?!(?:\P{{L}}++\p{{L}}++){{0,{_NEAR - 1}}}?\P{{L}}++\1(?!\p{{L}}))|\p{{N}}+|{_SIGN}"
 _MOST = 200_000  # words that are remembered
 # Parts of a tokenizer that look at nothing beyond a space: a text then has the tokens of its words, one after the other.
 _KINDS = {"BertNormalizer", "Lowercase", "BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
@@ -45,14 +45,14 @@ def reader(tokenizer: Tokenizer) -> Read:
     def whole(texts: Sequence[str]) -> list[list[int]]:
         return [each.ids for each in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
 
-    if not _by_words(tokenizer):
+    parts = parsed(tokenizer.to_str())
+    if not _by_words(parts):
         return whole
-    most = (tokenizer.truncation or {"max_length": None})["max_length"]
-    splitter = parsed(tokenizer.to_str())["pre_tokenizer"]
-    if splitter.get("pattern") == {"Regex": SPARSE}:
-        if any(each.normalized for each in tokenizer.get_added_tokens_decoder().values()):
+    most = (parts["truncation"] or {"max_length": None})["max_length"]
+    if parts["pre_tokenizer"].get("pattern") == {"Regex": SPARSE}:
+        if any(each["normalized"] for each in parts["added_tokens"]):
             return whole  # where one stands is known in the normalised text alone
-        return _Sparse(tokenizer, whole, most)
+        return _Sparse(tokenizer, whole, most, [each["content"] for each in parts["added_tokens"]])
     known: dict[str, list[int]] = {}
 
     def by_words(texts: Sequence[str]) -> list[list[int]]:
@@ -69,9 +69,16 @@ def reader(tokenizer: Tokenizer) -> Read:
     return by_words
 
 
+def splitter(pattern: str) -> pre_tokenizers.Split:
+    """Return the part of a tokenizer that leaves of a text what matches a regular expression."""
+    from tokenizers import Regex, pre_tokenizers
+
+    return pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
+
+
 @dataclass(frozen=True)
-class _Known:
-    """What has been read: it only grows, so that threads share it."""
+class _Vocabulary:
+    """Hold words and their ids, by the texts that were read; it only grows, so that threads share it."""
 
     words: dict[str, list[str]] = field(default_factory=dict)  # of what stands between two spaces
     ids: dict[str, list[int]] = field(default_factory=dict)  # of a word's tokens
@@ -81,30 +88,26 @@ class _Known:
 class _Sparse:
     """Texts to the token ids of a tokenizer with the pattern `SPARSE`, which looks from a word to the next ones."""
 
-    def __init__(self, tokenizer: Tokenizer, whole: Read, most: int | None) -> None:
-        from tokenizers import Regex, pre_tokenizers
-
-        self.normalizer, self.whole, self.most, self.known = tokenizer.normalizer, whole, most, _Known()
-        self.split, self.spell = (
-            pre_tokenizers.Split(Regex(pattern), "removed", invert=True) for pattern in (WORD, _LETTERS)
-        )
-        self.apart = [each.content for each in tokenizer.get_added_tokens_decoder().values()]  # these split a text
+    def __init__(self, tokenizer: Tokenizer, whole: Read, most: int | None, apart: Sequence[str]) -> None:
+        self.normalizer, self.whole, self.most, self.known = tokenizer.normalizer, whole, most, _Vocabulary()
+        self.split, self.spell = splitter(WORD), splitter(_LETTERS)
+        self.apart = apart  # added tokens, which split a text
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
         rows = [text.split(" ") for text in texts]
         if len(self.known.words) > _MOST:
-            self.known = _Known()
+            self.known = _Vocabulary()
         known = self.known
         if new := set(chain.from_iterable(rows)).difference(known.words):
             self._learn(known, new)
         split = [list(chain.from_iterable(map(known.words.__getitem__, row))) for row in rows]
-        ids = [list(chain.from_iterable(map(known.ids.__getitem__, _kept(row, known.spelt)))) for row in split]
+        ids = [list(chain.from_iterable(map(known.ids.__getitem__, _thinned(row, known.spelt)))) for row in split]
         return [
             self.whole([text])[0] if any(each in text for each in self.apart) else row[: self.most]
             for text, row in zip(texts, ids, strict=True)
         ]
 
-    def _learn(self, known: _Known, parts: set[str]) -> None:
+    def _learn(self, known: _Vocabulary, parts: set[str]) -> None:
         words = {
             part: [word for word, _ in self.split.pre_tokenize_str(self.normalizer.normalize_str(part))]
             for part in parts
@@ -116,15 +119,15 @@ class _Sparse:
         known.words.update(words)
 
 
-def _kept(row: list[str], spelt: set[str]) -> list[str]:
-    """Return the words of a text without those of letters that stand again within the next `NEAR` of these."""
+def _thinned(row: list[str], spelt: set[str]) -> list[str]:
+    """Return the words of a text without those of letters that stand again within the next `_NEAR` of these."""
     if len(set(row)) == len(row):
         return row
     rest, places, place = [], dict[str, int](), 0
     for word in reversed(row):
         if word in spelt:
             place += 1
-            near = place - places.get(word, -NEAR) <= NEAR
+            near = place - places.get(word, -_NEAR) <= _NEAR
             places[word] = place
             if near:
                 continue
@@ -132,14 +135,13 @@ def _kept(row: list[str], spelt: set[str]) -> list[str]:
     return rest[::-1]
 
 
-def _by_words(tokenizer: Tokenizer) -> bool:
+def _by_words(parts: dict[str, Any]) -> bool:
     """Return whether a text's tokens are those of its words, apart from where it is cut."""
-    parts = parsed(tokenizer.to_str())
-    normalizer, splitter, cut = parts["normalizer"] or {}, parts["pre_tokenizer"] or {}, parts["truncation"]
-    steps = [*normalizer.get("normalizers", [normalizer]), *splitter.get("pretokenizers", [splitter])]
+    normalizer, split, cut = parts["normalizer"] or {}, parts["pre_tokenizer"] or {}, parts["truncation"]
+    steps = [*normalizer.get("normalizers", [normalizer]), *split.get("pretokenizers", [split])]
     return (
         all(each.get("type") in _KINDS or each.get("pattern") in _PATTERNS for each in steps if each)
-        and bool(splitter)
+        and bool(split)
         and parts["padding"] is None
         and (cut is None or cut["direction"] == "Right")
         and not any(" " in each["content"] for each in parts["added_tokens"])
