@@ -24,7 +24,7 @@ from _sets import DATA, SETS, pairs_of, shown
 from tempera import config
 from tempera.build import build
 from tempera.engine.devices import start
-from tempera.experiments.race import run_race, score, trained
+from tempera.experiments.race import run_race, score, trained, with_setting
 from tempera.experiments.recipe import opened
 from tempera.io.console import silenced
 from tempera.io.documents import JsonLines
@@ -58,12 +58,14 @@ def case(name: str, init: str, pairs: int, folder: Path) -> dict[str, Any]:
     options, free = opened(config.of({"data": {"path": str(folder / "pairs.parquet")}, "tower": {"init": init}}))
     with JsonLines(folder / "log.jsonl") as log, silenced():
         prepared = prepare(build(options), start("no"), folder, log)
+        race = prepared.task.race(prepared.config).among(free)
+        prepared = with_setting(prepared, race.start)  # what it leaves as it is, such as the width, is the sweep's and the run's, too
         steps = prepared.config.train.steps(prepared.task.data.sampler.batches_per_epoch)
         rate = prepared.config.train.learning_rate
         rates = [float(f"{rate * factor:.2g}") for factor in FACTORS]
         swept = {each: full(prepared, each, steps) for each in itertools.product(TEMPERATURES, rates)}
         began = time.process_time()
-        chosen = run_race(prepared, prepared.task.race(prepared.config).among(free), steps)[1].values
+        chosen = run_race(prepared, race, steps)[1].values
         raced = time.process_time()
         fit(prepared)
         seconds = {"race": raced - began, "run": time.process_time() - raced}
