@@ -59,7 +59,7 @@ def case(name: str, init: str, pairs: int, folder: Path) -> dict[str, Any]:
     with JsonLines(folder / "log.jsonl") as log, silenced():
         prepared = prepare(build(options), start("no"), folder, log)
         race = prepared.task.race(prepared.config).among(free)
-        prepared = with_setting(prepared, race.start)  # what it leaves as it is, such as the width, is the sweep's and the run's, too
+        prepared = with_setting(prepared, race.start)  # sweep and run have the width that it starts with
         steps = prepared.config.train.steps(prepared.task.data.sampler.batches_per_epoch)
         rate = prepared.config.train.learning_rate
         rates = [float(f"{rate * factor:.2g}") for factor in FACTORS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -87,7 +88,8 @@ def test_ids_of_words_are_those_of_texts(made: object, monkeypatch: pytest.Monke
     tokenizer, draw = made(), random.Random(0)  # type: ignore[operator]
     letters = [chr(draw.choice([*range(0x20, 0x2FF), *range(0x300, 0x3FF), 0x2003, 0xFB01])) for _ in range(400)]
     words = [*WORDS, *("".join(draw.choices(letters, k=draw.randint(0, 5))) for _ in range(400))]
-    texts = [" ".join(draw.choices(words, k=draw.randint(0, 12))) for _ in range(599)] + ["the date of the date"]
+    texts = [" ".join(draw.choices(words, k=draw.randint(0, 12))) for _ in range(579)] + ["the date of the date"]
+    texts += ["\n".join(draw.choices(words, k=40)) + " the date" for _ in range(20)]  # hardly a space
     expected = [each.ids for each in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
     monkeypatch.setattr(word_ids, "_MOST", 300)  # it forgets in between
     read, start = reader(tokenizer), 0
@@ -103,3 +105,32 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for text in ("the a of date", "foo bar", "naïve"):
         read([text])
     assert {*read.known.words} == {"foo", "bar", "naïve"}
+
+
+@pytest.mark.parametrize("made", [_own, _sparse, _bert])
+def test_parts_that_are_long_are_read_and_not_remembered(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = made()
+    long, short = "的日期" * 40, "的日期" * 30
+    texts = [f"the {long} of", short, "the date", f"{long} {short}"]
+    expected = [each.ids for each in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    remembered, unknown = set[str](), word_ids._unknown
+
+    def noted(rows: Any, known: Any) -> set[str]:
+        new = unknown(rows, known)
+        remembered.update(new)
+        return new
+
+    monkeypatch.setattr(word_ids, "_unknown", noted)
+    read = reader(tokenizer)
+    for _ in range(2):
+        assert read(texts) == expected
+    assert short in remembered
+    assert long not in remembered
+
+
+def test_a_tokenizer_that_changes_no_letter_is_read_whole() -> None:
+    tokenizer = _sparse()
+    parts = json.loads(tokenizer.to_str())
+    parts["normalizer"] = None
+    bare = Tokenizer.from_str(json.dumps(parts))
+    assert reader(bare)(["the date of the date"]) == [bare.encode("the date of the date", add_special_tokens=False).ids]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..io.documents import parsed
 
 if TYPE_CHECKING:  # it takes time to load
     from tokenizers import Tokenizer, pre_tokenizers
 
+T = TypeVar("T")
 Read = Callable[[Sequence[str]], list[list[int]]]
 # Where the case of an identifier changes: parseDate and HTTPServer are two words each.
 CASE_CHANGE = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
@@ -23,7 +24,8 @@ WORD = f"{_WORD}|{_SIGN}"
 # again within so many words. Numbers and signs stay.
 _NEAR = 10
 SPARSE = rf"(?<!\p{{L}})(\p{{L}}++)(?!(?:\P{{L}}++\p{{L}}++){{0,{_NEAR - 1}}}?\P{{L}}++\1(?!\p{{L}}))|\p{{N}}+|{_SIGN}"
-_MOST = 200_000  # words that are remembered
+_MOST = 200_000  # parts between spaces that are remembered
+_LONGEST = 100  # characters of such a part: a longer one, as of a text without spaces, hardly stands again
 # Parts of a tokenizer that look at nothing beyond a space: a text then has the tokens of its words, one after the other.
 _KINDS = {"BertNormalizer", "Lowercase", "BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
 # The last two are of models of earlier versions.
@@ -33,7 +35,8 @@ _PATTERNS = ({"Regex": CASE_CHANGE}, {"Regex": SPARSE}, {"Regex": WORD}, {"Regex
 def reader(tokenizer: Tokenizer) -> Read:
     """Return the function from texts to the token ids that `tokenizer` gives them, without special tokens.
 
-    Where a word has the same tokens in every text, or none where it is left out, each word is read once.
+    Where a word has the same tokens in every text, or none where it is left out, each word is read once. Texts without spaces, or
+    with a long part between two, are read by the tokenizer itself.
 
     >>> from tempera.towers.tokenizer import train_tokenizer
     >>> tokenizer = train_tokenizer(["the HTTPServer and the date"] * 3, 60, 3)
@@ -50,21 +53,22 @@ def reader(tokenizer: Tokenizer) -> Read:
         return whole
     most = (parts["truncation"] or {"max_length": None})["max_length"]
     if parts["pre_tokenizer"].get("pattern") == {"Regex": SPARSE}:
-        if any(each["normalized"] for each in parts["added_tokens"]):
-            return whole  # where one stands is known in the normalised text alone
+        if not parts["normalizer"] or any(each["normalized"] for each in parts["added_tokens"]):
+            return whole  # where an added token stands is known in the normalised text alone
         return _Sparse(tokenizer, whole, most, [each["content"] for each in parts["added_tokens"]])
     known: dict[str, list[int]] = {}
 
     def by_words(texts: Sequence[str]) -> list[list[int]]:
         rows = [text.split(" ") for text in texts]
         try:
-            return [list(chain.from_iterable(map(known.__getitem__, row)))[:most] for row in rows]
+            return [_joined(known, row)[:most] for row in rows]
         except KeyError:
             if len(known) > _MOST:
                 known.clear()
-            new = list(set(chain.from_iterable(rows)).difference(known))
+            new = list(_unknown(rows, known))
             known.update(zip(new, whole(new), strict=True))
-            return by_words(texts)
+            ids = [_joined(known, row)[:most] if _short(row) else None for row in rows]
+            return _completed(ids, texts, whole)
 
     return by_words
 
@@ -98,14 +102,16 @@ class _Sparse:
         if len(self.known.words) > _MOST:
             self.known = _Vocabulary()
         known = self.known
-        if new := set(chain.from_iterable(rows)).difference(known.words):
+        if new := _unknown(rows, known.words):
             self._learn(known, new)
-        split = [list(chain.from_iterable(map(known.words.__getitem__, row))) for row in rows]
-        ids = [list(chain.from_iterable(map(known.ids.__getitem__, _thinned(row, known.spelt)))) for row in split]
-        return [
-            self.whole([text])[0] if any(each in text for each in self.apart) else row[: self.most]
-            for text, row in zip(texts, ids, strict=True)
+        ids = [
+            None if any(each in text for each in self.apart) or not _short(row) else self._ids(known, row)
+            for text, row in zip(texts, rows, strict=True)
         ]
+        return _completed(ids, texts, self.whole)
+
+    def _ids(self, known: _Vocabulary, row: list[str]) -> list[int]:
+        return _joined(known.ids, _thinned(_joined(known.words, row), known.spelt))[: self.most]
 
     def _learn(self, known: _Vocabulary, parts: set[str]) -> None:
         words = {
@@ -117,6 +123,27 @@ class _Sparse:
         known.spelt.update(word for word in new if self.spell.pre_tokenize_str(word))
         known.ids.update(zip(new, self.whole(new), strict=True))
         known.words.update(words)
+
+
+def _joined(known: Mapping[str, list[T]], row: Sequence[str]) -> list[T]:
+    """Return what is known of each part of a text, one after the other."""
+    return list(chain.from_iterable(map(known.__getitem__, row)))
+
+
+def _short(row: Sequence[str]) -> bool:
+    """Return whether every part of a text is one to remember."""
+    return max(map(len, row)) <= _LONGEST
+
+
+def _unknown(rows: Sequence[Sequence[str]], known: Collection[str]) -> set[str]:
+    """Return the parts to remember that are not known yet."""
+    return {part for part in set(chain.from_iterable(rows)).difference(known) if len(part) <= _LONGEST}
+
+
+def _completed(ids: Sequence[list[int] | None], texts: Sequence[str], whole: Read) -> list[list[int]]:
+    """Return the ids of all texts, of which those that have none yet are read whole."""
+    rest = iter(whole([text for row, text in zip(ids, texts, strict=True) if row is None]))
+    return [next(rest) if row is None else row for row in ids]
 
 
 def _thinned(row: list[str], spelt: set[str]) -> list[str]:
