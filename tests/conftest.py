@@ -70,7 +70,7 @@ def small_options(pairs: Path) -> dict[str, Any]:
     return {
         "data": {"source": "pairs", "path": str(pairs)},
         "tower": {"dimensions": 16, "vocabulary": 300, "init": "normal"},
-        "train": {"batch_size": 32, "num_train_epochs": 6, "evaluations": 1},
+        "train": {"batch_size": 32, "learning_rate": 0.03, "num_train_epochs": 6, "evaluations": 1},
         "evaluation": {"queries": 40, "validation": 0, "bm25": False},
     }
 

@@ -40,6 +40,15 @@ def run(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(given, folder / "run").folder
 
 
+@pytest.fixture
+def moved(run: Path, tmp_path: Path) -> Path:
+    """The run and its rows in another folder."""
+    shutil.copytree(run.parent, tmp_path / "moved")
+    config = tmp_path / "moved" / "run" / "config.yaml"
+    config.write_text(config.read_text().replace(str(run.parent), str(tmp_path / "moved")))
+    return tmp_path / "moved" / "run"
+
+
 def test_another_program_judges_the_model_as_its_run_did(run: Path, tmp_path: Path) -> None:
     document = json.loads((run / "metrics.json").read_text())
     facts = export_held_out(run, tmp_path / "set")
@@ -195,23 +204,59 @@ def test_of_several_texts_with_one_id_the_first_is_asked(
     assert {*read_beir(tmp_path / "set").queries["text"].to_pylist()} <= {row["query"] for row in rows[::2]}
 
 
-def test_other_data_of_the_same_size_are_refused(run: Path, tmp_path: Path) -> None:
+def test_other_data_of_the_same_size_are_refused(moved: Path, tmp_path: Path) -> None:
     """One training query has another text, so that others may be held out than were."""
-    shutil.copytree(run.parent, tmp_path / "copy")
-    here, config = tmp_path / "copy" / "run", tmp_path / "copy" / "run" / "config.yaml"
-    config.write_text(config.read_text().replace(str(run.parent), str(tmp_path / "copy")))
-    export_held_out(here, tmp_path / "set")
-    rows = [json.loads(line) for line in (tmp_path / "copy" / "rows.jsonl").open(encoding="utf-8")]
-    trained = set(np.load(here / "evaluated" / TRAINED).tolist())
+    export_held_out(moved, tmp_path / "set")
+    rows = [json.loads(line) for line in (moved.parent / "rows.jsonl").open(encoding="utf-8")]
+    trained = set(np.load(moved / "evaluated" / TRAINED).tolist())
     row = next(row for row in reversed(rows[:300]) if content_id(row["query"]) in trained)
     said = set[str]()
     for other in range(8):  # some of which would be held out themselves, so that the counts differ
         row["query"] = f"{row['query']} {other}"
-        write_pairs(tmp_path / "copy" / "rows.jsonl", rows)
+        write_pairs(moved.parent / "rows.jsonl", rows)
         with pytest.raises(DataError, match=r"have changed since") as refused:
-            export_held_out(here, tmp_path / "again")
+            export_held_out(moved, tmp_path / "again")
         said.add(str(refused.value).partition("changed since (")[2].partition(")")[0])
     assert "the queries to train on are others" in said
+
+
+def test_documents_with_other_texts_are_refused(moved: Path, tmp_path: Path) -> None:
+    """Their ids are given, so that the split does not know their texts; the order of the rows says nothing."""
+    path = moved.parent / "rows.jsonl"
+    rows = [json.loads(line) for line in path.open(encoding="utf-8")]
+    write_pairs(path, rows[::-1])
+    export_held_out(moved, tmp_path / "set")
+    rows[25]["doc"] += " and more"
+    write_pairs(path, rows)
+    with pytest.raises(DataError, match=r"\(held-out pairs or documents have other texts\), .*: give data to evaluate it on"):
+        evaluate_held_out(moved)
+
+
+def test_data_that_are_gone_are_said_to_be_those_of_the_run(moved: Path) -> None:
+    (path := moved.parent / "rows.jsonl").unlink()
+    says = (
+        f"the data of {moved} cannot be read again: no such file: {path}; call this where the run was trained, put the data back, "
+        "or give data to evaluate it on"
+    )
+    with pytest.raises(DataError) as refused:
+        evaluate_held_out(moved)
+    assert str(refused.value) == says
+
+
+@pytest.mark.parametrize("refit", ["validation", "all"])
+def test_what_a_run_has_learned_of_validation_is_known_where_pairs_share_documents(
+    run: Path, tmp_path: Path, refit: str
+) -> None:
+    """Pairs left training since they share a document with validation, and come back with it."""
+    given = small_options(run.parent / "rows.jsonl")
+    given["data"] |= {"doc_id": "sku"}
+    given["evaluation"] |= {"validation": 60}
+    given["train"]["refit"] = refit
+    again = train(given, tmp_path / "run")
+    assert again.document["refit"][0]["part"] == "validation"
+    finding = evaluate_held_out(again.folder)
+    (scores,) = finding.systems.values()
+    assert scores.metrics["ndcg@10"] == pytest.approx(again.metrics["trained"]["ndcg@10"])
 
 
 @pytest.mark.parametrize("place", ["model/set", "index/set", "evaluated/set", "."])

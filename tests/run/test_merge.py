@@ -121,7 +121,7 @@ def test_what_cannot_be_merged(judged: Path, tmp_path: Path) -> None:
     for output in (judged / "run", judged / "base" / "inside"):
         with pytest.raises(OutputError, match="is one of the models that are merged, or in one"):
             merge(judged / "run", judged / "base", weights=0.5, output=output, overwrite=True)
-    with pytest.raises(DataError, match="is not a run, which alone has validation queries"):
+    with pytest.raises(DataError, match="is not a run, so there are no held-out queries: give --weights"):
         merge(judged / "base", judged / "run")
 
 

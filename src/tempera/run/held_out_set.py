@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import config as configuration
 from ..artifacts.export import BEIR, place_of
-from ..build import Config, build
+from ..build import build
 from ..errors import DataError
 from ..io.atomic import MARK, staged
 from ..io.documents import write_json
@@ -18,9 +18,8 @@ from ..text.beir import write_beir
 from ..text.embedder import Reading
 from ..text.evaluate import Finding, evaluate
 from ..text.pairs import Pairs, Rows, Text, distinct
-from ..text.split import Split
 from ..towers.saved import model_folder
-from .known_pairs import asked, divided_again, evaluated, ids_of
+from .data_again import asked, divided_again, evaluated, ids_of
 
 _SPLITS = {"test": "test", "validation": "dev"}  # by the names that BEIR has for them
 
@@ -57,7 +56,8 @@ def evaluate_held_out(
     >>> list(finding.systems)
     ['runs/first/evaluated', 'bm25', 'runs/first/evaluated + BM25']
     """
-    split, _ = _divided(Path(run))
+    model_folder(Path(run))  # of texts
+    split, _ = divided_again(Path(run), "give data to evaluate it on")
     if not len(split.test):
         raise DataError(f"{run} has no test (evaluation.queries=0): give data to evaluate it on")
     other = None if against is None else evaluated(Path(against))
@@ -97,12 +97,13 @@ def export_held_out(run: str | Path, output: str | Path | None = None, overwrite
     True
     """
     run = Path(run)
-    split, made = _divided(run)
+    model_folder(run)  # of texts
+    split, config = divided_again(run, "give the folder of a run, and its data as they were")
     parts = {name: rows for name, rows in (("test", split.test), ("validation", split.validation)) if len(rows)}
     if not parts:
         raise DataError(f"{run} has held out nothing")
     place = place_of(run, BEIR, None if output is None else Path(output))
-    with staged(place, overwrite, [run, *made.read]) as folder:
+    with staged(place, overwrite, [run, *config.read]) as folder:
         pairs = split.pairs
         judged = {
             _SPLITS[part]: (ids_of(pairs, "query", rows), ids_of(pairs, "doc", rows)) for part, rows in parts.items()
@@ -113,15 +114,6 @@ def export_held_out(run: str | Path, output: str | Path | None = None, overwrite
         facts = {"to": BEIR, "output": str(place), "documents": len(split.corpus), **counts}
         write_json(folder / MARK, facts)
     return facts
-
-
-def _divided(run: Path) -> tuple[Split, Config]:
-    """Return the pairs of a run on texts, divided as they were, and its configuration."""
-    model_folder(run)  # of texts
-    if not (run / "config.yaml").is_file():
-        raise DataError(f"{run} is not a run, so there are no held-out queries: give data, or the folder of a run")
-    made = build(configuration.load(run / "config.yaml"))
-    return divided_again(run, made), made
 
 
 def _texts(pairs: Pairs, role: Text, rows: Rows) -> dict[str, str]:

@@ -5,7 +5,7 @@ Letters in shapes: q queries, c documents, r answers, n pairs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -16,27 +16,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from .. import config as configuration
 from ..artifacts.index import Index
-from ..artifacts.run_folder import Run
-from ..build import Config, build
 from ..errors import DataError
 from ..io.console import logger
-from ..io.ids import content_ids, mixed
+from ..io.ids import mixed
 from ..ranking.calibration import Scored
 from ..ranking.metrics import Relevant
 from ..text.beir import is_beir
-from ..text.embedder import Model, Vectors, encode_all, trained_on
-from ..text.held_out import Questions
+from ..text.embedder import Model, Vectors, encode_all
 from ..text.pairs import Pairs, Rows, Text
 from ..text.roles import UNTRAINED, Roles, refuse_roles
-from ..text.sources import Given, PairsFile, read_table
-from ..text.split import Split, hold_out
+from ..text.sources import PairsFile, read_table
+from ..text.split import Split
 from ..text.tasks import RetrievalTask
-from ..towers.saved import EVALUATED, Encode, fingerprint
+from ..towers.saved import Encode, fingerprint
+from .data_again import asked, divided_again, evaluated, learned
 
 _ALL = float("-inf")  # as data.min_score: every pair is read
-_COUNTED = {"pairs": "pairs:", "corpus": "documents:", "train": "pairs to train on:"}
 
 
 @dataclass(frozen=True)
@@ -109,72 +105,11 @@ def unlearned(run: Path) -> tuple[Split, Rows]:
     Raises:
         DataError: no run, data of an object of Python, data that have changed since, or a run that has learned everything.
     """
-    if not (run / "config.yaml").is_file():
-        raise DataError(
-            f"{run} is not a run, so there are no held-out queries; give pairs: tempera calibrate {quote(str(run))} PAIRS"
-        )
-    split = divided_again(run, build(configuration.load(run / "config.yaml")))
+    split, _ = divided_again(run, f"give pairs that it has not seen: tempera calibrate {quote(str(run))} PAIRS")
     rows = split.test if "validation" in learned(run) or not len(split.validation) else split.validation
     if not len(rows):
         raise DataError(f"{run} has learned all that it has held out (train.refit): give pairs that it has not seen")
     return split, rows
-
-
-def learned(run: Path) -> list[str]:
-    """Return the parts of its data that a run has been trained on again (`train.refit`), after they were held out."""
-    return [each["part"] for each in Run(run).document.get("refit", [])]
-
-
-def evaluated(run: Path) -> Path:
-    """Return the folder of the model whose figures a run has: its own, unless it was trained on the test after that."""
-    return folder if (folder := run / EVALUATED).is_dir() else run
-
-
-def asked(name: str, split: Split, rows: Rows) -> RetrievalTask:
-    """Return held-out queries of a run by their ids, with the documents that it ranks by their places."""
-    pairs = split.pairs
-    questions = Questions.of(split, pairs.distinct("query")[1], pairs.distinct("doc")[1], rows)
-    queries = _table(ids_of(pairs, "query", questions.rows), questions.queries)
-    docs = _table([f"{row:09}" for row in range(len(split.corpus))], pairs.texts("doc", split.corpus))
-    return RetrievalTask.of(name, queries, docs, questions.relevant, {})
-
-
-def ids_of(pairs: Pairs, role: Text, rows: Rows) -> list[str]:
-    """Return the ids of queries or documents as the index of a run has them."""
-    return [str(name) for name in pairs.ids(role)[rows].tolist()]
-
-
-def _table(ids: Sequence[str], texts: Sequence[str]) -> pa.Table:
-    return pa.table({"id": ids, "text": pa.array(texts, pa.large_string())})
-
-
-def divided_again(folder: Path, config: Config) -> Split:
-    """Read the data of a run by its configuration, and divide them as they were.
-
-    Raises:
-        DataError: data of an object of Python, or data that have changed since.
-    """
-    if isinstance(config.data, Given):
-        raise DataError(f"{folder} was trained on an object of Python, which is gone; give pairs that it has not seen")
-    pairs, candidates = config.data.read(None)
-    split = hold_out(pairs, candidates, config.evaluation, config.train.max_pairs)
-    then = Run(folder).document["data"]
-    now = {"pairs": split.count, "corpus": len(split.corpus)}
-    if "validation" not in learned(folder):
-        now["train"] = len(split.train)
-    changed = [
-        f"{_COUNTED[what]} {then[what]:,} then, {count:,} now" for what, count in now.items() if then[what] != count
-    ]
-    if not changed and (known := trained_on(evaluated(folder))) is not None:
-        train = np.concatenate([split.train, split.validation]) if "validation" in learned(folder) else split.train
-        ids = np.unique(content_ids(split.pairs.table["query"].take(pa.array(train))))
-        changed = [] if np.array_equal(ids, known) else ["the queries to train on are others"]
-    if changed:
-        raise DataError(
-            f"the data of {folder} have changed since ({'; '.join(changed)}), and what was held out is no longer known; give pairs "
-            "that it has not seen"
-        )
-    return split
 
 
 def _in_index(model: Model, pairs: Pairs) -> QuerySet | None:

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import config as configuration
 from ..artifacts.pictures import draw_merge
-from ..build import Config, build
+from ..build import Config
 from ..errors import ConfigError, DataError, OutputError
 from ..io.atomic import MARK, staged, write_file
 from ..io.documents import write_json
@@ -21,7 +20,7 @@ from ..text.other_data import Task, judged, read_tasks
 from ..text.split import Split
 from ..text.tasks import RetrievalTask
 from ..towers.merged import Merged
-from .known_pairs import asked, divided_again, evaluated, learned
+from .data_again import asked, divided_again, evaluated, learned
 
 OWN = "validation"
 KEPT, LOST = 0.95, 1 / 3  # of the gain by training, at least; of what it made worse elsewhere, at most
@@ -91,10 +90,8 @@ def curve(merged: Merged, run: Path, also: Sequence[str] = (), saves: bool = Fal
 
     With `saves` the best is to be saved, which fewer than 50 validation queries do not choose.
     """
-    if not (run / "config.yaml").is_file():
-        raise DataError(f"{run} is not a run, which alone has validation queries to choose by: give --weights")
-    config = build(configuration.load(run / "config.yaml"))
-    own = _validation(divided_again(run, config), run)
+    split, config = divided_again(run, "give --weights")
+    own = _validation(split, run)
     if saves and own.counts["queries"] < LEAST_TO_CHOOSE:
         raise DataError(
             f"the validation of {run} asks {own.counts['queries']} queries, fewer than the {LEAST_TO_CHOOSE} that choose a weight: "

@@ -28,6 +28,7 @@ from .pairs import Rows
 from .split import Split
 from .training_pairs import TrainingPairs
 
+HELD_OUT = "held_out"  # in metrics.json: the digest of what a run has held out
 TUNING_QUERIES = 500  # of training for BM25, and of validation for its weight beside the tower
 _SHARE = 1 / 8  # of the documents that training embeds: what the looks on the way may cost
 _FREE = 1e11  # multiplications that the looks may cost in any case, a few seconds of a CPU
@@ -218,10 +219,10 @@ class HeldOutQueries:
         return Lexical(catalogue.docs.take(catalogue.searched)).index(self.words.settings)
 
     def about(self) -> dict[str, Any]:
-        """Return how BM25 and its weight were chosen, the bias of scores on the way, and the metrics of smaller vectors."""
-        about: dict[str, Any] = {"bm25": None, "hybrid": None}
+        """Return what is held out, how BM25 and its weight were chosen, bias on the way, and the metrics of smaller vectors."""
+        about: dict[str, Any] = {HELD_OUT: self.texts.split.digest, "bm25": None, "hybrid": None}
         if self.words is not None:
-            about = {"bm25": asdict(self.words.settings), "hybrid": asdict(self.fusion)}
+            about |= {"bm25": asdict(self.words.settings), "hybrid": asdict(self.fusion)}
         if self.sample is not None:
             about["sample"] = {"corpus": len(self.sample.docs), "hardest": self.sample.hardest, "bias": self.bias}
         if self.options.queries != 0 and len(self.questions["test"].rows):

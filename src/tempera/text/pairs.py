@@ -25,6 +25,7 @@ REPEATED = "repeated pairs"
 TRAIN, VALIDATION, TEST, RANKED = 0, 1, 2, 3  # of the column `part`
 TRAINABLE = "trainable"  # column of generated queries
 MADE_OF = "made_of"  # column of rows that are made of a document
+_BLOCK = 100_000  # texts that are in memory at once
 _LABEL = 200  # letters of a document that has no name
 
 
@@ -106,6 +107,12 @@ class Pairs:
     def texts(self, role: str, rows: Rows | None = None) -> list[str]:
         """Return a column of texts, of all rows or of some."""
         return self.view(role, rows)[:]
+
+    def contents(self, role: Text, rows: Rows) -> Ids:
+        """Return the ids of the contents of some rows' texts, [r], whatever ids were given to them."""
+        texts = self.view(role, rows)
+        blocks = (texts[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK))
+        return np.fromiter((content_id(text) for block in blocks for text in block), np.int64, len(rows))
 
     def without(self, queries: Ids) -> Pairs:
         """Return the rows that ask none of some queries, by their ids."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from ..io.ids import mixed
 from ..ranking.ranking import LEAST_TO_CHOOSE, MOST, Evaluation, Part
 from .pairs import RANKED, TEST, TRAIN, VALIDATION, Ids, Pairs, Rows
 
@@ -40,6 +43,16 @@ class Split:
     def count(self) -> int:
         """Count the pairs; documents that are only ranked are none."""
         return int((self.pairs.part != RANKED).sum())
+
+    @cached_property
+    def digest(self) -> str:
+        """Return what tells held-out pairs and the documents that are ranked from others, by their texts, in whatever order."""
+        content, pairs = xxhash.xxh3_128(), self.pairs
+        for rows in (self.validation, self.test):
+            ids = mixed(pairs.contents("doc", rows), pairs.contents("query", rows))
+            content.update(np.int64(len(rows)).tobytes() + np.sort(ids).tobytes())
+        content.update(np.sort(pairs.contents("doc", self.corpus)).tobytes())
+        return content.hexdigest()
 
     def queries(self, rows: Rows) -> int:
         """Count the distinct queries of some rows."""

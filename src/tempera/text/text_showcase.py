@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..core.batch import Role
-from ..io.ids import content_ids
 from ..ranking.ranking import Ranking
 from ..ranking.showcase import DataFacts, Example, Hit, Searched, Subject
 from ..ranking.verdict import SystemScores
@@ -107,7 +105,7 @@ class TextShowcase:
     def trained_on(self) -> dict[str, NDArray[np.int64]]:
         """Return the ids of the training queries' contents."""
         split = self.texts.split
-        return {TRAINED: np.unique(content_ids(split.pairs.table["query"].take(pa.array(split.train))))}
+        return {TRAINED: np.unique(split.pairs.contents("query", split.train))}
 
     def reopened(self, folder: Path) -> float:
         """Save the tower and open it as a user would; return the largest difference in any number of its vectors."""

@@ -59,7 +59,7 @@ class Pretrained:
     def learning_rate(self) -> float:
         """Return 5e-5, near the best where there is something to learn and with less harm where there is nothing, or `Static`'s."""
         if self._static:
-            return Static().learning_rate
+            return Static.learning_rate
         return 5e-5 if self.lora is None else 2e-4
 
     @property

@@ -50,11 +50,12 @@ class Static:
         init: random vectors to begin with. "idf" scales a token's by its inverse document frequency in the training texts (Spärck
             Jones 1972), so that the untrained tower finds texts that share rare words, and training begins there; "ngrams" has
             tokens that share character n-grams begin near each other, too (Bojanowski et al. 2017), as "cell" and "cells" do;
-            "normal" draws all of one scale, and needs a learning rate ten times as high.
+            "normal" draws all of one scale, as other libraries do.
         teacher: folder of a saved model, or of a run, whose vectors of the tokens are those to begin with, in place of `init`. A
             static model of at most `dimensions` gives its tokenizer and its vectors as they are, so that its training goes on.
     """
 
+    learning_rate: ClassVar[float] = 0.003
     made_rows: ClassVar[int] = 4  # of long documents, beside each pair
     open: ClassVar[Mapping[str, Open]] = {
         TEMPERATURE: Open(beside=("objective.scale",)),
@@ -69,11 +70,6 @@ class Static:
     drop_repeats: bool = True
     init: Literal["ngrams", "idf", "normal"] = "ngrams"
     teacher: str | None = None
-
-    @property
-    def learning_rate(self) -> float:
-        """Return the rate that keeps what idf and n-grams begin with, or that moves vectors without meaning by much."""
-        return 0.03 if self.init == "normal" else 0.003
 
     def schedule(self, pairs: int, half: bool = False) -> tuple[int, float]:
         """Return a batch of a sixteenth of the pairs, up to 2,048, and 8 epochs of few pairs to 4 of many."""

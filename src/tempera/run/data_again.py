@@ -1,0 +1,98 @@
+"""The data of a finished run on texts, read again and divided as they were: what it has learned, and what it has held out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from .. import config as configuration
+from ..artifacts.run_folder import Run
+from ..build import Config, build
+from ..errors import DataError
+from ..text.embedder import trained_on
+from ..text.held_out import HELD_OUT, Questions
+from ..text.pairs import Pairs, Rows, Text
+from ..text.sources import Given
+from ..text.split import Split, hold_out
+from ..text.tasks import RetrievalTask
+from ..towers.saved import EVALUATED
+
+_COUNTED = {"pairs": "pairs:", "corpus": "documents:", "train": "pairs to train on:"}
+
+
+def learned(run: Path) -> list[str]:
+    """Return the parts of its data that a run has been trained on again (`train.refit`), after they were held out."""
+    return [each["part"] for each in Run(run).document.get("refit", [])]
+
+
+def evaluated(run: Path) -> Path:
+    """Return the folder of the model whose figures a run has: its own, unless it was trained on the test after that."""
+    return folder if (folder := run / EVALUATED).is_dir() else run
+
+
+def divided_again(run: Path, instead: str) -> tuple[Split, Config]:
+    """Return the pairs of a run, divided as they were for the model that was evaluated, and the run's configuration.
+
+    Args:
+        instead: what else a user can do, for the messages.
+
+    Raises:
+        DataError: no run, data of an object of Python, or data that cannot be read again or have changed since.
+    """
+    if not (run / "config.yaml").is_file():
+        raise DataError(f"{run} is not a run, so there are no held-out queries: {instead}")
+    config = build(configuration.load(run / "config.yaml"))
+    if isinstance(config.data, Given):
+        raise DataError(f"{run} was trained on an object of Python, which is gone: {instead}")
+    try:
+        pairs, candidates = config.data.read(None)
+        split = hold_out(pairs, candidates, config.evaluation, config.train.max_pairs)
+    except DataError as error:
+        raise DataError(
+            f"the data of {run} cannot be read again: {error}; call this where the run was trained, put the data back, or {instead}"
+        ) from None
+    if "validation" in learned(run):
+        split = split.extended("validation", config.evaluation.shared_documents == "keep")
+    if changed := _changes(run, split):
+        raise DataError(
+            f"the data of {run} have changed since ({'; '.join(changed)}), and what was held out is no longer known: {instead}"
+        )
+    return split, config
+
+
+def _changes(run: Path, split: Split) -> list[str]:
+    """Return in what the data of a run are others than they were: in numbers, or else in texts."""
+    document = Run(run).document
+    then, now = document["data"], {"pairs": split.count, "corpus": len(split.corpus), "train": len(split.train)}
+    changed = [
+        f"{_COUNTED[what]} {then[what]:,} then, {count:,} now" for what, count in now.items() if then[what] != count
+    ]
+    if changed:
+        return changed
+    known = trained_on(evaluated(run))
+    if known is not None and not np.array_equal(np.unique(split.pairs.contents("query", split.train)), known):
+        return ["the queries to train on are others"]
+    if document.get(HELD_OUT, split.digest) != split.digest:  # a run of an earlier version has none
+        return ["held-out pairs or documents have other texts"]
+    return []
+
+
+def asked(name: str, split: Split, rows: Rows) -> RetrievalTask:
+    """Return held-out queries of a run by their ids, with the documents that it ranks, named so that equal scores rank alike."""
+    pairs = split.pairs
+    questions = Questions.of(split, pairs.distinct("query")[1], pairs.distinct("doc")[1], rows)
+    queries = _table(ids_of(pairs, "query", questions.rows), questions.queries)
+    docs = _table([f"{row:09}" for row in range(len(split.corpus), 0, -1)], pairs.texts("doc", split.corpus))
+    return RetrievalTask.of(name, queries, docs, questions.relevant, {})
+
+
+def ids_of(pairs: Pairs, role: Text, rows: Rows) -> list[str]:
+    """Return the ids of queries or documents as the index of a run has them."""
+    return [str(name) for name in pairs.ids(role)[rows].tolist()]
+
+
+def _table(ids: Sequence[str], texts: Sequence[str]) -> pa.Table:
+    return pa.table({"id": ids, "text": pa.array(texts, pa.large_string())})
