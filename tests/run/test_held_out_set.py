@@ -274,3 +274,16 @@ def test_the_evaluated_model_is_named_only_where_it_has_not_learned_the_queries(
     for model in (run, run / "model"):
         (judged,) = evaluate(model, tmp_path / "set")
         assert judged.cautions()[0].endswith(f"judge {run / 'evaluated'}, which has not learned what the run held out")
+
+
+def test_documents_with_equal_texts_rank_as_in_the_run(run: Path, tmp_path: Path) -> None:
+    """Of four ids with one text, all at one rank, the same stands first."""
+    rows = [json.loads(line) for line in (run.parent / "rows.jsonl").open(encoding="utf-8")]
+    given = small_options(run.parent / "rows.jsonl")
+    for i, row in enumerate(rows):
+        row["doc"] = rows[i - i % 4]["doc"]
+    given["data"] |= {"path": str(write_pairs(tmp_path / "rows.jsonl", rows)), "doc_id": "sku"}
+    given["train"]["max_steps"] = 20
+    trained = train(given, tmp_path / "run")
+    (scores,) = evaluate_held_out(trained.folder, metrics=["ndcg@10"]).systems.values()
+    assert scores.metrics["ndcg@10"] == pytest.approx(trained.metrics["trained"]["ndcg@10"], abs=1e-9)
