@@ -40,13 +40,13 @@ CEILINGS = {
     "engine": 3056,  # with gradients in memory that stays, divided tables, devices, rows that are chosen, a step on paper, dropout
     "experiments": 2253,
     "integrations": 481,  # with a temperature that stays on the host, and models that nothing asks
-    "io": 1082,  # with vectors of other programs, texts of polars, lines of text, and outputs that hold what is read
+    "io": 1086,  # with vectors of other programs, texts of polars, lines of text, and outputs that hold what is read
     "mining": 618,  # with an exact search through candidates in bf16, and products by the faster library
     "ranking": 983,
     "recommend": 3547,  # with behaviours that no event has, and counts of another run
     "run": 2080,  # with the proof of what a guide chooses, cautions, rows for the beginning, and runs judged by what is held out
-    "text": 4038,  # with documents that keep vectors or are only searched, rows made of documents, and training on what is held out
-    "towers": 1344,  # with models put together, texts read in bf16, vectors that are cut, tables with a model, repeats left out
+    "text": 4039,  # with documents that keep vectors or are only searched, rows made of documents, and training on what is held out
+    "towers": 1345,  # with models put together, texts read in bf16, vectors that are cut, tables with a model, repeats left out
 }
 TOTAL = sum(CEILINGS.values())
 OPTIONAL = {"sentence_transformers": ("towers", "integrations"), "triton": ("engine",)}  # imported by these rooms only

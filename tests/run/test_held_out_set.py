@@ -228,7 +228,9 @@ def test_documents_with_other_texts_are_refused(moved: Path, tmp_path: Path) -> 
     export_held_out(moved, tmp_path / "set")
     rows[25]["doc"] += " and more"
     write_pairs(path, rows)
-    with pytest.raises(DataError, match=r"\(held-out pairs or documents have other texts\), .*: give data to evaluate it on"):
+    with pytest.raises(
+        DataError, match=r"\(held-out pairs or documents have other texts\), .*: give data to evaluate it on"
+    ):
         evaluate_held_out(moved)
 
 

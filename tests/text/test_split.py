@@ -69,7 +69,7 @@ def divided(pairs: Pairs, candidates: np.ndarray, queries: int, seed: int) -> di
         "train": [i for i in range(len(pairs)) if query[i] not in chosen and doc[i] not in docs],
         "validation": [],
         "test": test,
-        "corpus": [row for _, row in sorted(first.items())],
+        "corpus": [row for _, row in sorted(first.items(), key=lambda each: str(each[0]), reverse=True)],
     }
 
 

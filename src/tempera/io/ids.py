@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
@@ -28,6 +29,16 @@ def given_ids(values: pa.Array) -> Ids:
     """64-bit hashes of ids that were given, texts or integers, [n]; 7 and "7" are one id."""
     keys = values.cast(pa.large_string()).fill_null("").to_pylist()
     return np.fromiter((xxhash.xxh3_64_intdigest(key.encode()) - (1 << 63) for key in keys), np.int64, len(keys))
+
+
+def falling(ids: pa.Array | pa.ChunkedArray) -> Ids:
+    """The order of falling ids as texts, in which trec_eval ranks documents with equal scores, [n].
+
+    >>> falling(pa.array([9, 10, 2])).tolist()
+    [0, 2, 1]
+    """
+    order: Ids = pc.sort_indices(ids.cast(pa.large_string()), sort_keys=[("", "descending")]).to_numpy()
+    return order.astype(np.int64)
 
 
 def mixed(ids: Ids, salt: Ids | int) -> Ids:

@@ -81,11 +81,11 @@ def _changes(run: Path, split: Split) -> list[str]:
 
 
 def asked(name: str, split: Split, rows: Rows) -> RetrievalTask:
-    """Return held-out queries of a run by their ids, with the documents that it ranks, named so that equal scores rank alike."""
+    """Return held-out queries of a run and the documents that it ranks, with the ids that its index has."""
     pairs = split.pairs
     questions = Questions.of(split, pairs.distinct("query")[1], pairs.distinct("doc")[1], rows)
     queries = _table(ids_of(pairs, "query", questions.rows), questions.queries)
-    docs = _table([f"{row:09}" for row in range(len(split.corpus), 0, -1)], pairs.texts("doc", split.corpus))
+    docs = _table(ids_of(pairs, "doc", split.corpus), pairs.texts("doc", split.corpus))
     return RetrievalTask.of(name, queries, docs, questions.relevant, {})
 
 

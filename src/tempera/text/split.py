@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..io.ids import mixed
+from ..io.ids import falling, mixed
 from ..ranking.ranking import LEAST_TO_CHOOSE, MOST, Evaluation, Part
 from .pairs import RANKED, TEST, TRAIN, VALIDATION, Ids, Pairs, Rows
 
@@ -102,7 +103,7 @@ def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation, most: int | N
 
     Rows that a source has named for validation or test (`Pairs.part`) are those parts. Else the queries are drawn, by
     `options.seed`, from the candidate rows: the test first, so that the size of validation does not move it.
-    The corpus is every distinct document of the candidate rows.
+    The corpus is every distinct document of the candidate rows, in falling order of their ids.
 
     Args:
         pairs: rows of all parts.
@@ -124,14 +125,14 @@ def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation, most: int | N
         lost = {**lost, NOT_TRAINED: len(left) - most}
         left = np.sort(np.random.default_rng(options.seed).permutation(left)[:most])
     ranked = np.flatnonzero(candidates)
-    # In the order of their ids: where scores are equal, answers come no sooner.
-    _, first = np.unique(doc_ids[ranked], return_index=True)
+    # Where scores are equal, answers come no sooner, and other programs rank the same documents first.
+    ids, first = np.unique(doc_ids[ranked], return_index=True)
     split = Split(
         pairs,
         left,
         np.flatnonzero(validation),
         np.flatnonzero(test),
-        ranked[first],
+        ranked[first[falling(pa.array(ids))]],
         lost,
         int(shared[left].sum()) if pairs.paired else 0,
     )

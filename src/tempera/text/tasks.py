@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from ..io.ids import falling
 from ..io.tables import TableBlock
 from ..ranking.fusion import rank_by_weight
 from ..ranking.metrics import Relevant
@@ -55,7 +55,7 @@ class RetrievalTask:
         cls, name: str, queries: pa.Table, corpus: pa.Table, relevant: Relevant, unused: dict[str, int]
     ) -> RetrievalTask:
         """Put the corpus in order; `relevant` counts documents as they are given."""
-        order = pc.sort_indices(corpus["id"], sort_keys=[("", "descending")]).to_numpy().astype(np.int64)
+        order = falling(corpus["id"])
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         counts = {"queries": len(queries), "documents": len(corpus), "judgements": len(relevant.doc), **unused}
