@@ -279,7 +279,7 @@ def test_the_evaluated_model_is_named_only_where_it_has_not_learned_the_queries(
 
 
 def test_documents_with_equal_texts_rank_as_in_the_run(run: Path, tmp_path: Path) -> None:
-    """Of four ids with one text, all at one rank, the same stands first."""
+    """Of four ids with one text, all with one score, the same stands first, here and where the export is judged."""
     rows = [json.loads(line) for line in (run.parent / "rows.jsonl").open(encoding="utf-8")]
     given = small_options(run.parent / "rows.jsonl")
     for i, row in enumerate(rows):
@@ -287,5 +287,7 @@ def test_documents_with_equal_texts_rank_as_in_the_run(run: Path, tmp_path: Path
     given["data"] |= {"path": str(write_pairs(tmp_path / "rows.jsonl", rows)), "doc_id": "sku"}
     given["train"]["max_steps"] = 20
     trained = train(given, tmp_path / "run")
-    (scores,) = evaluate_held_out(trained.folder, metrics=["ndcg@10"]).systems.values()
-    assert scores.metrics["ndcg@10"] == pytest.approx(trained.metrics["trained"]["ndcg@10"], abs=1e-9)
+    export_held_out(trained.folder, tmp_path / "set")
+    for finding in (evaluate_held_out(trained.folder), *evaluate(trained.folder, tmp_path / "set")):
+        (scores,) = finding.systems.values()
+        assert scores.metrics["ndcg@10"] == pytest.approx(trained.metrics["trained"]["ndcg@10"], abs=1e-9)
