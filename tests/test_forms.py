@@ -148,7 +148,9 @@ def test_a_folder_has_the_form_of_most_of_its_files(put: Put, tmp_path: Path) ->
 def test_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no such file: .*none.csv"):
         build(load(tmp_path / "none.csv"))
-    with pytest.raises(DataError, match="holds no file to read"):
+    with pytest.raises(
+        DataError, match=r"holds no file to read: give a folder of tables, .* of texts .* or of Python sources"
+    ):
         build(load(tmp_path))
     (tmp_path / "a.xlsx").write_text("x")
     with pytest.raises(DataError, match=r"cannot read .xlsx; give one of .parquet"):

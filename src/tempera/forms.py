@@ -76,6 +76,11 @@ def _detected(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
         paths = {part: str(place / name) for part, name in parts.items()}
         return {**_renamed(paths, "path"), **_of_table(paths["train"], options)}
     form = _form(place)
+    if form is None:
+        raise DataError(
+            f"{path} holds no file to read: give a folder of tables, such as .csv, .jsonl or .parquet, of texts (.txt, .md, .html), "
+            "or of Python sources"
+        )
     if form == "table" and place.is_dir() and (tables := _interactions(place, options)):
         return tables
     if form == "python":

@@ -56,7 +56,7 @@ def test_epochs_and_seeds_differ_and_runs_do_not() -> None:
     [
         (10, 11, "train.batch_size is 11 and the data has 10 pairs to train on: give a batch_size of at most 10"),
         (0, 2, "train.batch_size is 2 and the data has 0 pairs to train on: in-batch negatives need at least 2"),
-        (1, 2, "train.batch_size is 2 and the data has 1 pairs to train on: in-batch negatives need at least 2"),
+        (1, 2, "train.batch_size is 2 and the data has 1 pair to train on: in-batch negatives need at least 2"),
         (10, 1, "train.batch_size is 1, but in-batch negatives need at least 2 rows"),
         (10, 0, "train.batch_size is 0, but in-batch negatives need at least 2 rows"),
     ],

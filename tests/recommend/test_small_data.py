@@ -47,7 +47,7 @@ CASES: dict[str, tuple[Rows, str, str]] = {  # rows, and what two splits say of 
     "two events to train on": (
         [{"user": 1, "item": item, "time": item} for item in range(3)],
         "validation_share 0.1 of 3 events leaves none: give a larger share, or 0",
-        "batch_size is 2 and the data has 1 pairs to train on: in-batch negatives need at least 2",
+        "batch_size is 2 and the data has 1 pair to train on: in-batch negatives need at least 2",
     ),
 }
 

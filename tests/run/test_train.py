@@ -307,7 +307,7 @@ def test_a_batch_larger_than_the_data(options: dict[str, Any], tmp_path: Path) -
         train(options, tmp_path / "run", ["train.batch_size=261"])
     assert list(tmp_path.iterdir()) == []
     two = pa.table({"query": ["a a", "b b"], "doc": ["c c", "d d"]})
-    with pytest.raises(ConfigError, match=r"the data has 1 pairs to train on: in-batch negatives need at least 2"):
+    with pytest.raises(ConfigError, match=r"the data has 1 pair to train on: in-batch negatives need at least 2"):
         train({**options, "data": {}}, tmp_path / "run", data=two)
     full = train(options, tmp_path / "run", ["train.batch_size=260", "train.max_steps=1"])
     assert len(log_of(full, "step")) == 1

@@ -212,6 +212,8 @@ def refuse_size(rows: int, batch_size: int) -> None:
         remedy = "in-batch negatives need at least 2: give more data"
         if rows > 1:
             remedy = f"give a batch_size of at most {rows}, or more data"
-        raise ConfigError(f"train.batch_size is {batch_size} and the data has {rows} pairs to train on: {remedy}")
+        raise ConfigError(
+            f"train.batch_size is {batch_size} and the data has {rows} pair{'s' * (rows != 1)} to train on: {remedy}"
+        )
     if batch_size < 2:
         raise ConfigError(f"train.batch_size is {batch_size}, but in-batch negatives need at least 2 rows")
