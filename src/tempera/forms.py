@@ -78,7 +78,7 @@ def _detected(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     form = _form(place)
     if form is None:
         raise DataError(
-            f"{path} holds no file to read: give a folder of tables, such as .csv, .jsonl or .parquet, of texts (.txt, .md, .html), "
+            f"{path} holds no file to read: give a folder of tables, such as .csv, .jsonl or .parquet, of texts (.txt, .md) "
             "or of Python sources"
         )
     if form == "table" and place.is_dir() and (tables := _interactions(place, options)):
