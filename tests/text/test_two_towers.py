@@ -12,7 +12,7 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 
-from tempera import config
+from tempera import config, evaluate_held_out
 from tempera.artifacts.index import Index, write_index
 from tempera.artifacts.run_folder import Run
 from tempera.build import build, kind_of_tower
@@ -26,7 +26,8 @@ from tempera.text.frozen import HeadTower, IndexSide
 from tempera.text.two_towers import FrozenModel, Head, KeptIndex, TwoTowers
 from tempera.towers.saved import fingerprint, load, model_folder
 from tempera.towers.stamp import Kept, Stamp, checksum
-from tempera.towers.static import Static
+from tempera.towers.static import Static, StaticTower
+from tempera.towers.tokenizer import train_tokenizer
 
 WIDTH = 6
 
@@ -192,8 +193,17 @@ def test_queries_are_trained_for_an_index_and_no_document_is_embedded(
     hits = run.search("kaban lodor", index=turned / "index")
     assert np.isclose(hits[0].score, (old.vectors @ run.encode(["kaban lodor"])[0]).max(), atol=1e-6)
     assert run.search("kaban lodor")[0].preview == hits[0].preview
-    with pytest.raises(DataError, match="embeds queries alone"):
+    with pytest.raises(DataError, match=r"embeds queries alone.*: tempera evaluate RUN"):
         load(tmp_path / "run" / "model", "doc")
+    # It is judged by what its run has held out, beside other queries for the same index, and still no document is embedded.
+    embedded.clear()
+    judged = evaluate_held_out(run.folder, against=tiny_run).systems
+    assert judged[str(run.folder)].metrics["ndcg@10"] == pytest.approx(run.metrics["trained"]["ndcg@10"])
+    assert judged[str(tiny_run)].metrics["ndcg@10"] == pytest.approx(run.metrics["untrained"]["ndcg@10"])
+    assert "doc" not in embedded
+    StaticTower(train_tokenizer(["kaban"], 300, 16), 8).save(tmp_path / "narrow")
+    with pytest.raises(DataError, match="queries have vectors of 8 numbers, and the index of 16"):
+        evaluate_held_out(run.folder, against=tmp_path / "narrow")
     for damage in ("{", "[]", '{"checksum": "x"}'):
         (tmp_path / "run" / "model" / "kept_index.json").write_text(damage)
         with pytest.raises(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from .. import config as configuration
 from ..artifacts.export import BEIR, place_of
+from ..artifacts.index import Index
 from ..build import build
 from ..errors import DataError
 from ..io.atomic import MARK, staged
@@ -18,7 +21,9 @@ from ..text.beir import write_beir
 from ..text.embedder import Reading
 from ..text.evaluate import Finding, evaluate
 from ..text.pairs import Pairs, Rows, Text, distinct
+from ..text.tasks import RetrievalTask
 from ..towers.saved import model_folder
+from ..towers.stamp import Kept
 from .data_again import asked, divided_again, evaluated, ids_of
 
 _SPLITS = {"test": "test", "validation": "dev"}  # by the names that BEIR has for them
@@ -37,7 +42,8 @@ def evaluate_held_out(
 
     Of a run that has learned these queries since, the model that had not (`RUN/evaluated`) is judged, and so it is of the other
     one. Two runs on the same data, roles and evaluation options divide them alike, so that neither has learned what is asked;
-    the finding says if one has. That the training queries are those of then is checked, and the number of documents.
+    the finding says if one has. That the data are those of then is checked. For a run that keeps an index (`tower.doc.index`), no
+    document is embedded: its queries, and those of the other model, are asked of the vectors of that index.
 
     Args:
         run: a run folder, of texts.
@@ -49,7 +55,7 @@ def evaluate_held_out(
         mixed_precision: as in `evaluate`.
 
     Raises:
-        DataError: no run on texts, data that have changed since or are gone, or no test.
+        DataError: no run on texts, data that have changed since or are gone, no test, or a model of another width than the index.
         ConfigError: an unknown metric or precision, or a run against itself.
 
     >>> finding = evaluate_held_out("runs/first", bm25=True, metrics=["ndcg@10"])
@@ -62,10 +68,19 @@ def evaluate_held_out(
         raise DataError(f"{run} has no test (evaluation.queries=0): give data to evaluate it on")
     other = None if against is None else evaluated(Path(against))
     (finding,) = evaluate(
-        evaluated(Path(run)), asked("held out", split, split.test), against=other, bm25=bm25, metrics=metrics, k=k,
-        exclude_self=exclude_self, mixed_precision=mixed_precision,
+        evaluated(Path(run)), _of_index(Path(run), asked("held out", split, split.test)), against=other, bm25=bm25, metrics=metrics,
+        k=k, exclude_self=exclude_self, mixed_precision=mixed_precision,
     )  # fmt: skip
     return finding
+
+
+def _of_index(run: Path, task: RetrievalTask) -> RetrievalTask:
+    """Return a task whose documents have the vectors of a run's index, if the run's model embeds queries alone."""
+    if Kept.read(model_folder(run)) is None:
+        return task
+    index = Index(run / "index")
+    rows = pc.index_in(task.corpus["id"], value_set=index.documents["id"].combine_chunks()).to_numpy()
+    return replace(task, kept=index.vectors[rows])
 
 
 def inputs_of(run: Path) -> list[str]:

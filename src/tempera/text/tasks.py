@@ -49,6 +49,9 @@ class RetrievalTask:
     relevant: Relevant
     counts: dict[str, int]
     exclude_self: bool = False  # whether a document with the query's own text is left out unless it is judged relevant
+    kept: Vectors | None = (
+        None  # of the documents, [c, D], where queries are asked of an index and no model embeds documents
+    )
 
     @classmethod
     def of(
@@ -100,9 +103,20 @@ class RetrievalTask:
         return own
 
     def vectors(self, model: Embedder) -> tuple[Vectors, Vectors]:
-        """Return a model's vectors of the queries, [q, D], and of the corpus, [c, D]."""
+        """Return a model's vectors of the queries, [q, D], and of the corpus, [c, D].
+
+        Raises:
+            DataError: vectors of another width than those that are kept.
+        """
         queries = encode_all(model.query, self.queries["text"], "queries")
-        return queries, encode_all(model.doc, self.corpus["text"], "documents")
+        if self.kept is None:
+            return queries, encode_all(model.doc, self.corpus["text"], "documents")
+        if (width := queries.shape[1]) != self.kept.shape[1]:
+            raise DataError(
+                f"{self.name}: queries have vectors of {width} numbers, and the index of {self.kept.shape[1]}: give a model whose "
+                "queries are for this index"
+            )
+        return queries, self.kept
 
     def by_vectors(self, vectors: tuple[Vectors, Vectors], metrics: tuple[str, ...]) -> Ranking:
         """Rank the whole corpus by cosine."""

@@ -59,8 +59,8 @@ def load(folder: Path, role: Role = "query", half: bool = False) -> Encode:
     refuse_unsafe(folder)
     if role == "doc" and (folder / KEPT).is_file():
         raise DataError(
-            f"{folder} embeds queries alone, for the index that its {KEPT} describes: search that index with it, and "
-            "read its figures in the report of its run"
+            f"{folder} embeds queries alone, for the index that its {KEPT} describes: search that index with it, or judge it by "
+            "what its run has held out: tempera evaluate RUN"
         )
     try:
         modules = read_json(folder / "modules.json")
