@@ -239,3 +239,28 @@ def test_a_run_that_is_stopped_while_it_trains_again_ends_with_the_same_model(
     for part in ("model", "evaluated"):
         assert np.array_equal(weights(whole.folder / part), weights(again.folder / part))
     assert whole.document["metrics"] == again.document["metrics"]
+
+
+def test_a_run_says_that_its_teacher_has_learned_its_test(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = train(with_refit(options, "auto"), tmp_path / "first").folder
+    says = (
+        f"{first}, which this model begins with or learns from, was trained on 40 of the test queries, so that the figures are "
+        "too good"
+    )
+    for teacher, remedy in (
+        (first, f"take {first / 'evaluated'}, which was not, or train it with train.refit=none"),
+        (first / "model", f"take {first / 'evaluated'}, which was not, or train it with train.refit=none"),
+        (first / "evaluated", ""),
+    ):
+        options["tower"] = {"dimensions": 16, "teacher": str(teacher)}
+        run = train(with_refit(options, "none"), tmp_path / "run", overwrite=True)
+        assert [each for each in run.cautions if "begins with" in each] == ([f"{says}: {remedy}"] if remedy else [])
+    shutil.rmtree(first / "evaluated")
+    options["tower"] = {"dimensions": 16, "teacher": str(first)}
+    cautions = train(with_refit(options, "none"), tmp_path / "run", overwrite=True).cautions
+    assert f"{says}: give queries that it has not seen" in cautions
+    monkeypatch.chdir(first)  # a word of the options is no path
+    options["tower"] = {"dimensions": 16, "vocabulary": 300}
+    assert not [each for each in train(options, tmp_path / "other").cautions if "begins with" in each]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -203,6 +204,9 @@ class LaterEvents:
             **({} if self.counting is None else self.counting.about()),
             "protocols": protocols_of(self.reached),
         }
+
+    def learned_by(self, run: Path) -> None:
+        """Return None: recommenders begin with no other run."""
 
     def _winner(self) -> str:
         """Return which system is best on the test, and by how much, in a sentence."""

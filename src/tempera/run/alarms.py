@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,8 +22,9 @@ from ..ranking.compare import Difference
 from ..ranking.showcase import Subject
 from ..ranking.spread import Spread
 from ..ranking.verdict import main_metric
+from ..towers.saved import EVALUATED
 from .resume import Checkpoints
-from .task import Data
+from .task import Data, HeldOut
 
 _NO_MEMORY = re.compile("an't allocate memory|annot allocate memory|bad_alloc|can't start new thread")
 SHOWN = 3  # rows that a message names
@@ -141,6 +143,35 @@ def doubts(
             + (f", and {subject.finer}" if subject.finer and not below else "")
             + (f"; until then, {together}" if together else "")
         )
+
+
+def learned_before(config: Config, held_out: HeldOut) -> Iterator[str]:
+    """Yield a caution for each run whose model this one begins with, or learns from, and which has learned queries of the test."""
+    named = [Path(text) for text in _texts([config.resolved["tower"], config.resolved["train"]])]
+    counts = dict[Path, int]()
+    for path in named:
+        for run in (path, path.parent) if path.exists() else ():  # a run, or the model or the index in one
+            if (count := held_out.learned_by(run)) is not None:
+                counts[run] = count
+                break
+    for run, count in counts.items():
+        if count:
+            before = run / EVALUATED
+            other = f"take {before}, which was not, or train it with train.refit=none"
+            yield (
+                f"{run}, which this model begins with or learns from, was trained on {count:,} of the test queries, so that the "
+                "figures are too good: "
+                + (other if held_out.learned_by(before) == 0 else "give queries that it has not seen")
+            )
+
+
+def _texts(options: Any) -> Iterator[str]:
+    """Yield the texts in nested options."""
+    if isinstance(options, str):
+        yield options
+    elif isinstance(options, list | tuple | Mapping):
+        for each in options.values() if isinstance(options, Mapping) else options:
+            yield from _texts(each)
 
 
 def _overfitted(

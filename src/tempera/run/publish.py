@@ -33,7 +33,7 @@ from ..ranking.verdict import (
     main_metric,
 )
 from ..towers.saved import EVALUATED, MODEL
-from .alarms import Alarms, doubts
+from .alarms import Alarms, doubts, learned_before
 from .fit import Fitted
 from .prepare import CACHE, Prepared
 from .refit import LEARNED
@@ -140,6 +140,8 @@ def _doubted(prepared: Prepared, fitted: Fitted, systems: Systems, differences: 
     for text in doubts(
         prepared.config, prepared.log.records, rivals, prepared.task.showcase.subject, together, chooses, queries
     ):
+        alarms.caution(fitted.step, text)
+    for text in learned_before(prepared.config, prepared.task.held_out) if systems else ():
         alarms.caution(fitted.step, text)
     return alarms
 

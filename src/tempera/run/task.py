@@ -82,6 +82,9 @@ class HeldOut(Protocol):
     def about(self) -> dict[str, Any]:
         """Return what else belongs into metrics.json."""
 
+    def learned_by(self, run: Path) -> int | None:
+        """Return how many queries of the test a run was trained on; None for a folder that does not say."""
+
 
 class Showcase(Protocol):
     """Show a run to readers and to searchers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from ..ranking.sample import Sample, sample_corpus
 from ..ranking.small_vectors import by_precision, widths_of
 from ..ranking.spread import spread
 from ..ranking.verdict import FUSED, TEACHER, SystemScores, Verdict, main_metric
+from .embedder import trained_on
 from .hybrid import scores_of_both
 from .lexical import BM25, Floats, Lexical, best
 from .pairs import Rows
@@ -228,6 +230,12 @@ class HeldOutQueries:
         if self.options.queries != 0 and len(self.questions["test"].rows):
             about["precisions"] = self._precisions()
         return about
+
+    def learned_by(self, run: Path) -> int | None:
+        """Return how many queries of the test a run was trained on, by their content; None for a folder that does not say."""
+        if (known := trained_on(run)) is None:
+            return None
+        return int(np.isin(self.texts.split.pairs.contents("query", self.questions["test"].rows), known).sum())
 
     def _precisions(self) -> dict[str, Any]:
         test, corpus = self.questions["test"], self.data.corpus
