@@ -417,7 +417,7 @@ def test_any_value_of_an_option_is_built_or_refused(option: tuple[str, str], val
     ("tower", "rate"),
     [
         ("{kind: static}", 0.003),
-        ("{kind: static, init: normal}", 0.03),
+        ("{kind: static, init: normal}", 0.003),
         ("{kind: transformer}", 5e-4),
         ("{kind: pretrained, model: some/model}", 5e-5),
         ("{kind: pretrained, model: some/model, lora: 8}", 2e-4),
