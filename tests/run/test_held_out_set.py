@@ -18,9 +18,11 @@ from tempera.artifacts.run_folder import Run
 from tempera.errors import ConfigError, DataError, OutputError
 from tempera.io.ids import content_id
 from tempera.ranking.fusion import USUAL
+from tempera.run.calibrate import calibrate
 from tempera.run.train import train
 from tempera.text.beir import read_beir
 from tempera.text.hybrid import weight_of
+from tempera.text.roles import Roles
 from tempera.towers.saved import TRAINED, fingerprint
 
 from ..conftest import small_options, write_pairs
@@ -291,3 +293,29 @@ def test_documents_with_equal_texts_rank_as_in_the_run(run: Path, tmp_path: Path
     for finding in (evaluate_held_out(trained.folder), *evaluate(trained.folder, tmp_path / "set")):
         (scores,) = finding.systems.values()
         assert scores.metrics["ndcg@10"] == pytest.approx(trained.metrics["trained"]["ndcg@10"], abs=1e-9)
+
+
+def test_an_answer_with_several_negatives_counts_once(
+    options: dict[str, Any], pairs_file: Path, tmp_path: Path
+) -> None:
+    """Triplets: a query and its answer stand in three rows, each with another negative."""
+    rows = [json.loads(line) for line in pairs_file.read_text(encoding="utf-8").splitlines()]
+    triplets = [{**row, "negative": rows[(i + far) % 300]["doc"]} for i, row in enumerate(rows) for far in (7, 70, 170)]
+    options["data"] |= {"path": str(write_pairs(tmp_path / "rows.jsonl", triplets)), "negatives": ["negative"]}
+    options["evaluation"] |= {"metrics": ["ndcg@10", "recall@10", "hit@10", "map@10", "mrr@10"]}
+    run = train(options, tmp_path / "run")
+    export_held_out(run.folder, tmp_path / "set")
+    metrics = tuple(options["evaluation"]["metrics"])
+    of_table = evaluate(run.folder, tmp_path / "rows.jsonl", metrics=metrics, roles=Roles(negatives=["negative"]))
+    for finding in (
+        evaluate_held_out(run.folder, metrics=metrics),
+        *evaluate(run.folder, tmp_path / "set", metrics=metrics),
+        *of_table,
+    ):
+        (scores,) = finding.systems.values()
+        assert scores.metrics["recall@10"] == scores.metrics["hit@10"] > 0.5
+        assert scores.metrics["map@10"] == pytest.approx(scores.metrics["mrr@10"])
+        assert finding.task.counts["judgements"] == finding.task.counts["queries"]
+    for system in run.metrics.values():
+        assert system["recall@10"] == system["hit@10"] and system["map@10"] == pytest.approx(system["mrr@10"])
+    assert calibrate(run.folder).about["found"] == pytest.approx(run.metrics["trained"]["recall@10"])

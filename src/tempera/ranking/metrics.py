@@ -35,6 +35,16 @@ class Relevant:
         doc = np.array([d for row in docs for d in row], np.int64)
         return cls(len(docs), query, doc, np.ones(len(doc)))
 
+    @classmethod
+    def of_pairs(cls, queries: int, query: Ints, doc: Ints) -> Relevant:
+        """Return equally relevant documents by pairs; one that is named twice, as with two negatives, counts once.
+
+        >>> Relevant.of_pairs(1, np.array([0, 0, 0]), np.array([7, 5, 7])).doc.tolist()
+        [5, 7]
+        """
+        query, doc = np.unique(np.stack([query, doc]), axis=1)
+        return cls(queries, query, doc, np.ones(len(doc)))
+
     def gains(self, ranked: Ints) -> Floats:
         """Return the gains of ranked documents, [q, K] -> [q, K]; 0 where not relevant or where the ranking holds -1."""
         if not len(self.doc):

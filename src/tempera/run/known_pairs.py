@@ -133,8 +133,7 @@ def _in_index(model: Model, pairs: Pairs) -> QuerySet | None:
         "negatives: what a search shows is judged": len(pairs.negatives[0]),
     }
     queries = pairs.table["query"].filter(pa.array(indexed)).take(pa.array(first))
-    answers = np.unique(np.stack([query, doc[indexed]]), axis=1)
-    relevant = Relevant(len(first), answers[0], answers[1], np.ones(answers.shape[1]))
+    relevant = Relevant.of_pairs(len(first), query, doc[indexed])
     return QuerySet(queries, index.vectors, relevant, _counted(left_out))
 
 

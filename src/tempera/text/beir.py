@@ -82,7 +82,7 @@ def write_beir(
 
     Args:
         corpus: texts by id; `queries` likewise.
-        judged: of each split, queries and documents that answer them, by id, [r] each.
+        judged: of each split, queries and documents that answer them, by id, [r] each; a pair may stand there twice.
     """
     for name, texts in (("corpus", corpus), ("queries", queries)):
         with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
@@ -90,7 +90,8 @@ def write_beir(
                 file.write(json.dumps({"_id": key, "title": "", "text": text}, ensure_ascii=False) + "\n")
     (folder / "qrels").mkdir()
     for split, sides in judged.items():
-        rows = ["query-id\tcorpus-id\tscore", *(f"{query}\t{doc}\t1" for query, doc in zip(*sides, strict=True))]
+        pairs = dict.fromkeys(zip(*sides, strict=True))
+        rows = ["query-id\tcorpus-id\tscore", *(f"{query}\t{doc}\t1" for query, doc in pairs)]
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
 
 

@@ -85,7 +85,7 @@ class RetrievalTask:
         for role in ("query", "doc"):
             first, at[role] = pairs.distinct(role)
             sides[role] = pa.table({"id": [str(row + 1) for row in first], "text": pairs.texts(role, first)})
-        relevant = Relevant(len(sides["query"]), at["query"], at["doc"], np.ones(len(pairs)))
+        relevant = Relevant.of_pairs(len(sides["query"]), at["query"], at["doc"])
         return cls.of(Path(path).name, sides["query"], sides["doc"], relevant, dict(pairs.dropped))
 
     @property
