@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ import torch
 from tempera.core.abilities import seeded
 from tempera.errors import DataError, OutputError
 from tempera.run import resume as checkpoints
+from tempera.run.fit import _Course
 from tempera.run.train import train
 from tempera.towers.static import Static
 
@@ -232,7 +234,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(
             raise OSError(28, "No space left on device", str(path))
 
         patch.setattr(Path, "write_bytes", failing)
-        message = r"cannot write .*step-000000015: No space left on device .*; .* resumes from .*step-000000010"
+        message = r"cannot write .*step-000000015: No space left on device .*; run the same command again to resume from .*step-000000010"
         with pytest.raises(OutputError, match=message):
             train(options_of["static"], tmp_path / "run")
     assert [path.name for path in (tmp_path / "run.checkpoints").iterdir()] == ["step-000000010"]
@@ -412,3 +414,34 @@ def test_data_and_models_in_a_run_are_not_replaced_by_another(tiny_run: Path, pa
         with pytest.raises(OutputError, match=r"is, or holds, .*, which this command reads; give another folder"):
             train(options, run, overwrite=True)
     assert (run / "mined.jsonl").exists() and (run / "model").is_dir()
+
+
+def test_a_signal_that_comes_while_processes_agree_is_not_lost() -> None:
+    """The step that they agree on goes on, and the next one stops all of them."""
+
+    def agree(number: int) -> int:
+        if not number:
+            signal.raise_signal(signal.SIGTERM)
+        return number
+
+    course: Any = SimpleNamespace(
+        checkpoints=SimpleNamespace(due=lambda step: False), turn=lambda step: False,
+        group=SimpleNamespace(all_reduce_max=agree),
+    )  # fmt: skip
+    ended = list[int]()
+    before = signal.signal(signal.SIGTERM, lambda number, frame: ended.append(number))
+    try:
+        with checkpoints.interruptible() as interruption:
+            assert not _Course.due(course, 1, interruption) and not interruption.agreed
+            assert _Course.due(course, 2, interruption) and interruption.agreed == signal.SIGTERM
+        assert ended == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_the_command_that_resumes_does_not_overwrite(tmp_path: Path) -> None:
+    kept = checkpoints.Checkpoints(tmp_path / "run.checkpoints", {})
+    kept.begin(anew=False)
+    assert kept.command == "the same command again"
+    kept.begin(anew=True)
+    assert kept.command == "the same command without --overwrite"

@@ -165,7 +165,7 @@ class _Course:
         if not self.state.step:
             self.look()
         with explained(self.data, together, self.checkpoints), stopping as interruption, bar:
-            while self.state.step < self.steps and not self.stale and not interruption.number:
+            while self.state.step < self.steps and not self.stale and not interruption.agreed:
                 self.renew(self.state.step)
                 if not self.state.step:
                     self.announce()
@@ -335,8 +335,9 @@ class _Course:
         if self.checkpoints is None:
             return False
         wanted = self.checkpoints.due(step) or self.turn(step)
-        code = self.group.all_reduce_max(interruption.number + 1 if interruption.number else int(wanted))
-        interruption.number = max(0, code - 1)  # of any process
+        received = interruption.number  # once, since another signal may come meanwhile
+        code = self.group.all_reduce_max(received + 1 if received else int(wanted))
+        interruption.agreed = max(0, code - 1)  # of any process
         return code > 0
 
     def keep(self) -> None:
@@ -355,7 +356,7 @@ class _Course:
         self.position.spent = self.prepared.phases.seconds()
         self.checkpoints.save(self.state, self.position, records[:count], self.best)
         if self.group.main:
-            logger.info(f"saved checkpoint {self.checkpoints.latest}; run the same command again to resume")
+            logger.info(f"saved checkpoint {self.checkpoints.latest}; run {self.checkpoints.command} to resume")
 
     def announce(self) -> None:
         """Say what the run is about to do, before its first step."""

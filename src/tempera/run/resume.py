@@ -63,6 +63,7 @@ class Checkpoints:
     def __init__(self, folder: Path, config: Mapping[str, Any], keep: int = 1, steps: int | None = None) -> None:
         self.folder, self.config, self.keep, self.steps = folder, _lasting(config), keep, steps
         self.saved = time.monotonic()  # the latest, or the beginning
+        self.command = "the same command again"  # to resume
 
     @property
     def latest(self) -> Path | None:
@@ -80,6 +81,8 @@ class Checkpoints:
             DataError: the latest is damaged, or a link leads out of the folder.
         """
         latest = self.latest
+        if anew:
+            self.command = "the same command without --overwrite"
         if anew or latest is None:  # without a checkpoint, what lies there is of no use
             self.forget()
             return
@@ -132,7 +135,7 @@ class Checkpoints:
                 shutil.rmtree(old, ignore_errors=True)
         except OutputError as error:
             left = "from the beginning" if self.latest is None else f"from {self.latest}"
-            raise OutputError(f"{error}; the same command resumes {left}") from None
+            raise OutputError(f"{error}; run {self.command} to resume {left}") from None
         self.saved = time.monotonic()
 
     def load(self, state: State, data: str) -> tuple[Position, list[dict[str, Any]], Weights | None]:
@@ -211,9 +214,10 @@ def _difference(before: Any, now: Any, path: str = "") -> str:
 
 @dataclass
 class Interruption:
-    """Hold the signal that has asked the run to stop; 0 is none."""
+    """Hold the signal that has asked this process to stop, and the one by which all processes stop; 0 is none."""
 
     number: int = 0
+    agreed: int = 0
 
 
 @contextmanager
@@ -245,5 +249,5 @@ def interruptible() -> Iterator[Interruption]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if interruption.number:
-        signal.raise_signal(interruption.number)
+    if last := interruption.agreed or interruption.number:
+        signal.raise_signal(last)
