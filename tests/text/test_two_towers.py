@@ -21,6 +21,7 @@ from tempera.errors import ConfigError, DataError
 from tempera.io.ids import content_ids, given_ids
 from tempera.io.vector_files import read_vectors
 from tempera.mining import embed
+from tempera.run.calibrate import calibrate
 from tempera.run.train import train
 from tempera.text.frozen import HeadTower, IndexSide
 from tempera.text.two_towers import FrozenModel, Head, KeptIndex, TwoTowers
@@ -201,6 +202,11 @@ def test_queries_are_trained_for_an_index_and_no_document_is_embedded(
     assert judged[str(run.folder)].metrics["ndcg@10"] == pytest.approx(run.metrics["trained"]["ndcg@10"])
     assert judged[str(tiny_run)].metrics["ndcg@10"] == pytest.approx(run.metrics["untrained"]["ndcg@10"])
     assert "doc" not in embedded
+    # After training again, calibration follows the model of before, and the same vectors.
+    chosen["train"]["refit"] = "all"
+    again = train(chosen, tmp_path / "again").folder
+    assert (again / "evaluated").is_dir()
+    assert calibrate(again).about["queries"] == run.document["data"]["queries"]
     StaticTower(train_tokenizer(["kaban"], 300, 16), 8).save(tmp_path / "narrow")
     with pytest.raises(DataError, match="queries have vectors of 8 numbers, and the index of 16"):
         evaluate_held_out(run.folder, against=tmp_path / "narrow")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from .. import config as configuration
+from ..artifacts.index import Index
 from ..artifacts.run_folder import Run
 from ..build import Config, build
 from ..errors import DataError
@@ -18,7 +21,8 @@ from ..text.pairs import Pairs, Rows, Text
 from ..text.sources import Given
 from ..text.split import Split, hold_out
 from ..text.tasks import RetrievalTask
-from ..towers.saved import EVALUATED
+from ..towers.saved import EVALUATED, model_folder
+from ..towers.stamp import Kept
 
 _COUNTED = {"pairs": "pairs:", "corpus": "documents:", "train": "pairs to train on:"}
 
@@ -80,13 +84,21 @@ def _changes(run: Path, split: Split) -> list[str]:
     return []
 
 
-def asked(name: str, split: Split, rows: Rows) -> RetrievalTask:
-    """Return held-out queries of a run and the documents that it ranks, with the ids that its index has."""
+def asked(run: Path, name: str, split: Split, rows: Rows) -> RetrievalTask:
+    """Return held-out queries of a run and the documents that it ranks, with the ids that its index has.
+
+    Where the run's model embeds queries alone, the documents have the vectors of that index.
+    """
     pairs = split.pairs
     questions = Questions.of(split, pairs.distinct("query")[1], pairs.distinct("doc")[1], rows)
     queries = _table(ids_of(pairs, "query", questions.rows), questions.queries)
     docs = _table(ids_of(pairs, "doc", split.corpus), pairs.texts("doc", split.corpus))
-    return RetrievalTask.of(name, queries, docs, questions.relevant, {})
+    task = RetrievalTask.of(name, queries, docs, questions.relevant, {})
+    if Kept.read(model_folder(run)) is None:
+        return task
+    index = Index(run / "index")
+    places = pc.index_in(task.corpus["id"], value_set=index.documents["id"].combine_chunks()).to_numpy()
+    return replace(task, kept=index.vectors[places])
 
 
 def ids_of(pairs: Pairs, role: Text, rows: Rows) -> list[str]:

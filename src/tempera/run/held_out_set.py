@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 
 from .. import config as configuration
 from ..artifacts.export import BEIR, place_of
-from ..artifacts.index import Index
 from ..build import build
 from ..errors import DataError
 from ..io.atomic import MARK, staged
@@ -21,9 +18,7 @@ from ..text.beir import write_beir
 from ..text.embedder import Reading
 from ..text.evaluate import Finding, evaluate
 from ..text.pairs import Pairs, Rows, Text, distinct
-from ..text.tasks import RetrievalTask
 from ..towers.saved import model_folder
-from ..towers.stamp import Kept
 from .data_again import asked, divided_again, evaluated, ids_of
 
 _SPLITS = {"test": "test", "validation": "dev"}  # by the names that BEIR has for them
@@ -68,19 +63,10 @@ def evaluate_held_out(
         raise DataError(f"{run} has no test (evaluation.queries=0): give data to evaluate it on")
     other = None if against is None else evaluated(Path(against))
     (finding,) = evaluate(
-        evaluated(Path(run)), _of_index(Path(run), asked("held out", split, split.test)), against=other, bm25=bm25, metrics=metrics,
+        evaluated(Path(run)), asked(Path(run), "held out", split, split.test), against=other, bm25=bm25, metrics=metrics,
         k=k, exclude_self=exclude_self, mixed_precision=mixed_precision,
     )  # fmt: skip
     return finding
-
-
-def _of_index(run: Path, task: RetrievalTask) -> RetrievalTask:
-    """Return a task whose documents have the vectors of a run's index, if the run's model embeds queries alone."""
-    if Kept.read(model_folder(run)) is None:
-        return task
-    index = Index(run / "index")
-    rows = pc.index_in(task.corpus["id"], value_set=index.documents["id"].combine_chunks()).to_numpy()
-    return replace(task, kept=index.vectors[rows])
 
 
 def inputs_of(run: Path) -> list[str]:

@@ -73,7 +73,7 @@ def known(model: Model, path: Path | None, roles: Roles | None, depth: int, spli
         if (judged := evaluated(run)) != run:
             logger.info(f"{run} has since learned what it held out: probabilities follow the similarities of {judged}")
             before = Model(str(judged))
-            return _of_task(before, asked("held out", *unlearned(run))).shown(before, depth)
+            return _of_task(before, asked(run, "held out", *unlearned(run))).shown(before, depth)
         if (queries := _in_index(model, held_out(run))) is None:
             raise DataError(f"no answer of the held-out queries of {run} is in its index, which is damaged")
         return queries.shown(model, depth)
@@ -139,7 +139,7 @@ def _in_index(model: Model, pairs: Pairs) -> QuerySet | None:
 
 def _of_task(model: Model, task: RetrievalTask) -> QuerySet:
     """Return queries with a corpus of their own."""
-    docs = encode_all(model.doc, task.corpus["text"], "documents")
+    docs = encode_all(model.doc, task.corpus["text"], "documents") if task.kept is None else task.kept
     besides = ("queries", "documents", "judgements", "queries that are a document")
     return QuerySet(
         task.queries["text"], docs, task.relevant, _counted({k: v for k, v in task.counts.items() if k not in besides})

@@ -147,7 +147,7 @@ def _validation(split: Split, run: Path) -> RetrievalTask:
         raise DataError(f"{run} was trained on its validation queries, too (train.refit): give --weights")
     if not len(split.validation):
         raise DataError(f"{run} has held out no validation queries to choose by: give --weights")
-    return asked(OWN, split, split.validation)
+    return asked(run, OWN, split, split.validation)
 
 
 def _drawn(run: Path, document: dict[str, Any]) -> dict[str, Any]:
