@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
+from tempera import config
 from tempera.artifacts.run_folder import Run
 from tempera.errors import ConfigError, DataError, OutputError
 from tempera.run.merge import chosen, merge
@@ -141,3 +142,13 @@ def test_what_is_merged_is_never_replaced(judged: Path) -> None:
     assert (judged / "run" / "index").is_dir()
     with pytest.raises(ConfigError, match=r"--weights is given, so nothing is evaluated: drop it, or none.csv"):
         merge(judged / "run", judged / "base", ["none.csv"], weights=0.5, output=judged / "fifth")
+
+
+def test_a_base_that_has_learned_validation_is_judged_by_the_model_that_had_not(judged: Path, tmp_path: Path) -> None:
+    options = config.load(judged / "run" / "config.yaml").values
+    options["train"] |= {"refit": "auto", "seed": 1}
+    base = train(options, tmp_path / "base").folder
+    before = torch.zeros_like(weights(base / "evaluated"))
+    save_file({"embedding.weight": before}, base / "evaluated" / "model.safetensors")
+    at_base = [merge(judged / "run", each)["points"][0]["scores"]["validation"] for each in (base, base / "model")]
+    assert at_base[0] < 0.3 < 0.6 < at_base[1]  # the evaluated model has no vectors now, the saved one has

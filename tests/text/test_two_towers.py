@@ -22,6 +22,7 @@ from tempera.io.ids import content_ids, given_ids
 from tempera.io.vector_files import read_vectors
 from tempera.mining import embed
 from tempera.run.calibrate import calibrate
+from tempera.run.dry_run import rehearse
 from tempera.run.train import train
 from tempera.text.frozen import HeadTower, IndexSide
 from tempera.text.two_towers import FrozenModel, Head, KeptIndex, TwoTowers
@@ -333,3 +334,12 @@ def test_ids_that_cannot_be_read_are_one_line(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=says):
             read_vectors(tmp_path / "vectors.npy", tmp_path / name)
     assert read_vectors(tmp_path / "vectors.npy", tmp_path / "bom.txt").ids.to_pylist() == ["a", "b\u2028c"]
+
+
+def test_a_dry_run_leaves_no_vectors(
+    pairs_file: Path, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head has the vectors of its model computed, and they go with the temporary folder."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    rehearse(config.of(options(pairs_file, tiny_run)))
+    assert [*tmp_path.iterdir()] == []

@@ -70,8 +70,8 @@ def merge(
     document: dict[str, Any] = {"run": str(run), "base": str(base), "weight": weights}
     with nullcontext() if output is None else staged(Path(output), overwrite, [run, base]) as folder:
         if weights is None:
-            judged = evaluated(Path(run))
-            between = merged if judged == Path(run) else Merged(judged, Path(base))
+            ends = evaluated(Path(run)), evaluated(Path(base))
+            between = merged if ends == (Path(run), Path(base)) else Merged(*ends)
             document |= _drawn(Path(run), curve(between, Path(run), also, folder is not None))
         if folder is not None:
             merged.at(document["weight"])
@@ -133,7 +133,7 @@ def chosen(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _sentence(weight: float, kept: float | None, lost: float | None) -> str:
     """Return what is kept and what is lost at the best weight, in words."""
-    gain = "keeps nothing on validation, for there training gained nothing"
+    gain = "is the best on validation, where training gained nothing"
     text = f"weight {weight:g} " + (gain if kept is None else f"keeps {100 * kept:.0f} % of the gain on validation")
     if lost is None:
         return text

@@ -56,14 +56,14 @@ def prepare(
     """Read, divide and tokenise the data, and build the tower.
 
     Args:
-        vectors: folder for the vectors of guides, for all processes and runs beside this one.
+        vectors: folder for the vectors of guides, for all processes and runs beside this one; None is one in `folder`.
         anew: folder for vectors that follow the model; they have to outlive an interrupted run.
         shared: a task that has read the same data: they are not read again.
 
     Raises:
         TemperaError: no data, or options that do not fit them.
     """
-    phases, cache, store = Phases(), folder / CACHE, vectors or folder.parent / "vectors"
+    phases, cache, store = Phases(), folder / CACHE, vectors or folder / "vectors"
     torch.manual_seed(config.train.seed)
     # The task reads texts, which bf16 makes faster on a CPU only.
     half = devices.mixed_precision == "bf16" and devices.group.device == CPU

@@ -77,10 +77,8 @@ def verify(
     """
     options = configuration.of(config, overrides)
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "run"
-        folder.mkdir()
-        with JsonLines(folder / "log.jsonl") as log:
-            prepared = prepare(build(options), Devices(), folder, log)
+        with JsonLines(Path(place) / "log.jsonl") as log:
+            prepared = prepare(build(options), Devices(), Path(place), log)
         prepared.task.data.refresh(0)
         case = Case.of(prepared)
         return [proof for prove in PROOFS for proof in prove(case)]
