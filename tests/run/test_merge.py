@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tempera import config
+from tempera import config, export_held_out
 from tempera.artifacts.run_folder import Run
 from tempera.errors import ConfigError, DataError, OutputError
 from tempera.run.merge import chosen, merge
@@ -152,3 +153,22 @@ def test_a_base_that_has_learned_validation_is_judged_by_the_model_that_had_not(
     save_file({"embedding.weight": before}, base / "evaluated" / "model.safetensors")
     at_base = [merge(judged / "run", each)["points"][0]["scores"]["validation"] for each in (base, base / "model")]
     assert at_base[0] < 0.3 < 0.6 < at_base[1]  # the evaluated model has no vectors now, the saved one has
+
+
+def test_other_data_are_not_taken_for_the_own_validation(
+    judged: Path, pairs_file: Path, monkeypatch: Any, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(judged, "models")
+    export_held_out("models/run", "validation")
+    with pytest.raises(DataError, match=r"are called validation, as the run's own: .* \./validation"):
+        merge("models/run", "models/base", also=["validation"])
+    assert {*merge("models/run", "models/base", also=["./validation"])["points"][0]["scores"]} == {
+        "validation",
+        "./validation",
+    }
+
+
+def test_a_gain_elsewhere_is_called_one() -> None:
+    found = chosen(points((0, 0.4, 0.6, 0.6), (0.5, 0.59, 0.62, 0.62), (1, 0.6, 0.5, 0.5)))
+    assert found["sentence"].endswith(", and is better on the other data than the base")

@@ -6,6 +6,7 @@ import copy
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -264,3 +265,18 @@ def test_a_run_says_that_its_teacher_has_learned_its_test(
     monkeypatch.chdir(first)  # a word of the options is no path
     options["tower"] = {"dimensions": 16, "vocabulary": 300}
     assert not [each for each in train(options, tmp_path / "other").cautions if "begins with" in each]
+
+
+def test_only_options_that_name_models_are_looked_for() -> None:
+    """A prompt is no path, however long it is."""
+    tower = {
+        "kind": "pretrained",
+        "model": "m",
+        "query_prompt": "p " * 400,
+        "query": {"head": {"model": "h"}},
+        "doc": {"index": "i"},
+    }
+    config = SimpleNamespace(
+        resolved={"tower": tower, "train": {"guide": "g", "report_to": ["x"]}, "data": {"path": "d"}}
+    )
+    assert Config.begins_with.fget(config) == ["m", "h", "i", "g"]  # type: ignore[attr-defined]

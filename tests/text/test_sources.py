@@ -408,3 +408,17 @@ def test_a_compressed_file_may_shout(put) -> None:
 def test_two_columns_of_one_name_are_refused(put) -> None:
     with pytest.raises(DataError, match="2 columns named 'query'; give each column a name of its own"):
         readers.read_table(Path(put("pairs.csv", b"query,query\na,b\n")))
+
+
+def test_ids_that_begin_anew_in_each_file_are_refused(tmp_path: Path) -> None:
+    for name, start in (("train", 0), ("test", 40)):
+        rows = [{"query": f"query {i}", "doc": f"text {i}", "n": i - start} for i in range(start, start + 30)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = {"path": str(tmp_path / "train.jsonl"), "test": str(tmp_path / "test.jsonl")}
+    for option in ("query_id", "doc_id"):
+        with pytest.raises(
+            DataError, match=rf"30 rows of .* have a 'n' that another file gives .* leave data.{option} out"
+        ):
+            PairsFile(**given, **{option: "n"}).read()
+    assert len(PairsFile(**given, metadata=["n"]).read()[0]) == 60
+    assert len(PairsFile(**{**given, "test": given["path"]}, doc_id="n", metadata=["*"]).read()[0]) == 60

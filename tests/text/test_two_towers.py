@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -209,8 +210,26 @@ def test_queries_are_trained_for_an_index_and_no_document_is_embedded(
     assert (again / "evaluated").is_dir()
     assert calibrate(again).about["queries"] == run.document["data"]["queries"]
     StaticTower(train_tokenizer(["kaban"], 300, 16), 8).save(tmp_path / "narrow")
-    with pytest.raises(DataError, match="queries have vectors of 8 numbers, and the index of 16"):
+    with pytest.raises(DataError, match=r"queries of .*narrow are not for the index of .*run"):
         evaluate_held_out(run.folder, against=tmp_path / "narrow")
+    # Of the same width, in another space.
+    StaticTower(train_tokenizer(["kaban"], 300, 16), 16).save(tmp_path / "foreign")
+    with pytest.raises(DataError, match=r"queries of .*foreign are not for the index of .*run: compare with the model"):
+        evaluate_held_out(run.folder, against=tmp_path / "foreign")
+    assert len(evaluate_held_out(run.folder, against=again).systems) == 2
+    shutil.copytree(tmp_path / "run", tmp_path / "damaged")
+    shutil.rmtree(tmp_path / "damaged" / "index")
+    write_index(
+        tmp_path / "damaged" / "index",
+        new.vectors[:3],
+        pa.table({"doc_id": ["1", "2", "3"], "name": [""] * 3, "place": [""] * 3, "doc": ["a", "b", "c"]}),
+    )
+    with pytest.raises(DataError, match=r"index lacks [\d,]+ of the [\d,]+ documents of its run"):
+        evaluate_held_out(tmp_path / "damaged")
+    shutil.rmtree(tmp_path / "damaged" / "index")
+    shutil.copytree(tiny_run / "index", tmp_path / "damaged" / "index")
+    with pytest.raises(DataError, match="holds vectors of another model"):
+        evaluate_held_out(tmp_path / "damaged")
     for damage in ("{", "[]", '{"checksum": "x"}'):
         (tmp_path / "run" / "model" / "kept_index.json").write_text(damage)
         with pytest.raises(

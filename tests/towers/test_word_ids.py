@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -134,3 +136,20 @@ def test_a_tokenizer_that_changes_no_letter_is_read_whole() -> None:
     parts["normalizer"] = None
     bare = Tokenizer.from_str(json.dumps(parts))
     assert reader(bare)(["the date of the date"]) == [bare.encode("the date of the date", add_special_tokens=False).ids]
+
+
+@pytest.mark.parametrize("made", [_own, _sparse])
+def test_threads_that_forget_read_alike(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_ids, "_MOST", 20)
+    tokenizer, draw = made(), random.Random(0)
+    texts = [" ".join("".join(draw.choices("abdet", k=4)) for _ in range(9)) for _ in range(400)]
+    expected = [each.ids for each in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    read = reader(tokenizer)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            rows = pool.map(lambda i: read(texts[i : i + 2]) == expected[i : i + 2], [*range(399)] * 4)
+            assert all(rows)
+    finally:
+        sys.setswitchinterval(before)

@@ -60,7 +60,7 @@ def evaluate(
     from ..run.held_out_set import evaluate_held_out, inputs_of
     from ..text import evaluate as judge
 
-    depths = [int(part) if part.isdecimal() else _wrong_depth(part) for part in k.split(",") if part]
+    depths = [int(part) if part.strip().isdecimal() else _wrong_depth(part) for part in k.split(",") if part.strip()]
     names = [name.strip() for name in metrics.split(",") if name.strip()]
     comparison: dict[str, Any] = {"against": against, "bm25": bm25, "exclude_self": exclude_self}
     if (model / HISTORIES).is_file():

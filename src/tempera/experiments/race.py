@@ -135,7 +135,7 @@ def compare(prepared: Prepared, settings: Sequence[Setting], steps: int, known: 
     new = {place: each for place, each in zip(places, settings, strict=True) if place not in known}
     if _SHARE * steps >= _MEASURED:
         seconds = sum(mean(step_seconds(with_setting(prepared, each.values), _MEASURED)[1:]) for each in new.values())
-        names = "; ".join(each.name for each in new.values())
+        names = "; ".join(setting(asdict(each)) for each in new.values())
         logger.info(f"trying {names}: {steps:,} steps each, about {steps * seconds:,.0f} s together")
     with progress_bar("choosing options", len(new), "setting") as bar:
         for place, each in new.items():

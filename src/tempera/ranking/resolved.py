@@ -16,7 +16,7 @@ from .showcase import Labels
 # Options that name what is read, in any section.
 _READ = {
     *("path", "roots", "corpus", "queries", "validation", "test", "users", "items", "ids", "also"),
-    *("model", "teacher", "guide", "cross_encoder", "found_by"),
+    *("model", "index", "teacher", "guide", "cross_encoder", "found_by"),
 }
 
 
@@ -72,6 +72,11 @@ class Config:
     def read(self) -> list[str]:
         """The files and folders that the options name as data or models."""
         return list(_named(self.resolved))
+
+    @property
+    def begins_with(self) -> list[str]:
+        """The models and indexes that the options of the tower and of training name: to begin with, or to learn from."""
+        return list(_named([self.resolved["tower"], self.resolved["train"]]))
 
     @property
     def similarity(self) -> Similarity:

@@ -147,9 +147,8 @@ def doubts(
 
 def learned_before(config: Config, held_out: HeldOut) -> Iterator[str]:
     """Yield a caution for each run whose model this one begins with, or learns from, and which has learned queries of the test."""
-    named = [Path(text) for text in _texts([config.resolved["tower"], config.resolved["train"]])]
     counts = dict[Path, int]()
-    for path in named:
+    for path in map(Path, config.begins_with):
         for run in (path, path.parent) if path.exists() else ():  # a run, or the model or the index in one
             if (count := held_out.learned_by(run)) is not None:
                 counts[run] = count
@@ -163,15 +162,6 @@ def learned_before(config: Config, held_out: HeldOut) -> Iterator[str]:
                 "figures are too good: "
                 + (other if held_out.learned_by(before) == 0 else "give queries that it has not seen")
             )
-
-
-def _texts(options: Any) -> Iterator[str]:
-    """Yield the texts in nested options."""
-    if isinstance(options, str):
-        yield options
-    elif isinstance(options, list | tuple | Mapping):
-        for each in options.values() if isinstance(options, Mapping) else options:
-            yield from _texts(each)
 
 
 def _overfitted(

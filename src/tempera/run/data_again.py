@@ -21,7 +21,7 @@ from ..text.pairs import Pairs, Rows, Text
 from ..text.sources import Given
 from ..text.split import Split, hold_out
 from ..text.tasks import RetrievalTask
-from ..towers.saved import EVALUATED, model_folder
+from ..towers.saved import EVALUATED, fingerprint, model_folder
 from ..towers.stamp import Kept
 
 _COUNTED = {"pairs": "pairs:", "corpus": "documents:", "train": "pairs to train on:"}
@@ -79,7 +79,9 @@ def _changes(run: Path, split: Split) -> list[str]:
     known = trained_on(evaluated(run))
     if known is not None and not np.array_equal(np.unique(split.pairs.contents("query", split.train)), known):
         return ["the queries to train on are others"]
-    if document.get(HELD_OUT, split.digest) != split.digest:  # a run of an earlier version has none
+    if (
+        digest := document.get(HELD_OUT)
+    ) is not None and digest != split.digest:  # a run of an earlier version has none
         return ["held-out pairs or documents have other texts"]
     return []
 
@@ -96,9 +98,25 @@ def asked(run: Path, name: str, split: Split, rows: Rows) -> RetrievalTask:
     task = RetrievalTask.of(name, queries, docs, questions.relevant, {})
     if Kept.read(model_folder(run)) is None:
         return task
-    index = Index(run / "index")
-    places = pc.index_in(task.corpus["id"], value_set=index.documents["id"].combine_chunks()).to_numpy()
+    index, places = indexed(run, model_folder(run), task.corpus["id"])
+    if lost := int((places < 0).sum()):
+        raise DataError(
+            f"{index.folder} lacks {lost:,} of the {len(places):,} documents of its run: copy the run's own index, or train again"
+        )
     return replace(task, kept=index.vectors[places])
+
+
+def indexed(run: Path, model: Path, ids: pa.ChunkedArray | pa.Array) -> tuple[Index, Rows]:
+    """Return the index of a run, and where it holds the documents with some ids, [n]; -1 for one that it lacks.
+
+    Raises:
+        DataError: no index, or one that another model has made.
+    """
+    index = Index(run / "index")
+    if index.stamp is not None:
+        index.stamp.refuse_other(fingerprint(model), index.folder)
+    places = pc.fill_null(pc.index_in(ids, value_set=index.documents["id"].combine_chunks()), -1)
+    return index, places.to_numpy().astype(np.int64)
 
 
 def ids_of(pairs: Pairs, role: Text, rows: Rows) -> list[str]:

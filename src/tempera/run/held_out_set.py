@@ -17,8 +17,9 @@ from ..io.documents import write_json
 from ..text.beir import write_beir
 from ..text.embedder import Reading
 from ..text.evaluate import Finding, evaluate
-from ..text.pairs import Pairs, Rows, Text, distinct
-from ..towers.saved import model_folder
+from ..text.pairs import Pairs, Rows, Text
+from ..towers.saved import fingerprint, model_folder
+from ..towers.stamp import Kept
 from .data_again import asked, divided_again, evaluated, ids_of
 
 _SPLITS = {"test": "test", "validation": "dev"}  # by the names that BEIR has for them
@@ -50,7 +51,7 @@ def evaluate_held_out(
         mixed_precision: as in `evaluate`.
 
     Raises:
-        DataError: no run on texts, data that have changed since or are gone, no test, or a model of another width than the index.
+        DataError: no run on texts, data that have changed since or are gone, no test, or a model for another index.
         ConfigError: an unknown metric or precision, or a run against itself.
 
     >>> finding = evaluate_held_out("runs/first", bm25=True, metrics=["ndcg@10"])
@@ -61,12 +62,30 @@ def evaluate_held_out(
     split, _ = divided_again(Path(run), "give data to evaluate it on")
     if not len(split.test):
         raise DataError(f"{run} has no test (evaluation.queries=0): give data to evaluate it on")
-    other = None if against is None else evaluated(Path(against))
+    other = None if against is None else _beside(Path(run), Path(against))
     (finding,) = evaluate(
         evaluated(Path(run)), asked(Path(run), "held out", split, split.test), against=other, bm25=bm25, metrics=metrics,
         k=k, exclude_self=exclude_self, mixed_precision=mixed_precision,
     )  # fmt: skip
     return finding
+
+
+def _beside(run: Path, other: Path) -> Path:
+    """Return the model of another run that is compared with a run: the evaluated one, or one for the index that the run keeps.
+
+    Raises:
+        DataError: a model whose queries are not for that index.
+    """
+    kept = Kept.read(model_folder(run))
+    if kept is None:
+        return evaluated(other)
+    for each in (evaluated(other), other):
+        theirs = Kept.read(model_folder(each))
+        if theirs.checksum == kept.checksum if theirs else fingerprint(model_folder(each)) == kept.model:
+            return each
+    raise DataError(
+        f"queries of {other} are not for the index of {run}: compare with the model that made it, or with another run for it"
+    )
 
 
 def inputs_of(run: Path) -> list[str]:
@@ -119,5 +138,6 @@ def export_held_out(run: str | Path, output: str | Path | None = None, overwrite
 
 def _texts(pairs: Pairs, role: Text, rows: Rows) -> dict[str, str]:
     """Return texts by their ids: of several texts with one id the first, which alone is read."""
-    first = rows[distinct(pairs.ids(role)[rows])[0]]
-    return dict(zip(ids_of(pairs, role, first), pairs.texts(role, first), strict=True))
+    first, which = pairs.distinct(role)
+    chosen = first[np.unique(which[rows])]
+    return dict(zip(ids_of(pairs, role, chosen), pairs.texts(role, chosen), strict=True))

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ..artifacts.index import Index
 from ..errors import DataError
 from ..io.console import logger
 from ..io.ids import mixed
@@ -29,8 +28,8 @@ from ..text.roles import UNTRAINED, Roles, refuse_roles
 from ..text.sources import PairsFile, read_table
 from ..text.split import Split
 from ..text.tasks import RetrievalTask
-from ..towers.saved import Encode, fingerprint
-from .data_again import asked, divided_again, evaluated, learned
+from ..towers.saved import Encode
+from .data_again import asked, divided_again, evaluated, indexed, learned
 
 _ALL = float("-inf")  # as data.min_score: every pair is read
 
@@ -114,26 +113,20 @@ def unlearned(run: Path) -> tuple[Split, Rows]:
 
 def _in_index(model: Model, pairs: Pairs) -> QuerySet | None:
     """Return the queries of pairs, to be searched for in the corpus of a run; None if no answer is in it."""
-    run = Path(model.path)
-    index = Index(run / "index")
-    if index.stamp is not None:
-        index.stamp.refuse_other(fingerprint(model.folder), index.folder)
-    ids = pa.array(pairs.ids("doc")).cast(pa.string())
-    place = pc.fill_null(pc.index_in(ids, value_set=index.documents["id"].combine_chunks()), -1)
-    doc = place.to_numpy(zero_copy_only=False).astype(np.int64)
-    indexed = doc >= 0
-    first, query = Pairs(pairs.table.filter(pa.array(indexed))).distinct("query")
+    index, doc = indexed(Path(model.path), model.folder, pa.array(pairs.ids("doc")).cast(pa.large_string()))
+    known_docs = doc >= 0
+    first, query = Pairs(pairs.table.filter(pa.array(known_docs))).distinct("query")
     if not len(first):
         return None
     lost = len(pairs.distinct("query")[0]) - len(first)
     left_out = {
         **pairs.dropped,
-        "answers that are not in the corpus": int((~indexed).sum()),
+        "answers that are not in the corpus": int((~known_docs).sum()),
         "queries without an answer in the corpus": lost,
         "negatives: what a search shows is judged": len(pairs.negatives[0]),
     }
-    queries = pairs.table["query"].filter(pa.array(indexed)).take(pa.array(first))
-    relevant = Relevant.of_pairs(len(first), query, doc[indexed])
+    queries = pairs.table["query"].filter(pa.array(known_docs)).take(pa.array(first))
+    relevant = Relevant.of_pairs(len(first), query, doc[known_docs])
     return QuerySet(queries, index.vectors, relevant, _counted(left_out))
 
 

@@ -97,8 +97,10 @@ def curve(merged: Merged, run: Path, also: Sequence[str] = (), saves: bool = Fal
             f"the validation of {run} asks {own.counts['queries']} queries, fewer than the {LEAST_TO_CHOOSE} that choose a weight: "
             "give --weights, or drop --output for the curve"
         )
-    tasks: dict[str, Task] = {OWN: own}
-    tasks |= read_tasks(also or config.evaluation.also)
+    others = read_tasks(also or config.evaluation.also)
+    if OWN in others:
+        raise DataError(f"other data are called {OWN}, as the run's own: give their path another way, such as ./{OWN}")
+    tasks: dict[str, Task] = {OWN: own, **others}
     points = []
     for weight in np.linspace(0, 1, STEPS).round(3).tolist():
         merged.at(weight)
@@ -137,6 +139,8 @@ def _sentence(weight: float, kept: float | None, lost: float | None) -> str:
     text = f"weight {weight:g} " + (gain if kept is None else f"keeps {100 * kept:.0f} % of the gain on validation")
     if lost is None:
         return text
+    if lost < 0:
+        return f"{text}, and is better on the other data than the base"
     none = f": no weight keeps {100 * KEPT:g} % with at most a third of it"
     return f"{text}, and has {100 * lost:.0f} % of the loss on the other data" + (none if lost > LOST else "")
 

@@ -57,8 +57,9 @@ class Questions:
 
     @cached_property
     def queries(self) -> list[str]:
-        """Texts, [q]."""
-        return self.split.pairs.texts("query", self.rows)
+        """Texts, [q]: of several texts with one id the first, which alone is read."""
+        first, _ = self.split.pairs.distinct("query")
+        return self.split.pairs.texts("query", first[self.query_of[self.rows]])
 
 
 class HeldOutQueries:

@@ -21,7 +21,7 @@ from ..io.streams import stream
 from ..io.tables import TableBlock, blocks, read_table
 from ..towers.saved import model_folder
 from .beir import Beir, read_beir
-from .pairs import RANKED, TRAIN, Pairs, Source
+from .pairs import RANKED, TRAIN, Pairs, Source, Text
 from .parts import joined, named_parts
 from .roles import DOC_NAMES, QUERY_NAMES, TABLE, Roles
 from .round_trip import found_again
@@ -60,7 +60,24 @@ class PairsFile(Roles):
             parts[part] = _pairs(blocks(Path(path)), alone, place)[0]
             if self.generated and part == TRAIN:
                 parts[part] = self._found_again(parts[part])
-        return _asked(joined(parts))
+        pairs = joined(parts)
+        ids: dict[Text, str | None] = {"query": self.query_id, "doc": self.doc_id}
+        for role, column in ids.items():
+            if column is not None and len(parts) > 1:
+                self._refuse_restarted(pairs, role, column)
+        return _asked(pairs)
+
+    def _refuse_restarted(self, pairs: Pairs, role: Text, column: str) -> None:
+        """Raise DataError where most ids that the files share name other texts, as numbers do that begin anew in each file."""
+        first, which = pairs.distinct(role)
+        content = pairs.contents(role, np.arange(len(pairs)))
+        shared = pairs.part != pairs.part[first[which]]
+        other = int((shared & (content != content[first[which]])).sum())
+        if 2 * other > shared.sum():
+            raise DataError(
+                f"{self.path}: {other:,} rows of data.validation and data.test have a {column!r} that another file gives to "
+                f"another text: make it unique across the files, or leave data.{role}_id out, so that content tells texts apart"
+            )
 
     def _found_again(self, pairs: Pairs) -> Pairs:
         model = None if self.found_by == "bm25" else model_folder(Path(self.found_by))

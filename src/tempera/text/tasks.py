@@ -49,9 +49,8 @@ class RetrievalTask:
     relevant: Relevant
     counts: dict[str, int]
     exclude_self: bool = False  # whether a document with the query's own text is left out unless it is judged relevant
-    kept: Vectors | None = (
-        None  # of the documents, [c, D], where queries are asked of an index and no model embeds documents
-    )
+    # Of the documents, [c, D], where queries are asked of an index and no model embeds documents.
+    kept: Vectors | None = None
 
     @classmethod
     def of(
@@ -79,7 +78,7 @@ class RetrievalTask:
 
     @classmethod
     def pairs(cls, path: str | Path, roles: Roles = UNTRAINED) -> RetrievalTask:
-        """Read a table of pairs: each distinct query ranks every distinct document; ids are row numbers from 1."""
+        """Read a table of pairs: each distinct query ranks every distinct document; ids number the pairs that are read, from 1."""
         pairs, _ = PairsFile(**{**vars(roles), "path": str(path)}).read()
         sides, at = {}, {}
         for role in ("query", "doc"):
@@ -103,20 +102,10 @@ class RetrievalTask:
         return own
 
     def vectors(self, model: Embedder) -> tuple[Vectors, Vectors]:
-        """Return a model's vectors of the queries, [q, D], and of the corpus, [c, D].
-
-        Raises:
-            DataError: vectors of another width than those that are kept.
-        """
+        """Return a model's vectors of the queries, [q, D], and of the corpus, [c, D]."""
         queries = encode_all(model.query, self.queries["text"], "queries")
-        if self.kept is None:
-            return queries, encode_all(model.doc, self.corpus["text"], "documents")
-        if (width := queries.shape[1]) != self.kept.shape[1]:
-            raise DataError(
-                f"{self.name}: queries have vectors of {width} numbers, and the index of {self.kept.shape[1]}: give a model whose "
-                "queries are for this index"
-            )
-        return queries, self.kept
+        docs = encode_all(model.doc, self.corpus["text"], "documents") if self.kept is None else self.kept
+        return queries, docs
 
     def by_vectors(self, vectors: tuple[Vectors, Vectors], metrics: tuple[str, ...]) -> Ranking:
         """Rank the whole corpus by cosine."""

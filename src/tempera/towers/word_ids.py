@@ -59,15 +59,16 @@ def reader(tokenizer: Tokenizer) -> Read:
     known: dict[str, list[int]] = {}
 
     def by_words(texts: Sequence[str]) -> list[list[int]]:
-        rows = [text.split(" ") for text in texts]
+        nonlocal known
+        words, rows = known, [text.split(" ") for text in texts]  # which another thread may replace, and nobody empties
         try:
-            return [_joined(known, row)[:most] for row in rows]
+            return [_joined(words, row)[:most] for row in rows]
         except KeyError:
-            if len(known) > _MOST:
-                known.clear()
-            new = list(_unknown(rows, known))
-            known.update(zip(new, whole(new), strict=True))
-            ids = [_joined(known, row)[:most] if _short(row) else None for row in rows]
+            if len(words) > _MOST:
+                known = words = {}
+            new = list(_unknown(rows, words))
+            words.update(zip(new, whole(new), strict=True))
+            ids = [_joined(words, row)[:most] if _short(row) else None for row in rows]
             return _completed(ids, texts, whole)
 
     return by_words
