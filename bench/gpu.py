@@ -1,8 +1,8 @@
 """Everything that has to be shown on an accelerator, in one command: `make gpu`, or `python bench/gpu.py [PAIRS]`.
 
-`tempera verify`, the tests marked `gpu`, the loss stage against the CPU's, its time and memory at 65,536 pairs, in tiles and by
-kernels, a whole step of a 6-layer, 384-wide transformer in bf16, and two cards against one where there are two. Without one it ends
-in one line.
+`tempera verify`, the tests marked `gpu`, what the card multiplies and moves, the loss stage against the CPU's, its time and memory
+at 65,536 pairs, in tiles and by kernels, a whole step of a 6-layer, 384-wide transformer in bf16, alone and against
+sentence-transformers' losses, and two cards against one where there are two. Without one it ends in one line.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from tempera.engine import fused, loop
 from tempera.engine.cache import Cache
 from tempera.engine.devices import start
 from tempera.engine.distributed import Group
+from tempera.engine.machines import measured
 from tempera.engine.step import step
 from tempera.towers.transformer import Transformer
 
@@ -54,7 +55,8 @@ class Sizes:
     tower: Transformer = field(default_factory=lambda: Transformer(6, 384, 12, 30_000, 64))
     words: int = 40  # at most, in a text
     rounds: int = 3
-    widths: tuple[int, ...] = (64, 128, 384)  # at which the kernels are compared with tiles
+    widths: tuple[int, ...] = (64, 384, 768)  # at which the kernels are compared with tiles
+    against: tuple[int, ...] = (1024, 8192)  # pairs of a step that sentence-transformers takes too
 
 
 def timed(run: Callable[[], Any], rounds: int, pairs: int, device: torch.device) -> Figures:
@@ -114,23 +116,19 @@ def kernel_stage(sizes: Sizes, device: torch.device) -> tuple[Figures, list[Aim]
     if device.type != fused.DEVICE:
         return figures, aims
     parts = {"mnr": mnr, "symmetric, same ids": partial(symmetric, masks=(SameId(),))}
-    choices = product(sizes.widths, {"float32": torch.float32, "bf16": torch.bfloat16}.items(), parts.items())
-    for width, (precision, dtype), (name, make) in choices:
-        way, by_kernels = fused.Fused(dtype), make().to(device)
-        by_kernels.sweep = way
-        few = rows_of(sizes.compared, width, dtype, device)
-        off = gap(passed(by_kernels, few), passed(make().to(device), few))
-        if way.said:  # too wide
-            continue
-        aims.append(
-            Aim(f"kernels off tiles: {name}, {precision}, width {width}", off, 1e-3 if dtype.itemsize > 2 else 0.02)
-        )
-        rows = rows_of(sizes.pairs, width, dtype, device)
-        ways = {"tiles": partial(passed, make().to(device), rows), "kernels": partial(passed, by_kernels, rows)}
-        if name == "mnr":
+    for width, (name, make) in product(sizes.widths, parts.items()):
+        few, rows = (rows_of(pairs, width, torch.float32, device) for pairs in (sizes.compared, sizes.pairs))
+        ways = {"tiles": partial(passed, make().to(device), rows)}
+        for way, count in {"kernels": 2, "kernels in half precision": 1}.items():
+            by_kernels = make().to(device)
+            by_kernels.sweep = fused.Fused(count)
+            off = gap(passed(by_kernels, few), passed(make().to(device), few))
+            aims.append(Aim(f"{way} off tiles: {name}, width {width}", off, 1e-5 if count == 2 else 1e-2))
+            ways[way] = partial(passed, by_kernels, rows)
+        if name == "mnr" and hasattr(torch.nn.functional, "linear_cross_entropy"):
             ways["linear_cross_entropy"] = partial(chunked, rows.query.rows, rows.doc.rows)
-        for each, run in ways.items():
-            figures[f"{name}, {precision}, width {width}: {each}"] = timed(run, sizes.rounds, sizes.pairs, device)
+        for way, run in ways.items():
+            figures[f"{name}, width {width}: {way}"] = timed(run, sizes.rounds, sizes.pairs, device)
     return figures, aims
 
 
@@ -157,6 +155,74 @@ def whole_step(sizes: Sizes) -> Figures:
     state = loop.begin(tower.to(device), mnr().to(device), options, devices)
     steps = loop.train(state, [batch] * count, count, options, devices)
     return timed(lambda: next(steps), sizes.rounds, sizes.pairs, device)
+
+
+def readers(sizes: Sizes, pairs: int, device: torch.device) -> tuple[Any, Callable[..., float], Callable[..., float]]:
+    """Return a model and two functions that go forward and backward on the same texts: ours, and that of a loss of theirs.
+
+    Their texts are on the device before, ours are copied in every step. There is no dropout.
+    """
+    options, columns = replace(sizes.tower, dropout=0.0), texts(pairs, sizes.words)
+    tower, batch = towers(sizes, pairs, options)
+    tower, model, group = tower.to(device), tower.model, Group(device=device)
+    read = [{k: v.to(device) for k, v in model.preprocess(c).items() if isinstance(v, Tensor)} for c in columns]
+
+    def ours(objective: Objective, precision: Any = "bf16") -> float:
+        cache = Cache(device=device, autocast=start(precision).autocast)
+        return step(tower, objective.to(device), batch, cache, group)
+
+    def theirs(loss: Any, precision: str = "bf16") -> float:
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            value = loss([dict(each) for each in read], torch.empty(0))
+        value.backward()
+        return value.item()
+
+    return model, ours, theirs
+
+
+def against(sizes: Sizes, pairs: int, device: torch.device) -> Figures:
+    """Time forward and backward pass in bf16 against sentence-transformers' losses; what does not fit the card is left out."""
+    from sentence_transformers.sentence_transformer import losses
+
+    model, ours, theirs = readers(sizes, pairs, device)
+    cached, by_kernels = losses.CachedMultipleNegativesRankingLoss, mnr()
+    by_kernels.sweep = fused.Fused(1)
+    ways: dict[str, Callable[[], float]] = {
+        "Tempera": partial(ours, mnr()),
+        "Tempera, kernels": partial(ours, by_kernels),
+        "MultipleNegativesRankingLoss": partial(theirs, losses.MultipleNegativesRankingLoss(model)),
+        "its cached loss, mini-batches of 32": partial(theirs, cached(model, mini_batch_size=32)),
+        "its cached loss, mini-batches of 512": partial(theirs, cached(model, mini_batch_size=min(512, pairs))),
+    }
+    figures = {}
+    for name, run in ways.items():
+        model.zero_grad()
+        with suppress(torch.OutOfMemoryError):
+            figures[f"step of {pairs:,} pairs, bf16: {name}"] = timed(run, sizes.rounds, pairs, device)
+    return figures
+
+
+def same_gradients(sizes: Sizes, device: torch.device) -> Aim:
+    """Compare our gradients with those of sentence-transformers' loss, in float32."""
+    from sentence_transformers.sentence_transformer import losses
+
+    pairs = min(256, sizes.compared)
+    model, ours, theirs = readers(sizes, pairs, device)
+
+    def gradient(run: Callable[[], float]) -> list[Tensor]:
+        model.zero_grad()
+        return [torch.tensor(run()), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])]
+
+    got = gradient(partial(ours, mnr(), "no"))
+    off = gap(got, gradient(partial(theirs, losses.MultipleNegativesRankingLoss(model), "no")))
+    return Aim(f"gradients of {pairs} pairs off sentence-transformers'", off, 1e-3)
+
+
+def ceilings(device: torch.device) -> Figures:
+    """Return what the card multiplies in a second, and moves, as `tempera plan` measures it."""
+    machine = measured(device)
+    rates = {f"{str(dtype).removeprefix('torch.')} TFLOP/s": rate / 1e12 for dtype, rate in machine.flops.items()}
+    return {**rates, "TB/s": machine.bandwidth / 1e12, "launch, microseconds": machine.launch * 1e6}
 
 
 def one_card(rank: int, cards: int, kind: str, folder: str, tower: Any, batch: Batch[Any]) -> None:
@@ -202,6 +268,16 @@ def checked(folder: str) -> list[Aim]:
     return aims
 
 
+def shown(rows: Figures) -> Figures:
+    """Print rows of the table as soon as they are measured, and return them."""
+    for name, of in rows.items():
+        peak = "" if of["peak_bytes"] is None else f"{of['peak_bytes'] / 2**20:,.0f}"
+        print(
+            f"| {name} | {of['pairs']:,} | {of['milliseconds']:,.1f} | {of['per_second']:,.0f} | {peak} |", flush=True
+        )
+    return rows
+
+
 def main(sizes: Sizes, check: Callable[[str], list[Aim]] = checked) -> None:
     """Check and measure all, print a table in Markdown, and write the record."""
     kind = torch.accelerator.current_accelerator(check_available=True)
@@ -213,18 +289,19 @@ def main(sizes: Sizes, check: Callable[[str], list[Aim]] = checked) -> None:
         aims = check(folder)
     named = getattr(torch.get_device_module(device), "get_device_name", lambda device: kind.type)
     card = {"name": named(device), "cards": cards, "cuda": torch.version.cuda, "hip": torch.version.hip}
-    card |= {"free_bytes": free_memory(device), "lacks": missing(device)}
-    rows, compared = loss_stage(sizes, device)
-    by_kernels, near = kernel_stage(sizes, device)
-    rows |= by_kernels
-    rows["whole step, mnr, bf16"] = whole_step(sizes)
-    aims += [*compared, *near, *cards_agree(sizes, device, min(cards, 2))]
+    card |= {"free_bytes": free_memory(device), "lacks": missing(device), **ceilings(device)}
     print(f"\n{card['name']}, {cards} of them\n")
     print("| | pairs | ms | pairs per second | peak MiB |\n|---|---:|---:|---:|---:|")
-    for name, of in rows.items():
-        peak = "" if of["peak_bytes"] is None else f"{of['peak_bytes'] / 2**20:,.0f}"
-        print(f"| {name} | {of['pairs']:,} | {of['milliseconds']:,.1f} | {of['per_second']:,.0f} | {peak} |")
-    finish("gpu", {"device": card, "measured": rows}, aims, ["tempera", "torch"])
+    rows = Figures()
+    for stage in (loss_stage, kernel_stage):
+        figures, more = stage(sizes, device)
+        rows |= shown(figures)
+        aims += more
+    rows |= shown({"whole step, mnr, bf16": whole_step(sizes)})
+    for pairs in sizes.against:
+        rows |= shown(against(sizes, pairs, device))
+    aims += [*([same_gradients(sizes, device)] if sizes.against else []), *cards_agree(sizes, device, min(cards, 2))]
+    finish("gpu", {"device": card, "measured": rows}, aims, ["torch", "triton", "sentence-transformers"])
 
 
 if __name__ == "__main__":

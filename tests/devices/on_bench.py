@@ -17,7 +17,7 @@ from tempera.towers.transformer import Transformer
 
 pytestmark = pytest.mark.long
 
-TOY = gpu.Sizes(24, 16, 8, Transformer(1, 16, 2, 100, 16), 6, 1)
+TOY = gpu.Sizes(24, 16, 8, Transformer(1, 16, 2, 100, 16), 6, 1, against=())
 
 
 def test_make_gpu_measures_and_writes_a_record(
@@ -37,12 +37,19 @@ def test_make_gpu_measures_and_writes_a_record(
 def test_kernels_are_compared_where_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     monkeypatch.setattr(fused, "DEVICE", "cpu")
-    monkeypatch.setattr(fused, "precision", lambda vectors: "ieee")  # the interpreter multiplies no bf16
+    monkeypatch.setattr(fused, "SHAPE", fused.Shape(16, 16, 16, 2))
     monkeypatch.setattr(gpu, "timed", lambda run, *_: run())
-    figures, aims = gpu.kernel_stage(replace(TOY, widths=(8, 200)), torch.device("cpu"))
-    names = ["tiles", "kernels", "linear_cross_entropy"]
-    assert [name.split(": ")[1] for name in figures] == 3 * [*names, "tiles", "kernels"]  # float32 at 200 is too wide
-    assert len(aims) == 6 and all(aim.met for aim in aims)
+    figures, aims = gpu.kernel_stage(replace(TOY, widths=(8, 20)), torch.device("cpu"))
+    ways = ["tiles", "kernels", "kernels in half precision"]
+    assert [name.split(": ")[1] for name in figures] == 2 * [*ways, "linear_cross_entropy", *ways]
+    assert len(aims) == 8 and all(aim.met for aim in aims)
+
+
+def test_a_step_has_the_gradients_of_the_other_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "timed", lambda run, *_: run())
+    losses = gpu.against(TOY, 24, torch.device("cpu"))
+    assert len(losses) == 5 and max(losses.values()) - min(losses.values()) < 0.1
+    assert gpu.same_gradients(TOY, torch.device("cpu")).met
 
 
 def test_without_an_accelerator_it_says_so_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

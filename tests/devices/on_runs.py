@@ -28,6 +28,7 @@ from tempera.io.documents import JsonLines
 from tempera.run.fit import fit
 from tempera.run.judge import judge
 from tempera.run.prepare import prepare
+from tempera.towers import modules
 from tempera.towers.static import Static
 from tempera.towers.transformer import Transformer
 
@@ -160,11 +161,12 @@ def ended(choice: Choice, folder: Path, device: torch.device, precision: Precisi
     folder.mkdir()
     config = config_of(choice)
     config = replace(config, train=replace(config.train, mixed_precision=precision))
-    if not Accelerator.exact and hasattr(config.tower, "dropout"):  # whose draws are a device's own
-        config = replace(config, tower=replace(config.tower, dropout=0.0))
     with JsonLines(folder / "log.jsonl") as log, pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "take", noted)
         run = prepare(config, Devices(Group(device=device), precision), folder, log)
+        for module in run.task.data.tower.modules():
+            if not Accelerator.exact and isinstance(module, torch.nn.Dropout):
+                module.p = 0.0  # a device's draws are its own
         fit(run)
         verdict = judge(run)
     assert verdict is not None
@@ -175,8 +177,9 @@ def ended(choice: Choice, folder: Path, device: torch.device, precision: Precisi
 
 @pytest.fixture(autouse=True)
 def cut_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Micro-batches are cut as on a CPU; as on a device, autograd sums the gradients of tables, and torch draws dropout."""
+    """Micro-batches, and texts that are read, are cut as on a CPU; as on a device, autograd sums tables' gradients, torch draws."""
     monkeypatch.setattr(cache, "start_tokens", lambda device, half: 32)
+    monkeypatch.setattr(modules, "_ENCODED_ON_DEVICE", modules._ENCODED_AT_ONCE)
     monkeypatch.setattr(lookup, "_plain", lambda table: False)
     for module in (cache, micro_batches):
         monkeypatch.setattr(module, "dropout_on", lambda device, tower: nullcontext())

@@ -6,14 +6,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 import torch
-from on_runs import ITEMS, LEARNED, SMALL, TEXT, Choice, cut_alike, events, pairs, sections, warm  # noqa: F401
+from on_runs import ITEMS, LEARNED, SMALL, TEXT, Choice, config_of, cut_alike, events, pairs, sections, warm  # noqa: F401
 from pretend import Accelerator
 from typer import Typer
 
 from tempera import train
+from tempera.engine.devices import Devices
+from tempera.engine.distributed import Group
+from tempera.io.documents import JsonLines
+from tempera.mining.embed import embed_by
+from tempera.run.prepare import prepare
+from tempera.text.embedder import Model
+from tempera.towers.saved import load
 from tempera.towers.static import Static
 from tempera.towers.transformer import Transformer
 
@@ -27,7 +35,7 @@ STATIC = TEXT["tower"][0]
 PRETRAINED = {"tower": {"kind": "pretrained", "model": "STUDENT", "attn_implementation": "eager"}}
 # Each way to mine, to guide and to teach at least once, and with each kind of tower; GUIDE and STUDENT are saved models.
 TEXTS: list[Choice] = [
-    {**STATIC, **MINED, **GUIDED, "train.guide": "self", "train.guide_every": 2, "train.teacher": "STUDENT"},
+    {**STATIC, **MINED, **GUIDED, "train.guide": "self", "train.guide_every": 2, "train.teacher": "GUIDE"},
     {
         **PRETRAINED,
         **MINED,
@@ -113,6 +121,21 @@ def test_runs_that_mine_are_guided_and_taught_and_their_commands(
         said.append([answer(*command).replace(str(run), "RUN") for command in commands])
     assert said[0] == said[1] and all(said[0])
     assert_alike(tmp_path, 2)
+
+
+def test_texts_are_read_on_the_device(models: dict[str, str], tmp_path: Path) -> None:
+    texts, student = pairs()["doc"].to_pylist(), Path(models["STUDENT"])
+    want = embed_by(student, "doc", texts, tmp_path / "cpu", device="cpu")[:]
+    config = config_of(TEXT["tower"][1])
+    with Accelerator() as used:
+        got = embed_by(student, "doc", texts, tmp_path / "device")[:]
+        assert used.total("launches") > 10
+        encoded = Model(str(student)).query(texts[:2])
+        with JsonLines(tmp_path / "log.jsonl") as log:
+            run = prepare(config, Devices(Group(device=used.device)), tmp_path, log)
+        assert {each.device.type for each in run.task.data.tower.parameters()} == {used.device.type}  # and judged there
+    np.testing.assert_allclose(got, want, atol=1e-6)
+    np.testing.assert_allclose(encoded, load(student, "query")(texts[:2]), atol=1e-6)
 
 
 def test_a_recommender_answers_alike(tmp_path: Path, answer: Callable[..., str]) -> None:

@@ -29,14 +29,14 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:divide by zero encountered in log"
 )  # numpy's, of rows without candidates
 CLOSE = 1e-5
+HALF = 2e-3  # with products in fp16
 EVERY = {pool.name: pool for pool in pools.POOLS}
 
 
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "DEVICE", "cpu")
-    monkeypatch.setattr(fused, "block", lambda room, vectors: 16)  # so that these problems have several tiles
-    monkeypatch.setattr(fused, "precision", lambda vectors: "ieee")  # the interpreter multiplies no bf16
+    monkeypatch.setattr(fused, "SHAPE", fused.Shape(16, 16, 16, 2))  # so that these problems have several tiles
 
 
 def batch(draw: random.Random, n: int, width: int, dtype: torch.dtype = torch.float32) -> Batch[Tensor]:
@@ -88,7 +88,7 @@ def gradients(objective: Objective, rows: Batch[Tensor], losses: Callable[[Batch
 
 def off(objective: Objective, rows: Batch[Tensor], half: bool = False) -> float:
     """Return how far the kernels are off the definition: losses, gradients relative to their largest entry, and the scale's."""
-    took = fused.Fused(torch.bfloat16 if half else torch.float32)
+    took = fused.Fused(1 if half else 2)
     objective.sweep = took
     got = gradients(objective, rows, objective)
     assert not took.said
@@ -101,24 +101,26 @@ def off(objective: Objective, rows: Batch[Tensor], half: bool = False) -> float:
 
 
 def problem(seed: int, least: int = 1, most: int = 40) -> float:
-    """Return how far a problem that is drawn is off."""
+    """Return how far a problem that is drawn is off, as a share of what it may be."""
     draw = random.Random(seed)
     n, width, half = draw.randint(least, most), draw.choice([1, 3, 16, 33, 64]), draw.random() < 0.3
     objective = drawn(draw, width)
     half = half and objective.similarity is dot  # whose vectors are the embeddings, which bf16 holds here
-    return off(objective, batch(draw, n, width, torch.bfloat16 if half else torch.float32), half)
+    return off(objective, batch(draw, n, width, torch.bfloat16 if half else torch.float32), half) / (
+        HALF if half else CLOSE
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_losses_and_gradients_are_those_of_the_definition(seed: int) -> None:
-    assert problem(seed, least=17, most=20) <= CLOSE
+    assert problem(seed, least=17, most=20) <= 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 600, 30))
 def test_losses_and_gradients_of_many_problems(first: int) -> None:
     gaps = {seed: problem(seed) for seed in range(first, first + 30)}
-    assert {seed: gap for seed, gap in gaps.items() if gap > CLOSE} == {}
+    assert {seed: gap for seed, gap in gaps.items() if gap > 1} == {}
 
 
 def test_a_known_answer_for_each_query_is_an_id() -> None:
@@ -142,7 +144,6 @@ def test_a_loss_that_float32_cannot_tell_from_0_keeps_its_precision() -> None:
 
 
 NOT_TAKEN: dict[str, tuple[Objective, int]] = {
-    "a width of 128 in float32, and embeddings have 129": (mnr(), 129),
     "a teacher's distributions are learned": (mnr(teacher=Teacher(0.3)), 3),
     "the numerator is mean": (mnr(numerator="mean", masks=[SameId()]), 3),
     "only the 2 hardest negatives count": (mnr(hardest=2), 3),
@@ -189,11 +190,28 @@ def test_shared_documents_float64_and_other_devices_stay_with_torch(monkeypatch:
 
 
 @pytest.mark.parametrize("kernel", ["auto", "torch", "triton"])
-def test_a_run_takes_the_kernels_where_its_option_says_so(kernel: fused.Kernel) -> None:
+@pytest.mark.parametrize("pays", [False, True])
+def test_a_run_takes_the_kernels_where_its_option_says_so_or_where_they_pay(
+    kernel: fused.Kernel, pays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not fused.pay(torch.device("cpu"))
+    monkeypatch.setattr(loop, "pay", lambda device: pays)
     objective = mnr()
     options = loop.Training(kernel=kernel)
     loop.begin(torch.nn.Linear(2, 2), torch.nn.Sequential(objective), options, Devices(mixed_precision="bf16"))  # type: ignore[arg-type]
-    assert objective.sweep == (fused.Fused(torch.bfloat16) if kernel == "triton" else sweep)
+    wanted = {"triton": fused.Fused(1), "auto": fused.Fused(1, fused.MANY) if pays else sweep}
+    assert objective.sweep == wanted.get(kernel, sweep)
+
+
+def test_few_scores_stay_with_torch_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    rows, objective = batch(random.Random(0), 20, 8), mnr()
+    want = gradients(objective, rows, objective)
+    objective.sweep = fused.Fused(least=1000)
+    with caplog.at_level("INFO", logger="tempera"):
+        got = gradients(objective, rows, objective)
+    assert all(torch.equal(x, y) for x, y in zip(got, want, strict=True)) and not caplog.records
+    objective.sweep = fused.Fused(least=400)
+    assert not torch.equal(gradients(objective, rows, objective)[1], want[1])  # by kernels, which round otherwise
 
 
 COMPILE = """
@@ -203,22 +221,22 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from tempera.engine import fused, kernels
 
-kinds = {"b": "i32", "c": "i32", "scale": "fp32", "positive": "*i64", "row_ids": "*i64", "column_ids": "*i64"}
-for dtype, name in ((torch.float32, "*fp32"), (torch.bfloat16, "*bf16")):
-    vectors = torch.empty(0, dtype=dtype)
-    sizes = {"K": 2, "D": 50, "W": 64, "N": fused.block(64, vectors), "PRECISION": fused.precision(vectors), "TARGET": True}
-    for kernel, more in ((kernels.log_sums, {}), *((kernels.gradients, {"BY_COLUMN": each}) for each in (False, True))):
-        fixed = {**sizes, **more}
-        pointers = {"anchors": name, "candidates": name}
-        types = {a: "constexpr" if a in fixed else kinds.get(a, pointers.get(a, "*fp32")) for a in kernel.arg_names}
-        places = {(kernel.arg_names.index(a),): value for a, value in fixed.items()}
-        made = compile(ASTSource(kernel, types, places), target=GPUTarget("cuda", 80, 32), options={"num_warps": fused.WARPS})
-        assert len(made.asm["cubin"]) and made.metadata.shared <= 163 << 10, made.metadata.shared
+kinds = {"b": "i32", "c": "i32", "stride": "i32", "positive": "*i32", "row_ids": "*i32", "column_ids": "*i32", "target": "fp32"}
+kinds |= dict.fromkeys(("anchors", "candidates", "high", "low"), "*fp16")
+shape = vars(fused.SHAPE)
+options = {name: shape[name] for name in ("num_warps", "num_stages")}
+fixed = {"K": 2, "W": 1152, "OWN": True, "TARGET": True, "PARTS": 2, **shape}
+for kernel in (kernels.log_sums, kernels.logit_gradients):
+    own = {name: value for name, value in fixed.items() if name in kernel.arg_names}
+    types = {name: "constexpr" if name in own else kinds.get(name, "*fp32") for name in kernel.arg_names}
+    places = {(kernel.arg_names.index(name),): value for name, value in own.items()}
+    made = compile(ASTSource(kernel, types, places), target=GPUTarget("cuda", 80, 32), options=options)
+    assert len(made.asm["cubin"]) and made.metadata.shared <= 99 << 10, made.metadata.shared
 """
 
 
 @pytest.mark.slow
 def test_the_kernels_compile_for_a_gpu_and_fit_its_shared_memory() -> None:
-    """Triton brings NVIDIA's assembler, so no GPU is needed; one of compute capability 8.0 shares 163 KiB."""
+    """Triton brings NVIDIA's assembler, so no GPU is needed; those of compute capability 8 share 99 KiB at least."""
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
     subprocess.run([sys.executable, "-c", COMPILE], env=environment, check=True, timeout=280)

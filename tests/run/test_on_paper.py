@@ -52,11 +52,6 @@ def test_a_plan_counts_every_stage_and_grows_with_the_devices(pairs: Path) -> No
         ([], ""),
         (["train.kernel=triton"], "train.kernel=triton: it takes the loss stage on CUDA, which is counted as torch does it"),
         (["train.kernel=triton", "objective.hardest=4"], "stays with torch, since only the 4 hardest negatives count"),
-        (
-            ["train.kernel=triton", "tower.dimensions=200", "objective.matryoshka=[64,200]"],
-            "stays with torch at the width 200, since they pay up to a width of 128 in float32, and embeddings have 200",
-        ),
-        (["train.kernel=triton", "tower.dimensions=200"], "stays with torch, since they pay up to a width of 128 in float32"),
     ],
 )  # fmt: skip
 def test_a_plan_says_what_computes_the_loss_stage(pairs: Path, chosen: list[str], said: str) -> None:

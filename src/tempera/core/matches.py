@@ -55,12 +55,14 @@ class Matches:
 
         None where a row or a candidate would need several.
         """
-        runs, key = torch.unique(self.first, return_inverse=True)
-        lengths = torch.ones_like(runs)
-        if self.count is not None:
-            lengths[key] = self.count
-        keys, columns = self.offsets.diff(), self.columns[spread(runs, lengths)]
-        if bool((keys > 1).any()) or len(torch.unique(columns)) < len(columns):
+        keys, counts = self.offsets.diff(), torch.zeros(len(self.columns), dtype=torch.int64)
+        if bool((keys > 1).any()):
+            return None
+        counts[self.first] = 1 if self.count is None else self.count
+        runs = counts.nonzero()[:, 0]
+        lengths = counts[runs]
+        columns = self.columns[spread(runs, lengths)]
+        if len(columns) and int(torch.bincount(columns).max()) > 1:
             return None
         rows = torch.full((self.rows,), -1)
         rows[keys > 0] = self.first

@@ -70,7 +70,7 @@ def start(mixed_precision: Wanted = "no", device: str = "auto", timeout: float =
     Raises:
         ConfigError: there is no such device, or it does not have the precision.
     """
-    chosen = _chosen(device)
+    chosen = named(device)
     if not launched():  # importing accelerate takes 2 s
         if chosen.type != "cpu":
             torch.accelerator.set_device_index(chosen)
@@ -111,8 +111,12 @@ def _product(device: torch.device, dtype: torch.dtype) -> float:
     return fastest(lambda: matrix[: size // 2] @ matrix, device, rounds=3)
 
 
-def _chosen(name: str) -> torch.device:
-    """Return the device of a name; "auto" is the accelerator, if torch finds one."""
+def named(name: str) -> torch.device:
+    """Return the device of a name; "auto" is the accelerator, if torch finds one.
+
+    Raises:
+        ConfigError: there is no such device.
+    """
     try:
         wanted = None if name == "auto" else torch.device(name)
     except RuntimeError:

@@ -1,22 +1,28 @@
-"""The loss stage by fused kernels, on CUDA devices: losses and gradients without a score in memory, equal to those of `core.tiles`.
+"""The loss stage by fused kernels, on CUDA devices: losses and gradients of `core.tiles`, by products in fp16 on tensor cores.
 
-A row's loss is log(1 + exp(r - l)) with l the logit of its target and r the log-sum-exp of all others, so that a small loss and
-its gradient keep their precision. FLOPs are 10 b c D, of which tiles take 6, but no score is written or read: that pays where D is
-small. (Dao et al. 2022 for the sums, arXiv 2205.14135; Cheng et al. 2024 for contrastive ones, arXiv 2410.17243.)
+A row's loss is log(1 + exp(r - l)) with l the logit of its target and r the log-sum-exp of all others. Its gradient by a logit x is
+the probability of the others, times exp(x - r), or -1 for the target. So a small loss and its gradient keep their precision. One
+kernel sums, one stores these numbers between -1 and 1, and two products take them to anchors and candidates. That is 8 b c D FLOPs,
+of which tiles take 6, but no score is written.
 
-Letters in shapes: b anchors, c candidates, K pairs of ids, D width.
+A number in float32 is held as two in fp16, with 22 of its 24 bits, and a product of two such is three products, so that sums are as
+exact as those of float32 (Markidis et al. 2018, arXiv 1803.04014). Where towers compute in half precision, one in fp16 will do.
+
+Letters in shapes: b anchors, r anchors of a tile, c candidates, K pairs of ids, B tiles of columns, n vectors, D width.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import pad, softplus
 
 from ..core.abilities import widest
 from ..core.matches import Listed, Matches
@@ -25,14 +31,33 @@ from ..io.console import logger
 
 Kernel = Literal["auto", "torch", "triton"]
 DEVICE = "cuda"
-WARPS = 8  # of a program: with 4 its registers overflow
-# The widest embeddings, and the bytes of one side of a tile: what registers hold, as compiled for compute capability 9.0.
-LIMITS = {torch.bfloat16: (384, 1 << 15), torch.float32: (128, 1 << 13)}
+_LOG2_E = math.log2(math.e)
+TORCH = "2.8"  # which multiplies fp16 into float32
+MANY = 1 << 26  # scores: with fewer a step gains less than 3 ms on an H200, and a kernel is compiled in seconds
+_LEAST = -1e38  # finite, so that a row without candidates has no inf - inf
+_LARGEST = (
+    2.0**10
+)  # of vectors in fp16: sums of products stay in the range of float32, and small numbers above fp16's smallest
+_TIMES = 2.0**14  # gradients by logits, which are between -1 and 1
 
 
-def multiplied_in(mixed_precision: str) -> torch.dtype:
-    """Return the precision of the vectors that the kernels multiply, by that of the towers."""
-    return torch.bfloat16 if mixed_precision == "bf16" else torch.float32
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a kernel: rows, columns and numbers of a tile, tiles of a strip, warps of a program and loads ahead.
+
+    Of four shapes this one was the fastest on an H200 for widths of 64 and 384. Several of its programs run side by side, and one
+    multiplies while another raises powers.
+    """
+
+    M: int = 64
+    N: int = 128
+    C: int = 64
+    HIGH: int = 8
+    num_warps: int = 4
+    num_stages: int = 3
+
+
+SHAPE = Shape()
 
 
 @dataclass
@@ -40,29 +65,41 @@ class Fused:
     """A `core.tiles.sweep` by kernels; what they do not take goes to torch, and the log says why, once.
 
     Args:
-        dtype: of the vectors that are multiplied; sums are float32.
+        parts: numbers in fp16 that a number of a vector is multiplied as: 2 is as exact as float32, 1 is half precision.
+        least: scores below which torch computes, without a line in the log.
     """
 
-    dtype: torch.dtype = torch.float32
+    parts: int = 2
+    least: int = 0
     said: set[str] = field(default_factory=set)
 
     def __call__(
         self, problem: Problem, vectors: Vectors, scale: float, shares: Tensor | None, learns: bool = True
     ) -> tuple[Tensor, Gradients | None]:
         """Return losses, [b], and the gradients of sum(shares * losses); no gradients where `shares` is None."""
-        if (why := reason(problem, vectors, self.dtype)) is None:
-            return _swept(problem, vectors, scale, shares, self.dtype)
-        if why not in self.said:
+        scores = (problem.local.stop - problem.local.start) * max(map(len, vectors.values()))
+        if scores < self.least:
+            return sweep(problem, vectors, scale, shares, learns)
+        if (why := reason(problem, vectors)) is None:
+            return _swept(problem, vectors, scale, shares, learns, self.parts)
+        if not self.least and why not in self.said:
             logger.info(f"train.kernel=triton: the loss stage stays with torch, since {why}")
             self.said.add(why)
         return sweep(problem, vectors, scale, shares, learns)
 
 
-def reason(problem: Problem, vectors: Vectors, dtype: torch.dtype = torch.float32) -> str | None:
-    """Return why the kernels do not take a problem, or None if they do.
+def pay(device: torch.device) -> bool:
+    """Return whether the kernels have been measured to pay on a device: on NVIDIA's of compute capability 9 (H100 and H200)."""
+    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device)[0] == 9
 
-    Args:
-        dtype: of the vectors that are multiplied.
+
+def parts_of(mixed_precision: str) -> int:
+    """Return the numbers in fp16 that a number of a vector is multiplied as, by the precision of the towers."""
+    return 2 if mixed_precision == "no" else 1
+
+
+def reason(problem: Problem, vectors: Vectors) -> str | None:
+    """Return why the kernels do not take a problem, or None if they do.
 
     >>> from tempera import Batch, Side, mnr
     >>> batch = Batch(Side(torch.eye(2)), Side(torch.eye(2)))
@@ -72,27 +109,26 @@ def reason(problem: Problem, vectors: Vectors, dtype: torch.dtype = torch.float3
     some = next(iter(vectors.values()))
     if some.device.type != DEVICE:
         return f"they run on {DEVICE} devices, and this is {some.device.type}"
-    return "triton is not installed" if find_spec("triton") is None else unsuited(problem, some, dtype)
+    if find_spec("triton") is None:
+        return "triton is not installed"
+    if torch.__version__ < TORCH:
+        return f"they need torch {TORCH}, and this is {torch.__version__}"
+    return unsuited(problem, some)
 
 
-def unsuited(problem: Problem, some: Tensor, dtype: torch.dtype) -> str | None:
+def unsuited(problem: Problem, some: Tensor) -> str | None:
     """Return why the kernels take a problem on no device, or None if they take it.
 
     Args:
         some: vectors, [n, D].
-        dtype: of the vectors that are multiplied.
     """
-    return next(_causes(problem, some, dtype), None)
+    return next(_causes(problem, some), None)
 
 
-def _causes(problem: Problem, some: Tensor, dtype: torch.dtype) -> Iterator[str]:
+def _causes(problem: Problem, some: Tensor) -> Iterator[str]:
     terms = [term for group in problem.groups for term in group.terms]
-    width, widest_taken = some.shape[1], LIMITS[dtype][0]
-    has, factors = (str(each).removeprefix("torch.") for each in (some.dtype, dtype))
     if some.dtype != torch.float32:
-        yield f"they compute in float32, and the embeddings are {has}"
-    if width > widest_taken:
-        yield f"they pay up to a width of {widest_taken} in {factors}, and embeddings have {width}"
+        yield f"they compute in float32, and the embeddings are {str(some.dtype).removeprefix('torch.')}"
     if any(group.taught for group in problem.groups):
         yield "a teacher's distributions are learned"
     if problem.numerator != "one":
@@ -114,94 +150,158 @@ def _matches(term: Term) -> Iterator[Matches | None]:
         yield from (each if isinstance(each, Matches) else None for each in several)
 
 
+class _Halves:
+    """Vectors in fp16, in one part or two, times a power of 2 by which the largest number fills the range of both."""
+
+    def __init__(self, vectors: Tensor, parts: int) -> None:
+        self.width = vectors.shape[1]
+        largest = vectors.abs().amax() if len(vectors) else vectors.new_ones(())
+        times = torch.exp2((_LARGEST / largest.clamp(min=1e-30)).log2().floor())
+        self.unit = times.reciprocal()  # of what they are
+        high = (vectors * times).half()
+        self.parts = [high] if parts == 1 else [high, (vectors * times - high.float()).half()]
+
+    def __getitem__(self, rows: slice) -> _Halves:
+        """Return some of the vectors."""
+        some = object.__new__(_Halves)
+        some.width, some.unit, some.parts = self.width, self.unit, [part[rows] for part in self.parts]
+        return some
+
+    @cached_property
+    def anchors(self) -> Tensor:
+        """Return what is multiplied with `candidates`, [n, W]: of two parts, high, low and high again."""
+        return self._wide(self.parts if len(self.parts) == 1 else [*self.parts, self.parts[0]])
+
+    @cached_property
+    def candidates(self) -> Tensor:
+        """Return the parts that belong to those of `anchors`, [n, W]: of two, high, high and low."""
+        return self._wide(self.parts if len(self.parts) == 1 else [self.parts[0], *self.parts])
+
+    @cached_property
+    def whole(self) -> Tensor:
+        """Return all parts beside each other, [n, parts D]."""
+        return torch.cat(self.parts, 1)
+
+    def _wide(self, parts: list[Tensor]) -> Tensor:
+        wide = torch.cat(parts, 1)
+        return pad(wide, (0, -wide.shape[1] % SHAPE.C)).contiguous()
+
+
+def _product(x: list[Tensor], vectors: _Halves) -> Tensor:
+    """Return the product of gradients in parts, [m, n] each, and vectors, [n, D], in float32, [m, D]."""
+    high, *low = (_times(part, vectors.whole if i == 0 else vectors.parts[0]) for i, part in enumerate(x))
+    width = vectors.width
+    for more in (*low, high[:, width:]) if low else ():
+        high[:, :width] += more
+    return high[:, :width] * (vectors.unit / _TIMES)
+
+
+def _times(x: Tensor, y: Tensor) -> Tensor:
+    """Return the product of matrices of fp16, whose sums are float32."""
+    return torch.mm(x, y, out_dtype=torch.float32) if x.device.type == "cuda" else x.float() @ y.float()
+
+
 class _Bound:
-    """One block of scores with everything that a kernel reads."""
+    """One block of scores with everything that a kernel reads; logits are to the base 2."""
 
-    def __init__(self, term: Term, problem: Problem, vectors: Vectors, scale: float, target: bool) -> None:
-        from . import kernels
-
-        self.kernels, self.term = kernels, term
-        self.anchors, self.candidates = vectors[term.anchor][problem.local], vectors[term.candidate]
-        self.b, self.c, width = len(self.anchors), *self.candidates.shape
-        added, bonus, positive = self._number(self.c), self._number(self.b), term.positive
-        for addition in term.additions:
-            if addition.candidate is not None:
-                added += addition.candidate.to(added)
-            if addition.positive is not None and positive is not None:
-                here = torch.arange(self.b, device=positive.device)
-                bonus += addition.positive(here, positive).to(bonus)
-        if positive is None:
-            positive = torch.full((self.b,), -1, device=bonus.device)
+    def __init__(
+        self, term: Term, problem: Problem, vectors: Vectors, halves: dict[Any, _Halves], scale: float, target: bool
+    ) -> None:
+        self.term, self.anchors, self.candidates = term, vectors[term.anchor][problem.local], vectors[term.candidate]
+        self.left, self.right = halves[term.anchor][problem.local], halves[term.candidate]
+        self.scale = (scale * _LOG2_E) * (self.left.unit * self.right.unit)
+        b, self.c = len(self.anchors), len(self.candidates)
+        added = sum(
+            (each.candidate.to(self.anchors) for each in term.additions if each.candidate is not None),
+            torch.tensor(0.0),
+        )
+        self.added = (added * _LOG2_E).to(self.anchors.device).expand(self.c).contiguous()
+        self.positive = torch.full((b,), -1, dtype=torch.int32, device=self.anchors.device)
+        self.level = self._level(scale)
+        if term.positive is not None:
+            self.positive = term.positive.to(self.positive)
+        self.kept = torch.full_like(self.level, -torch.inf) if target else self.level * _LOG2_E
+        self.target = target
         ids = [each.ids for each in _matches(term) if each is not None and each.ids is not None]
-        rows = columns = bonus  # not read
-        if ids:
-            rows, sides = torch.stack([own for own, _, _ in ids]), torch.full((len(ids), self.c), -2)
-            for side, (_, matched, same) in zip(sides, ids, strict=True):
-                side[matched] = same
-            rows, columns = rows.to(bonus.device), sides.to(bonus.device)
-        self.read = (self.anchors, self.candidates, self.b, self.c, scale, added, positive, bonus, rows, columns)
-        room = 1 << max(4, (width - 1).bit_length())
-        self.sizes: dict[str, Any] = {
-            "K": len(ids),
-            "D": width,
-            "W": room,
-            "N": block(room, self.anchors),
-            "TARGET": target,
-        }
-        self.sizes["PRECISION"] = precision(self.anchors)
+        rows, sides = torch.full((len(ids), b), -1), torch.full((len(ids), self.c), -2)
+        for row, side, (own, matched, same) in zip(rows, sides, ids, strict=True):
+            row[:], side[matched] = own, same
+        self.row_ids, self.column_ids = rows.to(self.positive), sides.to(self.positive)
 
-    def _number(self, *shape: int) -> Tensor:
-        return torch.zeros(shape, device=self.anchors.device)
+    def _level(self, scale: float) -> Tensor:
+        """Return the logits of the positives, [b]; 0 without any."""
+        if (positive := self.term.positive) is None:
+            return self.anchors.new_zeros(len(self.anchors))
+        own: Tensor = scale * torch.linalg.vecdot(self.anchors, self.candidates[positive])
+        for addition in self.term.additions:
+            if addition.candidate is not None:
+                own += addition.candidate[positive].to(own)
+            if addition.positive is not None:
+                own += addition.positive(torch.arange(len(own), device=positive.device), positive).to(own)
+        return own
 
-    def log_sums(self) -> tuple[Tensor, Tensor]:
-        """Return the log-sum-exp of each row's logits but its target's, and the target's, [b] each."""
-        rest, level = self._number(self.b), self._number(self.b)
-        self.kernels.log_sums[self._grid(self.b)](*self.read, rest, level, **self.sizes, num_warps=WARPS)
-        return rest, level
+    def log_sums(self, tile: slice) -> Tensor:
+        """Return the logarithms of the sums of a tile's powers but the targets', [B, r]."""
+        from .kernels import log_sums
 
-    def add_gradients(self, grads: dict[Any, Tensor], local: slice, *rows: Tensor) -> Tensor:
-        """Add the gradients of both sides; return what each row adds to that of the scale, [b]."""
-        slopes = self._number(self.b)
-        for by_column, count in enumerate((self.b, self.c)):
-            grad = self._number(count, self.sizes["D"])
-            launch = self.kernels.gradients[self._grid(count)]
-            launch(*self.read, *rows, grad, slopes, **self.sizes, BY_COLUMN=bool(by_column), num_warps=WARPS)
-            side = grads[self.term.candidate] if by_column else grads[self.term.anchor][local]
-            side += grad
-        return slopes
+        sums = self.added.new_empty(-(-self.c // SHAPE.N), tile.stop - tile.start)
+        self._launch(log_sums, tile, sums, OWN=self.term.positive is not None)
+        return sums
 
-    def _grid(self, count: int) -> tuple[int]:
-        return (-(-count // self.sizes["N"]),)
+    def logit_gradients(self, tile: slice, rest: Tensor) -> list[Tensor]:
+        """Return 2^(x - rest), and -1 for the target, in parts, [r, c] each; `_TIMES` as much."""
+        from .kernels import logit_gradients
 
+        (high, wide), parts = (n + -n % of for n, of in ((len(rest), SHAPE.M), (self.c, SHAPE.N))), len(self.left.parts)
+        x = torch.empty(parts, high, wide, dtype=torch.float16, device=rest.device)
+        sizes = {"OWN": self.term.positive is not None and not self.target, "TARGET": self.target, "PARTS": parts}
+        self._launch(logit_gradients, tile, rest - math.log2(_TIMES), x[0], x[-1], wide, -_TIMES, **sizes)
+        return [*x[:, : len(rest), : self.c]]
 
-def block(room: int, vectors: Tensor) -> int:
-    """Return the rows and columns of a tile of vectors with room for so many numbers each."""
-    return max(16, min(64, LIMITS[vectors.dtype][1] // (room * vectors.element_size())))
-
-
-def precision(vectors: Tensor) -> str:
-    """Return how numbers are multiplied: in three products, as float32, or in one of 10 bits, as torch may or vectors need."""
-    full = vectors.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
-    return "tf32x3" if full else "tf32"
+    def _launch(self, kernel: Any, tile: slice, *outputs: Any, **sizes: Any) -> None:
+        anchors, candidates = self.left.anchors[tile], self.right.candidates
+        ids = self.row_ids[:, tile].contiguous(), self.column_ids
+        grid = (-(-len(anchors) // SHAPE.M) * -(-self.c // SHAPE.N),)
+        sizes |= {"K": len(self.row_ids), "W": anchors.shape[1], **vars(SHAPE)}
+        read = (len(anchors), self.c, self.scale, self.added, self.positive[tile], self.kept[tile], *ids)
+        kernel[grid](anchors, candidates, *read, *outputs, **sizes)
 
 
 def _swept(
-    problem: Problem, vectors: Vectors, scale: float, shares: Tensor | None, dtype: torch.dtype
+    problem: Problem, vectors: Vectors, scale: float, shares: Tensor | None, learns: bool, parts: int
 ) -> tuple[Tensor, Gradients | None]:
-    some = next(iter(vectors.values()))
-    factors = {role: side.to(dtype).contiguous() for role, side in vectors.items()}
+    some, local = next(iter(vectors.values())), problem.local
+    halves = {role: _Halves(side, parts) for role, side in vectors.items()}
     grads = {role: torch.zeros_like(side) for role, side in vectors.items()}
-    losses = some.new_zeros(problem.local.stop - problem.local.start)
+    rows = local.stop - local.start
+    losses = some.new_zeros(rows)
     slope = torch.zeros((), dtype=widest(some.device), device=some.device)
     for group in problem.groups:
         target = next(term for term in group.terms if term.positive is not None)
-        blocks = [_Bound(term, problem, factors, scale, term is target) for term in group.terms]
-        rests, levels = zip(*(block.log_sums() for block in blocks), strict=True)
-        rest, level = torch.stack(rests).logsumexp(0), sum(levels)
-        losses += group.share * softplus(rest - level)
-        if shares is None:
-            continue
-        rows = torch.logaddexp(rest, level), torch.sigmoid(rest - level), shares.to(some) * group.share
-        for each in blocks:
-            slope += each.add_gradients(grads, problem.local, *rows).sum(dtype=slope.dtype)
+        blocks = [_Bound(term, problem, vectors, halves, scale, term is target) for term in group.terms]
+        level = next(block.level for block in blocks if block.target)
+        height = max(1, problem.tile_elements // sum(block.c for block in blocks))
+        height = height - height % SHAPE.M or height
+        for start in range(0, rows, height):
+            tile = slice(start, min(start + height, rows))
+            rest = _log_sum(torch.cat([block.log_sums(tile) for block in blocks]))
+            above = rest / _LOG2_E - level[tile]
+            losses[tile] += group.share * softplus(above)
+            if shares is None:
+                continue
+            factor = (shares[tile].to(some) * group.share * torch.sigmoid(above))[:, None]  # [r, 1]
+            for block in blocks:
+                x, term = block.logit_gradients(tile, rest.clamp(min=_LEAST)), block.term
+                anchors = block.anchors[tile]
+                towards = _product(x, block.right) * factor
+                if learns:
+                    slope += torch.vdot(towards.flatten(), anchors.flatten())
+                grads[term.anchor][local][tile].add_(towards, alpha=scale)
+                grads[term.candidate] += _product([part.T for part in x], _Halves(anchors * (factor * scale), parts))
     return losses, None if shares is None else Gradients(grads, slope)
+
+
+def _log_sum(x: Tensor) -> Tensor:
+    """Return the logarithm to the base 2 of the sums of powers whose logarithms are given, [B, r] -> [r]."""
+    top = x.amax(0).clamp(min=_LEAST)
+    return top + (x - top).exp2_().sum(0).log2_()

@@ -1,10 +1,11 @@
-"""Triton kernels of a softmax over similarities, none of which leaves the chip: for `fused`, and imported by nothing else.
+"""Triton kernels of a softmax over similarities, whose scores never leave the chip: for `fused`, and imported by nothing else.
 
-Logits are recomputed wherever they are needed. Products are summed in float32, and no two programs write to one place, so that the
-same input has the same bits again.
+Each program multiplies one tile of anchors and candidates, in fp16 with sums in float32, and turns its logits into what is kept of
+them. No two programs write to one place, so that the same input has the same bits again. There are b c logits, so that every
+instruction on one counts: they are to the base 2, in which a device raises powers, and what belongs to a row is left to torch.
 
-Letters in shapes: b anchors (rows), c candidates (columns), K pairs of ids, N rows and columns of a tile, D width, W the power of 2
-from D on.
+Letters in shapes: b anchors (rows), c candidates (columns), K pairs of ids, W width; M rows, N columns and C numbers of a tile, B
+tiles of columns.
 """
 
 from __future__ import annotations
@@ -12,109 +13,75 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _vectors(vectors, places, count, D: tl.constexpr, W: tl.constexpr):
-    """Load vectors by their places, [N, W]; what is not there is 0."""
-    width = tl.arange(0, W)
-    held = (places < count)[:, None] & (width < D)[None, :]
-    return tl.load(vectors + places.to(tl.int64)[:, None] * D + width[None, :], mask=held, other=0.0)
+LEAST = tl.constexpr(-1e38)  # finite, so that a row without candidates has no inf - inf
 
 
 @triton.jit
 def _logits(
-    anchors, candidates, rows, columns, b, c, scale, added, positive, bonus, row_ids, column_ids,
-    K: tl.constexpr, PRECISION: tl.constexpr,
+    anchors, candidates, b, c, scale, added, positive, kept, row_ids, column_ids,
+    K: tl.constexpr, W: tl.constexpr, M: tl.constexpr, N: tl.constexpr, C: tl.constexpr, HIGH: tl.constexpr,
+    OWN: tl.constexpr,
 ):  # fmt: skip
-    """Return similarities, logits with -inf for what is left out, and True at the positives, [N, N] each."""
-    if PRECISION == "ieee":
-        anchors, candidates = anchors.to(tl.float32), candidates.to(tl.float32)
-    similarities = tl.dot(anchors, tl.trans(candidates), input_precision=PRECISION)
-    is_row, is_column = rows < b, columns < c
-    x = similarities * scale + tl.load(added + columns, mask=is_column, other=0.0)[None, :]
-    own = columns[None, :] == tl.load(positive + rows, mask=is_row, other=-1)[:, None]
-    out = (rows < 0)[:, None] | (columns >= c)[None, :]
+    """Return a tile's number among those of its rows, its rows, its columns, logits, and True at the positives, [M, N] each.
+
+    A logit is -inf for what is left out, and with OWN the one that is `kept` for a row's positive.
+
+    Programs go down HIGH tiles before they go on to the right: what they read meanwhile stays in the cache.
+    """
+    height, width = tl.cdiv(b, M), tl.cdiv(c, N)
+    strip = tl.program_id(0) // (HIGH * width) * HIGH
+    high, place = tl.minimum(height - strip, HIGH), tl.program_id(0) % (HIGH * width)
+    block = place // high
+    rows, columns = (strip + place % high) * M + tl.arange(0, M), block * N + tl.arange(0, N)
+    numbers = tl.arange(0, C)
+    left = anchors + tl.minimum(rows, b - 1).to(tl.int64)[:, None] * W + numbers[None, :]
+    right = candidates + tl.minimum(columns, c - 1).to(tl.int64)[None, :] * W + numbers[:, None]
+    x = tl.zeros([M, N], tl.float32)
+    for _ in range(0, W, C):
+        x = tl.dot(tl.load(left), tl.load(right), x)
+        left += C
+        right += C
+    x = x * tl.load(scale) + tl.load(added + columns, mask=columns < c, other=float("-inf"))[None, :]
     for k in tl.static_range(K):
-        mine = tl.load(row_ids + k * b + rows, mask=is_row, other=0)
-        out = out | (mine[:, None] == tl.load(column_ids + k * c + columns, mask=is_column, other=0)[None, :])
-    kept = x + tl.load(bonus + rows, mask=is_row, other=0.0)[:, None]
-    return similarities, tl.where(own, kept, tl.where(out, float("-inf"), x)), own
+        mine = tl.load(row_ids + k * b + rows, mask=rows < b, other=-1)
+        theirs = tl.load(column_ids + k * c + columns, mask=columns < c, other=-2)
+        x = tl.where(mine[:, None] == theirs[None, :], float("-inf"), x)
+    own = columns[None, :] == tl.load(positive + rows, mask=rows < b, other=-1)[:, None]
+    if OWN:
+        x = tl.where(own, tl.load(kept + rows, mask=rows < b, other=0.0)[:, None], x)
+    return block, rows, columns, x, own
 
 
 @triton.jit
 def log_sums(
-    anchors, candidates, b, c, scale, added, positive, bonus, row_ids, column_ids, rest, level,
-    K: tl.constexpr, D: tl.constexpr, W: tl.constexpr, N: tl.constexpr, TARGET: tl.constexpr, PRECISION: tl.constexpr,
+    anchors, candidates, b, c, scale, added, positive, kept, row_ids, column_ids, sums,
+    K: tl.constexpr, W: tl.constexpr, M: tl.constexpr, N: tl.constexpr, C: tl.constexpr, HIGH: tl.constexpr,
+    OWN: tl.constexpr,
 ):  # fmt: skip
-    """Store the log-sum-exp of each row's logits but its target's, [b], and the target's logit, [b]; -inf and 0 without any."""
-    rows = tl.program_id(0) * N + tl.arange(0, N)
-    q = _vectors(anchors, rows, b, D, W)
-    top = tl.full([N], -1e38, tl.float32)  # finite, so that a row without candidates has no inf - inf
-    total = tl.zeros([N], tl.float32)
-    target = tl.zeros([N], tl.float32)
-    for start in range(0, c, N):
-        columns = start + tl.arange(0, N)
-        k = _vectors(candidates, columns, c, D, W)
-        _, x, own = _logits(
-            q, k, rows, columns, b, c, scale, added, positive, bonus, row_ids, column_ids, K, PRECISION
-        )  # fmt: skip
-        if TARGET:
-            target += tl.sum(tl.where(own, x, 0.0), 1)
-            x = tl.where(own, float("-inf"), x)
-        higher = tl.maximum(top, tl.max(x, 1))
-        total = total * tl.exp(top - higher) + tl.sum(tl.exp(x - higher[:, None]), 1)
-        top = higher
-    tl.store(rest + rows, top + tl.log(total), mask=rows < b)
-    tl.store(level + rows, target, mask=rows < b)
+    """Store the logarithm of each row's sum of powers in each tile, [B, b]."""
+    block, rows, _, x, _ = _logits(
+        anchors, candidates, b, c, scale, added, positive, kept, row_ids, column_ids, K, W, M, N, C, HIGH, OWN
+    )  # fmt: skip
+    top = tl.maximum(tl.max(x, 1), LEAST)
+    total = tl.sum(tl.exp2(x - top[:, None]), 1)
+    tl.store(sums + block.to(tl.int64) * b + rows, top + tl.log2(total), mask=rows < b)
 
 
 @triton.jit
-def gradients(
-    anchors, candidates, b, c, scale, added, positive, bonus, row_ids, column_ids, whole, missed, shares, grads, slopes,
-    K: tl.constexpr, D: tl.constexpr, W: tl.constexpr, N: tl.constexpr, TARGET: tl.constexpr, PRECISION: tl.constexpr,
-    BY_COLUMN: tl.constexpr,
+def logit_gradients(
+    anchors, candidates, b, c, scale, added, positive, kept, row_ids, column_ids, rest, high, low, stride, target,
+    K: tl.constexpr, W: tl.constexpr, M: tl.constexpr, N: tl.constexpr, C: tl.constexpr, HIGH: tl.constexpr,
+    OWN: tl.constexpr, TARGET: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Store the gradients of candidates, [c, D], or else of anchors, [b, D], with what each row adds to that of the scale, [b].
-
-    Args:
-        whole: log-sum-exp of each row's logits over all its terms, [b].
-        missed: probability of all but the target, [b].
-        shares: of each row's loss in the total, [b].
-    """
-    mine = tl.program_id(0) * N + tl.arange(0, N)
-    if BY_COLUMN:
-        held = _vectors(candidates, mine, c, D, W)
-        count = b
-    else:
-        held = _vectors(anchors, mine, b, D, W)
-        count = c
-    grad = tl.zeros([N, W], tl.float32)
-    slope = tl.zeros([N], tl.float32)
-    for start in range(0, count, N):
-        others = start + tl.arange(0, N)
-        if BY_COLUMN:
-            rows, columns = others, mine
-            passing = _vectors(anchors, others, b, D, W)
-            q, k = passing, held
-        else:
-            rows, columns = mine, others
-            passing = _vectors(candidates, others, c, D, W)
-            q, k = held, passing
-        similarities, x, own = _logits(
-            q, k, rows, columns, b, c, scale, added, positive, bonus, row_ids, column_ids, K, PRECISION
-        )  # fmt: skip
-        g = tl.exp(x - tl.load(whole + rows, mask=rows < b, other=0.0)[:, None])
-        if TARGET:
-            g = tl.where(own, -tl.load(missed + rows, mask=rows < b, other=0.0)[:, None], g)
-        g = tl.where((rows < b)[:, None], g * tl.load(shares + rows, mask=rows < b, other=0.0)[:, None], 0.0)
-        if BY_COLUMN:
-            grad += tl.dot(tl.trans(g), passing.to(tl.float32), input_precision=PRECISION)
-        else:
-            grad += tl.dot(g, passing.to(tl.float32), input_precision=PRECISION)
-            slope += tl.sum(g * similarities, 1)
-    width = tl.arange(0, W)
-    if not BY_COLUMN:
-        tl.store(slopes + mine, slope, mask=mine < b)
-    end = c if BY_COLUMN else b
-    places = mine.to(tl.int64)[:, None] * D + width[None, :]
-    tl.store(grads + places, grad * scale, mask=(mine < end)[:, None] & (width < D)[None, :])
+    """Store 2^(x - rest) for each logit, with TARGET `target` for a row's positive, in one or two parts of fp16, in whole tiles."""
+    _, rows, columns, x, own = _logits(
+        anchors, candidates, b, c, scale, added, positive, kept, row_ids, column_ids, K, W, M, N, C, HIGH, OWN
+    )  # fmt: skip
+    g = tl.exp2(x - tl.load(rest + rows, mask=rows < b, other=float("inf"))[:, None])
+    if TARGET:
+        g = tl.where(own, target, g)
+    places = rows.to(tl.int64)[:, None] * stride + columns[None, :]
+    upper = g.to(tl.float16)
+    tl.store(high + places, upper)
+    if PARTS == 2:
+        tl.store(low + places, (g - upper.to(tl.float32)).to(tl.float16))

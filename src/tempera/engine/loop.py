@@ -29,7 +29,7 @@ from .curation import By, curated
 from .devices import Devices, Wanted, bf16_gain
 from .distributed import Group
 from .faults import Fault, NotFinite, trace
-from .fused import Fused, Kernel, multiplied_in
+from .fused import MANY, Fused, Kernel, parts_of, pay
 from .lookup import clear
 from .optim import ForTables, Schedule, adam, clip, schedule_factor, total_norm
 from .shards import ONE_PROCESS
@@ -92,8 +92,8 @@ class Training:
         device: device of the towers: "auto" is the accelerator that torch finds (cuda, xpu, mps), or else "cpu"; or its name,
             as cuda:1.
         kernel: what computes the loss stage. "torch" does it in tiles on every device; "triton" by fused kernels on CUDA, where the
-            objective's parts and the width allow it, with bf16 products if mixed_precision is bf16; the log says why not.
-            "auto" is torch until the kernels have been measured on a GPU.
+            objective's parts allow it, in half precision if mixed_precision is bf16 or fp16; the log says why not. "auto" takes
+            the kernels where they have been measured to pay: from 8,192 pairs on, on NVIDIA's H100 and H200.
         fsdp: shard the weights of the towers, their gradients and the optimiser's moments over the processes (FSDP2), for
             towers that do not fit one device. The first process evaluates and saves a whole copy.
         divide_tables: divide embedding tables of 1,024 rows or more by rows over the processes, with their gradients and the
@@ -246,7 +246,9 @@ class Training:
 
     def swept(self, devices: Devices) -> Sweep:
         """Return what computes losses and gradients with these options."""
-        return Fused(multiplied_in(devices.mixed_precision)) if self.kernel == "triton" else sweep
+        if self.kernel == "torch" or (self.kernel == "auto" and not pay(devices.group.device)):
+            return sweep
+        return Fused(parts_of(devices.mixed_precision), MANY if self.kernel == "auto" else 0)
 
 
 @dataclass(frozen=True)

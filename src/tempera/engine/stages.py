@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Batch, divide
-from ..core.matryoshka import Matryoshka
 from ..core.objective import Objective, base_of
 from ..core.table import Table
 from ..core.temperature import Temperature
@@ -28,7 +27,7 @@ from .curation import as_many, guides_of, judging
 from .devices import DTYPES
 from .distributed import ALONE, CPU, Group, buckets
 from .exchange import columns_of, header_of, leaf, places
-from .fused import multiplied_in, unsuited
+from .fused import unsuited
 from .loop import Training
 from .micro_batches import Plan
 from .optim import adagrad_rows, adam, total_norm
@@ -146,17 +145,13 @@ def _choose(
 
 
 def _kernel(objective: nn.Module, everyone: Batch[Tensor], options: Training) -> str:
-    """Return whether fused kernels take the loss stage on CUDA, or at which widths and why they do not."""
+    """Return whether fused kernels take the loss stage on CUDA, or why they do not."""
     if options.kernel != "triton":
         return ""
-    rows, problem = everyone.doc.rows, base_of(objective).problem(everyone)
-    widths = next((m.widths for m in objective.modules() if isinstance(m, Matryoshka)), None) or (rows.shape[1],)
-    reasons = {width: unsuited(problem, rows[:, :width], multiplied_in(options.mixed_precision)) for width in widths}
-    stays = [width for width, why in reasons.items() if why]
-    if not stays:
+    why = unsuited(base_of(objective).problem(everyone), everyone.doc.rows)
+    if why is None:
         return "train.kernel=triton: it takes the loss stage on CUDA, which is counted as torch does it"
-    where = f" at the width {', '.join(map(str, stays))}" if len(stays) < len(widths) else ""
-    return f"train.kernel=triton: the loss stage stays with torch{where}, since {reasons[stays[0]]}"
+    return f"train.kernel=triton: the loss stage stays with torch, since {why}"
 
 
 def objective_on_paper(objective: nn.Module, device: torch.device) -> Any:

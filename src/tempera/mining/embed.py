@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.batch import Role
+from ..engine.devices import named
 from ..towers.saved import Encode, fingerprint, is_static, load, reads_alike
 from .vectors import Dtype, Floats, Rows, Store, keys_of
 
@@ -51,10 +52,11 @@ def embed_by(
     dtype: Dtype = "float32",
     progress: str | None = None,
     half: bool = False,
+    device: str = "auto",
 ) -> StoredEmbeddings:
     """Return unit vectors of texts by a saved model, which is opened only if the store in `folder` lacks some.
 
-    With `half` a transformer reads in bf16.
+    A transformer reads on a device (see `engine.devices.named`), with `half` in bf16.
     """
     half = half and not is_static(model)
     space = fingerprint(model) + ("" if reads_alike(model) else f"-{role}") + ("-bf16-products" if half else "")
@@ -63,7 +65,7 @@ def embed_by(
 
     def encode(missing: Sequence[str]) -> NDArray[np.float32]:
         if not opened:
-            opened.append(load(model, role, half))
+            opened.append(load(model, role, half, named(device)))
         return opened[0](missing)
 
     return embed(store, texts, encode, progress)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..core.batch import Role
 from ..core.masks import TIE
+from ..engine.devices import named
 from ..errors import DataError
 from ..io.arrays import reserved
 from ..io.atomic import new_file
@@ -61,12 +62,13 @@ class Guide:
         called: str = "the guide",
         dtype: Dtype = "float32",
         half: bool = False,
+        device: str = "auto",
     ) -> Guide:
         """Return a guide by a saved model or the model of a run, as `embed_by` reads; stored embeddings in `folder` are reused."""
         model = model_folder(model)
         return cls(
-            embed_by(model, "query", queries, folder, dtype, f"embedding queries with {called}", half),
-            embed_by(model, "doc", docs, folder, dtype, f"embedding documents with {called}", half),
+            embed_by(model, "query", queries, folder, dtype, f"embedding queries with {called}", half, device),
+            embed_by(model, "doc", docs, folder, dtype, f"embedding documents with {called}", half, device),
         )
 
     def __call__(self, role: Role, rows: Tensor) -> Tensor:
@@ -152,9 +154,9 @@ class CrossEncoder:
     judge: Callable[[], Judge]  # opens the model, which is not needed if the store holds all scores
 
     @classmethod
-    def of(cls, model: Path, folder: Path) -> CrossEncoder:
-        """Return the scorer of a saved model, with a store of its scores in `folder`."""
-        return cls(Store(folder, f"{fingerprint(model)}-pairs"), lambda: load_cross_encoder(model))
+    def of(cls, model: Path, folder: Path, device: str = "auto") -> CrossEncoder:
+        """Return the scorer of a saved model, on a device, with a store of its scores in `folder`."""
+        return cls(Store(folder, f"{fingerprint(model)}-pairs"), lambda: load_cross_encoder(model, named(device)))
 
     def __call__(self, pairs: Pairs, progress: str | None = None) -> NDArray[np.float32]:
         """Return the scores of pairs, [e]."""

@@ -88,6 +88,8 @@ def prepare(
         config = replace(config, resolved={**config.resolved, "data": {"source": name, **options}})
     if half:
         read_in(task.data.tower, torch.bfloat16)
+    if not config.train.divides:
+        task.data.tower.to(devices.group.device)  # before it is judged for the first time
     for line in facts.lines:
         logger.info(line)
     log.write(event="data", pairs=facts.counts["pairs"], dropped=facts.counts["dropped"])

@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..engine.devices import settled
+from ..engine.devices import named, settled
+from ..engine.distributed import Group
 from ..errors import ConfigError, DataError
 from ..io.console import progress_bar
 from ..io.ids import content_ids
@@ -48,6 +49,7 @@ class Model:
     Args:
         path: the folder.
         half: a transformer computes in bf16.
+        device: of a transformer, by its name; "auto" is the accelerator that torch finds, or else the CPU.
 
     Raises:
         DataError: the folder holds no model.
@@ -55,6 +57,7 @@ class Model:
 
     path: str
     half: bool = False
+    device: str = "auto"
     folder: Path = field(init=False)
 
     def __post_init__(self) -> None:
@@ -72,12 +75,12 @@ class Model:
     @cached_property
     def query(self) -> Encode:
         """The function from queries to unit vectors, [n, D]."""
-        return load(self.folder, "query", self.half)
+        return load(self.folder, "query", self.half, named(self.device))
 
     @cached_property
     def doc(self) -> Encode:
         """The function from documents to unit vectors, [n, D]."""
-        return load(self.folder, "doc", self.half)
+        return load(self.folder, "doc", self.half, named(self.device))
 
 
 def trained_on(folder: Path) -> NDArray[np.int64] | None:
@@ -104,7 +107,7 @@ def in_half(wanted: Reading) -> bool:
     """
     if wanted not in get_args(Reading):
         raise ConfigError(f"mixed_precision is {wanted!r}, in which no texts are read: give no, auto or bf16")
-    return settled(wanted) == "bf16"
+    return settled(wanted, Group(device=named("auto"))) == "bf16"
 
 
 def rates(models: Mapping[str, str], texts: Sequence[str], words: int = 10) -> dict[str, float]:
@@ -114,7 +117,7 @@ def rates(models: Mapping[str, str], texts: Sequence[str], words: int = 10) -> d
     """
     queries, speeds = [" ".join(text.split()[:words]) for text in texts], dict[str, float]()
     for name, folder in models.items():
-        encode = Model(folder).query
+        encode = Model(folder, device="cpu").query
         encode(queries[:1])
         began = time.process_time()
         for query in queries:

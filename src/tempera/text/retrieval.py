@@ -31,10 +31,10 @@ from .training_pairs import TextData, TrainingPairs, sampler_of
 
 
 def _read_by(
-    store: Path, half: bool, model: Path, role: Role, texts: Sequence[str], progress: str | None = None
+    store: Path, half: bool, device: str, model: Path, role: Role, texts: Sequence[str], progress: str | None = None
 ) -> StoredEmbeddings:
     """Return vectors of texts by a saved model, which are computed once for all runs that share the store."""
-    return embed_by(model_folder(model), role, texts, store, progress=progress, half=half)
+    return embed_by(model_folder(model), role, texts, store, progress=progress, half=half, device=device)
 
 
 class TextTask:
@@ -70,7 +70,7 @@ class TextTask:
         config = config.settled(len(split.train), config.train.mixed_precision == "bf16")
         sampler = sampler_of(config.data, catalogue, split, config.train)  # refuses before texts are read
         with (phases or Phases())("tokenise"):
-            reads = partial(_read_by, store, config.train.mixed_precision == "bf16")
+            reads = partial(_read_by, store, config.train.mixed_precision == "bf16", config.train.device)
             tower: Tower = config.tower.build(catalogue.trained(split.train), reads)
             queries = stored(
                 lambda part: tower.features(part, "reading queries", "query"), catalogue.queries, cache / "tokens.0"

@@ -146,7 +146,8 @@ def _rows(config: Config, texts: TextData, sampler: Sampler, store: Path) -> Exa
 
     def read_by(model: str, called: str) -> Guide:
         columns = catalogue.queries, catalogue.docs
-        return Guide.of(Path(model), *columns, store, called, half=options.mixed_precision == "bf16")
+        half = options.mixed_precision == "bf16"
+        return Guide.of(Path(model), *columns, store, called, half=half, device=options.device)
 
     if isinstance(sampler, Mixed):
         rows = replace(rows, chance=sampler.chance, temperature=sampler.temperature)
@@ -165,7 +166,7 @@ def _judge(config: Config, store: Path) -> CrossEncoder | None:
     teacher, folder = config.base.teacher, config.train.teacher
     if teacher is None or teacher.by == "vectors" or folder is None or folder == COLUMNS:
         return None
-    return CrossEncoder.of(Path(folder), store)
+    return CrossEncoder.of(Path(folder), store, config.train.device)
 
 
 def _renewal(config: Config, texts: TextData, rows: Examples, path: Path, cross: CrossEncoder | None) -> Renewal | None:

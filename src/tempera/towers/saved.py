@@ -18,6 +18,7 @@ from ..io.untrusted import inside, refuse_unsafe, without_panics
 from .word_ids import reader
 
 if TYPE_CHECKING:  # it would load torch
+    import torch
     from sentence_transformers import SentenceTransformer
     from tokenizers import Tokenizer
 
@@ -47,11 +48,11 @@ def model_folder(path: Path) -> Path:
     raise DataError(f"{path} is neither a saved model of texts nor a run with one: modules.json is missing")
 
 
-def load(folder: Path, role: Role = "query", half: bool = False) -> Encode:
+def load(folder: Path, role: Role = "query", half: bool = False, device: torch.device | str = "cpu") -> Encode:
     """Texts to unit vectors, [n, D], by the model in a sentence-transformers folder and its prompt for queries or documents.
 
     A static embedding with normalisation and without prompts needs numpy only, and answers long before torch would be
-    loaded; every other model is opened by sentence-transformers, and with `half` computes in bf16.
+    loaded; every other model is opened by sentence-transformers on a device, and with `half` computes in bf16.
 
     Raises:
         DataError: no model, a damaged one, or one of which a part lies outside of the folder.
@@ -72,7 +73,7 @@ def load(folder: Path, role: Role = "query", half: bool = False) -> Encode:
         raise DataError(f"{folder}/modules.json does not describe a model") from None
     if kinds == ["StaticEmbedding", "Normalize"] and not _has_prompts(folder):
         return _static(paths[0], truncation(folder))
-    return encoder_of(opened(folder), role, folder, half)
+    return encoder_of(opened(folder).to(device), role, folder, half)
 
 
 def reads_alike(folder: Path) -> bool:
