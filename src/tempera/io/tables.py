@@ -74,7 +74,7 @@ def blocks_of(path: Path, parse: Parse | None = None) -> Iterator[TableBlock]:
     refuse_irregular(path)
     if not path.is_file():
         raise DataError(f"no such file: {path}")
-    kind = _kind(path)
+    kind = ending(path)
     if parse is None and kind not in _PARSERS:
         raise DataError(f"{path}: cannot read {kind or 'a file without extension'}; give one of {', '.join(_PARSERS)}")
     if path.stat().st_size == 0:
@@ -183,10 +183,15 @@ def visible_files(folder: Path) -> Iterator[Path]:
 
 def is_table(path: Path) -> bool:
     """Return whether a file is read as a table, by its extension."""
-    return _kind(path) in _PARSERS
+    return ending(path) in _PARSERS
 
 
-def _kind(path: Path) -> str:
+def ending(path: Path) -> str:
+    """Return the extension by which a file is read, with that of its compression.
+
+    >>> ending(Path("set.v1.csv.gz"))
+    '.csv.gz'
+    """
     return "".join(path.suffixes[-2:] if path.suffix.lower() in _COMPRESSED else path.suffixes[-1:]).lower()
 
 
