@@ -55,6 +55,16 @@ def test_else_the_first_sentence_or_a_line_of_its_own(text: str, pairs: list[tup
     assert [pair for pair in made if pair] == pairs
 
 
+def test_long_paragraphs_are_divided_between_lines_then_sentences_then_words() -> None:
+    text = (
+        "One line\nand two\nand three, long\n\nShort.\n\nA sentence. Another one, and it goes on and on.\n" + "x" * 45
+    )
+    assert [part for _, part in parts_of(Section("", text, 1), 20)] == [
+        *("One line\nand two", "and three, long", "Short.", "A sentence.", "Another one, and it", "goes on and on."),
+        *("x" * 20, "x" * 20, "x" * 5),
+    ]
+
+
 def test_files_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text(PAGE)
     (tmp_path / "b.TXT").write_text("\ufeffOne. Two.")

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from ..errors import DataError
 from ..io.tables import visible_files
@@ -30,6 +31,7 @@ _SENTENCE = re.compile(r"(.+?[.!?…][\"')\]]*)\s+(\S.*)", re.DOTALL)
 _TITLE = re.compile(r"([^\n]{1,120})\n[ \t]*\n(.*)", re.DOTALL)  # a line of its own
 _PARAGRAPH = re.compile(r"\n[ \t]*\n\s*")
 _BETWEEN = re.compile(r"(?:(?<=[.!?…])|(?<=[.!?…][\"')\]]))\s+|\n[ \t]*\n\s*")
+_DIVIDERS = (_PARAGRAPH, "\n\n"), (re.compile(r"\n"), "\n"), (_BETWEEN, " "), (re.compile(r"\s+"), " ")
 _WHOLE = (
     0.1  # of the sentences stay in the text that they ask for, so that shared words count, too (Lee et al. 2019, 4.2)
 )
@@ -68,7 +70,7 @@ class TextFiles:
     """
 
     path: str
-    max_characters: int = 2000
+    max_characters: Annotated[int, Field(gt=0)] = 2000
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """Return all pairs; evaluation may use every one of them.
@@ -137,15 +139,22 @@ def sections(text: str) -> Iterator[Section]:
 
 def parts_of(section: Section, most: int) -> Iterator[tuple[str, str]]:
     """Yield the parts of a section, divided between paragraphs, the first of them with the heading."""
-    parts: list[str] = []
-    for paragraph in _PARAGRAPH.split(section.text):
-        for piece in [paragraph] if len(paragraph) <= most else paragraph.split("\n"):
-            if parts and len(parts[-1]) + len(piece) <= most:
-                parts[-1] += f"\n\n{piece}"
-            else:
-                parts.append(piece)
-    for i, part in enumerate(filter(None, parts)):
+    for i, part in enumerate(filter(None, _divided(section.text, most, *_DIVIDERS))):
         yield ("" if i else section.heading), part
+
+
+def _divided(text: str, most: int, *dividers: tuple[re.Pattern[str], str]) -> list[str]:
+    """Return parts of at most so many characters, divided where the first divider is; longer pieces by the next ones."""
+    if not dividers:
+        return [text[i : i + most] for i in range(0, len(text), most)]
+    (between, sign), *finer = dividers
+    parts = list[str]()
+    for piece in between.split(text):
+        if parts and len(parts[-1]) + len(sign) + len(piece) <= most:
+            parts[-1] += sign + piece
+        else:
+            parts += [piece] if len(piece) <= most else _divided(piece, most, *finer)
+    return parts
 
 
 def pair_of(

@@ -7,11 +7,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pydantic import Field
 
 from ..errors import ConfigError, DataError
 from ..io.columns import RoleTable
@@ -89,7 +90,7 @@ class Documents:
     test: str | None = None
     text: str | None = None
     title: str | None = None
-    max_characters: int = 2000
+    max_characters: Annotated[int, Field(gt=0)] = 2000
     rule: Rule | None = None
 
     def __post_init__(self) -> None:
