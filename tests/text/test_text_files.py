@@ -36,6 +36,19 @@ def test_a_heading_asks_for_what_stands_below_it() -> None:
 
 
 @pytest.mark.parametrize(
+    "block",
+    [
+        "```inline``` of a line",
+        "~~~\n```\n# no heading\n~~~",
+        "````md\n```\n# no heading\n````",
+        "```sh\n```x\n# no\n```  ",
+    ],
+)
+def test_a_block_ends_with_the_sign_that_opened_it(block: str) -> None:
+    assert [section.heading for section in sections(f"# One\n{block}\n# Two")] == ["", "One", "One: Two"]
+
+
+@pytest.mark.parametrize(
     ("text", "pairs"),
     [
         ("One sentence only.", []),

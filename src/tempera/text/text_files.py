@@ -26,7 +26,7 @@ _CODE = (
     *(".swift", ".scala", ".sh", ".sql", ".r", ".jl", ".lua"),
 )
 _HEADING = re.compile(r"#{1,6}[ \t]+(.*?)[ \t#]*")
-_FENCE = re.compile(r"[ \t]*(```|~~~)")
+_FENCE = re.compile(r"[ \t]*(`{3,}(?=[^`]*\Z)|~{3,})")  # opens a block; what it holds in its own line is no block
 _SENTENCE = re.compile(r"(.+?[.!?…][\"')\]]*)\s+(\S.*)", re.DOTALL)
 _TITLE = re.compile(r"([^\n]{1,120})\n[ \t]*\n(.*)", re.DOTALL)  # a line of its own
 _PARAGRAPH = re.compile(r"\n[ \t]*\n\s*")
@@ -124,10 +124,13 @@ def sections(text: str) -> Iterator[Section]:
     >>> [tuple(section) for section in sections("# Tea\n\n## Green\n\nSteep it.\n")]
     [('', '', 1), ('Tea', '', 1), ('Tea: Green', 'Steep it.', 3)]
     """
-    page, heading, start, lines, fenced = "", "", 1, list[str](), False
+    page, heading, start, lines, fence = "", "", 1, list[str](), ""
     for number, line in enumerate(text.split("\n"), 1):
-        fenced ^= bool(_FENCE.match(line))
-        title = None if fenced else _HEADING.fullmatch(line)
+        if fence:
+            fence = fence if set(mark := line.strip()) != {fence[0]} or len(mark) < len(fence) else ""
+        elif opening := _FENCE.match(line):
+            fence = opening[1]
+        title = None if fence else _HEADING.fullmatch(line)
         if title is None:
             lines.append(line)
             continue
