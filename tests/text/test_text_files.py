@@ -131,3 +131,15 @@ def test_sentences_end_behind_quotes_and_not_behind_a_number() -> None:
 )
 def test_a_section_that_html_does_not_know_is_a_comment(page: str, text: str) -> None:
     assert markdown(page) == text
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("One.<br/>Two.<br>Three.<br /><br />Four.", "One.\nTwo.\nThree.\n\nFour."),
+        ("<ul>\n<li>One</li>\n<li>Two</li>\n</ul>\nAfter.", "One\nTwo\n\nAfter."),
+        ("<dl><dt>One</dt><dd>two</dd></dl>", "One\ntwo"),
+    ],
+)
+def test_breaks_and_items_begin_one_line(page: str, text: str) -> None:
+    assert markdown(page) == text
