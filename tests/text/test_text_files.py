@@ -138,6 +138,7 @@ def test_a_section_that_html_does_not_know_is_a_comment(page: str, text: str) ->
     [
         ("One.<br/>Two.<br>Three.<br /><br />Four.", "One.\nTwo.\nThree.\n\nFour."),
         ("<ul>\n<li>One</li>\n<li>Two</li>\n</ul>\nAfter.", "One\nTwo\n\nAfter."),
+        ("<table><tr><th>One</th><td>two</td></tr><tr><td>three</td></tr></table>", "One two\nthree"),
         ("<dl><dt>One</dt><dd>two</dd></dl>", "One\ntwo"),
     ],
 )

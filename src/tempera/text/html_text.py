@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 _UNREAD = {"script", "style", "template", "noscript", "svg", "nav"}
 _BLOCKS = {"p", "div", "section", "article", "ul", "ol", "table", "pre", "blockquote", "dl", "main", "header", "footer"}
 _LINES = {"br", "li", "tr", "dt", "dd"}  # begin a line
+_CELLS = {"td", "th"}
 
 
 def markdown(page: str) -> str:
@@ -32,8 +33,7 @@ class _Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: object) -> None:
         self.unread += tag in _UNREAD
         self._space(tag)
-        if tag in _LINES:
-            self.parts.append("\n")
+        self.parts.append("\n" if tag in _LINES else " " if tag in _CELLS else "")
         if re.fullmatch("h[1-6]", tag) and not self.unread:
             self.parts.append("#" * int(tag[1]) + " ")
 
