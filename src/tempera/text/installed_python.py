@@ -63,9 +63,14 @@ class InstalledPython:
     workers: int | None = None
     max_characters: int = 4000
 
+    @property
+    def folders(self) -> list[Path]:
+        """Return `roots`, or else the folders of the installed Python."""
+        return [Path(root).resolve() for root in self.roots] or installed_roots()
+
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """Return all pairs; evaluation takes queries from the standard library, or from every root in `roots`."""
-        roots = [Path(root).resolve() for root in self.roots] or installed_roots()
+        roots = self.folders
         for root in roots:
             if not root.is_dir():
                 raise DataError(f"data.roots: no such folder: {root}")
