@@ -40,7 +40,7 @@ CEILINGS = {
     "engine": 3056,  # with gradients in memory that stays, divided tables, devices, rows that are chosen, a step on paper, dropout
     "experiments": 2257,
     "integrations": 481,  # with a temperature that stays on the host, and models that nothing asks
-    "io": 1086,  # with vectors of other programs, texts of polars, lines of text, and outputs that hold what is read
+    "io": 1090,  # with vectors of other programs, texts of polars, lines of text, and outputs that hold what is read
     "mining": 618,  # with an exact search through candidates in bf16, and products by the faster library
     "ranking": 983,
     "recommend": 3549,  # with behaviours that no event has, and counts of another run
