@@ -38,7 +38,7 @@ CEILINGS = {
     "cli": 862,
     "core": 2003,  # with devices and what they multiply fast, rows that are chosen of a batch, and words that it refuses
     "engine": 3056,  # with gradients in memory that stays, divided tables, devices, rows that are chosen, a step on paper, dropout
-    "experiments": 2262,
+    "experiments": 2270,
     "integrations": 481,  # with a temperature that stays on the host, and models that nothing asks
     "io": 1090,  # with vectors of other programs, texts of polars, lines of text, and outputs that hold what is read
     "mining": 618,  # with an exact search through candidates in bf16, and products by the faster library

@@ -67,6 +67,7 @@ def learn(
     plan, folder = SweepPlan.of(template, (axis,), seeds), Path(output)
     runner = Runner(folder, jobs, template.metric, "test")
     with claimed(folder, "learn.yaml", plan.about, "learning curve", overwrite, template.base.read):
+        template.tell()
         points = finished(plan, runner, "learning curve").points
         curve = LearningCurve(folder, template.metric, plan.seeds, points, more)
         write_file(folder / "points.csv", csv_of(curve.table))

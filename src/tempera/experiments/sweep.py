@@ -73,6 +73,7 @@ def sweep(
     folder = Path(output)
     runner = Runner(folder, jobs, plan.template.metric)
     with claimed(folder, _ABOUT, plan.about, "sweep", overwrite, plan.template.base.read):
+        template.tell()
         result = finished(plan, runner, "sweep")
         write_file(folder / "points.csv", csv_of(result.table))
         for suffix, content in picture(result).items():
