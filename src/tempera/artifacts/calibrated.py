@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..io.atomic import write_file
 from ..io.documents import read_json
-from ..ranking.calibration import BASE, Bin, FittedMap, Judgement, Scored, Threshold, bins
+from ..ranking.calibration import BASE, Bin, FittedMap, Judgement, Scored, Threshold, bins, doubt
 from ..ranking.compare import Difference
 from ..ranking.probability import Isotonic, Logistic, Map
 from ..towers.saved import MODEL
@@ -66,6 +66,11 @@ class Calibration:
         depth: int | None = self.about.get("depth")
         return depth
 
+    @property
+    def doubt(self) -> str | None:
+        """Return why no threshold is advised, as a sentence."""
+        return doubt(self.about["queries"], self.judged, self.kind)
+
     def refuse_other(self, model: str, place: Path) -> None:
         """Raise DataError unless it is of the model with this fingerprint."""
         if model != self.model:
@@ -94,6 +99,8 @@ class Calibration:
             lines.append(f"{name:<10}" + "".join(f"  {cell:<22}" for cell in cells).rstrip())
         lines.append(f"taken: {self.kind}{'' if 'isotonic' in self.judged else '; isotonic needs more pairs'}")
         lines += map(str, self.thresholds)
+        if self.doubt:
+            lines.append(f"no threshold is advised: {self.doubt}")
         if trained := self.about.get("trained"):
             lines.append(
                 f"caution: the run was trained on {trained:,} of these {self.about['queries']:,} queries, so probabilities of new "
