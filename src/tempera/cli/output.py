@@ -129,6 +129,10 @@ def print_findings(documents: list[dict[str, Any]]) -> None:
             table.add_row(metric, *(f"{v['mean']:.4f} [{v['low']:.3f}, {v['high']:.3f}]" for v in values))
         _show(table)
         sentences = [*(f"caution: {text}" for text in document["cautions"]), *map(shorter, document["verdicts"])]
+        if settings := document.get("bm25"):
+            stem = "words by their stems" if settings["stem"] else "words as they are"
+            line = "bm25: k1 {k1:g}, b {b:g}, {stem}, untuned; a run tunes that of its report on other queries"
+            sentences.append(line.format(**{**settings, "stem": stem}))
         say("\n".join(sentences))
 
 

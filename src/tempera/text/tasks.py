@@ -6,7 +6,7 @@ Letters in shapes: q queries, c documents, r judgements, n graded pairs, D width
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from ..ranking.ranking import Ranking, depth_of
 from .beir import is_beir, read_beir
 from .embedder import Embedder, Vectors, encode_all
 from .hybrid import scores_of_both
-from .lexical import Lexical
+from .lexical import Lexical, Settings
 from .roles import UNTRAINED, WHOLE, Roles, refuse_roles
 from .rows import PairReader
 from .sources import PairsFile, read_table
@@ -50,6 +50,9 @@ class RetrievalTask:
     exclude_self: bool = False  # whether a document with the query's own text is left out unless it is judged relevant
     # Of the documents, [c, D], where queries are asked of an index and no model embeds documents.
     kept: Vectors | None = None
+    words: Settings = field(
+        default_factory=Settings
+    )  # of BM25: the usual ones, because there are no other queries to tune them on
 
     @classmethod
     def of(
@@ -120,11 +123,8 @@ class RetrievalTask:
     def by_words(
         self, vectors: tuple[Vectors, Vectors], weight: float, metrics: tuple[str, ...]
     ) -> tuple[Ranking, Ranking]:
-        """Rank by BM25 alone, and by vectors and BM25 together.
-
-        BM25 has the usual settings, because there are no other queries to tune them on.
-        """
-        texts, words = self.queries["text"].to_pylist(), Lexical(self.corpus["text"].to_pylist()).index()
+        """Rank by BM25 alone, and by vectors and BM25 together."""
+        texts, words = self.queries["text"].to_pylist(), Lexical(self.corpus["text"].to_pylist()).index(self.words)
         depth = self._depth(metrics)
         (fused,) = rank_by_weight(scores_of_both(*vectors, texts, words), [weight], depth)
         return self._judged(words.rank(texts, depth), metrics), self._judged(fused, metrics)
