@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import re
 import unicodedata
 from collections.abc import Iterable
 
 _LONGEST = 1000  # letters of a message, which may quote its input
 # Control characters, line ends, writing directions, surrogates: a terminal obeys or cannot show them.
 _HIDDEN = {"Cc", "Cf", "Zl", "Zp", "Cs"}
+
+_NOUN = re.compile(r"\b\w+s\b")
+_VERBS = {"are": "is", "have": "has", "hold": "holds", "share": "shares", "answer": "answers"}
+_VERB = re.compile(rf"(^ |\b(?:that|which|and) )({'|'.join(_VERBS)})\b")
 
 
 class TemperaError(Exception):
@@ -52,6 +57,18 @@ def one_line(text: str) -> str:
     return "".join(
         ascii(x)[1:-1] if unicodedata.category(x) in _HIDDEN and x not in "\u200d\u200c" else x for x in plain
     )
+
+
+def quantity(count: int, what: str) -> str:
+    """Return a number of things, whose noun is given in the plural.
+
+    >>> quantity(1, "queries that are a document"), quantity(2000, "repeated pairs"), quantity(1, "repeated pairs")
+    ('1 query that is a document', '2,000 repeated pairs', '1 repeated pair')
+    """
+    if count == 1 and (noun := _NOUN.search(what)):
+        one = re.sub("ies$", "ys", noun[0])[:-1]
+        what = what[: noun.start()] + one + _VERB.sub(lambda verb: verb[1] + _VERBS[verb[2]], what[noun.end() :])
+    return f"{count:,} {what}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

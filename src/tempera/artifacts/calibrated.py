@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError
+from ..errors import DataError, quantity
 from ..io.atomic import write_file
 from ..io.documents import read_json
 from ..ranking.calibration import BASE, Bin, FittedMap, Judgement, Scored, Threshold, bins, doubt
@@ -89,7 +89,7 @@ class Calibration:
         if self.depth is not None:
             more = "hits to rank {depth} among {documents:,} documents; {found:.1%} of the answers are among them"
             lines.append(more.format(**self.about))
-        lines += [f"left out: {count:,} {reason}" for reason, count in self.about["left_out"].items()]
+        lines += [f"left out: {quantity(count, reason)}" for reason, count in self.about["left_out"].items()]
         lines.append(
             f"{'':<10}" + "".join(f"  {name:<22}" for name in ("log loss", "Brier score", "calibration error"))
         )

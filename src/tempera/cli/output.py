@@ -7,6 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from ..errors import quantity
 from .shared import say
 
 _WIDEST = 1000  # letters of a line of a table
@@ -59,7 +60,7 @@ def _print_metrics(document: dict[str, Any], systems: dict[str, dict[str, float]
     from rich.table import Table
 
     queries, documents = document["data"]["queries"], document["data"]["corpus"]
-    table = Table(title=f"{queries:,} held-out quer{'y' if queries == 1 else 'ies'}, {documents:,} documents")
+    table = Table(title=f"{quantity(queries, 'held-out queries')}, {quantity(documents, 'documents')}")
     table.add_column("metric")
     for system in systems:
         table.add_column(system, justify="right")
@@ -118,7 +119,7 @@ def print_findings(documents: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     for document in documents:
-        counts = (f"{number:,} {name}" for name, number in document["counts"].items() if number)
+        counts = (quantity(number, name) for name, number in document["counts"].items() if number)
         table = Table(title=", ".join([document["task"], *counts]))
         table.add_column("metric")
         shorter = _shorter(list(document["systems"]))

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError
+from ..errors import DataError, quantity
 from .compare import Difference, bootstrap_columns, interval, resampled
 from .metrics import Relevant
 from .nearest import top
@@ -64,10 +64,10 @@ class Scored:
         Raises:
             DataError: fewer than 10 queries, relevant pairs or other pairs.
         """
-        for count, what in zip(self.kinds, ("queries", "relevant pairs", "irrelevant pairs"), strict=True):
+        for count, what in zip(self.kinds, ("queries are", "relevant pairs are", "irrelevant pairs are"), strict=True):
             if count < LEAST:
                 raise DataError(
-                    f"{count} {what} are too few to fit a probability: give at least {LEAST}, and some hundreds for narrow "
+                    f"{quantity(count, what)} too few to fit a probability: give at least {LEAST}, and some hundreds for narrow "
                     "intervals"
                 )
 
@@ -197,7 +197,7 @@ def bins(pairs: Scored, p: Floats) -> list[Bin]:
 def doubt(queries: int, judged: Mapping[str, Judgement], chosen: str) -> str | None:
     """Return why thresholds would be chance, as a sentence; None if nothing speaks against them."""
     if queries < LEAST_TO_CHOOSE:
-        return f"{queries} queries are too few to choose by; give at least {LEAST_TO_CHOOSE}"
+        return f"{quantity(queries, 'queries are too few to choose by')}; give at least {LEAST_TO_CHOOSE}"
     if judged[chosen].log_loss.mean >= judged[BASE].log_loss.mean:
         return "these probabilities are no better than the base rate on queries that they were not fitted to; give more pairs"
     return None

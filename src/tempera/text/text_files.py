@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ..errors import DataError
+from ..errors import DataError, quantity
 from ..io.tables import visible_files
 from ..io.untrusted import refuse_irregular
 from .html_text import markdown
@@ -87,11 +87,11 @@ class TextFiles:
         if not rows:
             raise DataError(
                 f"{self.path} holds no text of two sentences, or of a heading and a sentence"
-                + "".join(f", and {count:,} {what}" for what, count in dropped.items() if what != UNDIVIDED)
+                + "".join(f", and {quantity(count, what)}" for what, count in dropped.items() if what != UNDIVIDED)
                 + ": give more text"
             )
         pairs = Pairs.of(*zip(*rows, strict=True))
-        about = f"{self.path} holds {len(files):,} text files, of which pairs are made: {MADE['heading']}"
+        about = f"{self.path} holds {quantity(len(files), 'text files')}, of which pairs are made: {MADE['heading']}"
         return replace(pairs, dropped={**dropped, **pairs.dropped}, about=about), np.ones(len(pairs), bool)
 
 
