@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _LONGEST = 1000  # letters of a message, which may quote its input
 # Control characters, line ends, writing directions, surrogates: a terminal obeys or cannot show them.
@@ -79,11 +79,16 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     >>> did_you_mean("lr", ["seed", "learning_rate"]), did_you_mean("epochs", ["num_train_epochs"])
     (' Did you mean learning_rate?', ' Did you mean num_train_epochs?')
     """
-    known = list(known)
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    near += [name for name in known if word == "".join(part[:1] for part in name.split("_"))]
+    near = nearest(word, list(known))
+    return f" Did you mean {near}?" if near else ""
+
+
+def nearest(word: str, known: Sequence[str]) -> str | None:
+    """Return the known word that has the letters of this one as initials, is spelt like it, or holds it; None if there is none."""
+    near = [name for name in known if word == "".join(part[:1] for part in name.split("_"))]
+    near += difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     near += [name for name in known if word in name and len(word) > 2]
-    return f" Did you mean {near[0]}?" if near else ""
+    return near[0] if near else None
 
 
 def refuse_unknown(name: str, value: object, *known: str) -> None:

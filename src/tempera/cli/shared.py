@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from ..errors import OutputError, TemperaError, one_line
-from .options import described, lines
+from .options import described, lines, meant
 
 Arguments = Annotated[
     list[str] | None,
@@ -95,14 +95,23 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; a value that an option does not take is named in the error."""
-        words = list(args)
+        parts = [part for each in args for part in each.split("=", 1)]
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
             names = set(error.param.opts if error.param else ())
-            parts = [part for each in words for part in each.split("=", 1)]
             if values := [after for name, after in pairwise(parts) if name in names]:
                 error.message = f"{values[-1]} was given. {error.message}"
+            raise
+        except Exception as error:
+            name = getattr(error, "option_name", "") if hasattr(error, "possibilities") else ""  # of no option
+            if name and any("SECTION.OPTION" in (each.metavar or "") for each in self.params) and (near := meant(name)):
+                value = next(
+                    (after for each, after in pairwise([*parts, ""]) if each == name and after[:2] != "--"), ""
+                )
+                options = " or ".join(f"{each}={value or 'VALUE'}" for each in near)
+                said = error.format_message()  # type: ignore[attr-defined]
+                raise TemperaError(f"{said}; options of a configuration are written {options}") from None
             raise
 
 
