@@ -92,6 +92,18 @@ def test_files_of_a_folder(tmp_path: Path) -> None:
         TextFiles(str(tmp_path / "none")).read()
 
 
+def test_files_that_are_not_read_are_counted_with_their_endings(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text(PAGE)
+    for name in ("b.rst", "c.RST", "d.pdf", "LICENSE", ".hidden.png"):
+        (tmp_path / name).write_text("x")
+    pairs, _ = TextFiles(str(tmp_path)).read()
+    assert pairs.dropped == {"files with other endings (.rst, .pdf, none)": 4}
+    for i in range(4):
+        (tmp_path / f"e.x{i}").write_text("x")
+    assert ", ...)" in next(iter(TextFiles(str(tmp_path)).read()[0].dropped))
+    assert not TextFiles(str(tmp_path / "a.md")).read()[0].dropped
+
+
 TEXT = "One is here. Two now! Is it three?\n\nFour, at last."
 SENTENCES = ["One is here.", "Two now!", "Is it three?", "Four, at last."]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -25,6 +25,7 @@ _CODE = (
     *(".py", ".js", ".ts", ".java", ".kt", ".go", ".rs", ".c", ".h", ".cc", ".cpp", ".hpp", ".cs", ".rb", ".php"),
     *(".swift", ".scala", ".sh", ".sql", ".r", ".jl", ".lua"),
 )
+_ENDINGS = 5  # that are named
 _HEADING = re.compile(r"#{1,6}[ \t]+(.*?)[ \t#]*")
 _FENCE = re.compile(r"[ \t]*(`{3,}(?=[^`]*\Z)|~{3,})")  # opens a block; what it holds in its own line is no block
 _SENTENCE = re.compile(r"(.+?[.!?…][\"')\]]*)\s+(\S.*)", re.DOTALL)
@@ -78,7 +79,8 @@ class TextFiles:
         Raises:
             DataError: no such file, or no text of two sentences.
         """
-        files, dropped, rows = files_of(Path(self.path), is_text_file), Counter[str](), []
+        files, rows = files_of(Path(self.path), is_text_file), []
+        dropped = unread(Path(self.path), files)
         for heading, text, place in passages(files, self.max_characters, dropped):
             if pair := pair_of(heading, text):
                 rows.append((*pair, pair[0], place))
@@ -209,6 +211,14 @@ def _sentences(text: str) -> list[str]:
         else:
             sentences[-1] = f"{sentences[-1]} {part}".strip()
     return [each for each in sentences if each]
+
+
+def unread(path: Path, files: Collection[Path]) -> Counter[str]:
+    """Return the number of a folder's other files, as a reason that names their endings, the most frequent first."""
+    others = Counter(f.suffix.lower() or "none" for f in {*visible_files(path)} - {*files} if f.is_file())
+    endings = sorted(others, key=lambda end: (-others[end], end))
+    named = ", ".join(endings[:_ENDINGS] + ["..."] * (len(endings) > _ENDINGS))
+    return Counter({f"files with other endings ({named})": others.total()} if others else {})
 
 
 def files_of(path: Path, wanted: Callable[[Path], bool]) -> list[Path]:

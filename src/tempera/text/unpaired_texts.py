@@ -24,7 +24,7 @@ from .pairs import RANKED, TEST, TRAIN, VALIDATION, Pairs
 from .parts import joined
 from .roles import DOC_NAMES, QUERY_NAMES, TABLE, USUAL
 from .sources import BeirFolder, PairsFile, read_table
-from .text_files import MADE, UNDIVIDED, Rule, files_of, is_code, is_text_file, pair_of, passages
+from .text_files import MADE, UNDIVIDED, Rule, files_of, is_code, is_text_file, pair_of, passages, unread
 
 _MOST = 1000  # queries of validation, and of the test, that are drawn or made: at most so many, and a tenth
 _BATCH, _STEPS = 512, 300  # rows of two texts each
@@ -189,7 +189,7 @@ class Documents:
         files = files_of(path, lambda file: is_text_file(file) or is_code(file))
         if not files or (path.is_file() and is_table(path)):
             return _table(path, {"text": self.text, "title": self.title})
-        dropped = Counter[str]()
+        dropped = unread(path, files)
         return Unpaired([Document(*part) for part in passages(files, self.max_characters, dropped)], dropped=dropped)
 
 
