@@ -389,6 +389,21 @@ def test_what_cannot_be_done_is_one_line(tempera: Any, arguments: list[str], say
     assert bool(answer.out) == json_too
 
 
+def test_a_file_with_an_equals_sign_in_its_name_is_a_file(
+    tempera: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("year=2024.csv", "data.query=x.csv"):
+        Path(name).write_text("asked,answer\na,b\n")
+        shown = tempera("train", name, "data.query=asked", "--print-config", "--json").document["data"]
+        assert (shown["path"], shown["query"]) == (name, "asked")
+        refused(tempera("evaluate", "none", name), "no such folder: none")
+    refused(tempera("train", "year=2023.csv"), "year: no such option")
+    refused(
+        tempera("evaluate", "none", "data.query=asked"), "give a table of pairs or a BEIR folder with data.query=asked"
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

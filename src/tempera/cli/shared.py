@@ -31,10 +31,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 
 def split(arguments: list[str]) -> tuple[Path | None, list[str]]:
     """Return the data or the configuration file, None without one, and the overrides."""
-    files = [argument for argument in arguments if "=" not in argument]
+    files, overrides = sorted_out(arguments)
     if len(files) > 1:
         raise TemperaError(f"give data or one configuration file, not {len(files)} files: {', '.join(files)}")
-    return (Path(files[0]) if files else None), [argument for argument in arguments if "=" in argument]
+    return (Path(files[0]) if files else None), overrides
+
+
+def sorted_out(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Return the paths, those that exist with a = in their name among them, and the overrides."""
+    paths = [argument for argument in arguments if "=" not in argument or os.path.exists(argument)]
+    return paths, [argument for argument in arguments if argument not in paths]
 
 
 def with_roles(arguments: list[str]) -> tuple[list[Path], Any]:
@@ -42,7 +48,7 @@ def with_roles(arguments: list[str]) -> tuple[list[Path], Any]:
     from ..build import build_roles
     from ..config import load
 
-    options = [argument for argument in arguments if argument.startswith("data.") and "=" in argument]
+    options = [each for each in sorted_out(arguments)[1] if each.startswith("data.")]
     paths = [Path(argument) for argument in arguments if argument not in options]
     if not paths:
         raise TemperaError(f"give a table of pairs or a BEIR folder with {options[0]}")
