@@ -126,7 +126,7 @@ def test_the_place_is_the_line_of_the_file(tmp_path) -> None:
     with pytest.raises(ConfigError, match=rf"Did you mean temperature\? \({file}:3\)$"):
         build(load(file))
     file.write_text("train:\n  seed: 1\n  batch_size: 1\n")
-    with pytest.raises(ConfigError, match=rf"^train\.batch_size: is 1; expected more than 1 \({file}:3\)$"):
+    with pytest.raises(ConfigError, match=rf"^train\.batch_size: is 1; expected more than 1 or auto \({file}:3\)$"):
         build(load(file))
     file.write_text("objective:\n  temperature:\n    value: 0.05\n    learnable: true\n    floor: 0.2\n")
     with pytest.raises(ConfigError, match=rf"^objective\.temperature: .*0\.2 <= 0\.05 <= 1\.0 \({file}:2\)$"):
@@ -243,7 +243,10 @@ def test_a_learnable_temperature_starts_within_its_bounds(bounds: str) -> None:
         (["objective.matryoshka=[]"], "objective.matryoshka: matryoshka: one weight for each width"),
         (["train.batch_size=1"], "train.batch_size: is 1; expected more than 1"),
         (["train.batch_size=true"], "train.batch_size: is true, but this option is not true or false"),
-        (["train.batch_size=many"], "train.batch_size: is 'many'; expected a whole number"),
+        (["train.batch_size=many"], "train.batch_size: is 'many'; expected a whole number or auto"),
+        (["train.learning_rate=high"], "train.learning_rate: is 'high'; expected a number or auto"),
+        (["tower.dimensions=abc"], "tower.dimensions: is 'abc'; expected a whole number or auto"),
+        (["tower.dimensions=abc", "recipe=none"], "tower.dimensions: is 'abc'; expected a whole number (command line)"),
         (["train.max_steps=0"], "train.max_steps: "),
         (["train.max_steps=true"], "train.max_steps: is true, but this option is not true or false"),
         (["train.num_train_epochs=.inf"], "train.num_train_epochs: is inf; expected a finite number"),

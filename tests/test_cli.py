@@ -368,6 +368,11 @@ def test_an_unknown_key_of_a_file(tempera: Any, tmp_path: Path) -> None:
         (["mine", "run", "x.csv", "-o", "x", "--relative-margin", "4"], "at most 1"),
         (["recommend", "none", "--history", ","], "names no item; give ids"),
         (["train", "--nonsense"], "No such option: --nonsense"),
+        (["train", "--temperature", "0.1"], "--temperature; options of a configuration are written objective.temperature=0.1"),
+        (["tune", "--batch-size=64"], "are written train.batch_size=64"),
+        (["sweep", "--objective.temperature", "--yes"], "are written objective.temperature=VALUE"),
+        (["train", "--lr", "3"], "are written train.learning_rate=3"),
+        (["train", "--seed", "3"], "are written train.seed=3 or evaluation.seed=3"),
         (["search"], "RUN"),
         (["search", "none", "words"], "no such run: none"),
         (["search", "none"], "no such run: none"),
@@ -382,6 +387,33 @@ def test_what_cannot_be_done_is_one_line(tempera: Any, arguments: list[str], say
     answer = tempera(arguments[0], *(["--json"] if json_too else []), *arguments[1:])
     refused(answer, says)
     assert bool(answer.out) == json_too
+
+
+def test_a_file_with_an_equals_sign_in_its_name_is_a_file(
+    tempera: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("year=2024.csv", "data.query=x.csv"):
+        Path(name).write_text("asked,answer\na,b\n")
+        shown = tempera("train", name, "data.query=asked", "--print-config", "--json").document["data"]
+        assert (shown["path"], shown["query"]) == (name, "asked")
+        refused(tempera("evaluate", "none", name), "no such folder: none")
+    refused(tempera("train", "year=2023.csv"), "year: no such option")
+    refused(
+        tempera("evaluate", "none", "data.query=asked"), "give a table of pairs or a BEIR folder with data.query=asked"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["train", "--nonsense"], "No such option: --nonsense"),
+        (["search", "runs/first", "--temperature", "0.1"], "No such option: --temperature"),
+        (["sweep", "--metric"], "Option '--metric' requires an argument."),
+    ],
+)
+def test_no_option_of_a_configuration_is_meant(tempera: Any, arguments: list[str], says: str) -> None:
+    assert refused(tempera(*arguments)).endswith(says)
 
 
 def test_a_search_in_what_is_no_run_and_for_nothing(tempera: Any, tiny_run: Path, tmp_path: Path) -> None:

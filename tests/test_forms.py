@@ -177,6 +177,9 @@ def test_a_run_is_no_data(put: Put, tmp_path: Path) -> None:
 
 def test_a_run_lies_in_a_folder_of_the_name_of_its_data(tmp_path: Path) -> None:
     assert default_output(tmp_path / "my.pairs" / "faq.jsonl.gz") == Path("runs/faq")
+    assert default_output("set.v1.csv") == Path("runs/set.v1") != default_output("set.v2.csv.zst")
+    (tmp_path / "notes.2024").mkdir()
+    assert default_output(tmp_path / "notes.2024") == Path("runs/notes.2024")
     assert default_output(tmp_path / "..") == Path("runs", tmp_path.parent.name)
     assert default_output(None) == default_output("/") == Path("runs/first")
 

@@ -61,7 +61,10 @@ def build(options: Options) -> Config:
             default = _default_tower(section, isinstance(made["data"], Interactions))
         chosen = section.pop(tag, default)
         wrapper = {key: section.pop(key, None) for key in WRAPPER} if kind is Objective else {}
-        made[name] = builder.call(builder.named(kind, chosen, f"{name}.{tag}"), section, name, besides=[tag])
+        part = builder.named(kind, chosen, f"{name}.{tag}")
+        if options.values.get(RECIPE, AUTO) == AUTO:
+            builder.open |= {*getattr(part, "open", {})}
+        made[name] = builder.call(part, section, name, besides=[tag])
         resolved[name] = {tag: chosen, **options_of(made[name])}
         if wrapper and (wrapper["matryoshka"] is not None or wrapper["precisions"]):
             made[name] = builder.wrapped(made[name], wrapper)

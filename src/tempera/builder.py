@@ -22,7 +22,7 @@ from .core.objective import Objective
 from .core.teacher import Teacher
 from .core.temperature import Temperature
 from .errors import ConfigError, did_you_mean
-from .names import PARTS, SECTIONS, WRAPPER, hints_of, name_and_options
+from .names import AUTO, PARTS, SECTIONS, WRAPPER, hints_of, name_and_options
 from .recommend.history import History
 from .towers.lora import Lora
 
@@ -51,6 +51,7 @@ class Builder:
 
     def __init__(self, options: Options) -> None:
         self.options = options
+        self.open = {"train.learning_rate"}  # may be auto, which something else replaces
 
     def fail(self, path: str, text: str) -> typing.NoReturn:
         """Raise ConfigError with the path of the option and its place."""
@@ -165,7 +166,10 @@ class Builder:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             inner = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
-            self.fail(f"{path}{inner}", f"is {shown(first['input'])}; expected {_expected(first)}")
+            words = [word for each in get_args(hint) if get_origin(each) is typing.Literal for word in get_args(each)]
+            words += [AUTO] if path in self.open and value != AUTO and AUTO not in words else []
+            others = "".join(f" or {word}" for word in words if first["type"] != "literal_error" and not inner)
+            self.fail(f"{path}{inner}", f"is {shown(first['input'])}; expected {_expected(first)}{others}")
 
 
 def _expected(error: Mapping[str, Any]) -> str:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _LONGEST = 1000  # letters of a message, which may quote its input
 # Control characters, line ends, writing directions, surrogates: a terminal obeys or cannot show them.
 _HIDDEN = {"Cc", "Cf", "Zl", "Zp", "Cs"}
+
+_NOUN = re.compile(r"\b\w+s\b")
+_VERBS = {"are": "is", "have": "has", "hold": "holds", "share": "shares", "answer": "answers"}
+_VERB = re.compile(rf"(^ |\b(?:that|which|and) )({'|'.join(_VERBS)})\b")
 
 
 class TemperaError(Exception):
@@ -54,6 +59,18 @@ def one_line(text: str) -> str:
     )
 
 
+def quantity(count: int, what: str) -> str:
+    """Return a number of things, whose noun is given in the plural.
+
+    >>> quantity(1, "queries that are a document"), quantity(2000, "repeated pairs"), quantity(1, "repeated pairs")
+    ('1 query that is a document', '2,000 repeated pairs', '1 repeated pair')
+    """
+    if count == 1 and (noun := _NOUN.search(what)):
+        one = re.sub("ies$", "ys", noun[0])[:-1]
+        what = what[: noun.start()] + one + _VERB.sub(lambda verb: verb[1] + _VERBS[verb[2]], what[noun.end() :])
+    return f"{count:,} {what}"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the nearest known word as a question, or an empty text.
 
@@ -62,11 +79,16 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     >>> did_you_mean("lr", ["seed", "learning_rate"]), did_you_mean("epochs", ["num_train_epochs"])
     (' Did you mean learning_rate?', ' Did you mean num_train_epochs?')
     """
-    known = list(known)
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    near += [name for name in known if word == "".join(part[:1] for part in name.split("_"))]
+    near = nearest(word, list(known))
+    return f" Did you mean {near}?" if near else ""
+
+
+def nearest(word: str, known: Sequence[str]) -> str | None:
+    """Return the known word that has the letters of this one as initials, is spelt like it, or holds it; None if there is none."""
+    near = [name for name in known if word == "".join(part[:1] for part in name.split("_"))]
+    near += difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     near += [name for name in known if word in name and len(word) > 2]
-    return f" Did you mean {near[0]}?" if near else ""
+    return near[0] if near else None
 
 
 def refuse_unknown(name: str, value: object, *known: str) -> None:

@@ -110,7 +110,7 @@ def test_what_cannot_be_asked_is_counted_and_said(whole: Run, earlier: Path, tmp
     assert (answer.code, answer.err) == (0, "")
     for text in (
         "left out: 2 interactions with 2 items that the run does not have",
-        "left out: 1 interactions not later than what the run knows of their user",
+        "left out: 1 interaction not later than what the run knows of their user",
         "\nrolling: ",
         "hit@5",
     ):

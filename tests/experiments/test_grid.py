@@ -26,6 +26,7 @@ def test_a_logarithmic_range_has_equal_ratios_and_its_ends() -> None:
         ("a.b=1e-3, 0.5", (0.001, 0.5)),
         ("a.b=mean,max", ("mean", "max")),
         ("a.b=true,false", (True, False)),
+        ("a.b=0,1,true,false", (0, 1, True, False)),
         ("a.b=null,3", (None, 3)),
         ("a.b=[],[log_q]", ([], ["log_q"])),
         ("a.b={value: 0.1, final: 0.02},0.05", ({"value": 0.1, "final": 0.02}, 0.05)),

@@ -121,6 +121,11 @@ def test_sizes_train_on_nested_pairs_and_ask_the_same_test(
         ),
         ({}, [50, 4000], "--sizes 50,4000: give numbers from 2 to"),
         ({}, [50, 50], "--sizes 50 is one size; a learning curve needs two sizes or more, such as --sizes "),
+        (
+            {"train": {"max_pairs": 2}},
+            [],
+            "the data leave 2 of .* pairs to train on; a learning curve .*: give more pairs",
+        ),
         ({"train": {"max_pairs": 60}}, [], "half of 60 training pairs is below 50; .* such as --sizes 30,60"),
         ({"data": {"source": "interactions", "path": "x"}, "tower": {"kind": "features"}}, [], "needs pairs of texts"),
     ],

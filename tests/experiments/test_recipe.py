@@ -17,6 +17,7 @@ from tempera.engine.batches import Shuffled
 from tempera.errors import ConfigError, DataError
 from tempera.experiments import race as racing
 from tempera.experiments.recipe import opened, shown, train
+from tempera.experiments.sweep import sweep
 from tempera.experiments.template import Template
 from tempera.run import train as resolved_run
 from tempera.towers import static
@@ -140,6 +141,7 @@ def test_runs_of_a_sweep_keep_one_default_of_what_is_open(
     left = {**options, "objective": {"temperature": "auto"}, "train": {**options["train"], "learning_rate": "auto"}}
     with caplog.at_level("INFO", "tempera"):
         template = Template.of(left, [], None)
+        template.tell()
     assert "objective.temperature=0.05, train.learning_rate=0.003" in caplog.text
     for made in (template.base, template.config({"train.batch_size": 16})):
         assert made.base.temperature.value == pytest.approx(0.05) and made.train.learning_rate == 0.003
@@ -241,8 +243,12 @@ def test_many_pairs_take_the_higher_rate_without_a_race(
     assert written["objective"]["temperature"]["value"] == 0.05 and written["train"]["learning_rate"] == 0.01
 
 
-def test_a_sweep_names_the_defaults_that_it_does_not_vary(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sweep_names_the_defaults_that_it_does_not_vary(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     with caplog.at_level("INFO", "tempera"):
-        Template.of({}, [], None, ["objective.temperature"])
+        template = Template.of({}, [], None, ["objective.temperature"])
+        with pytest.raises(ConfigError, match="more than 1,000"):
+            sweep({}, {"objective.temperature": "0.01:1:linear:1001"}, output=tmp_path / "sweep")
+        assert not caplog.records  # what is refused is the only line
+        template.tell()
     (line,) = (record.message for record in caplog.records if record.message.startswith("no race"))
     assert "train.learning_rate=0.003" in line and "temperature" not in line

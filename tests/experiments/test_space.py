@@ -110,6 +110,14 @@ def test_what_a_study_tries_lies_in_the_space(space: Space) -> None:
         study.tell(trial, random.random())
 
 
+def test_one_and_true_are_two_choices() -> None:
+    space = Space.of({"a.b": [0.5, 1, True], "c.d": [1, True]})
+    assert [space.values({"a.b": label, "c.d": label})["a.b"] for label in ("1", "true")] == [1, True]
+    assert [type(setting["c.d"]) for setting in space.corners()] == [int, int, int, bool]
+    with pytest.raises(ConfigError, match="has 1 twice"):
+        Space.of({"a.b": [1, 1]})
+
+
 @pytest.mark.parametrize(
     ("written", "says"),
     [

@@ -381,7 +381,7 @@ def test_more_than_a_thousand_runs_are_made_only_if_confirmed(small: dict[str, A
         ({"over": {"objective.temprature": [0.1, 0.2]}}, "Did you mean temperature?"),
         ({"over": {"objective.temperature": [0.1, -1]}}, "must be above 0"),
         ({"over": {"train.batch_size": [16, 2.5]}}, "train.batch_size"),
-        ({"over": {"train.batch_size": [16, "abc"]}}, "train.batch_size: is 'abc'; expected a whole number"),
+        ({"over": {"train.batch_size": [16, "abc"]}}, "train.batch_size: is 'abc'; expected a whole number or auto"),
         ({"over": {"train.batch_size": [16, None]}}, "train.batch_size"),
         ({"seeds": 0}, "--seeds is 0"),
         ({"jobs": 0}, "--jobs is 0; give at least 1"),

@@ -166,7 +166,7 @@ def test_faiss_finds_what_all_products_find(options: Mining) -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(DataError, match=r"1 queries have no answer, such as query 1"):
+    with pytest.raises(DataError, match=r"1 query has no answer, such as query 1"):
         mine(np.eye(2), np.eye(2), (np.array([0]), np.array([0])), Mining(1))
     with pytest.raises(ConfigError, match="negatives is 5, but the ranks 8 to 10 hold only 3 documents"):
         Mining(5, 7, 10)

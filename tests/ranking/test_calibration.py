@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tempera.errors import DataError
-from tempera.ranking.calibration import BASE, Scored, bins, cross_fitted, fit, judge, thresholds
+from tempera.ranking.calibration import BASE, Scored, bins, cross_fitted, doubt, fit, judge, thresholds
 from tempera.ranking.metrics import Relevant
 from tempera.ranking.probability import Floats, Logistic, Mask
 
@@ -237,3 +237,25 @@ def test_the_same_pairs_give_the_same_numbers() -> None:
     assert one.judged == other.judged and one.maps == other.maps
     assert thresholds(pairs, one, [0.9]) == thresholds(pairs, other, [0.9])
     assert isinstance(one.maps["logistic"], Logistic)
+
+
+def test_few_queries_and_a_map_that_says_nothing_advise_no_threshold() -> None:
+    for queries in (49, 50):
+        pairs, _ = made(0, queries)
+        fitted = fit(pairs)
+        assert doubt(queries, fitted.judged, fitted.chosen) == (
+            None if queries == 50 else "49 queries are too few to choose by; give at least 50"
+        )
+        assert len(thresholds(pairs, fitted, [0.5], [0.5])) == (2 if queries == 50 else 0)
+    found = []
+    for seed in range(20):
+        pairs, _ = made(seed, 60, 2, lambda scores: np.full(len(scores), 0.3))
+        try:
+            fitted = fit(pairs)
+        except DataError:  # by chance relevant pairs are less similar
+            continue
+        worse = fitted.judged["logistic"].log_loss.mean >= fitted.judged[BASE].log_loss.mean
+        assert worse == (not thresholds(pairs, fitted, [0.3]))
+        assert worse == ("no better than the base rate" in (doubt(60, fitted.judged, fitted.chosen) or ""))
+        found.append(worse)
+    assert {*found} == {True, False}

@@ -210,7 +210,7 @@ def test_a_search_tells_probabilities_and_leaves_out_what_is_below_the_threshold
         run.search(query, threshold=1.5)
 
 
-def test_the_command_line(tempera: Any, run: Path, tmp_path: Path) -> None:
+def test_the_command_line(tempera: Any, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = tempera("search", run, "kaban", "--threshold", "0.5")
     assert (
         answer.code == 2
@@ -218,6 +218,11 @@ def test_the_command_line(tempera: Any, run: Path, tmp_path: Path) -> None:
         and answer.err.endswith(f"tempera calibrate {run}\n")
     )
     assert "probability" not in tempera("search", run, "kaban", "--json").document["hits"][0]
+    few = "40 queries are too few to choose by; give at least 50"
+    assert f"\nno threshold is advised: {few}\npicture" in tempera("calibrate", run).out
+    answer = tempera("calibrate", run, "--json")
+    assert answer.document["thresholds"] == [] and answer.document["doubt"] == few
+    monkeypatch.setattr("tempera.ranking.calibration.LEAST_TO_CHOOSE", 40)
     answer = tempera("calibrate", run, "--precision", "0.5", "--precision", "0.9999", "--recall", "0.9")
     assert answer.code == 0, answer
     lines = answer.out.splitlines()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,3 +39,14 @@ def test_a_dry_run_counts_what_the_run_would_read(
         name for name in os.listdir(tmp_path / "temporary") if not name.startswith("torch")
     ]  # its own compile cache
     assert left == [] and sorted(os.listdir(tmp_path)) == ["a.jsonl", "temporary"]
+
+
+def test_a_run_without_data_says_first_what_it_reads(
+    tmp_path: Path, tempera: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempera.text.installed_python.installed_roots", lambda: [tmp_path])
+    said = f"reading the code of the installed Python, {tmp_path}: tempera train FILE trains on your own pairs"
+    end = f"tempera: no Python files under {tmp_path}"
+    assert tempera("train", "--dry-run").err.splitlines()[-2:] == [said, end]
+    assert tempera("train", "--output", tmp_path / "run").err.splitlines()[-2:] == [said, end]
+    assert said not in tempera("train", "--dry-run", f"data.roots=[{tmp_path}]").err

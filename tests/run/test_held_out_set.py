@@ -93,6 +93,8 @@ def test_two_runs_are_compared_by_what_neither_has_learned(
     )
     assert both.cautions() == []
     asked = tempera("evaluate", other.folder, "--against", run, "--bm25", "--metrics", "ndcg@10", "--json")
+    told = f"{here} is judged, the model of {run} from before it learned what the run had held out"
+    assert told in asked.err.splitlines() and "other is judged" not in asked.err
     (task,) = asked.document["tasks"]
     assert list(task["systems"]) == [str(other.folder), here, "bm25", f"{other.folder} + BM25"]
     assert task["comparisons"][here]["ndcg@10"]["mean"] == pytest.approx(-comparison.difference.mean)

@@ -139,7 +139,7 @@ def test_a_query_is_left_out_of_its_own_ranking_unless_it_is_right(models: tuple
     queries = pa.table({"id": ["1", "2"], "text": ["apple", "berry"]})
     corpus = pa.table({"id": ["b", "a", "c"], "text": ["apple", "fig", "berry"]})
     task = RetrievalTask.of("t", queries, corpus, Relevant.of([[1], [2]]), {})
-    assert task.corpus["id"].to_pylist() == ["c", "b", "a"] and task.own.tolist() == [1, -1]
+    assert task.corpus["id"].to_pylist() == ["c", "b", "a"] and task.own.tolist() == [1]
     assert task.counts["queries that are a document"] == 1
     for excluded in (False, True):
         (finding,) = evaluate(models[0], task, metrics=["hit@1"], bm25=True, exclude_self=excluded)
@@ -149,6 +149,18 @@ def test_a_query_is_left_out_of_its_own_ranking_unless_it_is_right(models: tuple
         assert (1 in finding.systems["bm25"].ranked[0]) == (not excluded)  # type: ignore[attr-defined]
         fused = finding.systems[f"{models[0]} + BM25"].ranked  # type: ignore[attr-defined]
         assert (fused[0, 0] == 1) == (not excluded) and fused[1, 0] == 0 and len(set(fused[0].tolist())) == 3
+
+
+def test_every_copy_of_a_query_is_left_out_and_makes_room(models: tuple[Path, Path]) -> None:
+    queries = pa.table({"id": ["1", "2"], "text": ["apple", "berry"]})
+    texts = ["apple"] * 4 + ["apple fig"] * 120
+    corpus = pa.table({"id": [f"{place:03}" for place in range(124, 0, -1)], "text": texts})
+    task = RetrievalTask.of("t", queries, corpus, Relevant.of([[3], [9]]), {})  # one copy is an answer
+    assert task.counts["queries that are a document"] == 1
+    (finding,) = evaluate(models[0], task, metrics=["hit@1"], bm25=True, exclude_self=True)
+    for system in finding.systems.values():
+        first, _ = system.ranked  # type: ignore[attr-defined]
+        assert 3 in first and not {0, 1, 2} & set(first.tolist()) and len(first) == 100 and (first >= 0).all()
 
 
 def test_graded_pairs(models: tuple[Path, Path], tmp_path: Path) -> None:
@@ -282,6 +294,11 @@ def test_the_command(models: tuple[Path, Path], beir: Path, tmp_path: Path, temp
                 v for v, s, m in zip(table["value"], table["system"], table["metric"]) if (s, m) == (system, metric)
             ]
             assert np.mean(rows) == pytest.approx(found["mean"]) and found["low"] <= found["mean"] <= found["high"]
+    assert task["bm25"] == {"k1": 1.5, "b": 0.75, "stem": False}
+    told = "\nbm25: k1 1.5, b 0.75, words as they are, untuned; a run tunes that of its report on other queries\n"
+    assert told in tempera("evaluate", models[0], beir, "--bm25").out
+    alone = tempera("evaluate", models[0], beir, "--json").document["tasks"][0]
+    assert alone["bm25"] is None and "bm25" not in tempera("evaluate", models[0], beir).out
     again = tempera("evaluate", models[0], beir, "--per-query", scores)
     assert again.code == 2 and f"{scores} exists; give another file, or --overwrite" in again.err
     pairs = tmp_path / "pairs.csv"

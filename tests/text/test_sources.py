@@ -180,6 +180,12 @@ def test_a_comma_in_a_text_does_not_hide_the_separator(put) -> None:
     assert said.startswith("a.csv: its columns are divided by ';' instead of commas")
 
 
+@pytest.mark.parametrize("row", ['"what; now";that', '"what\nis; it";"that"', 'a 5" pipe;that'])
+def test_the_separator_within_quotes_does_not_hide_it_either(put, row: str) -> None:
+    said = refused(put("a.csv", f"query;doc\n{row}\n".encode()))
+    assert said.startswith("a.csv: its columns are divided by ';' instead of commas")
+
+
 @pytest.mark.parametrize(
     ("header", "options", "message"),
     [

@@ -239,16 +239,16 @@ def test_what_is_not_named_is_drawn_from_the_others() -> None:
             "p",
             "a",
             "1",
-            "1 pairs hold 1 distinct queries for evaluation, too few to hold out one for the test: give more data",
+            "1 pair holds 1 distinct query for evaluation, too few to hold out one for the test: give more data",
         ),
         ("pqr", "abc", "000", "3 pairs hold 0 distinct queries for evaluation"),
-        ("pqr", "abc", "001", "3 pairs hold 1 distinct queries for evaluation"),
+        ("pqr", "abc", "001", "3 pairs hold 1 distinct query for evaluation"),
         (
             "pqrs",
             "aaaa",
             "1111",
-            "no pairs are left to train on: of 4 pairs with 4 distinct queries and 1 distinct documents, 0 validation and 1 test "
-            "queries are held out, and 3 are pairs that share a document with validation or test: give more data, hold out "
+            "no pairs are left to train on: of 4 pairs with 4 distinct queries and 1 distinct document, 0 validation and 1 test "
+            "query are held out, and 3 are pairs that share a document with validation or test: give more data, hold out "
             "fewer queries (evaluation.queries, evaluation.validation), or set evaluation.shared_documents=keep",
         ),
     ],

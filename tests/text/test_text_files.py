@@ -36,6 +36,19 @@ def test_a_heading_asks_for_what_stands_below_it() -> None:
 
 
 @pytest.mark.parametrize(
+    "block",
+    [
+        "```inline``` of a line",
+        "~~~\n```\n# no heading\n~~~",
+        "````md\n```\n# no heading\n````",
+        "```sh\n```x\n# no\n```  ",
+    ],
+)
+def test_a_block_ends_with_the_sign_that_opened_it(block: str) -> None:
+    assert [section.heading for section in sections(f"# One\n{block}\n# Two")] == ["", "One", "One: Two"]
+
+
+@pytest.mark.parametrize(
     ("text", "pairs"),
     [
         ("One sentence only.", []),
@@ -55,6 +68,16 @@ def test_else_the_first_sentence_or_a_line_of_its_own(text: str, pairs: list[tup
     assert [pair for pair in made if pair] == pairs
 
 
+def test_long_paragraphs_are_divided_between_lines_then_sentences_then_words() -> None:
+    text = (
+        "One line\nand two\nand three, long\n\nShort.\n\nA sentence. Another one, and it goes on and on.\n" + "x" * 45
+    )
+    assert [part for _, part in parts_of(Section("", text, 1), 20)] == [
+        *("One line\nand two", "and three, long", "Short.", "A sentence.", "Another one, and it", "goes on and on."),
+        *("x" * 20, "x" * 20, "x" * 5),
+    ]
+
+
 def test_files_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text(PAGE)
     (tmp_path / "b.TXT").write_text("\ufeffOne. Two.")
@@ -67,6 +90,18 @@ def test_files_of_a_folder(tmp_path: Path) -> None:
         TextFiles(str(tmp_path / "c.txt")).read()
     with pytest.raises(DataError, match="no such file"):
         TextFiles(str(tmp_path / "none")).read()
+
+
+def test_files_that_are_not_read_are_counted_with_their_endings(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text(PAGE)
+    for name in ("b.rst", "c.RST", "d.pdf", "LICENSE", ".hidden.png"):
+        (tmp_path / name).write_text("x")
+    pairs, _ = TextFiles(str(tmp_path)).read()
+    assert pairs.dropped == {"files with other endings (.rst, .pdf, none)": 4}
+    for i in range(4):
+        (tmp_path / f"e.x{i}").write_text("x")
+    assert ", ...)" in next(iter(TextFiles(str(tmp_path)).read()[0].dropped))
+    assert not TextFiles(str(tmp_path / "a.md")).read()[0].dropped
 
 
 TEXT = "One is here. Two now! Is it three?\n\nFour, at last."
@@ -107,4 +142,17 @@ def test_sentences_end_behind_quotes_and_not_behind_a_number() -> None:
     ],
 )
 def test_a_section_that_html_does_not_know_is_a_comment(page: str, text: str) -> None:
+    assert markdown(page) == text
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("One.<br/>Two.<br>Three.<br /><br />Four.", "One.\nTwo.\nThree.\n\nFour."),
+        ("<ul>\n<li>One</li>\n<li>Two</li>\n</ul>\nAfter.", "One\nTwo\n\nAfter."),
+        ("<table><tr><th>One</th><td>two</td></tr><tr><td>three</td></tr></table>", "One two\nthree"),
+        ("<dl><dt>One</dt><dd>two</dd></dl>", "One\ntwo"),
+    ],
+)
+def test_breaks_and_items_begin_one_line(page: str, text: str) -> None:
     assert markdown(page) == text

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError
+from ..errors import DataError, quantity
 from ..io.atomic import write_file
 from ..io.documents import read_json
-from ..ranking.calibration import BASE, Bin, FittedMap, Judgement, Scored, Threshold, bins
+from ..ranking.calibration import BASE, Bin, FittedMap, Judgement, Scored, Threshold, bins, doubt
 from ..ranking.compare import Difference
 from ..ranking.probability import Isotonic, Logistic, Map
 from ..towers.saved import MODEL
@@ -66,6 +66,11 @@ class Calibration:
         depth: int | None = self.about.get("depth")
         return depth
 
+    @property
+    def doubt(self) -> str | None:
+        """Return why no threshold is advised, as a sentence."""
+        return doubt(self.about["queries"], self.judged, self.kind)
+
     def refuse_other(self, model: str, place: Path) -> None:
         """Raise DataError unless it is of the model with this fingerprint."""
         if model != self.model:
@@ -84,7 +89,7 @@ class Calibration:
         if self.depth is not None:
             more = "hits to rank {depth} among {documents:,} documents; {found:.1%} of the answers are among them"
             lines.append(more.format(**self.about))
-        lines += [f"left out: {count:,} {reason}" for reason, count in self.about["left_out"].items()]
+        lines += [f"left out: {quantity(count, reason)}" for reason, count in self.about["left_out"].items()]
         lines.append(
             f"{'':<10}" + "".join(f"  {name:<22}" for name in ("log loss", "Brier score", "calibration error"))
         )
@@ -94,6 +99,8 @@ class Calibration:
             lines.append(f"{name:<10}" + "".join(f"  {cell:<22}" for cell in cells).rstrip())
         lines.append(f"taken: {self.kind}{'' if 'isotonic' in self.judged else '; isotonic needs more pairs'}")
         lines += map(str, self.thresholds)
+        if self.doubt:
+            lines.append(f"no threshold is advised: {self.doubt}")
         if trained := self.about.get("trained"):
             lines.append(
                 f"caution: the run was trained on {trained:,} of these {self.about['queries']:,} queries, so probabilities of new "

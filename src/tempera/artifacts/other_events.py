@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from .. import config as configuration
 from ..build import build
 from ..core.frame import Frame
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, quantity
 from ..ranking.verdict import COUNTED
 from ..recommend.continued import Continued
 from ..recommend.division import GlobalTime, Undivided
@@ -207,7 +207,7 @@ def _described(
     tests = ", ".join(f"{count:,}{of[name]} {name}" for name, count in queries.items())
     text = "{interactions:,} interactions of {users:,} users, {known_users:,} of whom the run knows; test queries: "
     lines = [later.about, text.format(**counts) + tests]
-    lines += [f"left out: {count:,} {reason}" for reason, count in left_out.items()]
+    lines += [f"left out: {quantity(count, reason)}" for reason, count in left_out.items()]
     cautions = []
     untimed = later.time is None or recommender.stored.latest(ids.cast(pa.large_string())) is None
     if untimed and 2 * events.again > events.later:

@@ -9,7 +9,7 @@ import typer
 
 from ..errors import TemperaError
 from .output import print_run
-from .shared import Json, answer
+from .shared import Json, answer, sorted_out
 
 _TRIED = 200  # queries by which the speed is measured
 
@@ -36,7 +36,7 @@ def distill(
     from ..experiments.distill import distill as run_distillation
     from ..text.embedder import rates
 
-    paths, overrides = [each for each in arguments if "=" not in each], [each for each in arguments if "=" in each]
+    paths, overrides = sorted_out(arguments)
     if len(paths) != 1:
         raise TemperaError(f"give one folder or table of texts, not {len(paths)}")
     run = run_distillation(model, paths[0], output, overrides, overwrite)

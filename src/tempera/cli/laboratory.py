@@ -173,7 +173,7 @@ def calibrate(
     stated = (precision, recall) if precision or recall else ([0.9], [0.9])
     result = run_calibration(run, path, roles, stated[0] or (), stated[1] or (), depth, split)
     folder = Model(str(run)).folder
-    document = {"output": str(folder.absolute()), **result.json()}
+    document = {"output": str(folder.absolute()), **result.json(), "doubt": result.doubt}
     answer(document, as_json, lambda: say(f"{result}\npicture: {folder}/calibration.svg"))
 
 

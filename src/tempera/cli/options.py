@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ..errors import nearest
+
 _PACKAGE = Path(__file__).parents[1]
 _ARGUMENT = re.compile(r"^    (\w+): (.*(?:\n     .*)*)", re.M)
 _END = re.compile(r"(?<=[a-z)\]`%])[.;:] |\.$")  # of the first statement of an explanation
@@ -46,6 +48,19 @@ def lines() -> Iterator[str]:
     for section, part in _items("PLAIN"):
         yield f"\n{section.value}:"
         yield from _options(section.value, part.id)
+
+
+def meant(word: str) -> list[str]:
+    """Return the options of a configuration that a word is the name of, or else is near to, with their sections.
+
+    >>> meant("--temperature"), meant("--batch-size"), meant("--train.max_steps"), meant("--epochs"), meant("--zzz")
+    (['objective.temperature'], ['train.batch_size'], ['train.max_steps'], ['train.num_train_epochs'], [])
+    """
+    word = word.strip("-").replace("-", "_")
+    known = [line.partition("=")[0].strip() for line in lines() if line.startswith("  ")]
+    names = [name.partition(".")[2] for name in known]
+    word = word if word in (*known, *names) else nearest(word, names) or ""
+    return list(dict.fromkeys(full for full, name in zip(known, names, strict=True) if word in (full, name)))
 
 
 def _items(table: str) -> list[tuple[Any, Any]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from ..errors import quantity
 from .shared import say
 
 _WIDEST = 1000  # letters of a line of a table
@@ -59,7 +60,7 @@ def _print_metrics(document: dict[str, Any], systems: dict[str, dict[str, float]
     from rich.table import Table
 
     queries, documents = document["data"]["queries"], document["data"]["corpus"]
-    table = Table(title=f"{queries:,} held-out quer{'y' if queries == 1 else 'ies'}, {documents:,} documents")
+    table = Table(title=f"{quantity(queries, 'held-out queries')}, {quantity(documents, 'documents')}")
     table.add_column("metric")
     for system in systems:
         table.add_column(system, justify="right")
@@ -118,7 +119,7 @@ def print_findings(documents: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     for document in documents:
-        counts = (f"{number:,} {name}" for name, number in document["counts"].items() if number)
+        counts = (quantity(number, name) for name, number in document["counts"].items() if number)
         table = Table(title=", ".join([document["task"], *counts]))
         table.add_column("metric")
         shorter = _shorter(list(document["systems"]))
@@ -129,6 +130,10 @@ def print_findings(documents: list[dict[str, Any]]) -> None:
             table.add_row(metric, *(f"{v['mean']:.4f} [{v['low']:.3f}, {v['high']:.3f}]" for v in values))
         _show(table)
         sentences = [*(f"caution: {text}" for text in document["cautions"]), *map(shorter, document["verdicts"])]
+        if settings := document.get("bm25"):
+            stem = "words by their stems" if settings["stem"] else "words as they are"
+            line = "bm25: k1 {k1:g}, b {b:g}, {stem}, untuned; a run tunes that of its report on other queries"
+            sentences.append(line.format(**{**settings, "stem": stem}))
         say("\n".join(sentences))
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import TemperaError
+from ..errors import TemperaError, quantity
 from .shared import Json, answer, say
 
 _WRITTEN = "written: {output}: {rows:,} recommendations for {users:,} users, ranked by {ranked_by}"
@@ -86,6 +86,6 @@ def add_items(run: Path, items: Path, as_json: Json = False) -> None:
 
     facts = run_adding(run, items)
     lines = [f"{facts['added']:,} items added; the run has {facts['items']:,}"]
-    lines += [f"left out: {count:,} {reason}" for reason, count in facts["left_out"].items()]
+    lines += [f"left out: {quantity(count, reason)}" for reason, count in facts["left_out"].items()]
     lines += [f"left out: column {name!r}, which the run's items do not have" for name in facts["columns_left_out"]]
     answer(facts, as_json, lambda: say("\n".join(lines)))

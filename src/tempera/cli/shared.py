@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from ..errors import OutputError, TemperaError, one_line
-from .options import described, lines
+from .options import described, lines, meant
 
 Arguments = Annotated[
     list[str] | None,
@@ -31,10 +31,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 
 def split(arguments: list[str]) -> tuple[Path | None, list[str]]:
     """Return the data or the configuration file, None without one, and the overrides."""
-    files = [argument for argument in arguments if "=" not in argument]
+    files, overrides = sorted_out(arguments)
     if len(files) > 1:
         raise TemperaError(f"give data or one configuration file, not {len(files)} files: {', '.join(files)}")
-    return (Path(files[0]) if files else None), [argument for argument in arguments if "=" in argument]
+    return (Path(files[0]) if files else None), overrides
+
+
+def sorted_out(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Return the paths, those that exist with a = in their name among them, and the overrides."""
+    paths = [argument for argument in arguments if "=" not in argument or os.path.exists(argument)]
+    return paths, [argument for argument in arguments if argument not in paths]
 
 
 def with_roles(arguments: list[str]) -> tuple[list[Path], Any]:
@@ -42,7 +48,7 @@ def with_roles(arguments: list[str]) -> tuple[list[Path], Any]:
     from ..build import build_roles
     from ..config import load
 
-    options = [argument for argument in arguments if argument.startswith("data.") and "=" in argument]
+    options = [each for each in sorted_out(arguments)[1] if each.startswith("data.")]
     paths = [Path(argument) for argument in arguments if argument not in options]
     if not paths:
         raise TemperaError(f"give a table of pairs or a BEIR folder with {options[0]}")
@@ -95,14 +101,23 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; a value that an option does not take is named in the error."""
-        words = list(args)
+        parts = [part for each in args for part in each.split("=", 1)]
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
             names = set(error.param.opts if error.param else ())
-            parts = [part for each in words for part in each.split("=", 1)]
             if values := [after for name, after in pairwise(parts) if name in names]:
                 error.message = f"{values[-1]} was given. {error.message}"
+            raise
+        except Exception as error:
+            name = getattr(error, "option_name", "") if hasattr(error, "possibilities") else ""  # of no option
+            if name and any("SECTION.OPTION" in (each.metavar or "") for each in self.params) and (near := meant(name)):
+                value = next(
+                    (after for each, after in pairwise([*parts, ""]) if each == name and after[:2] != "--"), ""
+                )
+                options = " or ".join(f"{each}={value or 'VALUE'}" for each in near)
+                said = error.format_message()  # type: ignore[attr-defined]
+                raise TemperaError(f"{said}; options of a configuration are written {options}") from None
             raise
 
 

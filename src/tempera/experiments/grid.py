@@ -74,7 +74,7 @@ class Axis:
         """All values, each of them once."""
         values = self.domain if isinstance(self.domain, tuple) else self.domain.values
         for i, value in enumerate(values):
-            if value in values[:i]:
+            if repr(value) in map(repr, values[:i]):  # 1 == True
                 raise ConfigError(f"--over {self.field} has {value!r} twice; give it once")
         return values
 

@@ -67,6 +67,7 @@ def learn(
     plan, folder = SweepPlan.of(template, (axis,), seeds), Path(output)
     runner = Runner(folder, jobs, template.metric, "test")
     with claimed(folder, "learn.yaml", plan.about, "learning curve", overwrite, template.base.read):
+        template.tell()
         points = finished(plan, runner, "learning curve").points
         curve = LearningCurve(folder, template.metric, plan.seeds, points, more)
         write_file(folder / "points.csv", csv_of(curve.table))
@@ -87,6 +88,11 @@ def _sizes(config: Config, sizes: Sequence[int]) -> list[int]:
         raise ConfigError("evaluation.queries is 0, but a learning curve is measured on test queries: give at least 1")
     pairs, candidates = config.data.read()
     count = len(hold_out(pairs, candidates, config.evaluation, config.train.max_pairs).train)
+    if count < 3:
+        raise ConfigError(
+            f"the data leave {count} of {len(pairs)} pairs to train on; a learning curve needs two sizes, of which {SMALLEST} and "
+            f"{2 * SMALLEST} are the smallest that tell something: give more pairs"
+        )
     if any(not 2 <= size <= count for size in sizes):
         raise ConfigError(f"--sizes {','.join(map(str, sizes))}: give numbers from 2 to {count:,}, the training pairs")
     chosen = sorted(set(sizes)) if sizes else halves(count)

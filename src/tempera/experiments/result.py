@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..artifacts.pictures import label, number
+from ..errors import quantity
 from ..ranking.compare import Difference
 from .figures import CONFIDENCE, NO_CHOICE, aligned, errors_of, figures, mean, shown, squared
 from .grid import Axis
@@ -174,7 +175,7 @@ class Sweep:
         others = [point.name for point in self.region if point is not best]
         field = " x ".join(axis.field for axis in self.axes)
         queries = len(best.done[0].per_query)
-        noise = f"{len(self.seeds)} seed{'s' * (len(self.seeds) > 1)} and {queries:,} queries"
+        noise = f"{quantity(len(self.seeds), 'seeds')} and {quantity(queries, 'queries')}"
         alone = "; one seed does not show what another would give" if len(self.seeds) == 1 else ""
         text = f"best {field}: {best.name} ({label(self.metric)} {number(best.metric(self.metric).mean)})"
         verdict = f"not shown to be worse: {'; '.join(others)}" if others else "all others are shown to be worse"

@@ -38,8 +38,13 @@ class Choices:
 
     @property
     def labels(self) -> tuple[Any, ...]:
-        """Return the values as a study can store them: lists and mappings as YAML."""
-        return tuple(value if isinstance(value, _SCALARS) else configuration.inline(value) for value in self.values)
+        """Return the values as a study can store them: as YAML lists, mappings, and what another value equals, as true does 1."""
+        return tuple(
+            value
+            if isinstance(value, _SCALARS) and not any(value == x and type(value) is not type(x) for x in self.values)
+            else configuration.inline(value)
+            for value in self.values
+        )
 
 
 @dataclass(frozen=True)
@@ -147,7 +152,7 @@ class Space:
                     outer = self.fields[opener[0]]
                     fixed[outer.name], opener = opener[1], outer.opener
                 setting = self.ask(lambda each, fixed=fixed: fixed.get(each.name, each.ends[0]))  # type: ignore[misc]
-                if setting not in settings:
+                if repr(setting) not in map(repr, settings):  # 1 == True
                     settings.append(setting)
         return settings
 

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any
 
 from ..artifacts.pictures import label, number
-from ..errors import TemperaError
+from ..errors import TemperaError, quantity
 from ..io.atomic import write_file
 from ..io.console import logger, progress_bar
 from .claim import claimed
@@ -73,6 +73,7 @@ def sweep(
     folder = Path(output)
     runner = Runner(folder, jobs, plan.template.metric)
     with claimed(folder, _ABOUT, plan.about, "sweep", overwrite, plan.template.base.read):
+        template.tell()
         result = finished(plan, runner, "sweep")
         write_file(folder / "points.csv", csv_of(result.table))
         for suffix, content in picture(result).items():
@@ -101,7 +102,8 @@ def _run(plan: SweepPlan, runner: Runner, what: str) -> dict[str, Record]:
     done, metric, lock = len(plan.runs) - len(todo), plan.template.metric, Lock()
     points = len(plan.runs) // len(plan.seeds)
     logger.info(
-        f"{what}: {len(plan.runs):,} runs, {points:,} points with {len(plan.seeds)} seeds each; {done:,} are done"
+        f"{what}: {quantity(len(plan.runs), 'runs')}, {quantity(points, 'points')} with {quantity(len(plan.seeds), 'seeds')} each; "
+        f"{quantity(done, 'runs are done')}"
     )
     if others := len(records.keys() - {run.record.key for run in plan.runs}):
         logger.info(f"{folder / _POINTS} keeps {others} runs of other points, which this {what} leaves out")

@@ -37,7 +37,7 @@ def picture(sweep: Sweep) -> dict[str, bytes]:
     place = {repr(value): float(value) if first.numeric else float(i) for i, value in enumerate(first.values)}
     lines = []
     for value, color in zip(other[0].values if other else [None], cycle(LINES)):
-        points = [p for p in sweep.points if p.done and (not other or p.over[other[0].field] == value)]
+        points = [p for p in sweep.points if p.done and (not other or repr(p.over[other[0].field]) == repr(value))]
         points.sort(key=lambda point: place[repr(point.over[first.field])])
         x = tuple(place[repr(point.over[first.field])] for point in points)
         name = f"{other[0].field} {value}" if other else ""

@@ -49,6 +49,7 @@ class Template:
     places: Mapping[str, str]
     base: Config
     metric: str
+    kept: str = ""  # what `tempera train` would race for, with the defaults that it has here
 
     @classmethod
     def of(
@@ -69,7 +70,7 @@ class Template:
         if launched():
             raise ConfigError("sweeps and tunings start their processes themselves; start them without a launcher")
         options, free = opened(configuration.of(config, overrides))
-        base = build(options)
+        base, kept = build(options), ""
         if free := [name for name in free if name not in varied]:
             values = {name: base.resolved[section][key] for name in free for section, _, key in [name.partition(".")]}
             values |= {TEMPERATURE: base.base.temperature.value} if TEMPERATURE in free else {}
@@ -77,13 +78,19 @@ class Template:
                 f"{name}={value:g}" if isinstance(value, float) else f"{name}={configuration.inline(value)}"
                 for name, value in values.items()
             )
-            logger.info(f"no race: what a run leaves open has its default ({kept})")
         if isinstance(base.data, Given):
             raise ConfigError("data.source: worker processes read the data themselves; give a file as data.path")
         names = base.evaluation.metrics
         if metric is not None and metric not in names:
             raise ConfigError(f"--metric {metric} is not measured; evaluation.metrics has {', '.join(names)}")
-        return cls(options.values, options.places, base, metric or ("ndcg@10" if "ndcg@10" in names else names[0]))
+        return cls(
+            options.values, options.places, base, metric or ("ndcg@10" if "ndcg@10" in names else names[0]), kept
+        )
+
+    def tell(self) -> None:
+        """Say which defaults all runs have; called when nothing can be refused any more."""
+        if self.kept:
+            logger.info(f"no race: what a run leaves open has its default ({self.kept})")
 
     def config(self, values: Mapping[str, Any], places: Mapping[str, str] | None = None) -> Config:
         """Return the configuration with some options set; `places` tells where these were written."""

@@ -90,6 +90,7 @@ def tune(
     about = configuration.dump({"metric": template.metric, "space": fields.written, "config": template.base.resolved})
     runner = Runner(folder, jobs, template.metric)
     with claimed(folder, _ABOUT, about, "tuning", overwrite, template.base.read):
+        template.tell()
         seed = template.base.train.seed
         asker = Tpe(storage, study, about, folder, fields, trials, seed, lost_after, prune)
         return _Search(template, asker, runner, keep, template.smallest_batch(corners)).run()

@@ -74,7 +74,7 @@ def blocks_of(path: Path, parse: Parse | None = None) -> Iterator[TableBlock]:
     refuse_irregular(path)
     if not path.is_file():
         raise DataError(f"no such file: {path}")
-    kind = _kind(path)
+    kind = ending(path)
     if parse is None and kind not in _PARSERS:
         raise DataError(f"{path}: cannot read {kind or 'a file without extension'}; give one of {', '.join(_PARSERS)}")
     if path.stat().st_size == 0:
@@ -183,10 +183,15 @@ def visible_files(folder: Path) -> Iterator[Path]:
 
 def is_table(path: Path) -> bool:
     """Return whether a file is read as a table, by its extension."""
-    return _kind(path) in _PARSERS
+    return ending(path) in _PARSERS
 
 
-def _kind(path: Path) -> str:
+def ending(path: Path) -> str:
+    """Return the extension by which a file is read, with that of its compression.
+
+    >>> ending(Path("set.v1.csv.gz"))
+    '.csv.gz'
+    """
     return "".join(path.suffixes[-2:] if path.suffix.lower() in _COMPRESSED else path.suffixes[-1:]).lower()
 
 
@@ -291,11 +296,15 @@ def typed_tables(path: Path) -> Iterator[pa.Table]:
 
 
 def _refuse_separator(path: Path) -> None:
-    """Refuse a table of one column in which another sign than the comma divides the first two lines into as many parts."""
+    """Refuse a table of one column in which another sign than the comma divides the first two rows into as many parts."""
     with opened(path) as file:
-        header, row = (file.readline().decode("utf-8", "replace") for _ in range(2))
-    sign = next((sign for sign in _SEPARATORS if 0 < header.count(sign) == row.count(sign)), None)
-    if sign is not None and "," not in header:
+        text = file.read(1 << 16).decode("utf-8", "replace")
+    beginnings = [
+        [*each.split("\n", 2), ""][:2] for each in (text, re.sub(r'"[^"]*"', "", text))
+    ]  # values may be quoted
+    pairs = [(sign, header, row) for header, row in beginnings for sign in _SEPARATORS if "," not in header]
+    sign = next((sign for sign, header, row in pairs if 0 < header.count(sign) == row.count(sign)), None)
+    if sign is not None:
         raise DataError(
             f"{path}: its columns are divided by {sign!r} instead of commas: write it with commas, or hand it over, "
             f"tempera.train(..., data=pandas.read_csv({path.name!r}, sep={sign!r}))"

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, quantity
 from .embed import StoredEmbeddings
 from .guide import bound
 from .search import Floats, Ints, Pairs, Search, exact
@@ -140,7 +140,8 @@ def mine_blocks(
     """Mine as `mine` does, `BLOCK` queries at a time from block `first` on: memory does not grow with the queries."""
     missing = np.setdiff1d(np.arange(len(queries)), answers[0])
     if len(missing):
-        raise DataError(f"{len(missing)} queries have no answer, such as query {missing[0]}: each one needs a positive")
+        lost = quantity(len(missing), "queries have no answer")
+        raise DataError(f"{lost}, such as query {missing[0]}: each one needs a positive")
     if itself is None:
         itself = np.full(len(queries), -1)
     find = exact(docs) if search is None else search

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import quantity
+
 Ints = NDArray[np.int64]
 
 
@@ -74,7 +76,7 @@ class Report:
         """Return the report as lines of text."""
         means = {"ranks": "too few documents in the rank range"}
         lines = [
-            *(f"left out: {count:,} {reason}" for reason, count in self.left_out.items()),
+            *(f"left out: {quantity(count, reason)}" for reason, count in self.left_out.items()),
             f"{self.queries:,} queries with {self.answers:,} answers: {self.kept:,} negatives of {self.candidates:,} candidates",
             *(f"dropped by {name}: {count:,}" for name, count in self.dropped.items()),
             f"acceptable, but not needed: {self.spare:,}",

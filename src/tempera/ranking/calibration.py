@@ -6,18 +6,19 @@ Letters in shapes: n pairs, q queries, k depth, D width, c documents, m bins.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError
+from ..errors import DataError, quantity
 from .compare import Difference, bootstrap_columns, interval, resampled
 from .metrics import Relevant
 from .nearest import top
 from .probability import MAPS, Floats, Logistic, Map, Mask, constant
+from .ranking import LEAST_TO_CHOOSE
 
 Ints = NDArray[np.int64]
 
@@ -63,10 +64,10 @@ class Scored:
         Raises:
             DataError: fewer than 10 queries, relevant pairs or other pairs.
         """
-        for count, what in zip(self.kinds, ("queries", "relevant pairs", "irrelevant pairs"), strict=True):
+        for count, what in zip(self.kinds, ("queries are", "relevant pairs are", "irrelevant pairs are"), strict=True):
             if count < LEAST:
                 raise DataError(
-                    f"{count} {what} are too few to fit a probability: give at least {LEAST}, and some hundreds for narrow "
+                    f"{quantity(count, what)} too few to fit a probability: give at least {LEAST}, and some hundreds for narrow "
                     "intervals"
                 )
 
@@ -193,14 +194,26 @@ def bins(pairs: Scored, p: Floats) -> list[Bin]:
     return [Bin(int(n), mean, share) for n, mean, share in zip(counts, means.tolist(), shares, strict=True)]
 
 
+def doubt(queries: int, judged: Mapping[str, Judgement], chosen: str) -> str | None:
+    """Return why thresholds would be chance, as a sentence; None if nothing speaks against them."""
+    if queries < LEAST_TO_CHOOSE:
+        return f"{quantity(queries, 'queries are too few to choose by')}; give at least {LEAST_TO_CHOOSE}"
+    if judged[chosen].log_loss.mean >= judged[BASE].log_loss.mean:
+        return "these probabilities are no better than the base rate on queries that they were not fitted to; give more pairs"
+    return None
+
+
 def thresholds(
     pairs: Scored, fitted: FittedMap, precision: Sequence[float] = (), recall: Sequence[float] = ()
 ) -> list[Threshold]:
     """Return the lowest threshold for each target precision, and the highest for each target recall.
 
     Precision is the share of relevant pairs among at least 20 pairs at or above the threshold; recall is the share of the
-    relevant pairs that are at or above it. Both are counted on queries that the map was not fitted to.
+    relevant pairs that are at or above it. Both are counted on queries that the map was not fitted to. There are none where
+    `doubt` gives a reason.
     """
+    if doubt(pairs.kinds[0], fitted.judged, fitted.chosen):
+        return []
     levels = np.array(sorted({float(f"{p:.3g}") for p in fitted.held_out}))
     rising = np.sort(fitted.held_out)
     right = np.sort(fitted.held_out[pairs.relevant])

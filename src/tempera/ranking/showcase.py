@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..errors import quantity
+
 QUANTILES = (0.0, 0.5, 0.9, 0.99, 1.0)
 SHOWN = 3  # rows of a dry run
 Lengths = NDArray[np.integer]
@@ -94,7 +96,7 @@ class DataFacts:
     @property
     def lines(self) -> list[str]:
         """Return lines of text for the start of a run."""
-        dropped = (f"left out: {count:,} {reason}" for reason, count in self.counts["dropped"].items() if count)
+        dropped = (f"left out: {quantity(count, reason)}" for reason, count in self.counts["dropped"].items() if count)
         return [*filter(None, [self.about]), self.headline, *dropped, *self.notes]
 
 

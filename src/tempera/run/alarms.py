@@ -15,7 +15,7 @@ from ..artifacts.pictures import label
 from ..build import Config
 from ..engine.faults import Fault, NotFinite
 from ..engine.loop import Progress
-from ..errors import TemperaError
+from ..errors import TemperaError, quantity
 from ..io.console import logger
 from ..io.documents import JsonLines
 from ..ranking.compare import Difference
@@ -118,7 +118,7 @@ def doubts(
     """
     if 0 < queries < FEW_QUERIES:
         yield (
-            f"all figures are of {queries} test quer{'y' if queries == 1 else 'ies'}, too few to tell one system from another: "
+            f"all figures are of {quantity(queries, 'test queries')}, too few to tell one system from another: "
             "give more data"
         )
     steps = [record for record in records if record["event"] == "step"]
@@ -127,7 +127,7 @@ def doubts(
         stated = "max_time" if config.resolved["train"]["max_time"] else "max_steps"
         longer = f"train.{'num_train_epochs' if config.train.max_steps is None else stated}"
         yield (
-            f"the run took {len(steps)} optimiser step{'s' if len(steps) != 1 else ''}, which is too few to learn much: train "
+            f"the run took {quantity(len(steps), 'optimiser steps')}, which is too few to learn much: train "
             f"on more data, raise {longer}, or lower train.batch_size"
         )
     else:

@@ -13,6 +13,7 @@ from .. import config as configuration
 from ..build import build
 from ..config import Options
 from ..engine.devices import start
+from ..errors import quantity
 from ..io.documents import JsonLines
 from .fit import fit
 from .prepare import prepare
@@ -64,7 +65,7 @@ def lines(facts: dict[str, Any]) -> list[str]:
         )
     shown.append("repeated: " + ", ".join(f"{share:.2%} of {role}" for role, share in facts["repeated"].items()))
     shown.append("{what}: {least} to {most}, {mean:.2f} on average".format(**facts["negatives"]))
-    shown += [f"left out: {count:,} {reason}" for reason, count in facts["dropped"].items() if count]
+    shown += [f"left out: {quantity(count, reason)}" for reason, count in facts["dropped"].items() if count]
     shown.append(
         f"{facts['pairs']:,} pairs, {facts['steps']:,} steps, about {facts['expected_seconds']:,.0f} s of training"
     )

@@ -13,6 +13,7 @@ from ..artifacts.export import BEIR, place_of
 from ..build import build
 from ..errors import DataError
 from ..io.atomic import MARK, staged
+from ..io.console import logger
 from ..io.documents import write_json
 from ..text.beir import write_beir
 from ..text.embedder import Reading
@@ -62,9 +63,12 @@ def evaluate_held_out(
     split, _ = divided_again(Path(run), "give data to evaluate it on")
     if not len(split.test):
         raise DataError(f"{run} has no test (evaluation.queries=0): give data to evaluate it on")
-    other = None if against is None else _beside(Path(run), Path(against))
+    judged, other = evaluated(Path(run)), None if against is None else _beside(Path(run), Path(against))
+    for each, place in ((judged, run), (other, against)):
+        if each is not None and each != Path(str(place)):
+            logger.info(f"{each} is judged, the model of {place} from before it learned what the run had held out")
     (finding,) = evaluate(
-        evaluated(Path(run)), asked(Path(run), "held out", split, split.test), against=other, bm25=bm25, metrics=metrics,
+        judged, asked(Path(run), "held out", split, split.test), against=other, bm25=bm25, metrics=metrics,
         k=k, exclude_self=exclude_self, mixed_precision=mixed_precision,
     )  # fmt: skip
     return finding

@@ -18,6 +18,7 @@ from ..io.documents import JsonLines
 from ..names import describe
 from ..recommend.interactions import Handed, Interactions
 from ..recommend.recommendation import InteractionTask
+from ..text.installed_python import InstalledPython
 from ..text.retrieval import TextTask
 from ..towers.modules import read_in
 from .task import RunTask
@@ -69,6 +70,9 @@ def prepare(
     half = devices.mixed_precision == "bf16" and devices.group.device == CPU
     reading = replace(config, train=replace(config.train, mixed_precision="bf16" if half else "no"))
     task: RunTask
+    if isinstance(config.data, InstalledPython) and not config.data.roots and shared is None:
+        where = " and ".join(map(str, config.data.folders))
+        logger.info(f"reading the code of the installed Python, {where}: tempera train FILE trains on your own pairs")
     with phases("read"):
         if shared is not None:
             task = shared.fresh(reading, cache)

@@ -16,6 +16,7 @@ from ..engine.devices import Devices, one_voice, start
 from ..forms import source_of
 from ..io.atomic import staged
 from ..io.documents import JsonLines
+from ..io.tables import ending
 from ..recommend.interactions import Interactions
 from ..text.sources import Given
 from .alarms import within_memory
@@ -101,8 +102,10 @@ def with_rows(options: Options, data: Any) -> Options:
 
 
 def default_output(path: str | Path | None) -> Path:
-    """Return runs/ and the name of a file without its extensions, or runs/first without a file."""
-    return Path("runs", (Path(path).resolve().name.partition(".")[0] if path else "") or "first")
+    """Return runs/ and the name of a file without its extension or of a folder, or runs/first without a file."""
+    place = Path(path or "/").resolve()
+    known = 0 if place.is_dir() else len(ending(place))
+    return Path("runs", place.name[: len(place.name) - known] or "first")
 
 
 def _run(

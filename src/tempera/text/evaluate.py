@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import ConfigError, OutputError
+from ..errors import ConfigError, OutputError, quantity
 from ..io.atomic import new_file, refuse_replacing
 from ..ranking.compare import Comparison
 from ..ranking.metrics import DEFAULT_METRICS, KINDS
@@ -52,6 +52,7 @@ class Finding:
             "task": self.task.name,
             "kind": "sts" if isinstance(self.task, Graded) else "retrieval",
             "counts": self.task.counts,
+            "bm25": asdict(self.task.words) if isinstance(self.task, RetrievalTask) and BM25 in self.systems else None,
             "systems": {
                 name: {metric: asdict(interval) for metric, interval in system.intervals().items()}
                 for name, system in self.systems.items()
@@ -80,7 +81,7 @@ class Finding:
             documents, texts = len(self.task.corpus), pc.count_distinct(self.task.corpus["text"]).as_py()
             if 2 * texts < documents:
                 sentences.append(
-                    f"the {documents:,} documents hold only {texts:,} different text{'s' if texts > 1 else ''}; equal ones are "
+                    f"the {documents:,} documents hold only {quantity(texts, 'different texts')}; equal ones are "
                     "ranked by their ids, so these scores say little"
                 )
         return sentences + [

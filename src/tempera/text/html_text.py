@@ -7,7 +7,8 @@ from html.parser import HTMLParser
 
 _UNREAD = {"script", "style", "template", "noscript", "svg", "nav"}
 _BLOCKS = {"p", "div", "section", "article", "ul", "ol", "table", "pre", "blockquote", "dl", "main", "header", "footer"}
-_LINES = {"br", "li", "tr", "dt", "dd"}
+_LINES = {"br", "li", "tr", "dt", "dd"}  # begin a line
+_CELLS = {"td", "th"}
 
 
 def markdown(page: str) -> str:
@@ -32,6 +33,7 @@ class _Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: object) -> None:
         self.unread += tag in _UNREAD
         self._space(tag)
+        self.parts.append("\n" if tag in _LINES else " " if tag in _CELLS else "")
         if re.fullmatch("h[1-6]", tag) and not self.unread:
             self.parts.append("#" * int(tag[1]) + " ")
 
@@ -51,4 +53,4 @@ class _Page(HTMLParser):
             return self.parse_bogus_comment(i)
 
     def _space(self, tag: str) -> None:
-        self.parts.append("\n\n" if tag in _BLOCKS or re.fullmatch("h[1-6]", tag) else "\n" if tag in _LINES else "")
+        self.parts.append("\n\n" if tag in _BLOCKS or re.fullmatch("h[1-6]", tag) else "")

@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ..errors import DataError
+from ..errors import DataError, quantity
 from ..io.console import progress_bar
 from .pairs import RANKED, TRAIN, Pairs
 from .parts import joined
@@ -63,9 +63,14 @@ class InstalledPython:
     workers: int | None = None
     max_characters: int = 4000
 
+    @property
+    def folders(self) -> list[Path]:
+        """Return `roots`, or else the folders of the installed Python."""
+        return [Path(root).resolve() for root in self.roots] or installed_roots()
+
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """Return all pairs; evaluation takes queries from the standard library, or from every root in `roots`."""
-        roots = [Path(root).resolve() for root in self.roots] or installed_roots()
+        roots = self.folders
         for root in roots:
             if not root.is_dir():
                 raise DataError(f"data.roots: no such folder: {root}")
@@ -90,7 +95,7 @@ class InstalledPython:
         made = _pairs(kinds["made"].take(pa.array(chosen)))
         pairs = joined({TRAIN: pairs, RANKED: unasked} if len(unasked) else {TRAIN: pairs})
         hold = "hold" if len(roots) > 1 else "holds"
-        about = f"{' and '.join(map(str, roots))} {hold} {len(files):,} Python files: query = docstring, doc = code"
+        about = f"{' and '.join(map(str, roots))} {hold} {quantity(len(files), 'Python files')}: query = docstring, doc = code"
         return replace(pairs, made=made, about=about), _asked(pairs, roots if self.roots else roots[:1], roots)
 
 

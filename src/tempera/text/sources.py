@@ -114,7 +114,7 @@ class Given(Roles):
         return self if data is None else _Handed(self, data)
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
-        """Raise ConfigError: there is no object."""
+        """Raise DataError: there is no object."""
         raise DataError("data.source: given needs a Python object: pass it as tempera.train(data=...)")
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from ..errors import DataError
+from ..errors import DataError, quantity
 from ..io.ids import falling, mixed
 from ..ranking.ranking import LEAST_TO_CHOOSE, MOST, Evaluation, Part
 from .pairs import RANKED, TEST, TRAIN, VALIDATION, Ids, Pairs, Rows
@@ -62,7 +62,7 @@ class Split:
     @property
     def held_out(self) -> str:
         """Return what is held out, in words: "300 validation and 300 test queries"."""
-        return f"{self.queries(self.validation):,} validation and {self.queries(self.test):,} test queries"
+        return f"{self.queries(self.validation):,} validation and {quantity(self.queries(self.test), 'test queries')}"
 
     @property
     def chooses(self) -> bool:
@@ -86,8 +86,8 @@ class Split:
     def lines(self) -> list[str]:
         """Return the first lines of a run: how the pairs are divided; what that has cost is in `dropped`."""
         first = (
-            f"{self.count:,} pairs: {len(self.train):,} for training, {self.held_out} against "
-            f"{len(self.corpus):,} documents"
+            f"{quantity(self.count, 'pairs')}: {len(self.train):,} for training, {self.held_out} against "
+            f"{quantity(len(self.corpus), 'documents')}"
         )
         if self.shared:
             first += f"; {self.shared:,} of the training pairs share a document with them (evaluation.shared_documents)"
@@ -95,7 +95,7 @@ class Split:
         if self.chooses or not few:
             return [first]
         least = f"at least {LEAST_TO_CHOOSE}"
-        return [first, f"{few} validation queries are too few to choose by ({least}): defaults are kept"]
+        return [first, f"{quantity(few, 'validation queries are too few to choose by')} ({least}): defaults are kept"]
 
 
 def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation, most: int | None = None) -> Split:
@@ -189,14 +189,15 @@ def _refuse_empty(split: Split, queries: int, tested: bool) -> None:
     """Raise DataError with the cause if a split has no rows for training or for test."""
     if tested and not len(split.test):
         raise DataError(
-            f"{split.count:,} pairs hold {queries:,} distinct queries for evaluation, too few to hold out one for the "
-            "test: give more data"
+            f"{quantity(split.count, 'pairs hold')} {quantity(queries, 'distinct queries')} for evaluation, too few to hold out "
+            "one for the test: give more data"
         )
     if not len(split.train):
         documents = len(np.unique(split.pairs.ids("doc")))
-        lost = ", ".join(f"{count:,} are {reason}" for reason, count in split.dropped.items())
+        lost = "".join(f", and {count:,} are {reason}" for reason, count in split.dropped.items())
+        of = f"{quantity(split.count, 'pairs')} with {quantity(queries, 'distinct queries')}"
         raise DataError(
-            f"no pairs are left to train on: of {split.count:,} pairs with {queries:,} distinct queries and {documents:,} "
-            f"distinct documents, {split.held_out} are held out{f', and {lost}' if lost else ''}: give more data, hold out "
-            "fewer queries (evaluation.queries, evaluation.validation), or set evaluation.shared_documents=keep"
+            f"no pairs are left to train on: of {of} and {quantity(documents, 'distinct documents')}, {split.held_out} are held "
+            f"out{lost}: give more data, hold out fewer queries (evaluation.queries, evaluation.validation), or set "
+            "evaluation.shared_documents=keep"
         )

@@ -5,8 +5,8 @@ Letters in shapes: q queries, c documents, r judgements, n graded pairs, D width
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..io.ids import falling
+from ..io.ids import content_ids, falling
 from ..io.tables import TableBlock
 from ..ranking.fusion import rank_by_weight
 from ..ranking.metrics import Relevant
@@ -24,8 +24,7 @@ from ..ranking.ranking import Ranking, depth_of
 from .beir import is_beir, read_beir
 from .embedder import Embedder, Vectors, encode_all
 from .hybrid import scores_of_both
-from .lexical import Lexical
-from .pairs import content_id
+from .lexical import Lexical, Settings
 from .roles import UNTRAINED, WHOLE, Roles, refuse_roles
 from .rows import PairReader
 from .sources import PairsFile, read_table
@@ -51,6 +50,9 @@ class RetrievalTask:
     exclude_self: bool = False  # whether a document with the query's own text is left out unless it is judged relevant
     # Of the documents, [c, D], where queries are asked of an index and no model embeds documents.
     kept: Vectors | None = None
+    words: Settings = field(
+        default_factory=Settings
+    )  # of BM25: the usual ones, because there are no other queries to tune them on
 
     @classmethod
     def of(
@@ -62,7 +64,7 @@ class RetrievalTask:
         place[order] = np.arange(len(order))
         counts = {"queries": len(queries), "documents": len(corpus), "judgements": len(relevant.doc), **unused}
         task = cls(name, queries, corpus.take(pa.array(order)), replace(relevant, doc=place[relevant.doc]), counts)
-        return replace(task, counts={**counts, "queries that are a document": int((task.own >= 0).sum())})
+        return replace(task, counts={**counts, "queries that are a document": len(np.unique(task.own // len(corpus)))})
 
     @classmethod
     def beir(cls, folder: str | Path, split: str = "test") -> RetrievalTask:
@@ -95,11 +97,18 @@ class RetrievalTask:
 
     @cached_property
     def own(self) -> Ints:
-        """Position of the document with each query's own text, [q]; -1 without one or if it is relevant."""
-        row = {content_id(text): i for i, text in enumerate(self.corpus["text"].to_pylist())}
-        own = np.array([row.get(content_id(text), -1) for text in self.queries["text"].to_pylist()], np.int64)
-        own[self.relevant.gains(own[:, None])[:, 0] > 0] = -1
-        return own
+        """Pairs of a query and a document with its text that is not relevant to it, [e], each as query * c + document."""
+        c, rows = len(self.corpus), defaultdict[int, list[int]](list)
+        for row, text in enumerate(content_ids(self.corpus["text"]).tolist()):
+            rows[text].append(row)
+        texts = content_ids(self.queries["text"]).tolist()
+        equal = np.array([query * c + row for query, text in enumerate(texts) for row in rows.get(text, ())], np.int64)
+        return np.setdiff1d(equal, (self.relevant.query * c + self.relevant.doc)[self.relevant.gain > 0])
+
+    def _depth(self, metrics: tuple[str, ...]) -> int:
+        """Return the depth to rank to, with room for what is left out of a ranking."""
+        most = np.bincount(self.own // len(self.corpus)).max(initial=0) if self.exclude_self else 0
+        return depth_of(metrics) + int(most)
 
     def vectors(self, model: Embedder) -> tuple[Vectors, Vectors]:
         """Return a model's vectors of the queries, [q, D], and of the corpus, [c, D]."""
@@ -109,23 +118,21 @@ class RetrievalTask:
 
     def by_vectors(self, vectors: tuple[Vectors, Vectors], metrics: tuple[str, ...]) -> Ranking:
         """Rank the whole corpus by cosine."""
-        return self._judged(top(*vectors, depth_of(metrics) + self.exclude_self)[1], metrics)
+        return self._judged(top(*vectors, self._depth(metrics))[1], metrics)
 
     def by_words(
         self, vectors: tuple[Vectors, Vectors], weight: float, metrics: tuple[str, ...]
     ) -> tuple[Ranking, Ranking]:
-        """Rank by BM25 alone, and by vectors and BM25 together.
-
-        BM25 has the usual settings, because there are no other queries to tune them on.
-        """
-        texts, words = self.queries["text"].to_pylist(), Lexical(self.corpus["text"].to_pylist()).index()
-        depth = depth_of(metrics) + self.exclude_self
+        """Rank by BM25 alone, and by vectors and BM25 together."""
+        texts, words = self.queries["text"].to_pylist(), Lexical(self.corpus["text"].to_pylist()).index(self.words)
+        depth = self._depth(metrics)
         (fused,) = rank_by_weight(scores_of_both(*vectors, texts, words), [weight], depth)
         return self._judged(words.rank(texts, depth), metrics), self._judged(fused, metrics)
 
     def _judged(self, ranked: Ints, metrics: tuple[str, ...]) -> Ranking:
         if self.exclude_self:
-            is_own = (ranked == self.own[:, None]) & (ranked >= 0)
+            pairs = np.arange(len(ranked))[:, None] * len(self.corpus) + ranked
+            is_own = np.isin(pairs, self.own) & (ranked >= 0)
             last = np.argsort(is_own, axis=1, kind="stable")
             ranked = np.take_along_axis(np.where(is_own, -1, ranked), last, 1)
         return Ranking.of(ranked[:, : depth_of(metrics)], self.relevant, metrics)

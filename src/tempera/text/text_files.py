@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from ..errors import DataError
+from ..errors import DataError, quantity
 from ..io.tables import visible_files
 from ..io.untrusted import refuse_irregular
 from .html_text import markdown
@@ -24,12 +25,14 @@ _CODE = (
     *(".py", ".js", ".ts", ".java", ".kt", ".go", ".rs", ".c", ".h", ".cc", ".cpp", ".hpp", ".cs", ".rb", ".php"),
     *(".swift", ".scala", ".sh", ".sql", ".r", ".jl", ".lua"),
 )
+_ENDINGS = 5  # that are named
 _HEADING = re.compile(r"#{1,6}[ \t]+(.*?)[ \t#]*")
-_FENCE = re.compile(r"[ \t]*(```|~~~)")
+_FENCE = re.compile(r"[ \t]*(`{3,}(?=[^`]*\Z)|~{3,})")  # opens a block; what it holds in its own line is no block
 _SENTENCE = re.compile(r"(.+?[.!?…][\"')\]]*)\s+(\S.*)", re.DOTALL)
 _TITLE = re.compile(r"([^\n]{1,120})\n[ \t]*\n(.*)", re.DOTALL)  # a line of its own
 _PARAGRAPH = re.compile(r"\n[ \t]*\n\s*")
 _BETWEEN = re.compile(r"(?:(?<=[.!?…])|(?<=[.!?…][\"')\]]))\s+|\n[ \t]*\n\s*")
+_DIVIDERS = (_PARAGRAPH, "\n\n"), (re.compile(r"\n"), "\n"), (_BETWEEN, " "), (re.compile(r"\s+"), " ")
 _WHOLE = (
     0.1  # of the sentences stay in the text that they ask for, so that shared words count, too (Lee et al. 2019, 4.2)
 )
@@ -68,7 +71,7 @@ class TextFiles:
     """
 
     path: str
-    max_characters: int = 2000
+    max_characters: Annotated[int, Field(gt=0)] = 2000
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """Return all pairs; evaluation may use every one of them.
@@ -76,7 +79,8 @@ class TextFiles:
         Raises:
             DataError: no such file, or no text of two sentences.
         """
-        files, dropped, rows = files_of(Path(self.path), is_text_file), Counter[str](), []
+        files, rows = files_of(Path(self.path), is_text_file), []
+        dropped = unread(Path(self.path), files)
         for heading, text, place in passages(files, self.max_characters, dropped):
             if pair := pair_of(heading, text):
                 rows.append((*pair, pair[0], place))
@@ -85,11 +89,11 @@ class TextFiles:
         if not rows:
             raise DataError(
                 f"{self.path} holds no text of two sentences, or of a heading and a sentence"
-                + "".join(f", and {count:,} {what}" for what, count in dropped.items() if what != UNDIVIDED)
+                + "".join(f", and {quantity(count, what)}" for what, count in dropped.items() if what != UNDIVIDED)
                 + ": give more text"
             )
         pairs = Pairs.of(*zip(*rows, strict=True))
-        about = f"{self.path} holds {len(files):,} text files, of which pairs are made: {MADE['heading']}"
+        about = f"{self.path} holds {quantity(len(files), 'text files')}, of which pairs are made: {MADE['heading']}"
         return replace(pairs, dropped={**dropped, **pairs.dropped}, about=about), np.ones(len(pairs), bool)
 
 
@@ -122,10 +126,13 @@ def sections(text: str) -> Iterator[Section]:
     >>> [tuple(section) for section in sections("# Tea\n\n## Green\n\nSteep it.\n")]
     [('', '', 1), ('Tea', '', 1), ('Tea: Green', 'Steep it.', 3)]
     """
-    page, heading, start, lines, fenced = "", "", 1, list[str](), False
+    page, heading, start, lines, fence = "", "", 1, list[str](), ""
     for number, line in enumerate(text.split("\n"), 1):
-        fenced ^= bool(_FENCE.match(line))
-        title = None if fenced else _HEADING.fullmatch(line)
+        if fence:
+            fence = fence if set(mark := line.strip()) != {fence[0]} or len(mark) < len(fence) else ""
+        elif opening := _FENCE.match(line):
+            fence = opening[1]
+        title = None if fence else _HEADING.fullmatch(line)
         if title is None:
             lines.append(line)
             continue
@@ -137,15 +144,22 @@ def sections(text: str) -> Iterator[Section]:
 
 def parts_of(section: Section, most: int) -> Iterator[tuple[str, str]]:
     """Yield the parts of a section, divided between paragraphs, the first of them with the heading."""
-    parts: list[str] = []
-    for paragraph in _PARAGRAPH.split(section.text):
-        for piece in [paragraph] if len(paragraph) <= most else paragraph.split("\n"):
-            if parts and len(parts[-1]) + len(piece) <= most:
-                parts[-1] += f"\n\n{piece}"
-            else:
-                parts.append(piece)
-    for i, part in enumerate(filter(None, parts)):
+    for i, part in enumerate(filter(None, _divided(section.text, most, *_DIVIDERS))):
         yield ("" if i else section.heading), part
+
+
+def _divided(text: str, most: int, *dividers: tuple[re.Pattern[str], str]) -> list[str]:
+    """Return parts of at most so many characters, divided where the first divider is; longer pieces by the next ones."""
+    if not dividers:
+        return [text[i : i + most] for i in range(0, len(text), most)]
+    (between, sign), *finer = dividers
+    parts = list[str]()
+    for piece in between.split(text):
+        if parts and len(parts[-1]) + len(sign) + len(piece) <= most:
+            parts[-1] += sign + piece
+        else:
+            parts += [piece] if len(piece) <= most else _divided(piece, most, *finer)
+    return parts
 
 
 def pair_of(
@@ -197,6 +211,14 @@ def _sentences(text: str) -> list[str]:
         else:
             sentences[-1] = f"{sentences[-1]} {part}".strip()
     return [each for each in sentences if each]
+
+
+def unread(path: Path, files: Collection[Path]) -> Counter[str]:
+    """Return the number of a folder's other files, as a reason that names their endings, the most frequent first."""
+    others = Counter(f.suffix.lower() or "none" for f in {*visible_files(path)} - {*files} if f.is_file())
+    endings = sorted(others, key=lambda end: (-others[end], end))
+    named = ", ".join(endings[:_ENDINGS] + ["..."] * (len(endings) > _ENDINGS))
+    return Counter({f"files with other endings ({named})": others.total()} if others else {})
 
 
 def files_of(path: Path, wanted: Callable[[Path], bool]) -> list[Path]:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pydantic import Field
 
 from ..errors import ConfigError, DataError
 from ..io.columns import RoleTable
@@ -23,7 +24,7 @@ from .pairs import RANKED, TEST, TRAIN, VALIDATION, Pairs
 from .parts import joined
 from .roles import DOC_NAMES, QUERY_NAMES, TABLE, USUAL
 from .sources import BeirFolder, PairsFile, read_table
-from .text_files import MADE, UNDIVIDED, Rule, files_of, is_code, is_text_file, pair_of, passages
+from .text_files import MADE, UNDIVIDED, Rule, files_of, is_code, is_text_file, pair_of, passages, unread
 
 _MOST = 1000  # queries of validation, and of the test, that are drawn or made: at most so many, and a tenth
 _BATCH, _STEPS = 512, 300  # rows of two texts each
@@ -89,7 +90,7 @@ class Documents:
     test: str | None = None
     text: str | None = None
     title: str | None = None
-    max_characters: int = 2000
+    max_characters: Annotated[int, Field(gt=0)] = 2000
     rule: Rule | None = None
 
     def __post_init__(self) -> None:
@@ -188,7 +189,7 @@ class Documents:
         files = files_of(path, lambda file: is_text_file(file) or is_code(file))
         if not files or (path.is_file() and is_table(path)):
             return _table(path, {"text": self.text, "title": self.title})
-        dropped = Counter[str]()
+        dropped = unread(path, files)
         return Unpaired([Document(*part) for part in passages(files, self.max_characters, dropped)], dropped=dropped)
 
 

@@ -45,6 +45,8 @@ def model_folder(path: Path) -> Path:
         raise DataError(
             f"{path} is a recommender, and this command is for models of texts: its figures are in report.html and metrics.json"
         )
+    if not path.exists():
+        raise DataError(f"no such folder: {path}; give that of a run or of a saved model")
     raise DataError(f"{path} is neither a saved model of texts nor a run with one: modules.json is missing")
 
 
