@@ -214,9 +214,9 @@ def test_a_schedule_fits_the_number_of_pairs(pairs: int) -> None:
 def test_a_pretrained_tower_takes_many_steps_of_few_pairs() -> None:
     pretrained = Pretrained("m")
     assert [pretrained.schedule(n) for n in (50, 4_000, 6_000, 9_600)] == [(16, 3), (16, 3), (32, 3), (64, 3)]
-    assert [pretrained.schedule(n, half=True) for n in (50, 200, 600, 1_200)] == [(16, 3), (16, 3), (32, 3), (64, 3)]
+    assert [pretrained.schedule(n, large=True) for n in (50, 200, 600, 1_200)] == [(16, 3), (16, 3), (32, 3), (64, 3)]
     for n in range(300, 6_000, 50):  # fewer steps than 50 are too few
-        batch, epochs = pretrained.schedule(n, half=True)
+        batch, epochs = pretrained.schedule(n, large=True)
         assert math.ceil(n / batch) * epochs >= 50
 
 

@@ -76,7 +76,7 @@ def test_a_cross_encoder_scores_pairs_and_whatever_negatives_there_are(
         return np.array([len(query) + 100 * sum(map(ord, doc)) for query, doc in pairs], np.float32)
 
     store = Store(tmp_path / "scores", "pairs")
-    monkeypatch.setattr(CrossEncoder, "of", lambda model, folder: CrossEncoder(store, lambda: judge))
+    monkeypatch.setattr(CrossEncoder, "of", lambda model, folder, device: CrossEncoder(store, lambda: judge))
     scored = {"objective": {"teacher": {"by": "scores", "loss": "margin_mse"}, "pools": ["docs", "negatives"]}}
     data = task_of(tmp_path, rows(), "folder", **scored, mining={"every": 2, "negatives": 2}).data
     catalogue, split = data.texts.catalogue, data.texts.split

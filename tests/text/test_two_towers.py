@@ -154,8 +154,8 @@ def embedded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The role of every text that a model embeds."""
     roles: list[str] = []
 
-    def counting(folder: Path, role: Any = "query", half: bool = False) -> Any:
-        encode = load(folder, role, half)
+    def counting(folder: Path, role: Any = "query", half: bool = False, device: Any = "cpu") -> Any:
+        encode = load(folder, role, half, device)
         return lambda texts: roles.extend([role] * len(texts)) or encode(texts)
 
     monkeypatch.setattr(embed, "load", counting)

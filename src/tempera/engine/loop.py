@@ -26,7 +26,7 @@ from .cache import Cache, Mode, Size
 from .checkpoint import State
 from .clock import Seconds
 from .curation import By, curated
-from .devices import Devices, Wanted, bf16_gain
+from .devices import Devices, Wanted, bf16_gain, named
 from .distributed import Group
 from .faults import Fault, NotFinite, trace
 from .fused import MANY, Fused, Kernel, parts_of, pay
@@ -238,6 +238,11 @@ class Training:
                 )
         if self.fsdp and self.table_optimizer == "rowwise_adagrad":
             raise ConfigError("train.fsdp needs dense gradients, not rowwise_adagrad's: use table_optimizer adamw")
+
+    @property
+    def large_pays(self) -> bool:
+        """Return whether a row costs much less in a larger batch: on an accelerator, and on a CPU if texts are read in bf16."""
+        return self.mixed_precision == "bf16" or named(self.device).type != "cpu"
 
     def cached(self, devices: Devices) -> Cache:
         """Return the gradient cache that embeds with these options."""

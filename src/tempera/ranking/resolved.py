@@ -47,14 +47,14 @@ class Config:
         """The widths that are trained to work alone; none without Matryoshka."""
         return (self.objective.widths or ()) if isinstance(self.objective, Matryoshka) else ()
 
-    def settled(self, pairs: int, half: bool = False) -> Config:
+    def settled(self, pairs: int, large: bool = False) -> Config:
         """Return a configuration whose batch size and epochs follow the data, or else the tower, and the number of pairs.
 
         Args:
-            half: it trains in bf16 on a CPU.
+            large: a row costs much less in a larger batch.
         """
         schedule = getattr(self.data, "schedule", None) or self.tower.schedule
-        train = self.train.settled(*schedule(pairs, half))
+        train = self.train.settled(*schedule(pairs, large))
         return self.trained_with(batch_size=train.batch_size, num_train_epochs=train.num_train_epochs)
 
     def trained_with(self, **values: Any) -> Config:

@@ -100,7 +100,7 @@ class Features:
         """Default learning rate: 2e-3, or less if a text tower needs less."""
         return min([2e-3, *(tower.learning_rate for tower in self.readers)])
 
-    def schedule(self, pairs: int, half: bool = False) -> tuple[int, float]:
+    def schedule(self, pairs: int, large: bool = False) -> tuple[int, float]:
         """Return a batch of about 125 an epoch, of 64 to 1,024 events, and 12 epochs for up to a million events to 3 of many.
 
         The batch has up to 2,048 events where users are bags.

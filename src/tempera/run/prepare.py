@@ -86,7 +86,7 @@ def prepare(
         config = replace(
             config, tower=task.data.options, resolved={**config.resolved, "tower": {"kind": kind, **tower}}
         )
-    config = config.settled(facts.counts["train"], half).trained_with(made_rows=facts.made_rows)
+    config = config.settled(facts.counts["train"], reading.train.large_pays).trained_with(made_rows=facts.made_rows)
     if facts.source is not None:
         ((name, options),) = describe(facts.source).items()
         config = replace(config, resolved={**config.resolved, "data": {"source": name, **options}})

@@ -67,7 +67,7 @@ class TextTask:
         pairs, candidates = config.data.read(cache)
         split = hold_out(pairs, candidates, config.evaluation, config.train.max_pairs)
         catalogue = Catalogue.of(pairs)
-        config = config.settled(len(split.train), config.train.mixed_precision == "bf16")
+        config = config.settled(len(split.train), config.train.large_pays)
         sampler = sampler_of(config.data, catalogue, split, config.train)  # refuses before texts are read
         with (phases or Phases())("tokenise"):
             reads = partial(_read_by, store, config.train.mixed_precision == "bf16", config.train.device)
@@ -91,7 +91,7 @@ class TextTask:
     def fresh(self, config: Config, cache: Path) -> TextTask:
         """Return another run on the same texts, split and tokens, before its training."""
         texts = self.data.texts
-        config = config.settled(len(texts.split.train), config.train.mixed_precision == "bf16")
+        config = config.settled(len(texts.split.train), config.train.large_pays)
         sampler = sampler_of(config.data, texts.catalogue, texts.split, config.train)
         return TextTask(config, texts, sampler, config.tower.again(self.data.tower), self.store, cache / "anew")
 

@@ -95,7 +95,7 @@ class Head:
 
     model: str
 
-    def schedule(self, pairs: int, half: bool = False) -> tuple[int, float]:
+    def schedule(self, pairs: int, large: bool = False) -> tuple[int, float]:
         """Return a batch of all pairs, up to 1,024, and the epochs of about 200 steps."""
         batch = batch_of(pairs, 1, 32, 1024)
         return batch, epochs_of(pairs, 200 * batch, 1, 200)
@@ -157,9 +157,9 @@ class TwoTowers:
         """Return the rate of the queries' tower."""
         return self.query.learning_rate
 
-    def schedule(self, pairs: int, half: bool = False) -> tuple[int, float]:
+    def schedule(self, pairs: int, large: bool = False) -> tuple[int, float]:
         """Return the batch size and the epochs of the queries' tower."""
-        return self.query.schedule(pairs, half)
+        return self.query.schedule(pairs, large)
 
     def race(self, pairs: int, tokens: float) -> Race:
         """Return the race of the queries' tower."""

@@ -193,7 +193,7 @@ class Documents:
         return Unpaired([Document(*part) for part in passages(files, self.max_characters, dropped)], dropped=dropped)
 
 
-def _schedule(rows: int, half: bool = False) -> tuple[int, float]:
+def _schedule(rows: int, large: bool = False) -> tuple[int, float]:
     size = min(_BATCH, rows)
     return size, max(1.0, _STEPS / (rows // size))
 

@@ -89,8 +89,11 @@ class TowerOptions(Protocol):
     def learning_rate(self) -> float:
         """The peak rate that suits it where the configuration says nothing."""
 
-    def schedule(self, pairs: int, half: bool = False) -> tuple[int, float]:
-        """Return the batch size and the number of epochs that suit so many training pairs, on a CPU in bf16 if `half`."""
+    def schedule(self, pairs: int, large: bool = False) -> tuple[int, float]:
+        """Return the batch size and the number of epochs that suit so many training pairs.
+
+        With `large`, a row costs much less in a larger batch, as on a GPU, and on a CPU in bf16.
+        """
 
     def build(self, texts: Sequence[str], embed: Embed = ...) -> Tower:
         """A tower to be trained on (among others) these texts; `embed` keeps what saved models are asked for."""

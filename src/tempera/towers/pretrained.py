@@ -67,14 +67,15 @@ class Pretrained:
         """Return auto: in bf16 a step of 64 pairs costs half, and quality is not shown different; a table has no products."""
         return "no" if self._static else "auto"
 
-    def schedule(self, pairs: int, half: bool = False) -> tuple[int, float]:
+    def schedule(self, pairs: int, large: bool = False) -> tuple[int, float]:
         """Return a batch of 16 to 64 pairs, since steps teach it more than negatives, and 3 to 1 epochs; or `Static`'s.
 
-        In bf16 on a CPU, a pair in a batch of 64 costs half of one in a batch of 16, so there about 24 batches an epoch are enough.
+        In bf16 on a CPU, a pair in a batch of 64 costs half of one in a batch of 16; on a GPU a step costs its launches, whatever
+        it holds. So there (with `large`) about 24 batches an epoch are enough.
         """
         if self._static:
             return Static().schedule(pairs)
-        return batch_of(pairs, 24 if half else 200, 16, 64), epochs_of(pairs, 30_000, 1, 3)
+        return batch_of(pairs, 24 if large else 200, 16, 64), epochs_of(pairs, 30_000, 1, 3)
 
     @property
     def _static(self) -> bool:

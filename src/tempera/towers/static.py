@@ -71,7 +71,7 @@ class Static:
     init: Literal["ngrams", "idf", "normal"] = "ngrams"
     teacher: str | None = None
 
-    def schedule(self, pairs: int, half: bool = False) -> tuple[int, float]:
+    def schedule(self, pairs: int, large: bool = False) -> tuple[int, float]:
         """Return a batch of a sixteenth of the pairs, up to 2,048, and 8 epochs of few pairs to 4 of many."""
         return batch_of(pairs, 16, 32, 2048), epochs_of(pairs, 55_000, 4, 8)
 

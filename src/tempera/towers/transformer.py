@@ -61,7 +61,7 @@ class Transformer:
         if self.width % self.heads:
             raise ConfigError(f"{self.heads} heads do not divide a width of {self.width}: give a multiple of the heads")
 
-    def schedule(self, pairs: int, half: bool = False) -> tuple[int, float]:
+    def schedule(self, pairs: int, large: bool = False) -> tuple[int, float]:
         """Return a batch of a sixteenth of the pairs, up to 512, and 10 epochs of few pairs to 4 of many."""
         return batch_of(pairs, 16, 32, 512), epochs_of(pairs, 80_000, 4, 10)
 
