@@ -123,6 +123,15 @@ def test_what_a_killed_run_left_is_cleared(run: Path, left: str) -> None:
     assert holds(run) == NEW and len(list(run.parent.iterdir())) == 1
 
 
+def test_a_run_that_was_whole_when_its_process_was_killed_takes_its_place(run: Path) -> None:
+    """Between the two renames, when neither the old run nor the new one stands under its name."""
+    fill(run.parent / "run.partial", NEW)
+    run.rename(run.parent / "run.replaced")
+    with pytest.raises(OutputError, match="holds an earlier result"):
+        write(run)
+    assert holds(run) == NEW and len(list(run.parent.iterdir())) == 1
+
+
 def test_everything_is_on_disk_before_it_is_there(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file and folder is synced under its first name, and the parent once the names are right."""
     synced: list[tuple[int, Content]] = []

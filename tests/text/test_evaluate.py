@@ -327,7 +327,9 @@ def test_what_is_wrong_is_one_line(models: tuple[Path, Path], beir: Path, tmp_pa
     assert resolved([], [5]) == ("ndcg@5", "mrr@5", "recall@5", "precision@5", "hit@5", "map@5")
 
 
-def test_queries_that_a_run_was_trained_on_are_counted(tiny_run: Path, pairs_file: Path, tmp_path: Path) -> None:
+def test_queries_that_a_run_was_trained_on_are_counted(
+    tiny_run: Path, pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held_out = [hashed for hashed in map(content_id, _queries(pairs_file)) if hashed not in _trained(tiny_run)]
     assert len(held_out) == 40
     (finding,) = evaluate(tiny_run, pairs_file, metrics=["ndcg@10"])
@@ -336,6 +338,10 @@ def test_queries_that_a_run_was_trained_on_are_counted(tiny_run: Path, pairs_fil
         f"{tiny_run} was trained on 260 of these 300 queries, so its scores here are too high: give"
     )
     (finding,) = evaluate(tiny_run / "model", pairs_file, metrics=["ndcg@10"])
+    assert "was trained on 260 of these 300 queries" in finding.json()["cautions"][0]
+    with monkeypatch.context() as patch:
+        patch.chdir(tiny_run / "model")
+        (finding,) = evaluate(".", pairs_file, metrics=["ndcg@10"])
     assert "was trained on 260 of these 300 queries" in finding.json()["cautions"][0]
     shutil.copytree(tiny_run / "model", tmp_path / "model")
     (finding,) = evaluate(tmp_path / "model", pairs_file, metrics=["ndcg@10"])  # a model alone has no memory of it

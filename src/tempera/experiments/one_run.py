@@ -69,6 +69,8 @@ class Trainings:
             report: is called at every evaluation on the way.
         """
         record, began = Record(**job["record"]), time.perf_counter()
+        if job["threads"]:
+            torch.set_num_threads(job["threads"])
         try:
             record = replace(record, data=self.read(job).hash)
             if job["data"] in ("", record.data):
@@ -99,8 +101,6 @@ class Trainings:
 
     def _trained(self, job: Mapping[str, Any], record: Record, report: Report) -> Record:
         assert self.data is not None
-        if job["threads"]:
-            torch.set_num_threads(job["threads"])
         config, folder, metric = build(Options(job["options"])), Path(job["folder"]), job["metric"]
         devices = start(config.train.mixed_precision, config.train.device)
         config.train.check(devices)

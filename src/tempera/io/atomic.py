@@ -63,6 +63,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     folder, partial = _places(folder)
     with as_output_error(folder, partial):
         try:
+            _finish(partial, folder)
             shutil.rmtree(partial, ignore_errors=True)  # a killed process left it
             partial.mkdir(parents=True)
             inode = partial.stat().st_ino
@@ -91,6 +92,7 @@ def staged(output: Path, overwrite: bool = False, read: Sequence[str | Path] = (
     with as_output_error(output, partial):
         _refuse(output, overwrite, read)
         with alone(output.with_name(f"{output.name}.lock"), busy):
+            _finish(partial, output)
             _refuse(output, overwrite, read)  # another process may have finished in between
             with new_folder(output) as folder:
                 yield folder
@@ -167,9 +169,21 @@ def _refuse(output: Path, overwrite: bool, read: Sequence[str | Path]) -> None:
         )
 
 
+def _replaced(place: Path) -> Path:
+    return place.with_name(f"{place.name}.replaced")
+
+
+def _finish(new: Path, place: Path) -> None:
+    """Put a whole folder in its place if a process was killed while it replaced another by it, and remove the other."""
+    old = _replaced(place)
+    if old.exists() and new.exists() and not place.exists():  # the old one gives way only to a whole one
+        new.rename(place)
+        _to_disk(place.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
 def _swap(new: Path, place: Path) -> None:
-    old = place.with_name(f"{place.name}.replaced")
-    shutil.rmtree(old, ignore_errors=True)  # a process that was killed here left it
+    old = _replaced(place)
     if place.exists():
         place.rename(old)
     try:

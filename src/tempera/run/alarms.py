@@ -22,6 +22,7 @@ from ..ranking.compare import Difference
 from ..ranking.showcase import Subject
 from ..ranking.spread import Spread
 from ..ranking.verdict import main_metric
+from ..text.embedder import run_of
 from ..towers.saved import EVALUATED
 from .resume import Checkpoints
 from .task import Data, HeldOut
@@ -148,11 +149,9 @@ def doubts(
 def learned_before(config: Config, held_out: HeldOut) -> Iterator[str]:
     """Yield a caution for each run whose model this one begins with, or learns from, and which has learned queries of the test."""
     counts = dict[Path, int]()
-    for path in map(Path, config.begins_with):
-        for run in (path, path.parent) if path.exists() else ():  # a run, or the model or the index in one
-            if (count := held_out.learned_by(run)) is not None:
-                counts[run] = count
-                break
+    for run in (run_of(Path(each)) for each in config.begins_with):
+        if (count := held_out.learned_by(run)) is not None:
+            counts[run] = count
     for run, count in counts.items():
         if count:
             before = run / EVALUATED

@@ -22,7 +22,7 @@ from ..errors import ConfigError, DataError
 from ..io.console import progress_bar
 from ..io.ids import content_ids
 from ..ranking.nearest import refuse_not_finite
-from ..towers.saved import MODEL, TRAINED, Encode, load, model_folder
+from ..towers.saved import TRAINED, Encode, load, model_folder
 
 Vectors = NDArray[np.float32]
 Reading = Literal["auto", "no", "bf16"]  # precisions of texts that are read
@@ -69,7 +69,7 @@ class Model:
         Raises:
             DataError: a file of the run that cannot be read.
         """
-        trained = trained_on(self.folder.parent if self.folder.name == MODEL else Path(self.path))
+        trained = trained_on(run_of(Path(self.path)))
         return 0 if trained is None else int(np.isin(content_ids(queries), trained).sum())
 
     @cached_property
@@ -81,6 +81,16 @@ class Model:
     def doc(self) -> Encode:
         """The function from documents to unit vectors, [n, D]."""
         return load(self.folder, "doc", self.half, named(self.device))
+
+
+def run_of(path: Path) -> Path:
+    """Return the folder that tells what a model was trained on: the run around it or its index; else the folder itself.
+
+    >>> run_of(Path("a/model/of/another/program"))
+    PosixPath('a/model/of/another/program')
+    """
+    place = path if path.name.strip(".") else path.resolve()
+    return place.parent if not (place / TRAINED).is_file() and (place.parent / TRAINED).is_file() else path
 
 
 def trained_on(folder: Path) -> NDArray[np.int64] | None:

@@ -16,8 +16,8 @@ from ..ranking.compare import Comparison
 from ..ranking.metrics import DEFAULT_METRICS, KINDS
 from ..ranking.ranking import Evaluation
 from ..ranking.verdict import TaskScores
-from ..towers.saved import EVALUATED, MODEL
-from .embedder import Model, Reading, in_half
+from ..towers.saved import EVALUATED
+from .embedder import Model, Reading, in_half, run_of
 from .hybrid import weight_of
 from .roles import Roles
 from .tasks import Graded, RetrievalTask, read_task
@@ -91,7 +91,7 @@ class Finding:
 
     def _remedy(self, run: Path) -> str:
         """Return what to do instead of judging a run by queries that it was trained on."""
-        judged = (run.parent if run.name == MODEL else run) / EVALUATED
+        judged = run_of(run) / EVALUATED
         assert isinstance(self.task, RetrievalTask)
         if judged.is_dir() and not Model(str(judged)).trained_on(self.task.queries["text"]):
             return f"judge {judged}, which has not learned what the run held out"

@@ -48,9 +48,9 @@ def weight_of(run: Path) -> float:
     Raises:
         DataError: metrics.json cannot be read, or holds a weight that is none.
     """
-    path = run / "metrics.json"
-    if run.name in (MODEL, EVALUATED) and not path.exists():
-        path = run.parent / "metrics.json"
+    path, place = run / "metrics.json", run.resolve()
+    if place.name in (MODEL, EVALUATED) and not path.exists():
+        path = place.parent / "metrics.json"
     try:
         document: Any = read_json(path)
         weight = float((document.get("hybrid") or {}).get("weight", USUAL))
