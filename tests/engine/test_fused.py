@@ -23,6 +23,7 @@ from tempera.core.teacher import Teacher
 from tempera.core.tiles import sweep
 from tempera.engine import fused, loop
 from tempera.engine.devices import Devices
+from tempera.errors import ConfigError
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.filterwarnings(
@@ -212,6 +213,31 @@ def test_few_scores_stay_with_torch_without_a_word(caplog: pytest.LogCaptureFixt
     assert all(torch.equal(x, y) for x, y in zip(got, want, strict=True)) and not caplog.records
     objective.sweep = fused.Fused(least=400)
     assert not torch.equal(gradients(objective, rows, objective)[1], want[1])  # by kernels, which round otherwise
+
+
+@pytest.mark.parametrize("least", [0, 1])
+def test_kernels_that_do_not_compile_are_told_once(
+    least: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a machine without a C compiler: `triton` is refused, and `auto` stays with torch."""
+    rows, objective = batch(random.Random(0), 6, 8), mnr()
+    want = gradients(objective, rows, objective)
+    calls = []
+
+    def broken(*_: object) -> None:
+        calls.append(1)
+        raise RuntimeError("Failed to find C compiler.\nPlease specify via CC")
+
+    monkeypatch.setattr(fused, "_swept", broken)
+    objective.sweep = fused.Fused(least=least)
+    if not least:
+        with pytest.raises(ConfigError, match="the fused kernels do not run here: Failed to find C compiler"):
+            gradients(objective, rows, objective)
+        return
+    got = gradients(objective, rows, objective)
+    assert all(torch.equal(x, y) for x, y in zip(got, want, strict=True)) and calls == [1]
+    (line,) = [record.message for record in caplog.records]
+    assert line.endswith("torch computes the loss stage") and "\n" not in line
 
 
 COMPILE = """

@@ -27,6 +27,7 @@ from torch.nn.functional import pad, softplus
 from ..core.abilities import widest
 from ..core.matches import Listed, Matches
 from ..core.tiles import Gradients, Problem, Term, Vectors, sweep
+from ..errors import ConfigError, one_line
 from ..io.console import logger
 
 Kernel = Literal["auto", "torch", "triton"]
@@ -72,16 +73,29 @@ class Fused:
     parts: int = 2
     least: int = 0
     said: set[str] = field(default_factory=set)
+    works: bool | None = field(default=None, compare=False)  # None before their first call
 
     def __call__(
         self, problem: Problem, vectors: Vectors, scale: float, shares: Tensor | None, learns: bool = True
     ) -> tuple[Tensor, Gradients | None]:
         """Return losses, [b], and the gradients of sum(shares * losses); no gradients where `shares` is None."""
         scores = (problem.local.stop - problem.local.start) * max(map(len, vectors.values()))
-        if scores < self.least:
+        if scores < self.least or self.works is False:
             return sweep(problem, vectors, scale, shares, learns)
         if (why := reason(problem, vectors)) is None:
-            return _swept(problem, vectors, scale, shares, learns, self.parts)
+            try:
+                swept, self.works = _swept(problem, vectors, scale, shares, learns, self.parts), True
+                return swept
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # whatever Triton raises where it cannot compile, as without a C compiler
+                if self.works:
+                    raise
+                why = f"the fused kernels do not run here: {one_line(str(error))}"
+                if not self.least:
+                    raise ConfigError(f"train.kernel=triton: {why}; use train.kernel=torch") from error
+                logger.warning(f"{why}; torch computes the loss stage")
+                self.works = False
         if not self.least and why not in self.said:
             logger.info(f"train.kernel=triton: the loss stage stays with torch, since {why}")
             self.said.add(why)
