@@ -144,6 +144,42 @@ def test_a_loss_that_float32_cannot_tell_from_0_keeps_its_precision() -> None:
     )
 
 
+def test_large_logits_keep_their_distances() -> None:
+    """Documents that are nearly alike: a probability that is off would multiply a whole document."""
+    generator = torch.Generator().manual_seed(1)
+    queries = torch.randn(32, 16, generator=generator)
+    docs = queries[:1] + torch.randn(32, 16, generator=generator) / 1000
+    rows = Batch(Side(queries * (1000 / (queries @ docs.T).abs().max())), Side(docs))
+    objective = Objective(dot, 1.0)
+    want = gradients(objective, rows.map(Tensor.double), objective)
+    tiles = gradients(objective, rows, objective)
+    objective.sweep = fused.Fused()
+    got = gradients(objective, rows, objective)
+    off, usual = ((x[1][:32] - want[1][:32]).norm() / want[1][:32].norm() for x in (got, tiles))
+    assert off < 5 * usual < 1e-3
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp2")  # of what the smaller of two numbers replaces
+def test_huge_logits_have_gradients() -> None:
+    objective = Objective(dot, 1.0)
+    objective.sweep = fused.Fused()
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        sides = (Side(torch.randn(17, 20, generator=generator) * 6e3) for _ in range(2))
+        assert all(bool(x.isfinite().all()) for x in gradients(objective, Batch(*sides), objective))
+
+
+def test_half_precision_is_not_for_low_temperatures() -> None:
+    rows = batch(random.Random(1), 20, 8)
+    for temperature, same in ((0.05, False), (0.01, True)):
+        found = []
+        for parts in (1, 2):
+            objective = mnr(temperature=temperature)
+            objective.sweep = fused.Fused(parts)
+            found.append(gradients(objective, rows, objective)[1])
+        assert torch.equal(*found) == same
+
+
 NOT_TAKEN: dict[str, tuple[Objective, int]] = {
     "a teacher's distributions are learned": (mnr(teacher=Teacher(0.3)), 3),
     "the numerator is mean": (mnr(numerator="mean", masks=[SameId()]), 3),
@@ -215,23 +251,27 @@ def test_few_scores_stay_with_torch_without_a_word(caplog: pytest.LogCaptureFixt
     assert not torch.equal(gradients(objective, rows, objective)[1], want[1])  # by kernels, which round otherwise
 
 
+@pytest.mark.parametrize(
+    "error", [RuntimeError("Failed to find C compiler.\nSpecify it"), torch.OutOfMemoryError("CUDA")]
+)
 @pytest.mark.parametrize("least", [0, 1])
-def test_kernels_that_do_not_compile_are_told_once(
-    least: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_kernels_that_do_not_run_are_told_once(
+    least: int, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As on a machine without a C compiler: `triton` is refused, and `auto` stays with torch."""
+    """As on a machine without a C compiler, or without room: `triton` is refused, and `auto` stays with torch."""
     rows, objective = batch(random.Random(0), 6, 8), mnr()
     want = gradients(objective, rows, objective)
     calls = []
 
     def broken(*_: object) -> None:
         calls.append(1)
-        raise RuntimeError("Failed to find C compiler.\nPlease specify via CC")
+        raise error
 
     monkeypatch.setattr(fused, "_swept", broken)
     objective.sweep = fused.Fused(least=least)
     if not least:
-        with pytest.raises(ConfigError, match="the fused kernels do not run here: Failed to find C compiler"):
+        wanted = type(error) if isinstance(error, torch.OutOfMemoryError) else ConfigError
+        with pytest.raises(wanted, match=r"CUDA|the fused kernels do not run here: Failed to find C compiler"):
             gradients(objective, rows, objective)
         return
     got = gradients(objective, rows, objective)

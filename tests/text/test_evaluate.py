@@ -388,13 +388,13 @@ def test_texts_are_read_in_bf16_where_that_is_asked_for_and_fast(
     wanted: Any, fast: bool, half: bool, models: tuple[Path, Path], beir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tempera.engine import devices
-    from tempera.text import embedder
+    from tempera.mining import embed
 
-    asked, load = [], embedder.load
+    asked, load = [], embed.load
     monkeypatch.setattr(devices, "bf16_gain", lambda device: devices.WORTH * (2 if fast else 0.5))
-    monkeypatch.setattr(embedder, "load", lambda *given: asked.append(given[2:]) or load(*given))
+    monkeypatch.setattr(embed, "load", lambda *given: asked.append(given[2:]) or load(*given))
     evaluate(models[0], beir, against=models[1], mixed_precision=wanted)
-    assert asked == [(half, torch.device("cpu"))] * 4
+    assert asked == [(half, "cpu")] * 4
 
 
 def test_precisions_in_which_no_texts_are_read_are_refused(models: tuple[Path, Path], beir: Path) -> None:

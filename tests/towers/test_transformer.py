@@ -217,3 +217,21 @@ def test_options_of_a_configuration() -> None:
         with pytest.raises(ConfigError) as error:
             build(of({"tower": tower}))
         assert str(error.value).startswith(message)
+
+
+def test_fewer_texts_are_read_at_once_where_memory_is_short(texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    tower: Any = Transformer(**SMALL).build(texts)
+    want, sizes, forward = tower.encode(tower.features(texts)), list[int](), type(tower).forward
+
+    def short(self: Any, features: Any) -> Tensor:
+        if len(features) > 2:
+            raise torch.OutOfMemoryError("there is no more")
+        sizes.append(len(features))
+        return forward(self, features)
+
+    monkeypatch.setattr(type(tower), "forward", short)
+    torch.testing.assert_close(tower.encode(tower.features(texts)), want)
+    assert set(sizes) <= {1, 2} and sum(sizes) == len(texts) > 2
+    monkeypatch.setattr(type(tower), "forward", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("not for one")))
+    with pytest.raises(torch.OutOfMemoryError, match="not for one"):
+        tower.encode(tower.features(texts))

@@ -39,6 +39,8 @@ _LEAST = -1e38  # finite, so that a row without candidates has no inf - inf
 _LARGEST = (
     2.0**10
 )  # of vectors in fp16: sums of products stay in the range of float32, and small numbers above fp16's smallest
+_STEEP = 50.0  # 1 / temperature above which the rounding of a cosine in fp16 would move a logit by more than 0.02
+_COLUMNS = 1 << 16  # whose gradients are made at once
 _TIMES = 2.0**14  # gradients by logits, which are between -1 and 1
 
 
@@ -66,7 +68,8 @@ class Fused:
     """A `core.tiles.sweep` by kernels; what they do not take goes to torch, and the log says why, once.
 
     Args:
-        parts: numbers in fp16 that a number of a vector is multiplied as: 2 is as exact as float32, 1 is half precision.
+        parts: numbers in fp16 that a number of a vector is multiplied as: 2 is as exact as float32, 1 is half precision, which
+            becomes 2 at temperatures below 0.02.
         least: scores below which torch computes, without a line in the log.
     """
 
@@ -83,19 +86,23 @@ class Fused:
         if scores < self.least or self.works is False:
             return sweep(problem, vectors, scale, shares, learns)
         if (why := reason(problem, vectors)) is None:
+            parts = self.parts if scale <= _STEEP else 2
             try:
-                swept, self.works = _swept(problem, vectors, scale, shares, learns, self.parts), True
+                swept, self.works = _swept(problem, vectors, scale, shares, learns, parts), True
                 return swept
             except torch.OutOfMemoryError:
-                raise
+                if not self.least:
+                    raise
+                why = "the fused kernels need more memory than is left"
             except Exception as error:  # whatever Triton raises where it cannot compile, as without a C compiler
                 if self.works:
                     raise
                 why = f"the fused kernels do not run here: {one_line(str(error))}"
                 if not self.least:
                     raise ConfigError(f"train.kernel=triton: {why}; use train.kernel=torch") from error
-                logger.warning(f"{why}; torch computes the loss stage")
-                self.works = False
+            logger.warning(f"{why}; torch computes the loss stage")
+            self.works = False
+            return sweep(problem, vectors, scale, shares, learns)
         if not self.least and why not in self.said:
             logger.info(f"train.kernel=triton: the loss stage stays with torch, since {why}")
             self.said.add(why)
@@ -165,21 +172,34 @@ def _matches(term: Term) -> Iterator[Matches | None]:
 
 
 class _Halves:
-    """Vectors in fp16, in one part or two, times a power of 2 by which the largest number fills the range of both."""
+    """Vectors in fp16, in one part or two, times a power of 2 by which the largest number fills the range of both.
+
+    Numbers that are 10,000 times smaller than the largest one have fewer bits than in float32.
+    """
 
     def __init__(self, vectors: Tensor, parts: int) -> None:
-        self.width = vectors.shape[1]
-        largest = vectors.abs().amax() if len(vectors) else vectors.new_ones(())
+        n, self.width = vectors.shape
+        largest = vectors.abs().amax() if n else vectors.new_ones(())
         times = torch.exp2((_LARGEST / largest.clamp(min=1e-30)).log2().floor())
         self.unit = times.reciprocal()  # of what they are
-        high = (vectors * times).half()
-        self.parts = [high] if parts == 1 else [high, (vectors * times - high.float()).half()]
+        self.whole = torch.empty(
+            n, parts * self.width, dtype=torch.float16, device=vectors.device
+        )  # the parts, side by side
+        scaled = vectors * times
+        for part in self.parts:
+            part.copy_(scaled)
+            scaled -= part
 
     def __getitem__(self, rows: slice) -> _Halves:
         """Return some of the vectors."""
         some = object.__new__(_Halves)
-        some.width, some.unit, some.parts = self.width, self.unit, [part[rows] for part in self.parts]
+        some.width, some.unit, some.whole = self.width, self.unit, self.whole[rows]
         return some
+
+    @property
+    def parts(self) -> list[Tensor]:
+        """Return the parts, [n, D] each."""
+        return [self.whole[:, i : i + self.width] for i in range(0, self.whole.shape[1], max(1, self.width))]
 
     @cached_property
     def anchors(self) -> Tensor:
@@ -190,11 +210,6 @@ class _Halves:
     def candidates(self) -> Tensor:
         """Return the parts that belong to those of `anchors`, [n, W]: of two, high, high and low."""
         return self._wide(self.parts if len(self.parts) == 1 else [self.parts[0], *self.parts])
-
-    @cached_property
-    def whole(self) -> Tensor:
-        """Return all parts beside each other, [n, parts D]."""
-        return torch.cat(self.parts, 1)
 
     def _wide(self, parts: list[Tensor]) -> Tensor:
         wide = torch.cat(parts, 1)
@@ -216,69 +231,74 @@ def _times(x: Tensor, y: Tensor) -> Tensor:
 
 
 class _Bound:
-    """One block of scores with everything that a kernel reads; logits are to the base 2."""
+    """One block of scores with everything that a kernel reads; logits are to the base 2, less their row's base."""
 
     def __init__(
-        self, term: Term, problem: Problem, vectors: Vectors, halves: dict[Any, _Halves], scale: float, target: bool
+        self,
+        term: Term,
+        anchors: Tensor,
+        candidates: Tensor,
+        halves: tuple[_Halves, _Halves],
+        scale: float,
+        base: Tensor,
     ) -> None:
-        self.term, self.anchors, self.candidates = term, vectors[term.anchor][problem.local], vectors[term.candidate]
-        self.left, self.right = halves[term.anchor][problem.local], halves[term.candidate]
+        self.term, self.anchors, self.base, self.c = term, anchors, base, len(candidates)
+        self.left, self.right = halves
         self.scale = (scale * _LOG2_E) * (self.left.unit * self.right.unit)
-        b, self.c = len(self.anchors), len(self.candidates)
-        added = sum(
-            (each.candidate.to(self.anchors) for each in term.additions if each.candidate is not None),
-            torch.tensor(0.0),
-        )
-        self.added = (added * _LOG2_E).to(self.anchors.device).expand(self.c).contiguous()
-        self.positive = torch.full((b,), -1, dtype=torch.int32, device=self.anchors.device)
-        self.level = self._level(scale)
+        added = [each.candidate.to(anchors) for each in term.additions if each.candidate is not None]
+        self.is_added = bool(added) or self.c % SHAPE.N > 0
+        self.added = sum(added, anchors.new_zeros(self.c)) * _LOG2_E
+        self.positive = torch.full((len(anchors),), -1, dtype=torch.int32, device=anchors.device)
+        self.kept = base
         if term.positive is not None:
             self.positive = term.positive.to(self.positive)
-        self.kept = torch.full_like(self.level, -torch.inf) if target else self.level * _LOG2_E
-        self.target = target
+            self.kept = _level(term, anchors, candidates, scale) * _LOG2_E - base
         ids = [each.ids for each in _matches(term) if each is not None and each.ids is not None]
-        rows, sides = torch.full((len(ids), b), -1), torch.full((len(ids), self.c), -2)
+        rows, sides = torch.full((len(ids), len(anchors)), -1), torch.full((len(ids), self.c), -2)
         for row, side, (own, matched, same) in zip(rows, sides, ids, strict=True):
             row[:], side[matched] = own, same
         self.row_ids, self.column_ids = rows.to(self.positive), sides.to(self.positive)
 
-    def _level(self, scale: float) -> Tensor:
-        """Return the logits of the positives, [b]; 0 without any."""
-        if (positive := self.term.positive) is None:
-            return self.anchors.new_zeros(len(self.anchors))
-        own: Tensor = scale * torch.linalg.vecdot(self.anchors, self.candidates[positive])
-        for addition in self.term.additions:
-            if addition.candidate is not None:
-                own += addition.candidate[positive].to(own)
-            if addition.positive is not None:
-                own += addition.positive(torch.arange(len(own), device=positive.device), positive).to(own)
-        return own
-
-    def log_sums(self, tile: slice) -> Tensor:
+    def log_sums(self, tile: slice, is_target: bool) -> Tensor:
         """Return the logarithms of the sums of a tile's powers but the targets', [B, r]."""
         from .kernels import log_sums
 
         sums = self.added.new_empty(-(-self.c // SHAPE.N), tile.stop - tile.start)
-        self._launch(log_sums, tile, sums, OWN=self.term.positive is not None)
+        kept = torch.full_like(self.kept, -torch.inf) if is_target else self.kept
+        self._launch(log_sums, tile, kept, sums, OWN=self.term.positive is not None)
         return sums
 
-    def logit_gradients(self, tile: slice, rest: Tensor) -> list[Tensor]:
+    def logit_gradients(self, tile: slice, rest: Tensor, is_target: bool) -> list[Tensor]:
         """Return 2^(x - rest), and -1 for the target, in parts, [r, c] each; `_TIMES` as much."""
         from .kernels import logit_gradients
 
         (high, wide), parts = (n + -n % of for n, of in ((len(rest), SHAPE.M), (self.c, SHAPE.N))), len(self.left.parts)
         x = torch.empty(parts, high, wide, dtype=torch.float16, device=rest.device)
-        sizes = {"OWN": self.term.positive is not None and not self.target, "TARGET": self.target, "PARTS": parts}
-        self._launch(logit_gradients, tile, rest - math.log2(_TIMES), x[0], x[-1], wide, -_TIMES, **sizes)
+        sizes = {"OWN": self.term.positive is not None and not is_target, "TARGET": is_target, "PARTS": parts}
+        outputs = (rest - math.log2(_TIMES), x[0], x[-1], wide, -_TIMES)
+        self._launch(logit_gradients, tile, self.kept, *outputs, **sizes)
         return [*x[:, : len(rest), : self.c]]
 
-    def _launch(self, kernel: Any, tile: slice, *outputs: Any, **sizes: Any) -> None:
+    def _launch(self, kernel: Any, tile: slice, kept: Tensor, *outputs: Any, **sizes: Any) -> None:
         anchors, candidates = self.left.anchors[tile], self.right.candidates
-        ids = self.row_ids[:, tile].contiguous(), self.column_ids
         grid = (-(-len(anchors) // SHAPE.M) * -(-self.c // SHAPE.N),)
-        sizes |= {"K": len(self.row_ids), "W": anchors.shape[1], **vars(SHAPE)}
-        read = (len(anchors), self.c, self.scale, self.added, self.positive[tile], self.kept[tile], *ids)
+        sizes |= {"K": len(self.row_ids), "W": anchors.shape[1], "ADDED": self.is_added, **vars(SHAPE)}
+        rows = self.base[tile], self.positive[tile], kept[tile], self.row_ids[:, tile].contiguous()
+        read = (len(anchors), self.c, self.scale, self.added, *rows, self.column_ids)
         kernel[grid](anchors, candidates, *read, *outputs, **sizes)
+
+
+def _level(term: Term, anchors: Tensor, candidates: Tensor, scale: float) -> Tensor:
+    """Return the logits of a term's positives, [b]."""
+    positive = term.positive
+    assert positive is not None
+    own: Tensor = scale * torch.linalg.vecdot(anchors, candidates[positive])
+    for addition in term.additions:
+        if addition.candidate is not None:
+            own += addition.candidate[positive].to(own)
+        if addition.positive is not None:
+            own += addition.positive(torch.arange(len(own), device=positive.device), positive).to(own)
+    return own
 
 
 def _swept(
@@ -286,32 +306,39 @@ def _swept(
 ) -> tuple[Tensor, Gradients | None]:
     some, local = next(iter(vectors.values())), problem.local
     halves = {role: _Halves(side, parts) for role, side in vectors.items()}
-    grads = {role: torch.zeros_like(side) for role, side in vectors.items()}
+    mine = {role: (vectors[role][local], half[local]) for role, half in halves.items()}
+    grads = {role: torch.zeros_like(side) for role, side in vectors.items()} if shares is not None else {}
     rows = local.stop - local.start
     losses = some.new_zeros(rows)
     slope = torch.zeros((), dtype=widest(some.device), device=some.device)
     for group in problem.groups:
         target = next(term for term in group.terms if term.positive is not None)
-        blocks = [_Bound(term, problem, vectors, halves, scale, term is target) for term in group.terms]
-        level = next(block.level for block in blocks if block.target)
-        height = max(1, problem.tile_elements // sum(block.c for block in blocks))
+        base = _level(target, mine[target.anchor][0], vectors[target.candidate], scale) * _LOG2_E
+        blocks = []
+        for term in group.terms:
+            anchors, left = mine[term.anchor]
+            block = _Bound(term, anchors, vectors[term.candidate], (left, halves[term.candidate]), scale, base)
+            blocks.append((block, term is target))
+        height = max(1, problem.tile_elements // sum(block.c for block, _ in blocks))
         height = height - height % SHAPE.M or height
         for start in range(0, rows, height):
             tile = slice(start, min(start + height, rows))
-            rest = _log_sum(torch.cat([block.log_sums(tile) for block in blocks]))
-            above = rest / _LOG2_E - level[tile]
+            rest = _log_sum(torch.cat([block.log_sums(tile, is_target) for block, is_target in blocks]))
+            above = rest / _LOG2_E  # the target's logit
             losses[tile] += group.share * softplus(above)
             if shares is None:
                 continue
             factor = (shares[tile].to(some) * group.share * torch.sigmoid(above))[:, None]  # [r, 1]
-            for block in blocks:
-                x, term = block.logit_gradients(tile, rest.clamp(min=_LEAST)), block.term
-                anchors = block.anchors[tile]
+            for block, is_target in blocks:
+                x, anchors = block.logit_gradients(tile, rest.clamp(min=_LEAST), is_target), block.anchors[tile]
                 towards = _product(x, block.right) * factor
                 if learns:
                     slope += torch.vdot(towards.flatten(), anchors.flatten())
-                grads[term.anchor][local][tile].add_(towards, alpha=scale)
-                grads[term.candidate] += _product([part.T for part in x], _Halves(anchors * (factor * scale), parts))
+                grads[block.term.anchor][local][tile].add_(towards, alpha=scale)
+                inward = _Halves(anchors * (factor * scale), parts)
+                for columns in (slice(i, i + _COLUMNS) for i in range(0, block.c, _COLUMNS)):
+                    some_of = [part[:, columns].T for part in x]
+                    grads[block.term.candidate][columns] += _product(some_of, inward)
     return losses, None if shares is None else Gradients(grads, slope)
 
 

@@ -18,13 +18,14 @@ LEAST = tl.constexpr(-1e38)  # finite, so that a row without candidates has no i
 
 @triton.jit
 def _logits(
-    anchors, candidates, b, c, scale, added, positive, kept, row_ids, column_ids,
+    anchors, candidates, b, c, scale, added, base, positive, kept, row_ids, column_ids,
     K: tl.constexpr, W: tl.constexpr, M: tl.constexpr, N: tl.constexpr, C: tl.constexpr, HIGH: tl.constexpr,
-    OWN: tl.constexpr,
+    ADDED: tl.constexpr, OWN: tl.constexpr,
 ):  # fmt: skip
     """Return a tile's number among those of its rows, its rows, its columns, logits, and True at the positives, [M, N] each.
 
-    A logit is -inf for what is left out, and with OWN the one that is `kept` for a row's positive.
+    A logit is less its row's `base`, near which the largest ones lie, so that large ones keep their distances. It is -inf for what
+    is left out, and with OWN the one that is `kept` for a row's positive. Without ADDED nothing is added, and all tiles are whole.
 
     Programs go down HIGH tiles before they go on to the right: what they read meanwhile stays in the cache.
     """
@@ -41,7 +42,11 @@ def _logits(
         x = tl.dot(tl.load(left), tl.load(right), x)
         left += C
         right += C
-    x = x * tl.load(scale) + tl.load(added + columns, mask=columns < c, other=float("-inf"))[None, :]
+    near = tl.load(base + rows, mask=rows < b, other=0.0)[:, None]
+    if ADDED:
+        x = x * tl.load(scale) + tl.load(added + columns, mask=columns < c, other=float("-inf"))[None, :] - near
+    else:
+        x = x * tl.load(scale) - near
     for k in tl.static_range(K):
         mine = tl.load(row_ids + k * b + rows, mask=rows < b, other=-1)
         theirs = tl.load(column_ids + k * c + columns, mask=columns < c, other=-2)
@@ -54,13 +59,14 @@ def _logits(
 
 @triton.jit
 def log_sums(
-    anchors, candidates, b, c, scale, added, positive, kept, row_ids, column_ids, sums,
+    anchors, candidates, b, c, scale, added, base, positive, kept, row_ids, column_ids, sums,
     K: tl.constexpr, W: tl.constexpr, M: tl.constexpr, N: tl.constexpr, C: tl.constexpr, HIGH: tl.constexpr,
-    OWN: tl.constexpr,
+    ADDED: tl.constexpr, OWN: tl.constexpr,
 ):  # fmt: skip
     """Store the logarithm of each row's sum of powers in each tile, [B, b]."""
     block, rows, _, x, _ = _logits(
-        anchors, candidates, b, c, scale, added, positive, kept, row_ids, column_ids, K, W, M, N, C, HIGH, OWN
+        anchors, candidates, b, c, scale, added, base, positive, kept, row_ids, column_ids, K, W, M, N, C, HIGH,
+        ADDED, OWN,
     )  # fmt: skip
     top = tl.maximum(tl.max(x, 1), LEAST)
     total = tl.sum(tl.exp2(x - top[:, None]), 1)
@@ -69,15 +75,19 @@ def log_sums(
 
 @triton.jit
 def logit_gradients(
-    anchors, candidates, b, c, scale, added, positive, kept, row_ids, column_ids, rest, high, low, stride, target,
+    anchors, candidates, b, c, scale, added, base, positive, kept, row_ids, column_ids, rest, high, low, stride, target,
     K: tl.constexpr, W: tl.constexpr, M: tl.constexpr, N: tl.constexpr, C: tl.constexpr, HIGH: tl.constexpr,
-    OWN: tl.constexpr, TARGET: tl.constexpr, PARTS: tl.constexpr,
+    ADDED: tl.constexpr, OWN: tl.constexpr, TARGET: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Store 2^(x - rest) for each logit, with TARGET `target` for a row's positive, in one or two parts of fp16, in whole tiles."""
+    """Store 2^(x - rest), at most -`target`, for each logit, and with TARGET `target` for a row's positive, in whole tiles.
+
+    They are stored in one or two parts of fp16.
+    """
     _, rows, columns, x, own = _logits(
-        anchors, candidates, b, c, scale, added, positive, kept, row_ids, column_ids, K, W, M, N, C, HIGH, OWN
+        anchors, candidates, b, c, scale, added, base, positive, kept, row_ids, column_ids, K, W, M, N, C, HIGH,
+        ADDED, OWN,
     )  # fmt: skip
-    g = tl.exp2(x - tl.load(rest + rows, mask=rows < b, other=float("inf"))[:, None])
+    g = tl.minimum(tl.exp2(x - tl.load(rest + rows, mask=rows < b, other=float("inf"))[:, None]), -target)
     if TARGET:
         g = tl.where(own, target, g)
     places = rows.to(tl.int64)[:, None] * stride + columns[None, :]

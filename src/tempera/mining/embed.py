@@ -44,6 +44,11 @@ def embed(store: Store, texts: Sequence[str], encode: Encode, progress: str | No
     return StoredEmbeddings(store.vectors, rows)
 
 
+def read_by(model: Path, role: Role, half: bool = False, device: str = "auto") -> Encode:
+    """Return the function of a saved model from texts to unit vectors, [n, D]; a static one needs no device."""
+    return load(model, role, half, "cpu" if is_static(model) else named(device))
+
+
 def embed_by(
     model: Path,
     role: Role,
@@ -65,7 +70,7 @@ def embed_by(
 
     def encode(missing: Sequence[str]) -> NDArray[np.float32]:
         if not opened:
-            opened.append(load(model, role, half, named(device)))
+            opened.append(read_by(model, role, half, device))
         return opened[0](missing)
 
     return embed(store, texts, encode, progress)

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..artifacts.pictures import draw_merge
 from ..build import Config
+from ..engine.devices import named
 from ..errors import ConfigError, DataError, OutputError
 from ..io.atomic import MARK, staged, write_file
 from ..io.documents import write_json
@@ -66,12 +67,12 @@ def merge(
         raise ConfigError(f"--weights is given, so nothing is evaluated: drop it, or {', '.join(map(str, also))}")
     if output is not None and {Path(each).resolve() for each in (run, base)} & set(_around(Path(output))):
         raise OutputError(f"--output {output} is one of the models that are merged, or in one: give another folder")
-    merged = Merged(Path(run), Path(base))
+    merged = Merged(Path(run), Path(base), named("auto"))
     document: dict[str, Any] = {"run": str(run), "base": str(base), "weight": weights}
     with nullcontext() if output is None else staged(Path(output), overwrite, [run, base]) as folder:
         if weights is None:
             ends = evaluated(Path(run)), evaluated(Path(base))
-            between = merged if ends == (Path(run), Path(base)) else Merged(*ends)
+            between = merged if ends == (Path(run), Path(base)) else Merged(*ends, named("auto"))
             document |= _drawn(Path(run), curve(between, Path(run), also, folder is not None))
         if folder is not None:
             merged.at(document["weight"])

@@ -68,7 +68,8 @@ def prepare(
     torch.manual_seed(config.train.seed)
     # The task reads texts, which bf16 makes faster on a CPU only.
     half = devices.mixed_precision == "bf16" and devices.group.device == CPU
-    reading = replace(config, train=replace(config.train, mixed_precision="bf16" if half else "no"))
+    read = replace(config.train, mixed_precision="bf16" if half else "no", device=str(devices.group.device))
+    reading = replace(config, train=read)
     task: RunTask
     if isinstance(config.data, InstalledPython) and not config.data.roots and shared is None:
         where = " and ".join(map(str, config.data.folders))

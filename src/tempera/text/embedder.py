@@ -21,8 +21,9 @@ from ..engine.distributed import Group
 from ..errors import ConfigError, DataError
 from ..io.console import progress_bar
 from ..io.ids import content_ids
+from ..mining.embed import read_by
 from ..ranking.nearest import refuse_not_finite
-from ..towers.saved import TRAINED, Encode, load, model_folder
+from ..towers.saved import TRAINED, Encode, model_folder
 
 Vectors = NDArray[np.float32]
 Reading = Literal["auto", "no", "bf16"]  # precisions of texts that are read
@@ -75,12 +76,12 @@ class Model:
     @cached_property
     def query(self) -> Encode:
         """The function from queries to unit vectors, [n, D]."""
-        return load(self.folder, "query", self.half, named(self.device))
+        return read_by(self.folder, "query", self.half, self.device)
 
     @cached_property
     def doc(self) -> Encode:
         """The function from documents to unit vectors, [n, D]."""
-        return load(self.folder, "doc", self.half, named(self.device))
+        return read_by(self.folder, "doc", self.half, self.device)
 
 
 def run_of(path: Path) -> Path:
@@ -117,7 +118,7 @@ def in_half(wanted: Reading) -> bool:
     """
     if wanted not in get_args(Reading):
         raise ConfigError(f"mixed_precision is {wanted!r}, in which no texts are read: give no, auto or bf16")
-    return settled(wanted, Group(device=named("auto"))) == "bf16"
+    return wanted == "bf16" or (wanted == "auto" and settled(wanted, Group(device=named("auto"))) == "bf16")
 
 
 def rates(models: Mapping[str, str], texts: Sequence[str], words: int = 10) -> dict[str, float]:

@@ -11,8 +11,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..io.console import progress_bar
+from ..mining.embed import read_by
 from ..ranking.nearest import top
-from ..towers.saved import load
 from .lexical import Lexical
 from .pairs import TRAINABLE, Pairs
 
@@ -48,5 +48,5 @@ def found_again(pairs: Pairs, k: int, model: Path | None = None) -> Pairs:
 
 def _by_vectors(model: Path, docs: Sequence[str]) -> Callable[[Sequence[str], int], NDArray[np.int64]]:
     """Return a function to the positions of the documents that are nearest to queries, best first, [q, k]."""
-    vectors, encode = load(model, "doc")(docs), load(model, "query")
+    vectors, encode = read_by(model, "doc")(docs), read_by(model, "query")
     return lambda queries, k: top(encode(queries), vectors, k)[1]

@@ -19,13 +19,14 @@ class Merged:
     Args:
         trained: a model folder or a run folder.
         base: the model that it began with, or another one of its shape and tokenizer.
+        device: reads texts.
 
     Raises:
         DataError: no model, or two models of different tokenizers or shapes.
     """
 
-    def __init__(self, trained: Path, base: Path) -> None:
-        self.folder, other = model_folder(trained), model_folder(base)
+    def __init__(self, trained: Path, base: Path, device: torch.device | str = "cpu") -> None:
+        self.folder, other, self.device = model_folder(trained), model_folder(base), device
         for folder in (self.folder, other):
             refuse_unsafe(folder)
         self.model, start = opened(self.folder), opened(other)
@@ -53,12 +54,12 @@ class Merged:
     @cached_property
     def query(self) -> Encode:
         """The function from queries to unit vectors by the weights as they are set, [n, D]."""
-        return encoder_of(self.model, "query", self.folder)
+        return encoder_of(self.model.to(self.device), "query", self.folder)
 
     @cached_property
     def doc(self) -> Encode:
         """The function from documents to unit vectors, [n, D]."""
-        return encoder_of(self.model, "doc", self.folder)
+        return encoder_of(self.model.to(self.device), "doc", self.folder)
 
     def save(self, folder: Path) -> None:
         """Write the folder that `SentenceTransformer(folder)` opens."""

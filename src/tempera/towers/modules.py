@@ -121,7 +121,13 @@ class TextTower(Tower):
             while end:  # the longest first: memory is short at once or never
                 start = max(0, end - max(1, tokens // int(lengths[end - 1])))
                 rows = order[start:end]
-                vectors[rows] = F.normalize(self(features[rows].to(device)).float(), dim=-1).cpu()
+                try:
+                    vectors[rows] = F.normalize(self(features[rows].to(device)).float(), dim=-1).cpu()
+                except torch.OutOfMemoryError:
+                    if len(rows) == 1:
+                        raise
+                    tokens = len(rows) // 2 * int(lengths[end - 1])
+                    continue
                 end = start
         self.train(training)
         return vectors
