@@ -345,7 +345,7 @@ def test_an_unknown_key_of_a_file(tempera: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["train", "none.yaml"], "no such configuration file: none.yaml"),
+        (["train", "none.yaml"], "no such file: none.yaml"),
         (["train", "a.yaml", "b.yaml"], "give data or one configuration file, not 2 files: a.yaml, b.yaml"),
         (["train", "=1"], "expected an override dotted.key=value"),
         (["train", "train.seed=["], "is not YAML"),

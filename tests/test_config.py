@@ -149,7 +149,7 @@ def test_huge_nesting(refusal, brackets: str) -> None:
 
 
 def test_files_that_are_not_there_or_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^no such configuration file: .*/none\.yaml$"):
+    with pytest.raises(ConfigError, match=r"^no such file: .*/none\.yaml$"):
         load(tmp_path / "none.yaml")
     with pytest.raises(ConfigError, match=r"^cannot read "):
         load(tmp_path / ("x" * 300))

@@ -127,7 +127,7 @@ def _read(path: Path) -> Options:
             return Options({"data": {"path": str(path)}}, {"data.path": COMMAND_LINE})
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"no such configuration file: {path}") from None
+        raise ConfigError(f"no such file: {path}") from None
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
 

@@ -197,7 +197,9 @@ def test_the_table_is_in_the_file(finished: Sweep) -> None:
 
 def test_it_prints_itself(finished: Sweep) -> None:
     text = str(finished)
-    assert len(text.splitlines()) == 1 + 7 + 1
+    told = [line for line in text.splitlines() if line.startswith("caution in ")]
+    assert len(told) == 1 and told[0].startswith("caution in 4 of 14 runs: cosine with temperature 0.5: logits stay")
+    assert len(text.splitlines()) == 1 + 7 + 1 + 1
     assert "learned 0.05 -> " in text and "scheduled 0.2 -> 0.02" in text
     assert "objective.temperature" in text and "0.02" in text and "2 seeds and 60 queries" in text
     assert finished.best is not None and f"best objective.temperature: {finished.best.name} " in text

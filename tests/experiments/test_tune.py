@@ -348,7 +348,7 @@ def test_the_command_answers(tempera: Any, small: dict[str, Any], tmp_path: Path
     assert shown.code == 0 and len(shown.document["trials"]) == 2
     again = tempera(*same, "--space", space)
     assert again.code == 0 and f"train with the best options: tempera train {tmp_path}/out/best.yaml" in again.out
-    for wrong, says in ((same, "--space is required"), ((*same, "--space", "no.yaml"), "no such configuration file")):
+    for wrong, says in ((same, "--space is required"), ((*same, "--space", "no.yaml"), "no such file")):
         answer = tempera(*wrong)
         assert answer.code == 2 and says in answer.err and "Traceback" not in answer.err
 

@@ -322,11 +322,13 @@ def test_a_column_is_taken_once(put) -> None:
     assert "column 'user_id' is given as user and as item" in refused(path, ConfigError, user="user_id", item="user_id")
 
 
+def test_columns_that_two_signs_divide_are_told(put) -> None:
+    message = refused(put("a::b::c\n1::2::3\n"))
+    assert message.startswith("a.csv: its columns are divided by '::': write it with commas")
+
+
 @pytest.mark.parametrize("sign", [";", "\t", "|", "::"])
-def test_columns_that_other_signs_divide_are_told(put, sign: str) -> None:
-    message = refused(put(sign.join("abc") + "\n" + sign.join("123") + "\n"))
-    assert message.startswith(f"a.csv: its columns are divided by {sign!r} instead of commas: ")
-    assert "\n" not in message
+def test_a_name_may_hold_what_divides_other_tables(put, sign: str) -> None:
     assert "no column that is usual for a user" in refused(put(f"a{sign}b\none\n"))  # which a name may have
 
 

@@ -117,6 +117,16 @@ def test_two_runs_are_compared_by_what_neither_has_learned(
     assert model.code == 2 and "is not a run, so there are no held-out queries: give data" in model.err
 
 
+def test_bm25_has_the_settings_that_the_run_has_tuned(pairs_file: Path, tmp_path: Path) -> None:
+    given = small_options(pairs_file)
+    given["evaluation"]["bm25"] = True
+    run = train(given, tmp_path / "run", ["train.max_steps=1"])
+    (finding,) = [evaluate_held_out(run.folder, bm25=True, metrics=["ndcg@10"])]
+    assert finding.json()["bm25"] == {**run.document["bm25"], "tuned": True}
+    mean = finding.json()["systems"]["bm25"]["ndcg@10"]["mean"]
+    assert mean == pytest.approx(run.metrics["bm25"]["ndcg@10"], abs=1e-9)
+
+
 def test_models_that_have_learned_the_queries_are_told(run: Path, tmp_path: Path) -> None:
     """The saved model has learned all, the evaluated one neither the test nor validation, and what it has it knows."""
     export_held_out(run, tmp_path / "set")

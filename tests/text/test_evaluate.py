@@ -294,8 +294,8 @@ def test_the_command(models: tuple[Path, Path], beir: Path, tmp_path: Path, temp
                 v for v, s, m in zip(table["value"], table["system"], table["metric"]) if (s, m) == (system, metric)
             ]
             assert np.mean(rows) == pytest.approx(found["mean"]) and found["low"] <= found["mean"] <= found["high"]
-    assert task["bm25"] == {"k1": 1.5, "b": 0.75, "stem": False}
-    told = "\nbm25: k1 1.5, b 0.75, words as they are, untuned; a run tunes that of its report on other queries\n"
+    assert task["bm25"] == {"k1": 1.5, "b": 0.75, "stem": False, "tuned": False}
+    told = "\nbm25: k1 1.5, b 0.75, words as they are, untuned; a run tunes its own\n"
     assert told in tempera("evaluate", models[0], beir, "--bm25").out
     alone = tempera("evaluate", models[0], beir, "--json").document["tasks"][0]
     assert alone["bm25"] is None and "bm25" not in tempera("evaluate", models[0], beir).out

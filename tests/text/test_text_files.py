@@ -48,6 +48,18 @@ def test_a_block_ends_with_the_sign_that_opened_it(block: str) -> None:
     assert [section.heading for section in sections(f"# One\n{block}\n# Two")] == ["", "One", "One: Two"]
 
 
+def test_front_matter_and_comments_are_no_text() -> None:
+    text = (
+        '---\ntitle: "Tea policy"\ndate: 2024-01-01\n---\nFive <!-- not\nfour --> days.\n# Tea policy\n## When\nNow.\n'
+    )
+    assert [tuple(each) for each in sections(text)] == [
+        ("Tea policy", "Five \n days.", 1),
+        ("Tea policy", "", 7),
+        ("Tea policy: When", "Now.", 8),
+    ]
+    assert [each.text for each in sections("---\nnot closed")] == ["---\nnot closed"]
+
+
 @pytest.mark.parametrize(
     ("text", "pairs"),
     [

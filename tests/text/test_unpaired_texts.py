@@ -20,6 +20,7 @@ from tempera.ranking.ranking import Evaluation
 from tempera.text import unpaired_texts
 from tempera.text.catalogue import Catalogue
 from tempera.text.pairs import RANKED, TEST, TRAIN, VALIDATION, Pairs
+from tempera.text.sources import PairsFile
 from tempera.text.split import Split, hold_out
 from tempera.text.text_files import MADE, UNDIVIDED, Rule
 from tempera.text.unpaired_texts import Documents
@@ -98,6 +99,13 @@ def test_a_table_of_pairs_loses_its_pairs_but_those_that_are_held_out(tmp_path: 
     real = dict(zip(TITLES, BODIES, strict=True))
     assert all(real[query] == doc for part in (TEST, VALIDATION) for query, doc in rows(pairs, part))
     assert split.queries(split.test) == split.queries(split.validation) == 4
+    same, candidates = PairsFile(path=str(path), metadata=("score",)).read()
+    usual = hold_out(same, candidates, Evaluation())
+    for part, own in (
+        (TEST, usual.test),
+        (VALIDATION, usual.validation),
+    ):  # what `tempera train` on the table holds out
+        assert {query for query, _ in rows(pairs, part)} == set(same.texts("query", own))
     held = {query for part in (TEST, VALIDATION) for query, _ in rows(pairs, part)}
     assert {query for query, _ in rows(pairs, TRAIN)} & {*TITLES} == {*TITLES} - held
     assert sum(real.get(query) == doc for query, doc in rows(pairs, TRAIN)) < 8

@@ -132,8 +132,10 @@ def print_findings(documents: list[dict[str, Any]]) -> None:
         sentences = [*(f"caution: {text}" for text in document["cautions"]), *map(shorter, document["verdicts"])]
         if settings := document.get("bm25"):
             stem = "words by their stems" if settings["stem"] else "words as they are"
-            line = "bm25: k1 {k1:g}, b {b:g}, {stem}, untuned; a run tunes that of its report on other queries"
-            sentences.append(line.format(**{**settings, "stem": stem}))
+            source = "as the run has tuned it on other queries" if settings["tuned"] else "untuned; a run tunes its own"
+            sentences.append(
+                "bm25: k1 {k1:g}, b {b:g}, {stem}, {source}".format(**{**settings, "stem": stem, "source": source})
+            )
         say("\n".join(sentences))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from .record import Record, finite
 
 CONFIDENCE = 0.95
 NO_CHOICE = f"validation asks fewer than {LEAST_TO_CHOOSE} queries or events, which choose nothing: the default stands"
+
+_NUMBERS = re.compile(r"\d")
 
 
 def figures(records: Sequence[Record], intervals: bool = False) -> dict[str, Any]:
@@ -69,10 +72,14 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(line, widths)).rstrip() for line in lines)
 
 
-def errors_of(records: Iterable[Record]) -> list[str]:
-    """Return a line that counts the failed runs and has the first error; none if no run failed."""
+def errors_of(records: Sequence[Record]) -> list[str]:
+    """Return a line that counts the failed runs and has the first error, and one for each kind of caution of the others."""
     errors = [record.error for record in records if record.error is not None]
-    return [f"{len(errors)} failed: {errors[0]}"] if errors else []
+    kinds = dict[str, list[str]]()
+    for text in (text for record in records for text in record.cautions):
+        kinds.setdefault(_NUMBERS.split(text, maxsplit=1)[0], []).append(text)
+    counts = (f"caution in {len(texts)} of {len(records)} runs: {texts[0]}" for texts in kinds.values())
+    return [*([f"{len(errors)} failed: {errors[0]}"] if errors else []), *counts]
 
 
 def shown(value: Any, digits: int = 4) -> str:

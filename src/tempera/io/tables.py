@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import os
@@ -243,11 +244,12 @@ def csv_tables(path: Path, names: Sequence[str] = (), sign: str = ",", quoted: b
     Args:
         names: of the columns; without any, the first row holds them, unless all its values are numbers: columns are then called
             column1, column2, ...
-        sign: what stands between values.
+        sign: what stands between values; in place of the comma, another one that divides the first two rows.
         quoted: whether double quotes enclose a value.
     """
     import pyarrow.csv as reader
 
+    sign = _separator(path) if sign == "," else sign
     read = reader.ReadOptions(block_size=BLOCK, column_names=list(names))
     parse = reader.ParseOptions(delimiter=sign, quote_char='"' if quoted else False, newlines_in_values=quoted)
     with opened(path) as file:
@@ -259,8 +261,6 @@ def csv_tables(path: Path, names: Sequence[str] = (), sign: str = ",", quoted: b
             names = reader.open_csv(stream, read, parse).schema.names
         if not read.column_names and len(names) > 1 and all(map(_NUMBER.fullmatch, names)):
             read.column_names = names = [f"column{i}" for i in range(1, len(names) + 1)]
-        if sign == ",":
-            _refuse_separator(path)
         texts = reader.ConvertOptions(
             column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
         )
@@ -270,8 +270,6 @@ def csv_tables(path: Path, names: Sequence[str] = (), sign: str = ",", quoted: b
     except pa.ArrowInvalid as error:
         if "UTF8" in str(error):
             _refuse_cell(path, sign)
-        if sign == ",":
-            _refuse_separator(path)
         raise
 
 
@@ -295,20 +293,31 @@ def typed_tables(path: Path) -> Iterator[pa.Table]:
         yield table
 
 
-def _refuse_separator(path: Path) -> None:
-    """Refuse a table of one column in which another sign than the comma divides the first two rows into as many parts."""
+def _separator(path: Path) -> str:
+    """Return what divides the columns of a table: the comma, or another sign that the first two rows hold equally often.
+
+    Raises:
+        DataError: a table in UTF-16.
+    """
     with opened(path) as file:
-        text = file.read(1 << 16).decode("utf-8", "replace")
-    beginnings = [
+        start = file.read(1 << 16)
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise DataError(f"{path} is in UTF-16: save it as UTF-8")
+    text = start.decode("utf-8", "replace")
+    beginnings = (
         [*each.split("\n", 2), ""][:2] for each in (text, re.sub(r'"[^"]*"', "", text))
-    ]  # values may be quoted
-    pairs = [(sign, header, row) for header, row in beginnings for sign in _SEPARATORS if "," not in header]
-    sign = next((sign for sign, header, row in pairs if 0 < header.count(sign) == row.count(sign)), None)
-    if sign is not None:
+    )  # values may be quoted
+    signs = (
+        sign
+        for header, row in beginnings
+        for sign in _SEPARATORS
+        if "," not in header and 0 < header.count(sign) == row.count(sign)
+    )
+    if (sign := next(signs, ",")) == "::":
         raise DataError(
-            f"{path}: its columns are divided by {sign!r} instead of commas: write it with commas, or hand it over, "
-            f"tempera.train(..., data=pandas.read_csv({path.name!r}, sep={sign!r}))"
+            f"{path}: its columns are divided by '::': write it with commas, or hand over what pandas.read_csv reads"
         )
+    return sign
 
 
 def _refuse_cell(path: Path, sign: str) -> None:

@@ -17,6 +17,7 @@ from ..build import Config, build
 from ..errors import DataError
 from ..text.embedder import trained_on
 from ..text.held_out import HELD_OUT, Questions
+from ..text.lexical import Settings
 from ..text.pairs import Pairs, Rows, Text
 from ..text.sources import Given
 from ..text.split import Split, hold_out
@@ -96,6 +97,8 @@ def asked(run: Path, name: str, split: Split, rows: Rows) -> RetrievalTask:
     queries = _table(ids_of(pairs, "query", questions.rows), questions.queries)
     docs = _table(ids_of(pairs, "doc", split.corpus), pairs.texts("doc", split.corpus))
     task = RetrievalTask.of(name, queries, docs, questions.relevant, {})
+    if tuned := Run(run).document.get("bm25"):  # on other queries
+        task = replace(task, words=Settings(**tuned))
     if Kept.read(model_folder(run)) is None:
         return task
     index, places = indexed(run, model_folder(run), task.corpus["id"])

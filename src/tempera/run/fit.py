@@ -205,7 +205,7 @@ class _Course:
                 self.alarms.caution(
                     self.step,
                     "training did not help: validation was best before the first step, so the untrained weights are saved; "
-                    "lower train.learning_rate, or train longer",
+                    "lower train.learning_rate, or give more data",
                 )
         return self.ended[0]
 

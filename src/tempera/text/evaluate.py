@@ -52,7 +52,7 @@ class Finding:
             "task": self.task.name,
             "kind": "sts" if isinstance(self.task, Graded) else "retrieval",
             "counts": self.task.counts,
-            "bm25": asdict(self.task.words) if isinstance(self.task, RetrievalTask) and BM25 in self.systems else None,
+            "bm25": self.task.about_words if isinstance(self.task, RetrievalTask) and BM25 in self.systems else None,
             "systems": {
                 name: {metric: asdict(interval) for metric, interval in system.intervals().items()}
                 for name, system in self.systems.items()

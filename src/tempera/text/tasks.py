@@ -6,9 +6,10 @@ Letters in shapes: q queries, c documents, r judgements, n graded pairs, D width
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -50,9 +51,7 @@ class RetrievalTask:
     exclude_self: bool = False  # whether a document with the query's own text is left out unless it is judged relevant
     # Of the documents, [c, D], where queries are asked of an index and no model embeds documents.
     kept: Vectors | None = None
-    words: Settings = field(
-        default_factory=Settings
-    )  # of BM25: the usual ones, because there are no other queries to tune them on
+    words: Settings | None = None  # of BM25, as a run has tuned them on other queries; None are the usual ones
 
     @classmethod
     def of(
@@ -105,6 +104,11 @@ class RetrievalTask:
         equal = np.array([query * c + row for query, text in enumerate(texts) for row in rows.get(text, ())], np.int64)
         return np.setdiff1d(equal, (self.relevant.query * c + self.relevant.doc)[self.relevant.gain > 0])
 
+    @property
+    def about_words(self) -> dict[str, Any]:
+        """Return the settings of BM25, and whether they have been tuned."""
+        return {**asdict(self.words or Settings()), "tuned": self.words is not None}
+
     def _depth(self, metrics: tuple[str, ...]) -> int:
         """Return the depth to rank to, with room for what is left out of a ranking."""
         most = np.bincount(self.own // len(self.corpus)).max(initial=0) if self.exclude_self else 0
@@ -124,7 +128,10 @@ class RetrievalTask:
         self, vectors: tuple[Vectors, Vectors], weight: float, metrics: tuple[str, ...]
     ) -> tuple[Ranking, Ranking]:
         """Rank by BM25 alone, and by vectors and BM25 together."""
-        texts, words = self.queries["text"].to_pylist(), Lexical(self.corpus["text"].to_pylist()).index(self.words)
+        texts, words = (
+            self.queries["text"].to_pylist(),
+            Lexical(self.corpus["text"].to_pylist()).index(self.words or Settings()),
+        )
         depth = self._depth(metrics)
         (fused,) = rank_by_weight(scores_of_both(*vectors, texts, words), [weight], depth)
         return self._judged(words.rank(texts, depth), metrics), self._judged(fused, metrics)

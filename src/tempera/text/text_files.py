@@ -32,6 +32,9 @@ _SENTENCE = re.compile(r"(.+?[.!?…][\"')\]]*)\s+(\S.*)", re.DOTALL)
 _TITLE = re.compile(r"([^\n]{1,120})\n[ \t]*\n(.*)", re.DOTALL)  # a line of its own
 _PARAGRAPH = re.compile(r"\n[ \t]*\n\s*")
 _BETWEEN = re.compile(r"(?:(?<=[.!?…])|(?<=[.!?…][\"')\]]))\s+|\n[ \t]*\n\s*")
+_MATTER = re.compile(r"\A---[ \t]*\n(.*?\n)(?:---|\.\.\.)[ \t]*(?=\n|\Z)", re.DOTALL)
+_TITLED = re.compile(r"^title:[ \t]*(.+?)[ \t]*$", re.MULTILINE)
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _DIVIDERS = (_PARAGRAPH, "\n\n"), (re.compile(r"\n"), "\n"), (_BETWEEN, " "), (re.compile(r"\s+"), " ")
 _WHOLE = (
     0.1  # of the sentences stay in the text that they ask for, so that shared words count, too (Lee et al. 2019, 4.2)
@@ -123,10 +126,13 @@ def is_code(path: Path) -> bool:
 def sections(text: str) -> Iterator[Section]:
     r"""Yield what stands below each heading of Markdown, and what stands before the first.
 
+    Front matter and comments are left out; a title in front matter is the first heading.
+
     >>> [tuple(section) for section in sections("# Tea\n\n## Green\n\nSteep it.\n")]
     [('', '', 1), ('Tea', '', 1), ('Tea: Green', 'Steep it.', 3)]
     """
-    page, heading, start, lines, fence = "", "", 1, list[str](), ""
+    text, page = _without_matter(text)
+    heading, start, lines, fence = page, 1, list[str](), ""
     for number, line in enumerate(text.split("\n"), 1):
         if fence:
             fence = fence if set(mark := line.strip()) != {fence[0]} or len(mark) < len(fence) else ""
@@ -137,9 +143,18 @@ def sections(text: str) -> Iterator[Section]:
             lines.append(line)
             continue
         yield Section(heading, "\n".join(lines).strip(), start)
-        heading, start, lines = f"{page}: {title[1]}" if page else title[1], number, []
+        heading, start, lines = f"{page}: {title[1]}" if page not in ("", title[1]) else title[1], number, []
         page = page or title[1]
     yield Section(heading, "\n".join(lines).strip(), start)
+
+
+def _without_matter(text: str) -> tuple[str, str]:
+    """Return Markdown with empty lines for its front matter (the YAML before it) and its comments, and the title that it gives."""
+    matter = _MATTER.match(text)
+    title = matter and _TITLED.search(matter[1])
+    for each in (_MATTER, _COMMENT):
+        text = each.sub(lambda match: "\n" * match[0].count("\n"), text)
+    return text, title[1].strip("\"'") if title else ""
 
 
 def parts_of(section: Section, most: int) -> Iterator[tuple[str, str]]:

@@ -89,6 +89,10 @@ class TextShowcase:
         }
         first, *notes = split.lines()
         notes += [note] if (note := self.data.made.note()) else []
+        if only := int((self.texts.catalogue.doc_first >= len(split.pairs)).sum()):
+            notes.append(
+                f"{only:,} of the documents are negatives alone: they are searched, but no evaluation ranks them"
+            )
         return DataFacts(split.pairs.source, first, counts, tuple(notes), split.pairs.about, self.data.made.beside)
 
     def preview(self) -> dict[str, Any]:

@@ -207,9 +207,9 @@ def _table(path: Path, chosen: Mapping[str, str | None]) -> Unpaired:
         return Unpaired([Document(title, text, f"{path}:{row}") for row, (title, text) in rows if title or text])
     pairs = _pairs(path)
     ids = pairs.ids("query")
-    queries = np.random.default_rng(0).permutation(np.unique(ids))
+    queries = np.random.default_rng(0).permutation(np.unique(ids))  # as `hold_out` draws them from the same table
     count = min(_MOST, len(queries) // 10)
-    held = {VALIDATION: queries[:count], TEST: queries[count : 2 * count]}
+    held = {TEST: queries[:count], VALIDATION: queries[count : 2 * count]}
     real = {part: Pairs(pairs.table.filter(pa.array(np.isin(ids, own)))) for part, own in held.items() if count}
     docs = [Document("", text, place) for text, place in zip(pairs.texts("doc"), pairs.texts("place"))]
     return Unpaired(docs, pairs.texts("query"), real, Counter(pairs.dropped))
