@@ -7,10 +7,10 @@ import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
+from ..ranking.compare import Difference
 from ..ranking.ranking import LEAST_TO_CHOOSE
 from .noise import interval
 from .record import Record, finite
@@ -21,16 +21,21 @@ NO_CHOICE = f"validation asks fewer than {LEAST_TO_CHOOSE} queries or events, wh
 _NUMBERS = re.compile(r"\d")
 
 
-def figures(records: Sequence[Record], intervals: bool = False) -> dict[str, Any]:
-    """Return the columns that tell of finished runs of one setting: their means, and intervals of the metrics if wanted.
+def of_metric(values: Sequence[float]) -> Difference:
+    """Return the mean of a metric over seeds with Student's interval.
 
-    A metric lies between 0 and 1, and so do the ends of its interval: Student's of two seeds would often go beyond.
+    The metric lies between 0 and 1, and so do the ends of its interval, which of two seeds would often go beyond.
     """
+    whole = interval(values, CONFIDENCE)
+    return replace(whole, low=max(whole.low, 0.0), high=min(whole.high, 1.0))
+
+
+def figures(records: Sequence[Record], intervals: bool = False) -> dict[str, Any]:
+    """Return the columns that tell of finished runs of one setting: their means, and intervals of the metrics if wanted."""
     columns: dict[str, Any] = {}
     for name in dict.fromkeys(name for record in records for name in record.metrics):
-        difference = interval([record.metrics[name] for record in records], CONFIDENCE)
-        low, high = np.clip((difference.low, difference.high), 0.0, 1.0).tolist()
-        ends = {f"{name} low": low, f"{name} high": high} if intervals else {}
+        difference = of_metric([record.metrics[name] for record in records])
+        ends = {f"{name} low": difference.low, f"{name} high": difference.high} if intervals else {}
         columns |= {name: difference.mean, **ends}
     columns["temperature at the end"] = mean(record.temperature for record in records)
     for name in dict.fromkeys(name for record in records for name in record.diagnosis if name != "temperature"):

@@ -14,9 +14,9 @@ import numpy as np
 from ..artifacts.pictures import label, number
 from ..errors import quantity
 from ..ranking.compare import Difference
-from .figures import CONFIDENCE, NO_CHOICE, aligned, errors_of, figures, mean, shown, squared
+from .figures import CONFIDENCE, NO_CHOICE, aligned, errors_of, figures, mean, of_metric, shown, squared
 from .grid import Axis
-from .noise import best_region, interval
+from .noise import best_region
 from .record import Record, moving
 
 # Columns of the printed table; the file has all of them.
@@ -76,7 +76,7 @@ class Point:
     def metric(self, name: str) -> Difference:
         """Return the mean over seeds with Student's interval; nan without a run."""
         values = [record.metrics[name] for record in self.done]
-        return interval(values, CONFIDENCE) if values else Difference(math.nan, math.nan, math.nan, CONFIDENCE)
+        return of_metric(values) if values else Difference(math.nan, math.nan, math.nan, CONFIDENCE)
 
     def seen(self, name: str) -> float:
         """Return the mean over seeds of what the objective sees of the fixed batch; nan if it has nothing of this name."""
