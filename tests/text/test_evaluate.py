@@ -339,6 +339,9 @@ def test_queries_that_a_run_was_trained_on_are_counted(
     )
     (finding,) = evaluate(tiny_run / "model", pairs_file, metrics=["ndcg@10"])
     assert "was trained on 260 of these 300 queries" in finding.json()["cautions"][0]
+    task, titles, scores, said = repr(finding).splitlines()
+    assert (task, titles.split()) == (finding.task.name, ["metric", str(tiny_run / "model")])
+    assert scores.startswith("ndcg@10") and said == f"caution: {finding.cautions()[0]}"
     with monkeypatch.context() as patch:
         patch.chdir(tiny_run / "model")
         (finding,) = evaluate(".", pairs_file, metrics=["ndcg@10"])

@@ -32,7 +32,7 @@ class PerQuery(Protocol):
         """Return the columns task, query, system, metric and value."""
 
 
-@dataclass(frozen=True)
+@dataclass(repr=False, frozen=True)
 class Finding:
     """Hold the scores of each system on a task, the evaluated model first."""
 
@@ -64,6 +64,17 @@ class Finding:
             "verdicts": self.verdicts(),
             "cautions": self.cautions(),
         }
+
+    def __repr__(self) -> str:
+        """Return the table of the scores, and what they show."""
+        names = list(self.systems)
+        lines = [["metric", *names]]
+        for metric in next(iter(self.systems.values())).intervals():
+            scores = (self.systems[name].intervals()[metric] for name in names)
+            lines.append([metric, *(f"{score.mean:.4f} [{score.low:.3f}, {score.high:.3f}]" for score in scores)])
+        widths = [max(map(len, column)) for column in zip(*lines)]
+        table = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+        return "\n".join([self.task.name, *table, *(f"caution: {text}" for text in self.cautions()), *self.verdicts()])
 
     def verdicts(self) -> list[str]:
         """Return every comparison in plain words."""
