@@ -16,6 +16,7 @@ from tempera.engine.stages import LOSS, loss_on_paper, objective_on_paper
 from tempera.errors import ConfigError
 from tempera.run.on_paper import lines, planned
 from tempera.towers.static import Static
+from tempera.towers.transformer import Transformer
 
 STATIC = [
     "tower.kind=static",
@@ -44,6 +45,21 @@ def test_a_plan_counts_every_stage_and_grows_with_the_devices(pairs: Path) -> No
     assert [each["memory"]["scores"] for each in (one, two)] == [2 * 4 * 16 * 16, 2 * 4 * 8 * 16]  # and no whole tile
     shown = "\n".join(lines(two))
     assert "16 pairs a step on 2 x h100" in shown and "exchange" in shown and "pairs a second" in shown
+
+
+def test_a_pretrained_tower_has_a_larger_batch_on_an_accelerator(tmp_path: Path) -> None:
+    rows = [f"query {i},document {i} of {i % 7} words" for i in range(750)]
+    (tmp_path / "pairs.csv").write_text("\n".join(["query,doc", *rows]), encoding="utf-8")
+    Transformer(layers=1, width=16, heads=2, vocabulary=80, max_length=12).build(rows).save(tmp_path / "model")
+    options = of(
+        {
+            "data": {"path": str(tmp_path / "pairs.csv")},
+            "tower": {"kind": "pretrained", "model": str(tmp_path / "model")},
+        }
+    )
+    options = of(options.values, ["train.mixed_precision=no"])
+    assert [planned(options, device=name)["pairs"] for name in ("cpu", "h100")] == [15, 31]
+    assert planned(of(options.values, ["train.batch_size=16"]), device="h100")["pairs"] == 15
 
 
 @pytest.mark.parametrize(

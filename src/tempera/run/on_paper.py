@@ -46,8 +46,13 @@ def planned(
     machine = named or measured(here.group.device)
     precision = named.precision(made.train.mixed_precision) if named else here.mixed_precision
     with TemporaryDirectory() as folder, JsonLines(Path(folder) / "log.jsonl") as log:
-        # Without a number on an accelerator; the batch follows the precision of a CPU.
+        # Without a number on an accelerator, where the batch is another one.
         prepared = prepare(made, here if here.group.device == CPU else Devices(), Path(folder), log)
+        if machine.memory is not None:
+            count = prepared.task.showcase.facts().counts["train"]
+            resolved = replace(prepared.config, train=made.train).settled(count, large=True)
+            if resolved.train.batch_size != prepared.config.train.batch_size:
+                prepared = prepare(resolved, Devices(), Path(folder), log, shared=prepared.task)
         data, options = prepared.task.data, replace(prepared.config.train, mixed_precision=precision)
         data.refresh(0)
         (rows,) = data.sampler(0, 1)
