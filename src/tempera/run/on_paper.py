@@ -48,7 +48,7 @@ def planned(
     with TemporaryDirectory() as folder, JsonLines(Path(folder) / "log.jsonl") as log:
         # Without a number on an accelerator, where the batch is another one.
         prepared = prepare(made, here if here.group.device == CPU else Devices(), Path(folder), log)
-        if machine.memory is not None:
+        if named is not None or here.group.device != CPU:
             count = prepared.task.showcase.facts().counts["train"]
             resolved = replace(prepared.config, train=made.train).settled(count, large=True)
             if resolved.train.batch_size != prepared.config.train.batch_size:
