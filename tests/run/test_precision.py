@@ -137,7 +137,9 @@ def test_batches_of_a_pretrained_tower_are_larger_in_bf16(
     here, there = (on_paper.planned(configuration.of(chosen), device=device) for device in ("cpu", "l4"))
     (rows,) = sampler(0, 1)
     assert (here["pairs"], here["precision"]) == (len(rows), "bf16" if size == 32 else "no")
-    assert there["pairs"] == 31 and there["precision"] == "bf16"  # on an accelerator a step costs its launches, whatever it holds
+    assert (
+        there["pairs"] == 31 and there["precision"] == "bf16"
+    )  # on an accelerator a step costs its launches, whatever it holds
 
 
 def test_what_teaches_a_static_model_is_read_in_bf16_throughout(gain: Any, pairs_file: Path, tmp_path: Path) -> None:
