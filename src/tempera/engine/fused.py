@@ -38,7 +38,7 @@ MANY = 1 << 26  # scores: with fewer a step gains less than 3 ms on an H200, and
 _LEAST = -1e38  # finite, so that a row without candidates has no inf - inf
 _LARGEST = (
     2.0**10
-)  # of vectors in fp16: sums of products stay in the range of float32, and small numbers above fp16's smallest
+)  # of vectors in fp16: sums of products stay in float32's range, and small numbers above fp16's smallest
 _STEEP = 50.0  # 1 / temperature above which the rounding of a cosine in fp16 would move a logit by more than 0.02
 _COLUMNS = 1 << 16  # whose gradients are made at once
 _TIMES = 2.0**14  # gradients by logits, which are between -1 and 1
@@ -82,31 +82,39 @@ class Fused:
         self, problem: Problem, vectors: Vectors, scale: float, shares: Tensor | None, learns: bool = True
     ) -> tuple[Tensor, Gradients | None]:
         """Return losses, [b], and the gradients of sum(shares * losses); no gradients where `shares` is None."""
+        swept = self._by_kernels(problem, vectors, scale, shares, learns)
+        return sweep(problem, vectors, scale, shares, learns) if swept is None else swept
+
+    def _by_kernels(
+        self, problem: Problem, vectors: Vectors, scale: float, shares: Tensor | None, learns: bool
+    ) -> tuple[Tensor, Gradients | None] | None:
+        """Return what the kernels compute; None if torch has to."""
         scores = (problem.local.stop - problem.local.start) * max(map(len, vectors.values()))
         if scores < self.least or self.works is False:
-            return sweep(problem, vectors, scale, shares, learns)
-        if (why := reason(problem, vectors)) is None:
-            parts = self.parts if scale <= _STEEP else 2
-            try:
-                swept, self.works = _swept(problem, vectors, scale, shares, learns, parts), True
-                return swept
-            except torch.OutOfMemoryError:
-                if not self.least:
-                    raise
-                why = "the fused kernels need more memory than is left"
-            except Exception as error:  # whatever Triton raises where it cannot compile, as without a C compiler
-                if self.works:
-                    raise
-                why = f"the fused kernels do not run here: {one_line(str(error))}"
-                if not self.least:
-                    raise ConfigError(f"train.kernel=triton: {why}; use train.kernel=torch") from error
-            logger.warning(f"{why}; torch computes the loss stage")
-            self.works = False
-            return sweep(problem, vectors, scale, shares, learns)
-        if not self.least and why not in self.said:
-            logger.info(f"train.kernel=triton: the loss stage stays with torch, since {why}")
-            self.said.add(why)
-        return sweep(problem, vectors, scale, shares, learns)
+            return None
+        if (why := reason(problem, vectors)) is not None:
+            if not self.least and why not in self.said:
+                logger.info(f"train.kernel=triton: the loss stage stays with torch, since {why}")
+                self.said.add(why)
+            return None
+        try:
+            swept = _swept(problem, vectors, scale, shares, learns, self.parts if scale <= _STEEP else 2)
+        except torch.OutOfMemoryError:
+            if not self.least:
+                raise
+            why = "the fused kernels need more memory than is left"
+        except Exception as error:  # whatever Triton raises where it cannot compile, as without a C compiler
+            if self.works:
+                raise
+            why = f"the fused kernels do not run here: {one_line(str(error))}"
+            if not self.least:
+                raise ConfigError(f"train.kernel=triton: {why}; use train.kernel=torch") from error
+        else:
+            self.works = True
+            return swept
+        self.works = False
+        logger.warning(f"{why}; torch computes the loss stage")
+        return None
 
 
 def pay(device: torch.device) -> bool:
@@ -213,7 +221,7 @@ class _Halves:
 
     def _wide(self, parts: list[Tensor]) -> Tensor:
         wide = torch.cat(parts, 1)
-        return pad(wide, (0, -wide.shape[1] % SHAPE.C)).contiguous()
+        return pad(wide, (0, -wide.shape[1] % SHAPE.C))
 
 
 def _product(x: list[Tensor], vectors: _Halves) -> Tensor:
@@ -241,49 +249,51 @@ class _Bound:
         halves: tuple[_Halves, _Halves],
         scale: float,
         base: Tensor,
+        is_target: bool,
     ) -> None:
         self.term, self.anchors, self.base, self.c = term, anchors, base, len(candidates)
+        self.is_target = is_target
         self.left, self.right = halves
         self.scale = (scale * _LOG2_E) * (self.left.unit * self.right.unit)
         added = [each.candidate.to(anchors) for each in term.additions if each.candidate is not None]
         self.is_added = bool(added) or self.c % SHAPE.N > 0
         self.added = sum(added, anchors.new_zeros(self.c)) * _LOG2_E
         self.positive = torch.full((len(anchors),), -1, dtype=torch.int32, device=anchors.device)
-        self.kept = base
+        self.kept = torch.full_like(base, -torch.inf)  # the target's logit is in no sum
         if term.positive is not None:
             self.positive = term.positive.to(self.positive)
-            self.kept = _level(term, anchors, candidates, scale) * _LOG2_E - base
+            if not is_target:
+                self.kept = _level(term, anchors, candidates, scale) * _LOG2_E - base
         ids = [each.ids for each in _matches(term) if each is not None and each.ids is not None]
         rows, sides = torch.full((len(ids), len(anchors)), -1), torch.full((len(ids), self.c), -2)
         for row, side, (own, matched, same) in zip(rows, sides, ids, strict=True):
             row[:], side[matched] = own, same
         self.row_ids, self.column_ids = rows.to(self.positive), sides.to(self.positive)
 
-    def log_sums(self, tile: slice, is_target: bool) -> Tensor:
+    def log_sums(self, tile: slice) -> Tensor:
         """Return the logarithms of the sums of a tile's powers but the targets', [B, r]."""
         from .kernels import log_sums
 
         sums = self.added.new_empty(-(-self.c // SHAPE.N), tile.stop - tile.start)
-        kept = torch.full_like(self.kept, -torch.inf) if is_target else self.kept
-        self._launch(log_sums, tile, kept, sums, OWN=self.term.positive is not None)
+        self._launch(log_sums, tile, sums, OWN=self.term.positive is not None)
         return sums
 
-    def logit_gradients(self, tile: slice, rest: Tensor, is_target: bool) -> list[Tensor]:
+    def logit_gradients(self, tile: slice, rest: Tensor) -> list[Tensor]:
         """Return 2^(x - rest), and -1 for the target, in parts, [r, c] each; `_TIMES` as much."""
         from .kernels import logit_gradients
 
         (high, wide), parts = (n + -n % of for n, of in ((len(rest), SHAPE.M), (self.c, SHAPE.N))), len(self.left.parts)
         x = torch.empty(parts, high, wide, dtype=torch.float16, device=rest.device)
-        sizes = {"OWN": self.term.positive is not None and not is_target, "TARGET": is_target, "PARTS": parts}
+        own = self.term.positive is not None and not self.is_target
         outputs = (rest - math.log2(_TIMES), x[0], x[-1], wide, -_TIMES)
-        self._launch(logit_gradients, tile, self.kept, *outputs, **sizes)
+        self._launch(logit_gradients, tile, *outputs, OWN=own, TARGET=self.is_target, PARTS=parts)
         return [*x[:, : len(rest), : self.c]]
 
-    def _launch(self, kernel: Any, tile: slice, kept: Tensor, *outputs: Any, **sizes: Any) -> None:
+    def _launch(self, kernel: Any, tile: slice, *outputs: Any, **sizes: Any) -> None:
         anchors, candidates = self.left.anchors[tile], self.right.candidates
         grid = (-(-len(anchors) // SHAPE.M) * -(-self.c // SHAPE.N),)
         sizes |= {"K": len(self.row_ids), "W": anchors.shape[1], "ADDED": self.is_added, **vars(SHAPE)}
-        rows = self.base[tile], self.positive[tile], kept[tile], self.row_ids[:, tile].contiguous()
+        rows = self.base[tile], self.positive[tile], self.kept[tile], self.row_ids[:, tile].contiguous()
         read = (len(anchors), self.c, self.scale, self.added, *rows, self.column_ids)
         kernel[grid](anchors, candidates, *read, *outputs, **sizes)
 
@@ -317,20 +327,20 @@ def _swept(
         blocks = []
         for term in group.terms:
             anchors, left = mine[term.anchor]
-            block = _Bound(term, anchors, vectors[term.candidate], (left, halves[term.candidate]), scale, base)
-            blocks.append((block, term is target))
-        height = max(1, problem.tile_elements // sum(block.c for block, _ in blocks))
+            sides = left, halves[term.candidate]
+            blocks.append(_Bound(term, anchors, vectors[term.candidate], sides, scale, base, term is target))
+        height = max(1, problem.tile_elements // sum(block.c for block in blocks))
         height = height - height % SHAPE.M or height
         for start in range(0, rows, height):
             tile = slice(start, min(start + height, rows))
-            rest = _log_sum(torch.cat([block.log_sums(tile, is_target) for block, is_target in blocks]))
+            rest = _log_sum(torch.cat([block.log_sums(tile) for block in blocks]))
             above = rest / _LOG2_E  # the target's logit
             losses[tile] += group.share * softplus(above)
             if shares is None:
                 continue
             factor = (shares[tile].to(some) * group.share * torch.sigmoid(above))[:, None]  # [r, 1]
-            for block, is_target in blocks:
-                x, anchors = block.logit_gradients(tile, rest.clamp(min=_LEAST), is_target), block.anchors[tile]
+            for block in blocks:
+                x, anchors = block.logit_gradients(tile, rest.clamp(min=_LEAST)), block.anchors[tile]
                 towards = _product(x, block.right) * factor
                 if learns:
                     slope += torch.vdot(towards.flatten(), anchors.flatten())
