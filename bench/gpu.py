@@ -118,11 +118,11 @@ def kernel_stage(sizes: Sizes, device: torch.device) -> tuple[Figures, list[Aim]
     parts = {"mnr": mnr, "symmetric, same ids": partial(symmetric, masks=(SameId(),))}
     for width, (name, make) in product(sizes.widths, parts.items()):
         few, rows = (rows_of(pairs, width, torch.float32, device) for pairs in (sizes.compared, sizes.pairs))
-        ways = {"tiles": partial(passed, make().to(device), rows)}
+        ways, want = {"tiles": partial(passed, make().to(device), rows)}, passed(make().to(device), few)
         for way, count in {"kernels": 2, "kernels in half precision": 1}.items():
             by_kernels = make().to(device)
             by_kernels.sweep = fused.Fused(count)
-            off = gap(passed(by_kernels, few), passed(make().to(device), few))
+            off = gap(passed(by_kernels, few), want)
             aims.append(Aim(f"{way} off tiles: {name}, width {width}", off, 1e-5 if count == 2 else 1e-2))
             ways[way] = partial(passed, by_kernels, rows)
         if name == "mnr" and hasattr(torch.nn.functional, "linear_cross_entropy"):

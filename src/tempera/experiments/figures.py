@@ -71,13 +71,7 @@ def csv_of(table: Sequence[Mapping[str, Any]]) -> bytes:
     return text.getvalue().encode()
 
 
-def aligned(lines: Sequence[Sequence[str]]) -> str:
-    """Return lines of cells as text, in columns."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(line, widths)).rstrip() for line in lines)
-
-
-def errors_of(records: Sequence[Record]) -> list[str]:
+def errors_and_cautions(records: Sequence[Record]) -> list[str]:
     """Return a line that counts the failed runs and has the first error, and one for each kind of caution of the others."""
     errors = [record.error for record in records if record.error is not None]
     kinds = dict[str, list[str]]()

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..artifacts.pictures import label, number
+from ..io.console import aligned
 from ..ranking.compare import Difference, interval, resampled
-from .figures import CONFIDENCE, aligned, errors_of, figures, squared
+from .figures import CONFIDENCE, errors_and_cautions, figures, squared
 from .record import Record
 from .result import Point
 
@@ -217,7 +218,7 @@ class LearningCurve:
         for row, score in zip(self.table, self.intervals, strict=True):
             ends = f"{number(score.low)} to {number(score.high)}"
             lines.append([f"{row['pairs']:,}", number(score.mean), ends, f"{row['seconds'] or 0.0:.1f}"])
-        return "\n".join([aligned(lines), *errors_of(self.records), self.sentence])
+        return "\n".join([aligned(lines), *errors_and_cautions(self.records), self.sentence])
 
     def json(self) -> dict[str, Any]:
         """Return the curve as a JSON object; `gain` is null without an extrapolation."""

@@ -13,8 +13,9 @@ import numpy as np
 
 from ..artifacts.pictures import label, number
 from ..errors import quantity
+from ..io.console import aligned
 from ..ranking.compare import Difference
-from .figures import CONFIDENCE, NO_CHOICE, aligned, errors_of, figures, mean, of_metric, shown, squared
+from .figures import CONFIDENCE, NO_CHOICE, errors_and_cautions, figures, mean, of_metric, shown, squared
 from .grid import Axis
 from .noise import best_region
 from .record import Record, moving
@@ -187,7 +188,7 @@ class Sweep:
         fields = [axis.field for axis in self.axes]
         head = [*fields, label(self.metric), f"{CONFIDENCE:.0%}", "best", *SHOWN.values(), "gradient"]
         lines = [head, *(self._line(point) for point in self.everything)]
-        return "\n".join([aligned(lines), *errors_of(self.records), self.sentence])
+        return "\n".join([aligned(lines), *errors_and_cautions(self.records), self.sentence])
 
     def _line(self, point: Point) -> list[str]:
         metric = point.metric(self.metric)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..artifacts.pictures import label, number
-from .figures import NO_CHOICE, aligned, errors_of, figures, shown, squared
+from ..io.console import aligned
+from .figures import NO_CHOICE, errors_and_cautions, figures, shown, squared
 from .record import Record
 from .space import Space
 
@@ -86,7 +87,7 @@ class Tuning:
         for trial in ranked(self.trials)[:SHOWN]:
             chosen = [shown(trial.params[name]) if name in trial.params else "" for name in self.names]
             lines.append([str(trial.number), number(trial.value or 0.0), *chosen, f"{trial.seconds or 0.0:.1f}"])
-        return "\n".join([aligned(lines), *errors_of(self.trials), self.sentence])
+        return "\n".join([aligned(lines), *errors_and_cautions(self.trials), self.sentence])
 
     def json(self) -> dict[str, Any]:
         """Return the tuning as a JSON object; `best` is null if nothing was chosen."""

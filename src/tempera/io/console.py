@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,6 +36,12 @@ def progress_bar(
     """
     disable = None if label and not os.environ.get("TQDM_DISABLE") else True
     return tqdm(iterable, label, total, initial=initial, unit=unit, disable=disable)
+
+
+def aligned(lines: Sequence[Sequence[str]], justify: Callable[[str, int], str] = str.rjust) -> str:
+    """Return lines of cells as text, in columns."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(map(justify, line, widths)).rstrip() for line in lines)
 
 
 @contextmanager

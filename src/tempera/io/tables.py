@@ -25,6 +25,7 @@ from .untrusted import refuse_irregular
 
 _ROWS = 1 << 16  # rows of a Parquet file that are held at once
 _COMPRESSED = (".gz", ".zst")  # of texts; Parquet and Arrow have compression of their own
+_START = 1 << 16  # bytes that show what divides columns
 _SEPARATORS = ("::", ";", "\t", "|")  # that other programs write in place of commas
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _TYPES = ("token", "float", "token_seq", "float_seq")  # of columns of RecBole's files
@@ -249,12 +250,13 @@ def csv_tables(path: Path, names: Sequence[str] = (), sign: str = ",", quoted: b
     """
     import pyarrow.csv as reader
 
-    sign = _separator(path) if sign == "," else sign
-    read = reader.ReadOptions(block_size=BLOCK, column_names=list(names))
-    parse = reader.ParseOptions(delimiter=sign, quote_char='"' if quoted else False, newlines_in_values=quoted)
     with opened(path) as file:
+        start = file.read(BLOCK)
         while file.read(BLOCK):  # the parser takes a gzip file that is cut short for a whole one
             pass
+    sign = _separator(path, start[:_START]) if sign == "," else sign
+    read = reader.ReadOptions(block_size=BLOCK, column_names=list(names))
+    parse = reader.ParseOptions(delimiter=sign, quote_char='"' if quoted else False, newlines_in_values=quoted)
     try:
         packed = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix.lower())
         with pa.input_stream(str(path), compression=packed) as stream:
@@ -293,14 +295,15 @@ def typed_tables(path: Path) -> Iterator[pa.Table]:
         yield table
 
 
-def _separator(path: Path) -> str:
+def _separator(path: Path, start: bytes) -> str:
     """Return what divides the columns of a table: the comma, or another sign that the first two rows hold equally often.
+
+    Args:
+        start: of the file.
 
     Raises:
         DataError: a table in UTF-16.
     """
-    with opened(path) as file:
-        start = file.read(1 << 16)
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise DataError(f"{path} is in UTF-16: save it as UTF-8")
     text = start.decode("utf-8", "replace")

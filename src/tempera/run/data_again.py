@@ -80,9 +80,8 @@ def _changes(run: Path, split: Split) -> list[str]:
     known = trained_on(evaluated(run))
     if known is not None and not np.array_equal(np.unique(split.pairs.contents("query", split.train)), known):
         return ["the queries to train on are others"]
-    if (
-        digest := document.get(HELD_OUT)
-    ) is not None and digest != split.digest:  # a run of an earlier version has none
+    digest = document.get(HELD_OUT)  # None: a run of an earlier version
+    if digest is not None and digest != split.digest:
         return ["held-out pairs or documents have other texts"]
     return []
 

@@ -18,7 +18,6 @@ from ..io.documents import JsonLines
 from ..names import describe
 from ..recommend.interactions import Handed, Interactions
 from ..recommend.recommendation import InteractionTask
-from ..text.installed_python import InstalledPython
 from ..text.retrieval import TextTask
 from ..towers.modules import read_in
 from .task import RunTask
@@ -71,9 +70,8 @@ def prepare(
     read = replace(config.train, mixed_precision="bf16" if half else "no", device=str(devices.group.device))
     reading = replace(config, train=read)
     task: RunTask
-    if isinstance(config.data, InstalledPython) and not config.data.roots and shared is None:
-        where = " and ".join(map(str, config.data.folders))
-        logger.info(f"reading the code of the installed Python, {where}: tempera train FILE trains on your own pairs")
+    if shared is None and (foreword := getattr(config.data, "foreword", None)):
+        logger.info(foreword)
     with phases("read"):
         if shared is not None:
             task = shared.fresh(reading, cache)

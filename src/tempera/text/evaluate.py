@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from ..errors import ConfigError, OutputError, quantity
 from ..io.atomic import new_file, refuse_replacing
+from ..io.console import aligned
 from ..ranking.compare import Comparison
 from ..ranking.metrics import DEFAULT_METRICS, KINDS
 from ..ranking.ranking import Evaluation
@@ -67,14 +68,13 @@ class Finding:
 
     def __repr__(self) -> str:
         """Return the table of the scores, and what they show."""
-        names = list(self.systems)
-        lines = [["metric", *names]]
-        for metric in next(iter(self.systems.values())).intervals():
-            scores = (self.systems[name].intervals()[metric] for name in names)
-            lines.append([metric, *(f"{score.mean:.4f} [{score.low:.3f}, {score.high:.3f}]" for score in scores)])
-        widths = [max(map(len, column)) for column in zip(*lines)]
-        table = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
-        return "\n".join([self.task.name, *table, *(f"caution: {text}" for text in self.cautions()), *self.verdicts()])
+        scores = [system.intervals() for system in self.systems.values()]
+        lines = [["metric", *self.systems]]
+        for metric in scores[0]:
+            cells = (f"{each[metric].mean:.4f} [{each[metric].low:.3f}, {each[metric].high:.3f}]" for each in scores)
+            lines.append([metric, *cells])
+        said = [*(f"caution: {text}" for text in self.cautions()), *self.verdicts()]
+        return "\n".join([self.task.name, aligned(lines, str.ljust), *said])
 
     def verdicts(self) -> list[str]:
         """Return every comparison in plain words."""

@@ -68,6 +68,13 @@ class InstalledPython:
         """Return `roots`, or else the folders of the installed Python."""
         return [Path(root).resolve() for root in self.roots] or installed_roots()
 
+    @property
+    def foreword(self) -> str | None:
+        """Return what a run says before it reads where nobody has named data; None where `roots` are named."""
+        where = " and ".join(map(str, self.folders))
+        text = f"reading the code of the installed Python, {where}: tempera train FILE trains on your own pairs"
+        return None if self.roots else text
+
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """Return all pairs; evaluation takes queries from the standard library, or from every root in `roots`."""
         roots = self.folders

@@ -128,11 +128,8 @@ class RetrievalTask:
         self, vectors: tuple[Vectors, Vectors], weight: float, metrics: tuple[str, ...]
     ) -> tuple[Ranking, Ranking]:
         """Rank by BM25 alone, and by vectors and BM25 together."""
-        texts, words = (
-            self.queries["text"].to_pylist(),
-            Lexical(self.corpus["text"].to_pylist()).index(self.words or Settings()),
-        )
-        depth = self._depth(metrics)
+        texts, depth = self.queries["text"].to_pylist(), self._depth(metrics)
+        words = Lexical(self.corpus["text"].to_pylist()).index(self.words or Settings())
         (fused,) = rank_by_weight(scores_of_both(*vectors, texts, words), [weight], depth)
         return self._judged(words.rank(texts, depth), metrics), self._judged(fused, metrics)
 
