@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -167,9 +167,12 @@ def readers(sizes: Sizes, pairs: int, device: torch.device) -> tuple[Any, Callab
     tower, model, group = tower.to(device), tower.model, Group(device=device)
     read = [{k: v.to(device) for k, v in model.preprocess(c).items() if isinstance(v, Tensor)} for c in columns]
 
+    @lru_cache
+    def cache(precision: Any) -> Cache:
+        return Cache(device=device, autocast=start(precision).autocast)  # which measures the tower once, as in a run
+
     def ours(objective: Objective, precision: Any = "bf16") -> float:
-        cache = Cache(device=device, autocast=start(precision).autocast)
-        return step(tower, objective.to(device), batch, cache, group)
+        return step(tower, objective.to(device), batch, cache(precision), group)
 
     def theirs(loss: Any, precision: str = "bf16") -> float:
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):

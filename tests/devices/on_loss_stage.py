@@ -130,6 +130,14 @@ def test_launches_grow_with_the_tiles_alone() -> None:
     assert counted(mnr(), 4096, many) == one + (many - 1) * (two - one) <= 600
 
 
+def test_memory_that_torch_has_taken_for_its_next_tensors_is_free() -> None:
+    sizes = []
+    for kept in (0, 30 * GIB):
+        with Accelerator(kept=kept) as used:
+            sizes.append(tile_elements(used.device))
+    assert sizes[0] == sizes[1]
+
+
 class Planted:
     """A mask in which something has been planted."""
 

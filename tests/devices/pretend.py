@@ -228,6 +228,7 @@ class Accelerator(TorchDispatchMode):
         float64: whether it has it.
         half: half precisions that it has.
         sparse: whether it has sparse tensors.
+        kept: bytes of the memory that torch has taken for its next tensors.
     """
 
     exact = True  # numbers are the CPU's
@@ -238,8 +239,10 @@ class Accelerator(TorchDispatchMode):
         float64: bool = True,
         half: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16),
         sparse: bool = True,
+        kept: int = 0,
     ) -> None:
         super().__init__()
+        self.kept = kept
         self.memory, self.float64, self.half, self.sparse = memory, float64, list(half), sparse
         self.device = torch.device(NAME, 0)
         self.counts: Counter[tuple[str, Line]] = Counter()
@@ -250,6 +253,8 @@ class Accelerator(TorchDispatchMode):
     def __enter__(self) -> Self:
         _running.append(self)
         self.patch.setattr(torch.accelerator, "get_memory_info", self._memory_info)
+        self.patch.setattr(torch.accelerator, "memory_reserved", lambda device=None: self.kept)
+        self.patch.setattr(torch.accelerator, "memory_allocated", lambda device=None: 0)
         self.patch.setattr(torch.accelerator, "synchronize", lambda device=None: _count("waits"))
         for module in (abilities, clock):
             self.patch.setattr(module, "event", lambda device: None)
@@ -270,7 +275,7 @@ class Accelerator(TorchDispatchMode):
     def _memory_info(self, device: Any = None) -> tuple[int, int]:
         if self.memory is None:
             raise RuntimeError("the device cannot be asked for its memory")
-        return self.memory, self.memory
+        return self.memory - self.kept, self.memory
 
     def clear(self) -> None:
         """Forget what has been counted."""

@@ -16,11 +16,15 @@ _HOSTED = ("cpu", "meta")
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Return the bytes that are free on an accelerator; None on a CPU, or where the device cannot be asked."""
+    """Return the bytes that are free on an accelerator; None on a CPU, or where the device cannot be asked.
+
+    What torch keeps for its next tensors counts as free, so that a second run in a process has the memory of the first.
+    """
     if device.type == "cpu":
         return None
     try:
-        return int(torch.accelerator.get_memory_info(device)[0])
+        kept = torch.accelerator.memory_reserved(device) - torch.accelerator.memory_allocated(device)
+        return int(torch.accelerator.get_memory_info(device)[0]) + kept
     except (RuntimeError, AttributeError):
         return None
 
