@@ -264,10 +264,11 @@ def checked(folder: str) -> list[Aim]:
     options = ["tower={kind: transformer, layers: 2, width: 64, heads: 2}", "train.mixed_precision=bf16"]
     tests = ["-m", "gpu", "-p", "no:cacheprovider", "-o", "python_files=on_*.py", "tests/devices"]
     aims, environment = [], {**os.environ, "TEMPERA_TESTS": "gpu"}
-    for command in (["tempera", "verify", str(pairs), *options], ["pytest", *tests]):
+    scaled = ["tempera", "train", str(pairs), *options[:1], "train.mixed_precision=fp16", f"output={folder}/fp16"]
+    for command in (["tempera", "verify", str(pairs), *options], scaled, ["pytest", *tests]):
         print(f"{' '.join(command)}:", flush=True)
         code = subprocess.call([sys.executable, "-m", *command], cwd=ROOT, env=environment)
-        aims.append(Aim(f"exit code of {command[0]}", code, 0))
+        aims.append(Aim(f"exit code of {' '.join(command[:2])}", code, 0))
     return aims
 
 

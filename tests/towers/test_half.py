@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from tempera.towers import half
 from tempera.towers.half import attention, lowered, multiplied_in
 from tempera.towers.modules import read_in
 from tempera.towers.transformer import Transformer
@@ -49,7 +50,7 @@ def masks(n: int, h: int, q: int, k: int, dtype: torch.dtype) -> dict[str, Tenso
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("keys", [1, 3, 15, 16, 17, 127, 128])
+@pytest.mark.parametrize("keys", [1, 3, 5, 15, 16, 17, 24, 127, 128])
 def test_attention_equals_its_definition(keys: int, dtype: torch.dtype) -> None:
     torch.manual_seed(keys)
     n, h, q, d = 3, 2, 5 if keys != 15 else 15, 8
@@ -87,13 +88,13 @@ class Seen(TorchFunctionMode):
 
 def test_only_few_keys_are_attended_to_in_float32() -> None:
     with Seen() as seen:
-        for keys in (4, 16, 40, 127, 128):
+        for keys in (4, 5, 16, 40, 127, 128):
             x = torch.randn(2, 2, keys, 8).bfloat16()
             with multiplied_in(torch.bfloat16):
                 F.scaled_dot_product_attention(x, x, x)
         F.scaled_dot_product_attention(x, x[:, :, :4], x[:, :, :4])  # outside of the context torch's own
-    half = [(torch.bfloat16, 128), (torch.bfloat16, 4)]
-    assert seen.taken == [(torch.float32, keys) for keys in (16, 16, 40, 127)] + half
+    low = [(torch.bfloat16, 128), (torch.bfloat16, 4)]
+    assert seen.taken == [(torch.float32, keys) for keys in (4, 16, 16, 48, 128)] + low
 
 
 class Small(nn.Module):
@@ -136,6 +137,36 @@ def test_weights_that_a_table_has_too_and_those_of_other_precisions_stay() -> No
         assert tied.table.weight.dtype == torch.float32 and tied.last.weight.dtype == torch.bfloat16
         assert tied.norm(tied.table(torch.arange(8)) + tied.first(torch.ones(8))).dtype == torch.float32
         assert {each.dtype for each in double.parameters()} == {torch.float64}
+
+
+def test_linear_layers_multiply_what_their_rows_hold_now_with_and_without_a_bias() -> None:
+    torch.manual_seed(0)
+    first, second, bare = nn.Linear(64, 32), nn.Linear(64, 32), nn.Linear(64, 32, bias=False)
+    both = nn.ModuleList([first, second, bare])
+    rows = torch.randn(3, 5, 64)
+    want = [layer(rows).detach() for layer in (first, second, bare)]
+    with torch.no_grad(), lowered(both, torch.bfloat16):
+        found = [layer(rows) for layer in (first, second, bare)]
+        rows += 1  # in place: the same tensor, other numbers
+        later = first(rows)
+    with torch.inference_mode(), lowered(both, torch.bfloat16):
+        inferred = rows - 1
+        found += [layer(inferred) for layer in (first, second, bare)]
+    for got, exact in zip(found, want * 2, strict=True):
+        assert got.dtype == torch.bfloat16
+        torch.testing.assert_close(got.float(), exact, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(later.float(), first(rows), rtol=2e-2, atol=2e-2)
+    assert not torch.allclose(later.float(), want[0], atol=0.1)
+
+
+def test_without_onednn_a_linear_layer_is_that_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Absent:
+        """Operators that this build lacks."""
+
+    monkeypatch.setattr(torch.ops, "mkldnn", Absent())
+    half._linear.cache_clear()
+    assert half._linear() is F.linear
+    half._linear.cache_clear()
 
 
 def test_vectors_are_nearer_to_float32_than_those_of_a_model_that_is_cast_as_a_whole() -> None:

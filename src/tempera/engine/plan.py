@@ -48,7 +48,7 @@ def start_tokens(device: torch.device, half: bool = False) -> int:
 
     In half precision a CPU casts them and their gradients, too, while a token costs less.
     """
-    return 8192 if device.type != "cpu" else 192 if half else 32
+    return 16_384 if device.type != "cpu" else 192 if half else 32
 
 
 def pack(lengths: Tensor, budget: int, padded: bool, start_tokens: int = 32) -> list[Tensor]:
