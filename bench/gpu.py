@@ -264,7 +264,7 @@ def checked(folder: str) -> list[Aim]:
     options = ["tower={kind: transformer, layers: 2, width: 64, heads: 2}", "train.mixed_precision=bf16"]
     tests = ["-m", "gpu", "-p", "no:cacheprovider", "-o", "python_files=on_*.py", "tests/devices"]
     aims, environment = [], {**os.environ, "TEMPERA_TESTS": "gpu"}
-    scaled = ["tempera", "train", str(pairs), *options[:1], "train.mixed_precision=fp16", f"output={folder}/fp16"]
+    scaled = ["tempera", "train", str(pairs), *options[:1], "train.mixed_precision=fp16", "--output", f"{folder}/fp16"]
     for command in (["tempera", "verify", str(pairs), *options], scaled, ["pytest", *tests]):
         print(f"{' '.join(command)}:", flush=True)
         code = subprocess.call([sys.executable, "-m", *command], cwd=ROOT, env=environment)

@@ -23,9 +23,10 @@ from tempera.core.corrections import LogQ
 from tempera.core.masks import SameId
 from tempera.engine.cost import META, Ledger
 from tempera.engine.distributed import CPU
+from tempera.engine.fused import Fused
 from tempera.engine.loop import Training, begin, train
 from tempera.engine.machines import MACHINES, measured, timed
-from tempera.engine.stages import LOSS, loss_on_paper, objective_on_paper, step_on_paper
+from tempera.engine.stages import LOSS, counting, loss_on_paper, objective_on_paper, step_on_paper
 from tempera.towers.static import Static
 from tempera.towers.transformer import Transformer
 
@@ -76,12 +77,17 @@ def compared(configuration: Configuration) -> tuple[float, float]:
 
 def loss_stage(make: Callable[[], Objective], width: int, pairs: int = 65_536) -> dict[str, float]:
     """Return the seconds of a loss stage on an H100 on paper, and of 6 b^2 D FLOPs in float32 and in bf16."""
-    machine, ledger = MACHINES["h100"], Ledger(META)
-    rows = Batch(*(Side(torch.empty(pairs, width, device=META, requires_grad=True)) for _ in range(2)))
-    loss_on_paper(ledger, objective_on_paper(make(), META), rows, machine.memory)
+    machine, seconds = MACHINES["h100"], {}
+    for way, parts in {"seconds": 0, "by kernels": 2, "by kernels in half precision": 1}.items():
+        ledger, objective = Ledger(META), make()
+        if parts:
+            objective.sweep = counting(ledger, Fused(parts))
+        rows = Batch(*(Side(torch.empty(pairs, width, device=META, requires_grad=True)) for _ in range(2)))
+        loss_on_paper(ledger, objective_on_paper(objective, META), rows, machine.memory)
+        seconds[way] = sum(machine.seconds(ledger.stages[LOSS]).values())
     floor = 6 * pairs**2 * width
     return {
-        "seconds": sum(machine.seconds(ledger.stages[LOSS]).values()),
+        **seconds,
         **{
             str(dtype).removeprefix("torch."): floor / machine.flops[dtype] for dtype in (torch.float32, torch.bfloat16)
         },
@@ -98,12 +104,13 @@ def main() -> None:
     on_h100 = {
         f"{make.__name__}, D={width}": loss_stage(make, width) for make in (mnr, symmetric) for width in (384, 768)
     }
-    titles = ["65,536 pairs, H100 on paper", "ms", "/ 6 b^2 D in float32", "in bf16"]
+    ways = "seconds", "by kernels", "by kernels in half precision"
+    titles = ["65,536 pairs, H100 on paper", "ms, tiles", *ways[1:], "tiles / 6 b^2 D in float32", "in bf16"]
     kinds = ("float32", "bfloat16")
     table(
         titles,
         [
-            [k, f"{1e3 * x['seconds']:.0f}", *(f"{x['seconds'] / x[of]:.2f}" for of in kinds)]
+            [k, *(f"{1e3 * x[way]:.0f}" for way in ways), *(f"{x['seconds'] / x[of]:.2f}" for of in kinds)]
             for k, x in on_h100.items()
         ],
     )

@@ -231,8 +231,8 @@ def test_shared_documents_float64_and_other_devices_stay_with_torch(monkeypatch:
 def test_a_run_takes_the_kernels_where_its_option_says_so_or_where_they_pay(
     kernel: fused.Kernel, pays: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not fused.pay(torch.device("cpu"))
-    monkeypatch.setattr(loop, "pay", lambda device: pays)
+    assert fused.reach(torch.device("cpu")) == "no"
+    monkeypatch.setattr(loop, "reach", lambda device: "pay" if pays else "run")
     objective = mnr()
     options = loop.Training(kernel=kernel)
     loop.begin(torch.nn.Linear(2, 2), torch.nn.Sequential(objective), options, Devices(mixed_precision="bf16"))  # type: ignore[arg-type]

@@ -10,9 +10,11 @@ import torch
 from tempera import Batch, Side, mnr
 from tempera.config import of
 from tempera.core import tiles
+from tempera.engine import fused, loop
 from tempera.engine.cost import META, Ledger, Operation, Stage
+from tempera.engine.fused import Fused
 from tempera.engine.machines import MACHINES, Machine
-from tempera.engine.stages import LOSS, loss_on_paper, objective_on_paper
+from tempera.engine.stages import LOSS, counting, loss_on_paper, objective_on_paper
 from tempera.errors import ConfigError
 from tempera.run.on_paper import lines, planned
 from tempera.towers.static import Static
@@ -63,16 +65,30 @@ def test_a_pretrained_tower_has_a_larger_batch_on_an_accelerator(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("chosen", "said"),
+    ("device", "least", "chosen", "kernel"),
     [
-        ([], ""),
-        (["train.kernel=triton"], "train.kernel=triton: it takes the loss stage on CUDA, which is counted as torch does it"),
-        (["train.kernel=triton", "objective.hardest=4"], "stays with torch, since only the 4 hardest negatives count"),
+        ("h100", 1, [], "triton"),
+        ("h100", 1000, [], "torch"),
+        ("l4", 1, [], "torch"),
+        ("l4", 1000, ["train.kernel=triton"], "triton"),
+        ("m3", 1, ["train.kernel=triton"], "torch"),
+        ("h100", 1, ["train.kernel=torch"], "torch"),
+        ("h100", 1, ["train.kernel=triton", "objective.hardest=4"], "torch"),
     ],
-)  # fmt: skip
-def test_a_plan_says_what_computes_the_loss_stage(pairs: Path, chosen: list[str], said: str) -> None:
-    plan = planned(of({"data": {"path": str(pairs)}}, [*STATIC, *chosen]), device="h100")
-    assert plan["kernel"] == "" if not said else said in plan["kernel"] and plan["kernel"] in lines(plan)
+)
+def test_a_plan_counts_the_kernels_where_a_run_takes_them(
+    pairs: Path, device: str, least: int, chosen: list[str], kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "MANY", least)
+    plan = planned(of({"data": {"path": str(pairs)}}, [*STATIC, *chosen]), device=device)
+    assert plan["kernel"] == kernel and ("loss: by fused kernels" in lines(plan)) == (kernel == "triton")
+
+
+def test_a_plan_says_why_the_loss_stage_stays_with_torch(pairs: Path, caplog: pytest.LogCaptureFixture) -> None:
+    chosen = ["train.kernel=triton", "objective.hardest=4"]
+    with caplog.at_level("INFO", logger="tempera"):
+        planned(of({"data": {"path": str(pairs)}}, [*STATIC, *chosen]), device="h100")
+    assert "stays with torch, since only the 4 hardest negatives count" in caplog.text
 
 
 def test_a_plan_counts_the_choice_of_rows_and_the_step_of_those_that_are_chosen(
@@ -120,6 +136,21 @@ def test_the_products_of_a_loss_stage_are_three_for_each_tile() -> None:
     ledger, rows = Ledger(META), (torch.empty(512, 32, device=META, requires_grad=True) for _ in range(2))
     loss_on_paper(ledger, objective_on_paper(mnr(), META), Batch(*map(Side, rows)), 80e9)
     assert ledger.stages[LOSS].total("flops") == 6 * 512**2 * 32
+
+
+@pytest.mark.parametrize(("parts", "kernels", "products"), [(1, 4, 4), (2, 12, 12)])
+def test_the_products_of_kernels_are_those_that_they_run(parts: int, kernels: int, products: int) -> None:
+    """2 n^2 D FLOPs for each product of one part: two passes, and the gradients of both sides. Two parts are three products."""
+    ledger, rows = Ledger(META), (torch.empty(512, 64, device=META, requires_grad=True) for _ in range(2))
+    objective = mnr()
+    objective.sweep = counting(ledger, Fused(parts))
+    loss_on_paper(ledger, objective_on_paper(objective, META), Batch(*map(Side, rows)), 80e9)
+    assert ledger.stages[LOSS].total("flops") == (kernels + products) * 512**2 * 64
+    own = [each for each in ledger.stages[LOSS].operations if each.name in ("log_sums", "logit_gradients")]
+    assert sum(each.flops for each in own) == kernels * 512**2 * 64
+    stored = next(each.bytes for each in own if each.name == "logit_gradients")
+    read = next(each.bytes for each in own if each.name == "log_sums") - 4 * 512 * 512 // fused.SHAPE.N
+    assert stored - read == 2 * parts * 512**2 + 4 * 512  # what is stored, and the sums that it reads
 
 
 def test_an_operation_takes_what_its_slowest_part_takes() -> None:

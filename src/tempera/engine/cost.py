@@ -122,6 +122,10 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with self:
             yield
 
+    def note(self, operation: Operation) -> None:
+        """Count an operation that is none of torch's as a part of the stage."""
+        self.stages[self.stage].operations[operation] += 1
+
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if op.namespace != "aten":

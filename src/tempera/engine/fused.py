@@ -14,7 +14,7 @@ Letters in shapes: b anchors, r anchors of a tile, c candidates, K pairs of ids,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
@@ -31,6 +31,8 @@ from ..errors import ConfigError, one_line
 from ..io.console import logger
 
 Kernel = Literal["auto", "torch", "triton"]
+Reach = Literal["no", "run", "pay"]  # of the kernels on a device
+Launch = Callable[[str, int, Sequence[Any], Mapping[str, Any]], None]  # name, programs, arguments, sizes
 DEVICE = "cuda"
 _LOG2_E = math.log2(math.e)
 TORCH = "2.8"  # which multiplies fp16 into float32
@@ -63,6 +65,13 @@ class Shape:
 SHAPE = Shape()
 
 
+def launch(name: str, programs: int, arguments: Sequence[Any], sizes: Mapping[str, Any]) -> None:
+    """Run one of the kernels."""
+    from . import kernels  # where Triton is not installed nothing comes here
+
+    getattr(kernels, name)[(programs,)](*arguments, **sizes)
+
+
 @dataclass
 class Fused:
     """A `core.tiles.sweep` by kernels; what they do not take goes to torch, and the log says why, once.
@@ -71,10 +80,12 @@ class Fused:
         parts: numbers in fp16 that a number of a vector is multiplied as: 2 is as exact as float32, 1 is half precision, which
             becomes 2 at temperatures below 0.02.
         least: scores below which torch computes, without a line in the log.
+        launch: runs the kernels; a plan counts them.
     """
 
     parts: int = 2
     least: int = 0
+    launch: Launch = field(default=launch, compare=False)
     said: set[str] = field(default_factory=set)
     works: bool | None = field(default=None, compare=False)  # None before their first call
 
@@ -89,8 +100,7 @@ class Fused:
         self, problem: Problem, vectors: Vectors, scale: float, shares: Tensor | None, learns: bool
     ) -> tuple[Tensor, Gradients | None] | None:
         """Return what the kernels compute; None if torch has to."""
-        scores = (problem.local.stop - problem.local.start) * max(map(len, vectors.values()))
-        if scores < self.least or self.works is False:
+        if self.few(problem, vectors) or self.works is False:
             return None
         if (why := reason(problem, vectors)) is not None:
             if not self.least and why not in self.said:
@@ -98,7 +108,8 @@ class Fused:
                 self.said.add(why)
             return None
         try:
-            swept = _swept(problem, vectors, scale, shares, learns, self.parts if scale <= _STEEP else 2)
+            parts = self.parts if scale <= _STEEP else 2
+            swept = _swept(problem, vectors, scale, shares, learns, parts, self.launch)
         except torch.OutOfMemoryError:
             if not self.least:
                 raise
@@ -116,10 +127,17 @@ class Fused:
         logger.warning(f"{why}; torch computes the loss stage")
         return None
 
+    def few(self, problem: Problem, vectors: Vectors) -> bool:
+        """Return whether there are so few scores that torch computes."""
+        scores: int = (problem.local.stop - problem.local.start) * max(map(len, vectors.values()))
+        return scores < self.least
 
-def pay(device: torch.device) -> bool:
-    """Return whether the kernels have been measured to pay on a device: on NVIDIA's of compute capability 9 (H100 and H200)."""
-    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device)[0] == 9
+
+def reach(device: torch.device) -> Reach:
+    """Return whether the kernels run on a device, and pay: as measured, on NVIDIA's of compute capability 9 (H100 and H200)."""
+    if device.type != "cuda":
+        return "no"
+    return "pay" if torch.version.hip is None and torch.cuda.get_device_capability(device)[0] == 9 else "run"
 
 
 def parts_of(mixed_precision: str) -> int:
@@ -136,6 +154,8 @@ def reason(problem: Problem, vectors: Vectors) -> str | None:
     'they run on cuda devices, and this is cpu'
     """
     some = next(iter(vectors.values()))
+    if some.device.type == "meta":  # of a plan for a device that has what they need
+        return unsuited(problem, some)
     if some.device.type != DEVICE:
         return f"they run on {DEVICE} devices, and this is {some.device.type}"
     if find_spec("triton") is None:
@@ -235,7 +255,7 @@ def _product(x: list[Tensor], vectors: _Halves) -> Tensor:
 
 def _times(x: Tensor, y: Tensor) -> Tensor:
     """Return the product of matrices of fp16, whose sums are float32."""
-    return torch.mm(x, y, out_dtype=torch.float32) if x.device.type == "cuda" else x.float() @ y.float()
+    return x.float() @ y.float() if x.device.type == "cpu" else torch.mm(x, y, out_dtype=torch.float32)
 
 
 class _Bound:
@@ -250,9 +270,10 @@ class _Bound:
         scale: float,
         base: Tensor,
         is_target: bool,
+        launch: Launch,
     ) -> None:
         self.term, self.anchors, self.base, self.c = term, anchors, base, len(candidates)
-        self.is_target = is_target
+        self.is_target, self.launch = is_target, launch
         self.left, self.right = halves
         self.scale = (scale * _LOG2_E) * (self.left.unit * self.right.unit)
         added = [each.candidate.to(anchors) for each in term.additions if each.candidate is not None]
@@ -272,30 +293,26 @@ class _Bound:
 
     def log_sums(self, tile: slice) -> Tensor:
         """Return the logarithms of the sums of a tile's powers but the targets', [B, r]."""
-        from .kernels import log_sums
-
         sums = self.added.new_empty(-(-self.c // SHAPE.N), tile.stop - tile.start)
-        self._launch(log_sums, tile, sums, OWN=self.term.positive is not None)
+        self._launch("log_sums", tile, sums, OWN=self.term.positive is not None)
         return sums
 
     def logit_gradients(self, tile: slice, rest: Tensor) -> list[Tensor]:
         """Return 2^(x - rest), and -1 for the target, in parts, [r, c] each; `_TIMES` as much."""
-        from .kernels import logit_gradients
-
         (high, wide), parts = (n + -n % of for n, of in ((len(rest), SHAPE.M), (self.c, SHAPE.N))), len(self.left.parts)
-        x = torch.empty(parts, high, wide, dtype=torch.float16, device=rest.device)
+        x = torch.empty(parts, high, wide, dtype=torch.float16, device=rest.device).unbind()
         own = self.term.positive is not None and not self.is_target
         outputs = (rest - math.log2(_TIMES), x[0], x[-1], wide, -_TIMES)
-        self._launch(logit_gradients, tile, *outputs, OWN=own, TARGET=self.is_target, PARTS=parts)
-        return [*x[:, : len(rest), : self.c]]
+        self._launch("logit_gradients", tile, *outputs, OWN=own, TARGET=self.is_target, PARTS=parts)
+        return [part[: len(rest), : self.c] for part in x]
 
-    def _launch(self, kernel: Any, tile: slice, *outputs: Any, **sizes: Any) -> None:
+    def _launch(self, name: str, tile: slice, *outputs: Any, **sizes: Any) -> None:
         anchors, candidates = self.left.anchors[tile], self.right.candidates
-        grid = (-(-len(anchors) // SHAPE.M) * -(-self.c // SHAPE.N),)
+        programs = -(-len(anchors) // SHAPE.M) * -(-self.c // SHAPE.N)
         sizes |= {"K": len(self.row_ids), "W": anchors.shape[1], "ADDED": self.is_added, **vars(SHAPE)}
         rows = self.base[tile], self.positive[tile], self.kept[tile], self.row_ids[:, tile].contiguous()
         read = (len(anchors), self.c, self.scale, self.added, *rows, self.column_ids)
-        kernel[grid](anchors, candidates, *read, *outputs, **sizes)
+        self.launch(name, programs, (anchors, candidates, *read, *outputs), sizes)
 
 
 def _level(term: Term, anchors: Tensor, candidates: Tensor, scale: float) -> Tensor:
@@ -312,7 +329,7 @@ def _level(term: Term, anchors: Tensor, candidates: Tensor, scale: float) -> Ten
 
 
 def _swept(
-    problem: Problem, vectors: Vectors, scale: float, shares: Tensor | None, learns: bool, parts: int
+    problem: Problem, vectors: Vectors, scale: float, shares: Tensor | None, learns: bool, parts: int, launch: Launch
 ) -> tuple[Tensor, Gradients | None]:
     some, local = next(iter(vectors.values())), problem.local
     halves = {role: _Halves(side, parts) for role, side in vectors.items()}
@@ -328,7 +345,7 @@ def _swept(
         for term in group.terms:
             anchors, left = mine[term.anchor]
             sides = left, halves[term.candidate]
-            blocks.append(_Bound(term, anchors, vectors[term.candidate], sides, scale, base, term is target))
+            blocks.append(_Bound(term, anchors, vectors[term.candidate], sides, scale, base, term is target, launch))
         height = max(1, problem.tile_elements // sum(block.c for block in blocks))
         height = height - height % SHAPE.M or height
         for start in range(0, rows, height):
@@ -340,16 +357,27 @@ def _swept(
                 continue
             factor = (shares[tile].to(some) * group.share * torch.sigmoid(above))[:, None]  # [r, 1]
             for block in blocks:
-                x, anchors = block.logit_gradients(tile, rest.clamp(min=_LEAST)), block.anchors[tile]
-                towards = _product(x, block.right) * factor
-                if learns:
-                    slope += torch.vdot(towards.flatten(), anchors.flatten())
+                towards = _add_gradients(
+                    block, tile, rest.clamp(min=_LEAST), factor, scale, grads[block.term.candidate]
+                )
                 grads[block.term.anchor][local][tile].add_(towards, alpha=scale)
-                inward = _Halves(anchors * (factor * scale), parts)
-                for columns in (slice(i, i + _COLUMNS) for i in range(0, block.c, _COLUMNS)):
-                    some_of = [part[:, columns].T for part in x]
-                    grads[block.term.candidate][columns] += _product(some_of, inward)
+                if learns:
+                    slope += torch.vdot(towards.flatten(), block.anchors[tile].flatten())
     return losses, None if shares is None else Gradients(grads, slope)
+
+
+def _add_gradients(
+    block: _Bound, tile: slice, rest: Tensor, factor: Tensor, scale: float, candidates: Tensor
+) -> Tensor:
+    """Add a tile's gradients by its candidates to those of all, [c, D]; return those by its anchors, over `scale`, [r, D].
+
+    What is between them is as large as the tile's scores, and gone before the next is made.
+    """
+    x = block.logit_gradients(tile, rest)
+    inward = _Halves(block.anchors[tile] * (factor * scale), len(x))
+    for columns in (slice(i, i + _COLUMNS) for i in range(0, block.c, _COLUMNS)):
+        candidates[columns] += _product([part[:, columns].T for part in x], inward)
+    return _product(x, block.right) * factor
 
 
 def _log_sum(x: Tensor) -> Tensor:

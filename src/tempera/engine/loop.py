@@ -29,7 +29,7 @@ from .curation import By, curated
 from .devices import Devices, Wanted, bf16_gain, named
 from .distributed import Group
 from .faults import Fault, NotFinite, trace
-from .fused import MANY, Fused, Kernel, parts_of, pay
+from .fused import MANY, Fused, Kernel, Reach, parts_of, reach
 from .lookup import clear
 from .optim import ForTables, Schedule, adam, clip, schedule_factor, total_norm
 from .shards import ONE_PROCESS
@@ -249,11 +249,11 @@ class Training:
         device, autocast = devices.group.device, devices.autocast
         return Cache(self.cache, self.cache_memory, self.micro_batch_tokens, device, autocast, self.backward)
 
-    def swept(self, devices: Devices) -> Sweep:
-        """Return what computes losses and gradients with these options."""
-        if self.kernel == "torch" or (self.kernel == "auto" and not pay(devices.group.device)):
+    def swept(self, kernels: Reach, precision: Wanted) -> Sweep:
+        """Return what computes losses and gradients where the kernels reach so far, and towers have this precision."""
+        if self.kernel == "torch" or (self.kernel == "auto" and kernels != "pay"):
             return sweep
-        return Fused(parts_of(devices.mixed_precision), MANY if self.kernel == "auto" else 0)
+        return Fused(parts_of(precision), MANY if self.kernel == "auto" else 0)
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ def begin(towers: TowersLike, objective: Loss, options: Training, devices: Devic
     modules = nn.ModuleDict({"towers": towers, "objective": objective}).train()  # type: ignore[dict-item]
     for module in modules.modules():
         if isinstance(module, Objective):
-            module.sweep = options.swept(devices)
+            module.sweep = options.swept(reach(devices.group.device), devices.mixed_precision)
     optimizer = adam(
         modules,
         options.learning_rate,

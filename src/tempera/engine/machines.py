@@ -33,6 +33,7 @@ from .clock import fastest
 from .cost import Call, Kind, Operation, Stage, real
 from .devices import WORTH, Precision, Wanted
 from .distributed import CPU
+from .fused import Reach, reach
 from .loop import Training, begin, train
 from .stages import step_on_paper
 
@@ -53,6 +54,7 @@ class Machine:
         launch: seconds to start an operation.
         memory: bytes; None is a CPU, which takes what its micro-batches are set to.
         network: bytes a second that a device sends to another.
+        kernels: whether the fused kernels of the loss stage run there, and have been measured to pay.
         timed: seconds of one call of each kind of operation, by kind, where they were measured; see `timed`.
 
     >>> H100 = MACHINES["h100"]
@@ -66,6 +68,7 @@ class Machine:
     launch: float = 5e-6
     memory: float | None = None
     network: float = 0.0
+    kernels: Reach = "no"
     timed: Mapping[Kind, float] = field(default_factory=dict)
 
     def precision(self, wanted: Wanted) -> Precision:
@@ -76,7 +79,7 @@ class Machine:
 
     def limits(self, operation: Operation) -> dict[str, float]:
         """Return the seconds that an operation needs of each part of the machine."""
-        rate = self.flops.get(operation.dtype, self.flops[_F32])
+        rate = self.flops.get(operation.dtype, self.flops[_BF16 if operation.dtype == _F16 else _F32])
         sent = operation.sent / self.network if operation.sent else 0.0
         return dict(
             zip(LIMITS, (operation.flops / rate, operation.bytes / self.bandwidth, self.launch, sent), strict=True)
@@ -94,19 +97,21 @@ class Machine:
         return total
 
 
-def _gpu(name: str, float32: float, half: float, bandwidth: float, memory: float, network: float) -> Machine:
-    flops = {_F32: float32 * 1e12, _BF16: half * 1e12, _F16: half * 1e12}
-    return Machine(name, flops, bandwidth * 1e9, memory=memory * 1e9, network=network * 1e9)
+def _gpu(
+    name: str, float32: float, half: float, bandwidth: float, memory: float, network: float, kernels: Reach
+) -> Machine:
+    flops = {_F32: float32 * 1e12, _BF16: half * 1e12}
+    return Machine(name, flops, bandwidth * 1e9, memory=memory * 1e9, network=network * 1e9, kernels=kernels)
 
 
 MACHINES = {
     machine.name: machine
     for machine in (
-        _gpu("h100", 67, 989, 3350, 80, 450),
-        _gpu("h200", 67, 989, 4800, 141, 450),
-        _gpu("l4", 30.3, 121, 300, 24, 32),
-        _gpu("a10g", 35, 70, 600, 24, 32),
-        _gpu("m3", 3.6, 3.6, 100, 16, 0),
+        _gpu("h100", 67, 989, 3350, 80, 450, "pay"),
+        _gpu("h200", 67, 989, 4800, 141, 450, "pay"),
+        _gpu("l4", 30.3, 121, 300, 24, 32, "run"),
+        _gpu("a10g", 35, 70, 600, 24, 32, "run"),
+        _gpu("m3", 3.6, 3.6, 100, 16, 0, "no"),
     )
 }
 
@@ -141,7 +146,8 @@ def measured(device: torch.device, clock: Clock = time.perf_counter) -> Machine:
     bandwidth = 2 * numbers.nbytes / fastest(lambda: numbers.mul_(0.5), device, clock)
     launch = fastest(lambda: [few.mul_(0.5) for _ in range(100)], device, clock) / 100
     free = free_memory(device)
-    machine = Machine("this machine", flops, bandwidth, launch, None if free is None else float(free))
+    memory = None if free is None else float(free)
+    machine = Machine("this machine", flops, bandwidth, launch, memory, kernels=reach(device))
     return replace(machine, launch=_launch(machine, clock)) if on_cpu else machine
 
 

@@ -6,7 +6,7 @@ The step's own code runs, on the rows of one batch, with towers and embeddings t
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +27,7 @@ from .curation import as_many, guides_of, judging
 from .devices import DTYPES
 from .distributed import ALONE, CPU, Group, buckets
 from .exchange import columns_of, header_of, leaf, places
-from .fused import unsuited
+from .fused import Fused, Kernel, Reach
 from .loop import Training
 from .micro_batches import Plan
 from .optim import adagrad_rows, adam, total_norm
@@ -49,7 +49,7 @@ class StepOnPaper:
         width: of the embeddings.
         tile: scores held at once.
         examples: one call of each kind of operation.
-        kernel: what `train.kernel` comes to, in words; "" if it is torch.
+        kernel: what computes the loss stage.
     """
 
     stages: dict[str, Stage]
@@ -58,7 +58,7 @@ class StepOnPaper:
     width: int
     tile: int
     examples: Mapping[Kind, tuple[Operation, Call]]
-    kernel: str = ""
+    kernel: Kernel = "torch"
 
 
 def step_on_paper(
@@ -68,6 +68,7 @@ def step_on_paper(
     options: Training,
     memory: float | None = None,
     count: int = 1,
+    kernels: Reach = "no",
 ) -> StepOnPaper:
     """Count a step on a batch of all devices' rows, as the first of `count` equal devices takes it.
 
@@ -76,11 +77,12 @@ def step_on_paper(
 
     Args:
         memory: bytes of an accelerator; None is a CPU.
+        kernels: whether the fused kernels run on it, and pay.
     """
     if memory is not None:
         with suppress(UnreadableError):
-            return _counted(towers, objective, batch, options, META, memory, count)
-    return _counted(towers, objective, batch, options, CPU, memory, count)
+            return _counted(towers, objective, batch, options, META, memory, count, kernels)
+    return _counted(towers, objective, batch, options, CPU, memory, count, "no")
 
 
 def _counted(
@@ -91,6 +93,7 @@ def _counted(
     device: torch.device,
     memory: float | None,
     count: int,
+    kernels: Reach,
 ) -> StepOnPaper:
     encoder, scored = on_paper(towers, device).train(), objective_on_paper(objective, device)
     free = None if memory is None else memory - sum(p.nbytes for p in encoder.parameters())
@@ -108,8 +111,11 @@ def _counted(
         embedded = cache.embed(encoder, mine)
     rows = embedded.batch.doc.rows
     everyone = _everyone(batch, rows, len(mine))
-    kernel = _kernel(scored, everyone, options)
+    swept = options.swept(kernels, options.mixed_precision)
+    if isinstance(swept, Fused) and kernels != "no":
+        base_of(scored).sweep = swept = counting(ledger, swept)
     tile = loss_on_paper(ledger, scored, everyone, free)
+    kernel: Kernel = "triton" if isinstance(swept, Fused) and swept.works else "torch"
     _backward(ledger, embedded, options)
     _optimise(ledger, nn.ModuleDict({"towers": towers, "objective": objective}), options, read)
     ledger.stages[EXCHANGE] = _exchange(embedded, list(encoder.parameters()), options, count)
@@ -144,14 +150,15 @@ def _choose(
     ledger.stages[GUIDE].times = options.gradient_accumulation_steps
 
 
-def _kernel(objective: nn.Module, everyone: Batch[Tensor], options: Training) -> str:
-    """Return whether fused kernels take the loss stage on CUDA, or why they do not."""
-    if options.kernel != "triton":
-        return ""
-    why = unsuited(base_of(objective).problem(everyone), everyone.doc.rows)
-    if why is None:
-        return "train.kernel=triton: it takes the loss stage on CUDA, which is counted as torch does it"
-    return f"train.kernel=triton: the loss stage stays with torch, since {why}"
+def counting(ledger: Ledger, swept: Fused) -> Fused:
+    """Return fused kernels that are counted, and do not run: the first two tensors of each are multiplied."""
+
+    def launch(name: str, programs: int, arguments: Sequence[Any], sizes: Mapping[str, Any]) -> None:
+        anchors, candidates = arguments[:2]
+        moved = sum(x.nbytes for x in {id(x): x for x in arguments if isinstance(x, Tensor)}.values())
+        ledger.note(Operation(name, anchors.dtype, 2 * anchors.numel() * len(candidates), moved))
+
+    return replace(swept, launch=launch)
 
 
 def objective_on_paper(objective: nn.Module, device: torch.device) -> Any:

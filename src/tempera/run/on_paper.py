@@ -60,7 +60,7 @@ def planned(
             raise ConfigError(f"--devices is {devices}, but the batch has {len(rows)} rows: give at most one a row")
         batch = data.batch(rows, 0)
         objective = prepared.config.objective
-        paper = step_on_paper(data.tower.train(), objective, batch, options, machine.memory, devices)
+        paper = step_on_paper(data.tower.train(), objective, batch, options, machine.memory, devices, machine.kernels)
     if machine.memory is None:
         machine = replace(machine, timed=timed(paper.examples, CPU))
     return {**document(paper, machine, len(rows), devices, precision), "chosen": len(as_many(batch, options.select))}
@@ -116,7 +116,7 @@ def lines(plan: dict[str, Any]) -> list[str]:
         f"{plan['pairs']:,} pairs a step{chosen} on {where}, towers in {_PRECISIONS[plan['precision']]}",
         f"towers: {plan['towers']}",
         outlook.described(plan["memory"]) + (f" of {plan['capacity'] / 2**20:,.0f} MiB" if plan["capacity"] else ""),
-        *filter(None, [plan["kernel"]]),
+        *(["loss: by fused kernels"] if plan["kernel"] == "triton" else []),
         titles,
     ]
     for each in plan["stages"]:
