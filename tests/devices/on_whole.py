@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from on_runs import ITEMS, LEARNED, SMALL, TEXT, Choice, config_of, cut_alike, e
 from pretend import Accelerator
 from typer import Typer
 
-from tempera import train
+from tempera import Run, train
 from tempera.engine.devices import Devices
 from tempera.engine.distributed import Group
 from tempera.io.documents import JsonLines
@@ -131,11 +132,16 @@ def test_texts_are_read_on_the_device(models: dict[str, str], tmp_path: Path) ->
         got = embed_by(student, "doc", texts, tmp_path / "device")[:]
         assert used.total("launches") > 10
         encoded = Model(str(student)).query(texts[:2])
+        shutil.copytree(student, tmp_path / "run" / "model")
+        used.clear()
+        by_run = Run(tmp_path / "run").encode(texts[:2])
+        assert used.total("launches") > 10
         with JsonLines(tmp_path / "log.jsonl") as log:
             run = prepare(config, Devices(Group(device=used.device)), tmp_path, log)
         assert {each.device.type for each in run.task.data.tower.parameters()} == {used.device.type}  # and judged there
     np.testing.assert_allclose(got, want, atol=1e-6)
-    np.testing.assert_allclose(encoded, load(student, "query")(texts[:2]), atol=1e-6)
+    for vectors in (encoded, by_run):
+        np.testing.assert_allclose(vectors, load(student, "query")(texts[:2]), atol=1e-6)
 
 
 def test_a_recommender_answers_alike(tmp_path: Path, answer: Callable[..., str]) -> None:

@@ -216,3 +216,9 @@ def test_the_output_is_parquet_of_one_process(
     with pytest.raises(ConfigError, match="nope"):
         mine(tiny_run, MiningTask.of(*pairs), output, faiss="nope", cache=tmp_path / "vectors")
     assert [path.name for path in tmp_path.iterdir()] == ["vectors"]
+
+
+def test_negatives_of_the_table_are_candidates(tmp_path: Path) -> None:
+    rows = [{"query": "a", "doc": "x", "negatives": ["far", "x"]}, {"query": "b", "doc": "y", "negatives": []}]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    assert MiningTask.read(tmp_path / "pairs.jsonl").docs.texts == ["x", "y", "far"]

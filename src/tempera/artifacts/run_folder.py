@@ -15,7 +15,7 @@ from ..ranking.fusion import fused
 from ..ranking.nearest import top_of
 from ..text.hybrid import open_words, weight_of
 from ..text.lexical import BM25
-from ..towers.saved import Encode, load
+from ..towers.saved import Encode, is_static, load
 from ..towers.stamp import Kept
 from .calibrated import FILE as CALIBRATION
 from .calibrated import Calibration, read_calibration
@@ -77,8 +77,13 @@ class Run(RunFolder):
 
     @cached_property
     def encode(self) -> Encode:
-        """The function from texts to embeddings, [n, D]."""
-        return load(self.folder / "model")
+        """The function from texts to embeddings, [n, D]; a transformer is on the accelerator that torch finds."""
+        folder = self.folder / "model"
+        if is_static(folder):
+            return load(folder)
+        from ..engine.devices import named  # with torch, which a static model does not need
+
+        return load(folder, device=named("auto"))
 
     def search(
         self,

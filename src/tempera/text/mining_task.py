@@ -51,7 +51,7 @@ class MiningTask:
     def read(
         cls, path: Path, roles: Roles | None = None, corpus: Path | None = None, split: str = "train"
     ) -> MiningTask:
-        """Read files: a table of pairs, or a BEIR folder, every document of which is a candidate.
+        """Read files: a table of pairs, whose answers and negatives are candidates, or a BEIR folder, all of whose documents are.
 
         Args:
             path: the table or the folder.
@@ -110,7 +110,7 @@ def _beir(path: Path, split: str, roles: Roles | None = None) -> _Read:
 
 def _table(path: Path, roles: Roles) -> _Read:
     pairs = PairsFile(**{**vars(roles), "path": str(path)}).read()[0]
-    return _Read(_first(pairs, "query"), _first(pairs, "doc"), [], pairs.dropped)
+    return _Read(_first(pairs, "query"), _first(pairs, "doc"), pairs.negative_texts.to_pylist(), pairs.dropped)
 
 
 def _first(pairs: Table, role: Text) -> list[str]:
