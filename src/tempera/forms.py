@@ -9,7 +9,7 @@ from typing import Any
 
 from .errors import DataError
 from .io.saved_sets import splits
-from .io.tables import blocks, files_of, is_table, visible_files
+from .io.tables import blocks, files_of, is_run, is_table, visible_files
 from .recommend.interactions import TABLE as EVENTS
 from .recommend.sessions import Sessions
 from .text.beir import is_beir, split_names
@@ -62,7 +62,7 @@ def source_of(data: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 def _detected(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that the path and what it holds determine."""
     place = Path(path)
-    if all((place / name).is_file() for name in ("config.yaml", "metrics.json")):
+    if is_run(place):
         raise DataError(
             f"{path} is a run, not data: give data, or {place / 'config.yaml'} to train with its options again"
         )

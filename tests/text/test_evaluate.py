@@ -319,12 +319,26 @@ def test_what_is_wrong_is_one_line(models: tuple[Path, Path], beir: Path, tmp_pa
         evaluate(models[0], beir, metrics=["ndgc"])
     with pytest.raises(DataError, match="neither a saved model of texts nor a run"):
         evaluate(tmp_path, beir)
-    with pytest.raises(DataError, match=r"is a folder without corpus.jsonl: give a BEIR folder, or"):
+    with pytest.raises(DataError, match=r"holds no file to read: give tables"):
         evaluate(models[0], tmp_path)
     with pytest.raises(OutputError, match="ends in"):
         write_per_query(tmp_path / "scores.xls", [])
     assert not list(tmp_path.iterdir())
     assert resolved([], [5]) == ("ndcg@5", "mrr@5", "recall@5", "precision@5", "hit@5", "map@5")
+
+
+def test_a_folder_of_tables_is_judged_as_one_table_and_a_run_is_none(models: tuple[Path, Path], tmp_path: Path) -> None:
+    rows = pa.table({"query": ["ka ban", "zu"], "doc": ["ban ka lo", "zu mi"]})
+    (tmp_path / "shards").mkdir()
+    for i in range(2):
+        parquet.write_table(rows.slice(i, 1), tmp_path / "shards" / f"{i}.parquet")
+    parquet.write_table(rows, tmp_path / "one.parquet")
+    one, several = (evaluate(models[0], tmp_path / name)[0].json()["systems"] for name in ("one.parquet", "shards"))
+    assert one == several
+    for name in ("config.yaml", "metrics.json"):
+        (tmp_path / "shards" / name).touch()
+    with pytest.raises(DataError, match=r"shards is a run, not data: give a table"):
+        evaluate(models[0], tmp_path / "shards")
 
 
 def test_queries_that_a_run_was_trained_on_are_counted(

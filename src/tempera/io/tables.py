@@ -166,14 +166,21 @@ def files_of(path: Path) -> list[Path]:
     """Return the files of a folder of shards, in order; of anything else, the path itself.
 
     Raises:
-        DataError: the folder holds no table, or several data sets.
+        DataError: the folder holds no table, or several data sets, or is that of a run.
     """
     if not path.is_dir():
         return [path]
+    if is_run(path):
+        raise DataError(f"{path} is a run, not data: give a table of data, or a folder of tables")
     files = arrow_files(path) or sorted(file for file in visible_files(path) if is_table(file) and file.is_file())
     if not files:
-        raise DataError(f"{path} holds no file to read: give a folder of {', '.join(_PARSERS)}")
+        raise DataError(f"{path} holds no file to read: give tables, such as .parquet, .jsonl or .csv")
     return files
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is one that a run has written, which holds tables, too."""
+    return all((folder / name).is_file() for name in ("config.yaml", "metrics.json"))
 
 
 def visible_files(folder: Path) -> Iterator[Path]:

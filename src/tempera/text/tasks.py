@@ -183,15 +183,13 @@ class Graded:
 def read_task(path: str | Path, split: str = "test", roles: Roles | None = None) -> RetrievalTask | Graded:
     """Read a BEIR folder, a table with sentence1, sentence2 and score, or a table of pairs (always so with roles).
 
+    A table is a file, or a folder of shards.
+
     Raises:
         DataError: none of these, or a fault in it, by row.
         ConfigError: roles for a BEIR folder.
     """
-    if Path(path).is_dir():
-        if not is_beir(path):
-            raise DataError(
-                f"{path} is a folder without corpus.jsonl: give a BEIR folder, or a table of pairs, such as .csv or .parquet"
-            )
+    if is_beir(path):
         refuse_roles(path, roles)
         return RetrievalTask.beir(path, split)
     names = read_table(Path(path)).column_names
