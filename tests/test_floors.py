@@ -40,7 +40,7 @@ CEILINGS = {
     "engine": 3172,  # with gradients in memory that stays, divided tables, devices, rows that are chosen, kernels, both on paper
     "experiments": 2281,
     "integrations": 481,  # with a temperature that stays on the host, and models that nothing asks
-    "io": 1111,  # with folders that are no data, vectors of other programs, texts of polars, lines of text, and a run that replaces another
+    "io": 1111,  # with vectors of other programs, texts of polars, lines of text, a run that replaces another or stands for data
     "mining": 624,  # with an exact search through candidates in bf16, and products by the faster library
     "ranking": 983,
     "recommend": 3549,  # with behaviours that no event has, and counts of another run
