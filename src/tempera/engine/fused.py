@@ -100,7 +100,8 @@ class Fused:
         self, problem: Problem, vectors: Vectors, scale: float, shares: Tensor | None, learns: bool
     ) -> tuple[Tensor, Gradients | None] | None:
         """Return what the kernels compute; None if torch has to."""
-        if self.few(problem, vectors) or self.works is False:
+        scores = (problem.local.stop - problem.local.start) * max(map(len, vectors.values()))
+        if scores < self.least or self.works is False:
             return None
         if (why := reason(problem, vectors)) is not None:
             if not self.least and why not in self.said:
@@ -126,11 +127,6 @@ class Fused:
         self.works = False
         logger.warning(f"{why}; torch computes the loss stage")
         return None
-
-    def few(self, problem: Problem, vectors: Vectors) -> bool:
-        """Return whether there are so few scores that torch computes."""
-        scores: int = (problem.local.stop - problem.local.start) * max(map(len, vectors.values()))
-        return scores < self.least
 
 
 def reach(device: torch.device) -> Reach:
