@@ -114,7 +114,7 @@ def attention(
     is_causal: bool = False,
     **options: Any,
 ) -> Tensor:
-    """Return what `scaled_dot_product_attention` does; of few keys on a CPU, in float32 and with masked keys up to a multiple of 16.
+    """Return what `scaled_dot_product_attention` does; of few keys on a CPU, in float32, with masked ones up to a multiple of 16.
 
     Args:
         query: [n, h, q, d].
