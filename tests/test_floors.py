@@ -33,7 +33,7 @@ PLACE = {
 }
 # Most lines of code of a room, docstrings, comments and blank lines apart. Later work that needs more says why beside it.
 CEILINGS = {
-    "the root": 788,  # with names, checks and cross-checks of a configuration in a file each
+    "the root": 794,  # with names, checks and cross-checks of a configuration in a file each
     "artifacts": 1958,
     "cli": 888,
     "core": 2006,  # with devices and what they multiply fast, rows that are chosen of a batch, and words that it refuses

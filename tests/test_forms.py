@@ -60,6 +60,12 @@ def test_columns_that_are_named(put: Put) -> None:
         build(load(path))
 
 
+def test_a_table_without_a_line_of_names_is_told(put: Put) -> None:
+    path = put("pairs.tsv", "how do I reset the password of my account?\tby the link below\na\tb\n")
+    with pytest.raises(DataError, match=r"or begin the file with a line of names, if its first line holds none$"):
+        build(load(path))
+
+
 def test_ids_are_read_only_if_they_are_named(put: Put) -> None:
     path = put("faq.csv", "question,answer,doc_id\na,b,1\nc,d,\ne,f,1\n")
     assert len(build(load(path)).data.read()[0]) == 3

@@ -16,7 +16,7 @@ from .names import AUTO, PARTS, PLAIN, RECIPE, SECTIONS, WRAPPER, describe, name
 from .ranking.resolved import Config as Config
 from .recommend.interactions import Interactions
 from .text.made_rows import obstacle
-from .text.roles import Roles
+from .text.roles import UNTRAINED, Roles
 from .text.sources import Given
 from .text.two_towers import QuerySide, TwoTowers
 from .text.unpaired_texts import Documents
@@ -174,5 +174,5 @@ def build_roles(options: Options) -> Roles | None:
         return None
     builder = Builder(options)
     builder.refuse_unknown("", options.values, ["data"])
-    made: Given = builder.call(Given, {"identical": "keep", **options.values["data"]}, "data")
+    made: Given = builder.call(Given, {**vars(UNTRAINED), **options.values["data"]}, "data")
     return made

@@ -118,11 +118,11 @@ def test_roles_of_columns_are_given_as_in_training(tempera: Any, tiny_run: Path,
     command = ["mine", tiny_run, given, "-o", tmp_path / "mined.parquet", "-n", "1", "--json"]
     assert "no column that is usual for a query" in tempera(*command).err
     roles = ["data.query=title", "data.doc=body"]
-    unknown = tempera(*command, *roles).err
+    unknown = tempera(*command, *roles, "data.metadata=[]").err
     assert "column 'year' has no usual name" in unknown and "data.metadata=[year]" in unknown
     wrong = tempera(*command, "data.qery=title")
     assert wrong.code == 2 and "data.qery: no such option" in wrong.err and "Did you mean query?" in wrong.err
-    answer = tempera(*command, *roles, "data.metadata=[year]", "data.doc_prompt='of: '")
+    answer = tempera(*command, *roles, "data.doc_prompt='of: '")
     assert answer.code == 0, answer.err
     assert answer.document["queries"] == 10 and answer.document["left_out"] == {"repeated pairs": 1}
     assert parquet.read_table(tmp_path / "mined.parquet")["positives"][3].as_py() == ["of: zu mori tel"]
@@ -222,3 +222,8 @@ def test_negatives_of_the_table_are_candidates(tmp_path: Path) -> None:
     rows = [{"query": "a", "doc": "x", "negatives": ["far", "x"]}, {"query": "b", "doc": "y", "negatives": []}]
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     assert MiningTask.read(tmp_path / "pairs.jsonl").docs.texts == ["x", "y", "far"]
+
+
+def test_columns_without_a_role_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_text("query,doc,kind\na,x,1\n", encoding="utf-8")
+    assert MiningTask.read(tmp_path / "pairs.csv").docs.texts == ["x"]

@@ -129,14 +129,14 @@ def print_findings(documents: list[dict[str, Any]]) -> None:
             values = [system[metric] for system in document["systems"].values()]
             table.add_row(metric, *(f"{v['mean']:.4f} [{v['low']:.3f}, {v['high']:.3f}]" for v in values))
         _show(table)
-        sentences = [*(f"caution: {text}" for text in document["cautions"]), *map(shorter, document["verdicts"])]
+        sentences = [*map(shorter, document["verdicts"])]
         if settings := document.get("bm25"):
             stem = "words by their stems" if settings["stem"] else "words as they are"
             source = "as the run has tuned it on other queries" if settings["tuned"] else "untuned; a run tunes its own"
             sentences.append(
                 "bm25: k1 {k1:g}, b {b:g}, {stem}, {source}".format(**{**settings, "stem": stem, "source": source})
             )
-        say("\n".join(sentences))
+        say("\n".join([*sentences, *(f"caution: {text}" for text in document["cautions"])]))
 
 
 def _shorter(paths: Sequence[str]) -> Callable[[str], str]:

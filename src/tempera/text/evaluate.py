@@ -96,7 +96,8 @@ class Finding:
                     "ranked by their ids, so these scores say little"
                 )
         return sentences + [
-            f"{run} was trained on {count:,} of these {total:,} queries, so its scores here are too high: {self._remedy(Path(run))}"
+            f"{run} was trained on {count:,} of these {total:,} queries, so its scores here, and what compares them, "
+            f"are too good: {self._remedy(Path(run))}"
             for run, count in self.trained.items()
         ]
 

@@ -105,8 +105,8 @@ class Roles:
         return replace(self, metadata=(*self.metadata, *ids, "*"))
 
 
-# Of tables that nothing is trained on: there, a query that is its own document is no fault.
-UNTRAINED = Roles(identical="keep")
+# Of tables that nothing is trained on: there, a query that is its own document is no fault, nor is a column without a role.
+UNTRAINED = Roles(identical="keep", metadata=("*",))
 WHOLE = Roles(identical="keep", missing_text="refuse")  # of columns of which no row may be left out
 
 
