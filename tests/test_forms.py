@@ -188,6 +188,7 @@ def test_a_run_lies_in_a_folder_of_the_name_of_its_data(tmp_path: Path) -> None:
     assert default_output(tmp_path / "notes.2024") == Path("runs/notes.2024")
     assert default_output(tmp_path / "..") == Path("runs", tmp_path.parent.name)
     assert default_output(None) == default_output("/") == Path("runs/first")
+    assert default_output("pairs.csv", "learn") == Path("runs/pairs-learn")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ..errors import TemperaError
-from .shared import Arguments, Count, Json, Output, answer, one_with_roles, say, split
+from .shared import Arguments, Count, Json, answer, one_with_roles, say, split
 
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1)]
 
@@ -18,7 +18,7 @@ def sweep(
     arguments: Arguments = None,
     over: list[str] | None = None,
     seeds: Count = 3,
-    output: Output = Path("runs/sweep"),
+    output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
     learned: str = "",
     scheduled: str = "",
     metric: str | None = None,
@@ -34,7 +34,7 @@ def sweep(
     Args:
         over: OPTION=VALUES with low:high:log:count, low:high:linear:count or a,b,c; repeat for a grid.
         seeds: number of seeds at each point.
-        output: output folder; an interrupted sweep in it is resumed.
+        output: output folder (default: runs/, the name of the file, and -sweep); an interrupted sweep in it is resumed.
         learned: also train with learned temperatures from these starting values, e.g. 0.02,0.1,0.5.
         scheduled: also train with temperatures on a schedule, e.g. 0.2:0.02.
         metric: metric to compare by (default: ndcg@10, else the first one measured).
@@ -60,7 +60,7 @@ def tune(
     arguments: Arguments = None,
     space: Path | None = None,
     trials: Count = 25,
-    output: Output = Path("runs/tune"),
+    output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
     metric: str | None = None,
     jobs: Jobs = 1,
     keep: Annotated[int, typer.Option(min=0)] = 1,
@@ -78,7 +78,7 @@ def tune(
     Args:
         space: YAML file with the range or the choices of each option, e.g. objective.temperature: 0.01:0.5:log.
         trials: total number of completed trials, over all workers.
-        output: output folder; an interrupted tuning in it is resumed.
+        output: output folder (default: runs/, the name of the file, and -tune); an interrupted tuning in it is resumed.
         metric: metric to maximise (default: ndcg@10, else the first one measured).
         jobs: number of trials at once, each in a process of its own; they share the cores.
         keep: number of best trials whose run folder is kept.
@@ -115,7 +115,7 @@ def learn(
     sizes: str = "",
     more: Count = 1000,
     seeds: Count = 3,
-    output: Output = Path("runs/learn"),
+    output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
     metric: str | None = None,
     jobs: Jobs = 1,
     overwrite: bool = False,
@@ -129,7 +129,7 @@ def learn(
         sizes: numbers of training pairs, e.g. 500,1000,2000 (default: all, a half, a quarter, ...).
         more: number of pairs whose gain is estimated.
         seeds: number of seeds at each size.
-        output: output folder; an interrupted learning curve in it is resumed.
+        output: output folder (default: runs/, the name of the file, and -learn); an interrupted learning curve in it is resumed.
         metric: the score (default: ndcg@10, else the first one measured).
         jobs: number of runs at once, each in a process of its own; they share the cores.
         overwrite: discard the learning curve in --output.

@@ -30,7 +30,7 @@ def learn(
     sizes: Sequence[int] = (),
     more: int = 1000,
     seeds: int = 3,
-    output: str | Path = "runs/learn",
+    output: str | Path | None = None,
     overrides: Sequence[str] = (),
     metric: str | None = None,
     overwrite: bool = False,
@@ -47,7 +47,7 @@ def learn(
         sizes: numbers of training pairs; empty is all of them, a half, a quarter and so on, six sizes of at least 50 pairs.
         more: number of pairs whose gain is extrapolated.
         seeds: runs at each size, with the seeds train.seed, train.seed + 1, ...
-        output: the folder of points.jsonl, points.csv, learn.svg and learn.png.
+        output: the folder of points.jsonl, points.csv, learn.svg and learn.png; None is runs/, the name of the file, and -learn.
         overrides: dotted.key=value, as on the command line.
         metric: the score; None is ndcg@10 if it is measured, else the first one.
         overwrite: forget an earlier learning curve in `output`.
@@ -64,7 +64,7 @@ def learn(
         raise ConfigError(f"--more is {more}; give at least 1 pair")
     template = Template.of(config, overrides, metric)
     axis = Axis.of(PAIRS, _sizes(template.base, sizes))
-    plan, folder = SweepPlan.of(template, (axis,), seeds), Path(output)
+    plan, folder = SweepPlan.of(template, (axis,), seeds), template.folder(output, config, "learn")
     runner = Runner(folder, jobs, template.metric, "test")
     with claimed(folder, "learn.yaml", plan.about, "learning curve", overwrite, template.base.read):
         template.tell()

@@ -28,7 +28,7 @@ def sweep(
     config: Mapping[str, Any] | str | Path | None = None,
     over: Mapping[str, Any] | Iterable[str] = ("objective.temperature=0.01:0.5:log:8",),
     seeds: int = 3,
-    output: str | Path = "runs/sweep",
+    output: str | Path | None = None,
     overrides: Sequence[str] = (),
     learned: Sequence[float] = (),
     scheduled: Sequence[tuple[float, float]] = (),
@@ -51,7 +51,7 @@ def sweep(
         config: options as a mapping, a YAML file, or None for the default job.
         over: one or two options, each with values or a range: {"objective.temperature": "0.005:1:log:20"}.
         seeds: runs of each point, with the seeds train.seed, train.seed + 1, ...
-        output: the folder of points.jsonl, points.csv, sweep.svg and sweep.png.
+        output: the folder of points.jsonl, points.csv, sweep.svg and sweep.png; None is runs/, the name of the file, and -sweep.
         overrides: dotted.key=value, as on the command line.
         learned: first values of temperatures that are learned, beside the grid.
         scheduled: first and last values of temperatures that follow a schedule, beside the grid.
@@ -70,7 +70,7 @@ def sweep(
     axes = axes_of(over)
     template = Template.of(config, overrides, metric, [axis.field for axis in axes])
     plan = SweepPlan.of(template, axes, seeds, learned, scheduled, yes)
-    folder = Path(output)
+    folder = template.folder(output, config, "sweep")
     runner = Runner(folder, jobs, plan.template.metric)
     with claimed(folder, _ABOUT, plan.about, "sweep", overwrite, plan.template.base.read):
         template.tell()

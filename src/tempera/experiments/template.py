@@ -14,6 +14,7 @@ from ..build import Config, build
 from ..engine.devices import launched
 from ..errors import ConfigError
 from ..io.console import logger
+from ..run.train import default_output
 from ..text.sources import Given
 from ..towers.rounds import TEMPERATURE
 from .recipe import opened
@@ -86,6 +87,11 @@ class Template:
         return cls(
             options.values, options.places, base, metric or ("ndcg@10" if "ndcg@10" in names else names[0]), kept
         )
+
+    def folder(self, output: str | Path | None, config: Any, kind: str) -> Path:
+        """Return the output; without one runs/, the name of the file of options or data, and what is made of it."""
+        file = config if isinstance(config, str | Path) else self.base.resolved["data"].get("path")
+        return default_output(file, kind) if output is None else Path(output)
 
     def tell(self) -> None:
         """Say which defaults all runs have; called when nothing can be refused any more."""

@@ -33,7 +33,7 @@ def tune(
     config: Mapping[str, Any] | str | Path | None = None,
     space: Mapping[str, Any] | str | Path = "space.yaml",
     trials: int = 25,
-    output: str | Path = "runs/tune",
+    output: str | Path | None = None,
     overrides: Sequence[str] = (),
     metric: str | None = None,
     jobs: int = 1,
@@ -55,7 +55,7 @@ def tune(
         space: the values of each option, as a mapping or a YAML file, see `Space.of`.
         trials: total number of trials, over all workers and with those of earlier calls.
         output: the folder of trials.csv, tune.svg, tune.png and, if validation asks enough to choose, best.yaml and the best runs
-            in trials/.
+            in trials/; None is runs/, the name of the file, and -tune.
         overrides: dotted.key=value, as on the command line.
         metric: the metric to maximise; None is ndcg@10 if it is measured, else the first one.
         jobs: trials at once, each in a process of its own. With one, the same call gives the same result.
@@ -82,8 +82,9 @@ def tune(
             "--storage sqlite: is a file for one tempera tune alone; leave --storage out (the file is study.db in --output), or "
             "give a postgresql:// that several share"
         )
-    fields, folder = Space.of(space), Path(output)
+    fields = Space.of(space)
     template = Template.of(config, overrides, metric, [each.field for each in fields.fields])
+    folder = template.folder(output, config, "tune")
     corners = fields.corners()
     for values in corners:
         template.config(values, fields.places(values))

@@ -101,11 +101,16 @@ def with_rows(options: Options, data: Any) -> Options:
     return Options({**options.values, "data": source_of(data, options.values.get("data") or {})}, options.places)
 
 
-def default_output(path: str | Path | None) -> Path:
-    """Return runs/ and the name of a file without its extension or of a folder, or runs/first without a file."""
+def default_output(path: str | Path | None, kind: str = "") -> Path:
+    """Return runs/ and the name of a file without its extension or of a folder, or runs/first without a file.
+
+    >>> default_output("data/pairs.csv", "sweep").name
+    'pairs-sweep'
+    """
     place = Path(path or "/").resolve()
     known = 0 if place.is_dir() else len(ending(place))
-    return Path("runs", place.name[: len(place.name) - known] or "first")
+    name = place.name[: len(place.name) - known] or "first"
+    return Path("runs", f"{name}-{kind}" if kind else name)
 
 
 def _run(
