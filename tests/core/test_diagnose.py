@@ -91,6 +91,11 @@ def test_the_share_that_each_mask_leaves_out(data: Batch[Tensor]) -> None:
             out += sum(len(masked[i] - positives[i] - nothing[i]) for i in range(len(data)))
         assert found[name] == pytest.approx(out / count, rel=1e-12) and out
     assert diagnose(presets.mnr(), examples.batch_of(data)).masked == {}
+    twice = diagnose(Objective(masks=[Guided(0.5), SameId(), Guided(0.0)]), examples.batch_of(data)).masked
+    each = [
+        diagnose(Objective(masks=[Guided(margin)]), examples.batch_of(data)).masked["Guided"] for margin in (0.5, 0.0)
+    ]
+    assert list(twice) == ["Guided", "SameId", "Guided 2"] and [twice["Guided"], twice["Guided 2"]] == each
 
 
 def random_documents(found: Diagnosis, batch: Batch[Tensor], objective: Objective) -> list[int]:

@@ -319,7 +319,8 @@ def agreed(group: Group) -> list[Any]:
     numbers = [group.all_reduce_sum(group.rank + 0.5), group.all_reduce_max(10 * group.rank)]
     alike = [group.all_equal(2**53 - 1), group.all_equal(group.rank)]
     rows = group.all_gather(torch.full((group.rank + 1, 2), float(group.rank))).tolist()
-    return [group.any(last), group.any(False), *numbers, group.main, *alike, rows]
+    some = group.all_gather(torch.ones(group.rank + (group.size == 1), 2)).tolist()  # the first of several has no rows
+    return [group.any(last), group.any(False), *numbers, group.main, *alike, rows, some]
 
 
 def _without_ids(batch: Batch[Any], rank: int) -> Batch[Any]:

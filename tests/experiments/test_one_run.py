@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +141,8 @@ def test_an_error_is_in_the_record(small: dict[str, Any], tmp_path: Path) -> Non
     missing = {**small, "data": {"source": "pairs", "path": str(tmp_path / "none.jsonl")}}
     record = Trainings()(job(missing, tmp_path), lambda value: False)
     assert record.state == "failed" and "none.jsonl" in (record.error or "") and record.data == ""
+
+
+def test_numbers_of_a_record_that_are_not_finite_are_null() -> None:
+    record = Record({}, per_query=[float("nan"), 1.0], metrics={"m": float("inf")})
+    assert json.loads(record.json())["per_query"] == [None, 1.0] and json.loads(record.json())["metrics"] == {"m": None}

@@ -23,6 +23,7 @@ import pytest
 import torch
 
 from tempera.core.abilities import seeded
+from tempera.engine.cache import Cache
 from tempera.errors import DataError, OutputError
 from tempera.run import resume as checkpoints
 from tempera.run.fit import _Course
@@ -193,18 +194,30 @@ def test_data_that_have_changed_and_other_options_are_refused(
 
 
 def test_a_run_goes_on_with_less_memory(
-    options_of: dict[str, dict[str, Any]], whole_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options_of: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cut and replayed as the memory wants it from there on: equal up to rounding."""
+    """Cut and replayed as the memory wants it from there on: equal up to rounding, without dropout, which is drawn by cut."""
+    options, still = options_of["transformer"], ["tower.dropout=0"]
+    whole = left(train(options, tmp_path / "whole", still).folder)
     with monkeypatch.context() as patch:
         stop_after(patch, 7)
         with pytest.raises(Stopped):
-            train(options_of["transformer"], tmp_path / "run")
+            train(options, tmp_path / "run", still)
     less = ["train.cache=always", "train.micro_batch_tokens=40", "train.cache_memory=1000000"]
-    found = left(train(options_of["transformer"], tmp_path / "run", less).folder)
-    logs = [found["log"], whole_of("transformer")["log"]]
-    losses = [[record["loss"] for record in log if record["event"] == "step"] for log in logs]
+    sizes, plan = set[Any](), Cache.plan
+    monkeypatch.setattr(Cache, "plan", lambda self, *args: sizes.add((self.tokens, self.bytes)) or plan(self, *args))
+    found = left(train(options, tmp_path / "run", [*still, *less]).folder)
+    losses = [[record["loss"] for record in each["log"] if record["event"] == "step"] for each in (found, whole)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4) and losses[0][:5] == losses[1][:5]
+    assert sizes == {(40, 1e6)}
+
+
+def test_a_run_that_ran_out_of_memory_goes_on_as_it_was_cut_and_kept() -> None:
+    before, same, other = Cache("never"), Cache("never"), Cache("never", tokens=7)
+    before.halve()
+    for each in (same, other):
+        each.resume(json.loads(json.dumps(before.sizes())))
+    assert same.sizes() == before.sizes() and same.mode == "auto" and (other.mode, other.tokens) == ("never", 7)
 
 
 def test_only_the_latest_checkpoints_stay(

@@ -69,6 +69,16 @@ def test_tevatron(tmp_path: Path) -> None:
     assert pairs.ids("doc")[0] != content_id("t1 of 1")
 
 
+def test_negatives_of_two_forms_have_the_ids_of_their_content(tmp_path: Path) -> None:
+    """Objects with ids beside plain texts; and ids that are numbers in one column and texts in another."""
+    row = {"query": "a", "doc": "x", "negative_1": {"docid": 5, "text": "u"}}
+    for other in ("v", {"docid": "6", "text": "v"}):
+        pairs = given([{**row, "negative_2": other}])
+        assert shown(pairs) == [("a", "x", ["u", "v"])]
+        by_content = other == "v"
+        assert (pairs.negatives[0].tolist() == [content_id("u"), content_id("v")]) == by_content
+
+
 def test_numbered_negatives_may_be_missing_and_those_that_answer_are_left_out() -> None:
     rows = [
         {"anchor": "a", "positive": "x", "negative_1": "u", "negative_2": None},

@@ -225,6 +225,7 @@ def test_columns_that_are_not_there(put, header: str, options: dict[str, str], m
         ("a.json", b'{"query":null,"doc":"b"}\n', ", row 1: column 'query' has no text"),
         ("a.json", b'{"query":1,"doc":"b"}\n', ": column 'query' holds int64; expected texts"),
         ("a.csv", "query,doc\nx,y\né,b\n".encode("latin-1"), ", row 2: column 'query' is not UTF-8"),
+        ("a.csv", f"query,doc\nx,{'y' * 200_000}\né,b\n".encode("latin-1"), " is not UTF-8"),
         ("a.jsonl", b'{"query":["a","b"],"doc":"b"}\n', ", row 1: column 'query' has several texts"),
         ("a.jsonl", b'{"query":"a","doc":{"body":"b"}}\n', ": column 'doc' holds struct<body: string>; expected texts"),
         ("a.jsonl", b'{"query":"e","doc":"b"}\n' + '{"query":"é","doc":"b"}'.encode("latin-1"), ", row 2: not UTF-8"),

@@ -175,5 +175,7 @@ def _masked(objective: Objective, batch: Batch[Tensor]) -> dict[str, float]:
                         table[torch.arange(len(table)), own[tile]] = 0
                 left_out += int(table.isinf().sum())
                 total += table.numel()
-        shares[type(mask).__name__] = left_out / max(1, total)
+        name = type(mask).__name__
+        number = sum(type(each) is type(mask) for each in objective.masks[: len(shares)])
+        shares[f"{name} {number + 1}" if number else name] = left_out / max(1, total)
     return shares

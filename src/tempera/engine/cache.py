@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
 import torch
@@ -182,6 +182,7 @@ class Cache:
         else:
             self.bytes = self.memory * self._free() if self.memory <= 1 else self.memory
         self.micro_bytes = self.bytes * GPU_MICRO_BATCH if on_gpu else float(CPU_MICRO_BATCH)
+        self.wanted = [self.mode, self.memory, self.tokens, self.device.type]  # which `halve` leaves as they are
         self.replaying = Clock(self.device)
         self.footprints: dict[int, Footprint] = {}  # of each tower, by identity
         self.known: list[Footprint] = []  # of a checkpoint, by which towers are cut as they were; in the order of use
@@ -205,6 +206,19 @@ class Cache:
         self.tokens = None if self.tokens is None else max(1, self.tokens // 2)
         self.mode = "auto" if self.mode == "never" else self.mode
         logger.warning(f"out of memory: micro-batches are halved, {self.halved} times so far; the batch is unchanged")
+
+    def sizes(self) -> dict[str, Any]:
+        """Return what the cuts of a run follow from, for its checkpoint."""
+        known = [asdict(each) for each in self.footprints.values()]
+        sizes = {"mode": self.mode, "bytes": self.bytes, "micro_bytes": self.micro_bytes, "tokens": self.tokens}
+        return {"wanted": self.wanted, **sizes, "footprints": known}
+
+    def resume(self, sizes: Mapping[str, Any]) -> None:
+        """Cut batches as a run did before; as the options say, if they or the kind of device have changed since."""
+        if sizes["wanted"] == self.wanted:
+            self.mode, self.tokens = sizes["mode"], sizes["tokens"]
+            self.bytes, self.micro_bytes = float(sizes["bytes"]), float(sizes["micro_bytes"])
+            self.known = [Footprint(**each) for each in sizes["footprints"]]
 
     def plan(self, towers: Any, batch: Batch[Any], group: Group = ALONE) -> Plan:
         """Cut a batch into micro-batches and choose those that keep their graph; processes keep pace in divided towers."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from ..io.atomic import new_folder
 from ..io.documents import read_json
 from .cache import Cache
 from .distributed import ALONE, Group
-from .plan import Footprint
 from .shards import at_main, divided_as, is_divided
 
 FORMAT = 2
@@ -82,7 +81,6 @@ class State:
                 tensors[name] = everything.detach().to("cpu", copy=not is_divided(value)).contiguous()
         if not self.group.main:
             return
-        cache = {"bytes": self.cache.bytes, "micro_bytes": self.cache.micro_bytes, "tokens": self.cache.tokens}
         data = save(tensors)
         numbers = {
             "format": FORMAT,
@@ -91,7 +89,7 @@ class State:
             "left_out": self.left_out,
             "scaler": self.scaler.state_dict(),
             "tiles": self.tiles,
-            "cache": cache | {"footprints": [asdict(each) for each in self.cache.footprints.values()]},
+            "cache": self.cache.sizes(),
         }
         content = {_TENSORS: data, _NUMBERS: json.dumps(numbers, indent=2).encode(), **(beside or {})}
         with new_folder(folder) as stage:
@@ -120,10 +118,7 @@ class State:
             self.scaler.load_state_dict(numbers["scaler"])
             self.step, self.left_out = int(numbers["step"]), int(numbers["left_out"])
             self.tiles.update({kind: int(size) for kind, size in numbers.get("tiles", {}).items()})
-            cache = numbers["cache"]
-            self.cache.bytes, self.cache.micro_bytes = float(cache["bytes"]), float(cache["micro_bytes"])
-            self.cache.tokens = cache["tokens"]
-            self.cache.known = [Footprint(**each) for each in cache["footprints"]]
+            self.cache.resume(numbers["cache"])
         except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
             first = " ".join(str(error).split())[:200]
             raise DataError(f"{folder} is not a checkpoint of this configuration: {first}") from None

@@ -93,10 +93,11 @@ class Group:
         return home
 
     def all_gather(self, rows: Tensor) -> Tensor:
-        """Return the rows of all processes, in the order of the processes, [n, D]; each has to give some."""
+        """Return the rows of all processes, in the order of the processes, [n, D]; one has some at least."""
         if self.size == 1:
             return rows
-        return torch.cat([part["query.rows"] for part in self._exchange({"query.rows": rows})]).to(rows.device)
+        parts = (part.get("query.rows") for part in self._exchange({"query.rows": rows}))
+        return torch.cat([part for part in parts if part is not None]).to(rows.device)
 
     def all_reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Sum the gradients of parameters over all processes, in place; once a step, after the backward passes.

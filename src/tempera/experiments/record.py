@@ -118,6 +118,8 @@ def finite(value: Any) -> Any:
     """Return a value for JSON: None in place of numbers that are not finite."""
     if isinstance(value, Mapping):
         return {name: finite(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

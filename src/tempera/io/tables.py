@@ -9,6 +9,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -257,15 +258,15 @@ def csv_tables(path: Path, names: Sequence[str] = (), sign: str = ",", quoted: b
     """
     import pyarrow.csv as reader
 
+    packed = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix.lower())
     with opened(path) as file:
         start = file.read(BLOCK)
-        while file.read(BLOCK):  # the parser takes a gzip file that is cut short for a whole one
+        while packed and file.read(BLOCK):  # the parser takes a gzip file that is cut short for a whole one
             pass
     sign = _separator(path, start[:_START]) if sign == "," else sign
     read = reader.ReadOptions(block_size=BLOCK, column_names=list(names))
     parse = reader.ParseOptions(delimiter=sign, quote_char='"' if quoted else False, newlines_in_values=quoted)
     try:
-        packed = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix.lower())
         with pa.input_stream(str(path), compression=packed) as stream:
             names = reader.open_csv(stream, read, parse).schema.names
         if not read.column_names and len(names) > 1 and all(map(_NUMBER.fullmatch, names)):
@@ -278,7 +279,7 @@ def csv_tables(path: Path, names: Sequence[str] = (), sign: str = ",", quoted: b
                 yield pa.Table.from_batches([batch])
     except pa.ArrowInvalid as error:
         if "UTF8" in str(error):
-            _refuse_cell(path, sign)
+            _refuse_cell(path, sign, quoted)
         raise
 
 
@@ -330,16 +331,18 @@ def _separator(path: Path, start: bytes) -> str:
     return sign
 
 
-def _refuse_cell(path: Path, sign: str) -> None:
-    """Refuse a file with the first value that is not UTF-8."""
+def _refuse_cell(path: Path, sign: str, quoted: bool) -> None:
+    """Refuse a file with the first value that is not UTF-8; without a place behind a value too long for Python's reader."""
     with opened(path) as file:
         lines = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
-        rows = csv.reader(lines, delimiter=sign)
-        header = next(rows)
-        for row, cells in enumerate(rows, 1):
-            for name, cell in zip(header, cells):
-                if not cell.isascii() and any("\udc80" <= letter <= "\udcff" for letter in cell):
-                    raise DataError(f"{path}, row {row}: column {name!r} is not UTF-8")
+        rows = csv.reader(lines, delimiter=sign, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE)
+        with suppress(csv.Error):
+            header = next(rows)
+            for row, cells in enumerate(rows, 1):
+                for name, cell in zip(header, cells):
+                    if not cell.isascii() and any("\udc80" <= letter <= "\udcff" for letter in cell):
+                        raise DataError(f"{path}, row {row}: column {name!r} is not UTF-8")
+    raise DataError(f"{path} is not UTF-8")
 
 
 _TEXTS: dict[str, Parse] = {

@@ -5,9 +5,7 @@ Letters in shapes: q queries, c documents, s sampled documents, K depth of a ran
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -115,12 +113,3 @@ class Budget:
         """Count an evaluation."""
         self.spent += seconds
         self.cost = seconds
-
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        """Count the seconds of a block as an evaluation."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.spend(time.perf_counter() - start)

@@ -152,7 +152,7 @@ class _Course:
         self.chooses = looks and self.held_out.chooses
         self.best = best  # weights of the best look
         self.ended: tuple[float, int] | None = None  # seconds of training, and records of the log then
-        self.budget = Budget(prepared.config.evaluation.budget, position.evaluating)
+        self.budget = Budget(prepared.config.evaluation.budget, position.evaluating, position.look)
         self.alarms = Alarms(prepared.log)
 
     def run(self) -> None:
@@ -353,6 +353,7 @@ class _Course:
         records = self.prepared.log.records
         seconds, count = self.ended or (time.perf_counter() - self.began, len(records))
         self.position.training, self.position.evaluating = seconds, self.budget.spent
+        self.position.look = self.budget.cost
         self.position.spent = self.prepared.phases.seconds()
         self.checkpoints.save(self.state, self.position, records[:count], self.best)
         if self.group.main:

@@ -43,6 +43,7 @@ class Position:
     data: str  # digest of what is trained on, and of the towers before their training
     training: float = 0.0  # seconds
     evaluating: float = 0.0  # seconds of them
+    look: float = 0.0  # seconds of the latest evaluation
     looks_left_out: int = 0  # by the budget
     best_step: int = 0  # of the look with the best validation
     best_value: float | None = None  # of the main metric then; None before the first look
@@ -193,7 +194,7 @@ def _lasting(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options as JSON has them, without those that may change when a run is resumed."""
     known: dict[str, Any] = parsed(json.dumps(config, default=str))
     reporting = ("save_steps", "save_total_limit", "skip_non_finite", "report_to")
-    # Fitted to what memory there is: equal up to rounding.
+    # Fitted to what memory there is: equal up to rounding, and to what dropout draws.
     fitted = ("cache", "cache_memory", "micro_batch_tokens", "fsdp", "divide_tables", "device", "kernel")
     for name in (*reporting, *fitted):
         known.get("train", {}).pop(name, None)

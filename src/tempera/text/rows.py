@@ -118,14 +118,14 @@ class PairReader(BlockReader):
         if role == "negatives":  # an empty cell is no negative, and neither is a blank text
             kept = ~_blank(texts)
             texts, rows = texts.filter(pa.array(kept)), rows[kept]
-        content = content_ids(texts)
+        content, own = content_ids(texts), [part for _, _, part in parts if part is not None]
         prompts = self.prompts(role, prompt, rows)
         if ids in self.columns:
             keys = given_ids(self.ids(ids, self.flat(ids, rows, every, kept), rows))
-        elif any(part is not None for _, _, part in parts):
-            keys = given_ids(
-                self.ids(role, pa.concat_arrays([part for _, _, part in parts]).take(pa.array(order[kept])), rows)
-            )
+        elif own and len(own) == len(parts):
+            if len({part.type for part in own}) > 1:
+                own = [part.cast(pa.large_string()) for part in own]
+            keys = given_ids(self.ids(role, pa.concat_arrays(own).take(pa.array(order[kept])), rows))
         else:
             keys = content if prompts is None else mixed(content, content_ids(prompts))
         if prompts is not None:
