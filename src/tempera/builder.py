@@ -169,6 +169,8 @@ class Builder:
             words = [word for each in get_args(hint) if get_origin(each) is typing.Literal for word in get_args(each)]
             words += [AUTO] if path in self.open and value != AUTO and AUTO not in words else []
             others = "".join(f" or {word}" for word in words if first["type"] != "literal_error" and not inner)
+            if isinstance(value, str) and first["type"].startswith(("tuple", "list", "sequence")):
+                others = f", such as [{value}]"
             self.fail(f"{path}{inner}", f"is {shown(first['input'])}; expected {_expected(first)}{others}")
 
 

@@ -81,7 +81,7 @@ def test_known_positives_ask_for_known() -> None:
 def test_a_guide_is_asked_of_every_side(role: str) -> None:
     chosen = (pools.docs, pools.negatives, pools.sampled, pools.memory)
     said = refusal(lacking("guide", role), pools=chosen, masks=(Guided(),))
-    assert f"{role} has none: give guide=" in said
+    assert f"{role} has none: give the folder of a saved model as train.guide=FOLDER" in said
     Objective(pools=chosen, masks=(Guided(by="self"),), memory=Memory(3))(lacking("guide", role))
 
 

@@ -172,3 +172,9 @@ def test_other_data_are_not_taken_for_the_own_validation(
 def test_a_gain_elsewhere_is_called_one() -> None:
     found = chosen(points((0, 0.4, 0.6, 0.6), (0.5, 0.59, 0.62, 0.62), (1, 0.6, 0.5, 0.5)))
     assert found["sentence"].endswith(", and is better on the other data than the base")
+
+
+def test_a_merged_model_knows_what_both_have_learned(judged: Path, tmp_path: Path) -> None:
+    merge(judged / "run", judged / "base", weights=0.5, output=tmp_path / "merged")
+    learned = np.load(judged / "run" / "trained.npy")
+    assert len(learned) and np.array_equal(np.load(tmp_path / "merged" / "trained.npy"), learned)

@@ -196,7 +196,7 @@ def test_what_is_not_there(write: Write, tmp_path: Path) -> None:
     folder = write()
     with pytest.raises(DataError) as error:
         read_beir(folder, "dev")
-    assert str(error.value) == f"no such file: {folder}/qrels/dev.tsv; there is test"
+    assert str(error.value) == f"no such file: {folder}/qrels/dev.tsv; give another split: test"
     (folder / "corpus.jsonl").unlink()
     with pytest.raises(DataError) as error:
         read_beir(folder)

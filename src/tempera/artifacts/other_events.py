@@ -62,7 +62,7 @@ class EventsFinding:
     def winners(self) -> list[str]:
         """The best system of each protocol, in sentences."""
         protocols = {name: {system: each[name] for system, each in self.reached.items()} for name in self.events.test}
-        return [f"{name}: {winner(systems)}" for name, systems in protocols.items()]
+        return [winner(systems, name) for name, systems in protocols.items()]
 
     def json(self) -> dict[str, Any]:
         """Return a JSON object, with the tables in the form that metrics.json has them."""

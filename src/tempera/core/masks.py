@@ -149,8 +149,8 @@ class Guided:
             return cosine(side.rows.detach())
         if side.guide is None:
             raise DataError(
-                f"guided needs the guide's vectors of every side, and {role} has none: give guide= "
-                "(of a run, train.guide=FOLDER), or take by: self"
+                f"guided needs a guide's vectors of every side, and {role} has none: give the folder of a saved model as "
+                "train.guide=FOLDER (in your own loop the vectors as guide=), or let the model judge, by: self"
             )
         return exact(side.guide)
 

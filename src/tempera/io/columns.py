@@ -177,7 +177,11 @@ class ColumnsSoFar:
             rows: what its rows are.
         """
         roles = ", ".join(f"{role} = {', '.join(names)}" for role, names in self.columns.items())
-        unread = [name for name in self.names if not any(name in names for names in self.columns.values())]
+        unread = [
+            name or "a column without a name"
+            for name in self.names
+            if not any(name in names for names in self.columns.values())
+        ]
         return f"{file} holds {rows}: {roles}" + (f"; not read: {', '.join(unread)}" if unread else "")
 
 

@@ -211,7 +211,7 @@ class LaterEvents:
     def _winner(self) -> str:
         """Return which system is best on the test, and by how much, in a sentence."""
         protocol = self.events.protocol
-        return winner({name: each[protocol] for name, each in self.reached.items() if name != OURS[0]})
+        return winner({name: each[protocol] for name, each in self.reached.items() if name != OURS[0]}, protocol)
 
     def _about_cold(self) -> dict[str, Any]:
         if (withheld := self.events.withheld) is None:

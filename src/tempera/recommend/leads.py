@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from ..errors import quantity
 from ..ranking.compare import Difference, bootstrap_columns
 from ..ranking.verdict import OURS, main_metric
 from .judgement import Recommended
@@ -22,14 +23,15 @@ def protocols_of(reached: Reached) -> dict[str, dict[str, Any]]:
     }
 
 
-def winner(systems: Mapping[str, Recommended]) -> str:
-    """Return which of several systems is best, and by how much, in a sentence."""
+def winner(systems: Mapping[str, Recommended], protocol: str) -> str:
+    """Return which of several systems is best in a protocol, and by how much, in a sentence."""
     metric = main_metric(next(iter(systems.values())).names)
     best, second, *_ = sorted(systems, key=lambda name: -systems[name].metrics[metric])
     d = _ahead(systems[best], systems[second])
     others = ", ".join(f"{name} {each.metrics[metric]:.3f}" for name, each in systems.items() if name != best)
     return (
-        f"{best} is {'the best' if d.low > 0 else 'not shown to be the best'} on the test: {metric} "
+        f"{best} is {'the best' if d.low > 0 else 'not shown to be the best'} on the test ({protocol}, "
+        f"{quantity(len(systems[best].per_query[metric]), 'queries')}): {metric} "
         f"{systems[best].metrics[metric]:.3f}, {d.mean:+.3f} [{d.low:+.3f}, {d.high:+.3f}] over {second}; {others}"
     )
 

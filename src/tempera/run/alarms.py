@@ -60,7 +60,7 @@ class Alarms:
         """Ring if the trained model less the untrained one is below 0 in a metric by more than chance; else be cautious below 0."""
         about = (
             f"{metric} {difference.mean:+.4f} ({100 * difference.confidence:g} % interval {difference.low:+.4f} to "
-            f"{difference.high:+.4f}"
+            f"{difference.high:+.4f}, {quantity(queries, 'queries')}"
         )
         if difference.high < 0 and queries >= FEW_QUERIES:
             self.ring(
@@ -123,7 +123,8 @@ def doubts(
             "give more data"
         )
     steps = [record for record in records if record["event"] == "step"]
-    few = _FEW_OF_MODEL if config.resolved["tower"]["kind"] == "pretrained" else FEW_STEPS
+    pretrained = config.resolved["tower"]["kind"] == "pretrained"
+    few, more = (_FEW_OF_MODEL, "on more data, or for more epochs") if pretrained else (FEW_STEPS, subject.more)
     if 0 < len(steps) < few:
         stated = "max_time" if config.resolved["train"]["max_time"] else "max_steps"
         longer = f"train.{'num_train_epochs' if config.train.max_steps is None else stated}"
@@ -137,10 +138,11 @@ def doubts(
     name = min(rivals, key=lambda name: rivals[name].mean, default=None)
     if name is not None and rivals[name].low <= 0:
         d, below = rivals[name], rivals[name].high < 0
+        size = f", {quantity(queries, 'queries')}" if queries else ""
         yield (
             f"the trained model is {'worse than' if below else 'not shown to be better than'} {label(name)}: "
             f"{label(main_metric(config.evaluation.metrics))} {d.mean:+.3f} ({100 * d.confidence:g} % interval {d.low:+.3f} to "
-            f"{d.high:+.3f}); train {subject.more}"
+            f"{d.high:+.3f}{size}); train {more}"
             + (f", and {subject.finer}" if subject.finer and not below else "")
             + (f"; until then, {together}" if together else "")
         )

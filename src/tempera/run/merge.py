@@ -17,10 +17,12 @@ from ..io.atomic import MARK, staged, write_file
 from ..io.documents import write_json
 from ..ranking.ranking import LEAST_TO_CHOOSE
 from ..ranking.verdict import main_metric
+from ..text.embedder import run_of, trained_on
 from ..text.other_data import Task, judged, read_tasks
 from ..text.split import Split
 from ..text.tasks import RetrievalTask
 from ..towers.merged import Merged
+from ..towers.saved import TRAINED
 from .data_again import asked, divided_again, evaluated, learned
 
 OWN = "validation"
@@ -78,6 +80,9 @@ def merge(
             merged.at(document["weight"])
             merged.save(folder)
             write_json(folder / MARK, document)
+            learned_by = [trained_on(run_of(Path(each))) for each in (run, base)]
+            if some := [ids for ids in learned_by if ids is not None]:
+                np.save(folder / TRAINED, np.unique(np.concatenate(some)), allow_pickle=False)
     return document
 
 

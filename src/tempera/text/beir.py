@@ -113,7 +113,8 @@ def _file(folder: Path, name: str) -> Path:
         except OSError as error:  # a name that is too long
             raise DataError(f"no such file: {path}: {error.strerror}") from None
     others = sorted({path.name.partition(".")[0] for path in folder.glob(f"*{Path(name).suffix}*")})
-    raise DataError(f"no such file: {folder / name}" + (f"; there is {', '.join(others)}" if others else ""))
+    instead = "; give another split: " if name.endswith(".tsv") else "; there is "
+    raise DataError(f"no such file: {folder / name}" + (instead + ", ".join(others) if others else ""))
 
 
 def texts_of(folder: Path, name: str) -> pa.Table:

@@ -126,7 +126,7 @@ class Head:
         if made is not None and made.model != (own := fingerprint(model)):
             logger.warning(
                 f"the index holds vectors of another model ({made.model[:12]}; tower.query.model is {own[:12]}), so that the "
-                "untrained queries rank at random in it"
+                "untrained queries may rank at random in it"
             )
         return HeadTower(model, embed, texts, doc.width)
 

@@ -42,9 +42,7 @@ def model_folder(path: Path) -> Path:
         if (folder / "modules.json").is_file():
             return folder
     if (path / "model" / "items.parquet").is_file():
-        raise DataError(
-            f"{path} is a recommender, and this command is for models of texts: its figures are in report.html and metrics.json"
-        )
+        raise DataError(f"{path} is a recommender, and this command is for models of texts")
     if not path.exists():
         raise DataError(f"no such folder: {path}; give that of a run or of a saved model")
     raise DataError(f"{path} is neither a saved model of texts nor a run with one: modules.json is missing")
