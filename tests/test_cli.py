@@ -134,7 +134,9 @@ def test_search_shows_rank_score_and_place(tempera: Any, tiny_run: Path, pairs_f
         "1",
         "1.000",
         *doc.split(),
-        f"{pairs_file}:42",
+        str(pairs_file),
+        "row",
+        "42",
     ]  # a document without a name shows its text
     assert len(tempera("search", tiny_run, doc, "-k", "2").out.splitlines()) == 2
     assert len(tempera("search", tiny_run, doc, "-k", "9999").out.splitlines()) == 300

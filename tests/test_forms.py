@@ -18,6 +18,7 @@ from tempera.names import describe
 from tempera.recommend.features import Features
 from tempera.recommend.interactions import Interactions
 from tempera.run.train import default_output, with_rows
+from tempera.text.sources import PairsFile
 from tempera.towers.static import Static
 
 Put = Callable[[str, str], Path]
@@ -64,6 +65,8 @@ def test_a_table_without_a_line_of_names_is_told(put: Put) -> None:
     path = put("pairs.tsv", "how do I reset the password of my account?\tby the link below\na\tb\n")
     with pytest.raises(DataError, match=r"or begin the file with a line of names, if its first line holds none$"):
         build(load(path))
+    with pytest.raises(DataError, match=r"name one with data.query=COLUMN, or begin the file with a line of names"):
+        PairsFile(str(path)).read()
 
 
 def test_ids_are_read_only_if_they_are_named(put: Put) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import DataError
+from .io.columns import headless
 from .io.saved_sets import splits
 from .io.tables import blocks, files_of, is_run, is_table, visible_files
 from .recommend.interactions import TABLE as EVENTS
@@ -19,7 +20,6 @@ from .text.text_files import is_text_file
 
 _CALLED = {"query": "queries", "doc": "documents that answer"}
 _USUAL = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
-_NAME = 40  # letters that the name of a column has at most; longer ones are the first row of a table without names
 
 
 def with_source(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,13 +144,8 @@ def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if EVENTS.suits(options, names):
         return {"source": "interactions", "metadata": ["*"]}
     missing = [name for role, name in _CALLED.items() if not (options.get(role) or PAIRS.usual_columns(role, names))]
-    headless = (
-        ", or begin the file with a line of names, if its first line holds none"
-        if max(map(len, names), default=0) > _NAME
-        else ""
-    )
     raise DataError(
         f"{path} has the columns {', '.join(names)}, with no usual name for {' or '.join(missing)}: name those "
         "of pairs with data.query=COLUMN data.doc=COLUMN, those of interactions with data.user=COLUMN data.item=COLUMN, or read "
-        f"texts without pairs with data.source=documents{headless}"
+        f"texts without pairs with data.source=documents{headless(names)}"
     )

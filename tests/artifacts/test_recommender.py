@@ -24,7 +24,8 @@ from tempera.artifacts.recommender import Recommender
 from tempera.artifacts.run_folder import Run
 from tempera.build import build
 from tempera.core.frame import Events, Frame
-from tempera.errors import DataError
+from tempera.errors import DataError, OutputError
+from tempera.io.atomic import staged
 from tempera.recommend import baselines, full_catalogue
 from tempera.recommend.baselines import Transitions
 from tempera.recommend.counts import COUNTS
@@ -416,6 +417,18 @@ def test_texts_that_are_integers_of_the_run_are_no_new_items(data: Path, tmp_pat
     parquet.write_table(pa.table(new).slice(0, 2), tmp_path / "new.parquet")
     Run(tmp_path / "run").add_items(tmp_path / "new.parquet")
     assert parquet.read_table(tmp_path / "run" / "model" / "items.parquet")["id"].to_pylist() == [*range(ITEMS), 31]
+
+
+def test_items_are_read_by_one_process_at_a_time(titled: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(titled, run)
+    with staged(run, overwrite=True) as folder:
+        with pytest.raises(OutputError, match="another process is writing there"):
+            Run(run).add_items(tmp_path / "nothing.parquet")  # is not read yet
+        shutil.copytree(run, folder, dirs_exist_ok=True)
+    before = len(Recommender(run).items.table)
+    Run(run).add_items(arrived(tmp_path / "new.parquet"))
+    assert len(Recommender(run).items.table) > before
 
 
 def test_a_run_of_ids_takes_no_new_items(run: Path, tmp_path: Path) -> None:

@@ -126,3 +126,16 @@ def test_a_model_is_looked_up_for_every_side(model: str) -> None:
     assert batch.sampled.ids is not None
     torch.testing.assert_close(vectors["sampled"], tables["doc"][batch.sampled.ids - 20])
     assert getattr(replace(examples, **{model: None}).batch(torch.tensor([1, 0])).doc, model) is None
+
+
+@pytest.mark.parametrize("most", [1 << 24, 2])
+def test_draws_follow_the_proposal_however_many_documents_there_are(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.multinomial ends at 2^24 of them."""
+    monkeypatch.setattr("tempera.engine.batches._MULTINOMIAL", most)
+    draws = Draws(20_000, power=0.5, seed=3)
+    proposal = draws.proposal(torch.tensor([0.0, 0.1, 0.0, 0.4, 0.5, 0.0]))
+    drawn = draws(proposal, 4)
+    shares = drawn.bincount(minlength=6) / len(drawn)
+    assert drawn.dtype == torch.int64 and shares[[0, 2, 5]].tolist() == [0, 0, 0]
+    torch.testing.assert_close(shares, proposal.float(), atol=0.015, rtol=0)  # four standard deviations
+    assert torch.equal(draws(proposal, 4), drawn) and not torch.equal(draws(proposal, 5), drawn)

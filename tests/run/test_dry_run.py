@@ -32,7 +32,7 @@ def test_a_dry_run_counts_what_the_run_would_read(
     assert tokens["query"]["50%"] == 4 and (negatives["least"], negatives["most"]) == (0, 2)
     assert found["repeated"]["doc"] == 0 and 0.4 < found["repeated"]["query"] < 0.6
     first = found["rows"][0]
-    number = int(first["place"].rpartition(":")[2]) - 1
+    number = int(first["place"].rpartition(" ")[2]) - 1
     assert first["query"]["text"] == rows[number]["query"] and len(first["negatives"]) == number % 3
     assert len(found["rows"]) == 3 and any("hard negatives per row: 0 to 2" in line for line in lines(found))
     left = [

@@ -112,7 +112,7 @@ def test_a_fault_names_its_step_its_row_its_cause_and_the_checkpoint(
     task = TextTask.read(options, tmp_path / "cache", tmp_path / "vectors")
     (rows,) = task.data.sampler(7, 8)
     pair = json.loads(Path(job["data"]["path"]).read_text().splitlines()[task.data.texts.split.train[rows[3]]])
-    place = f"pairs.jsonl:{task.data.texts.split.train[rows[3]] + 1} ({pair['query'][:40]!r})"
+    place = f"pairs.jsonl row {task.data.texts.split.train[rows[3]] + 1} ({pair['query'][:40]!r})"
     message = str(caught.value)
     assert message.startswith("the loss of step 8 is not finite, of ") and place in message and "\n" not in message
     assert "query embeddings are not finite, although the weights are" in message
@@ -130,7 +130,9 @@ def test_steps_that_are_left_out_change_nothing_are_counted_and_resumed(
         whole = left(train(options, tmp_path / "whole", ["train.skip_non_finite=2"]).folder)
     assert whole["metrics"]["steps_left_out"] == 3
     out = [record for record in whole["log"] if record["event"] == "step left out"]
-    assert [record["step"] for record in out] == [6, 7, 9] and all("pairs.jsonl:" in record["rows"] for record in out)
+    assert [record["step"] for record in out] == [6, 7, 9] and all(
+        "pairs.jsonl row " in record["rows"] for record in out
+    )
     steps = [record["step"] for record in whole["log"] if record["event"] == "step"]
     assert steps == [n for n in range(1, 19) if n not in (6, 7, 9)]
     with monkeypatch.context() as patch:

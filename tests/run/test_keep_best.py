@@ -155,7 +155,7 @@ def test_patience_ends_a_run_that_does_not_rise(
     [
         (["train.keep_best=false"], "since train.keep_best is off"),
         (["evaluation.validation=49"], "since validation has fewer than 50 queries"),
-        (["evaluation.validation=0"], "since validation has fewer than 50 queries"),
+        (["evaluation.validation=0"], "since evaluation.validation is 0"),
     ],
 )
 def test_nothing_chosen_saves_the_last_weights_and_says_why(

@@ -73,6 +73,8 @@ def test_weights_are_interpolated(judged: Path) -> None:
     assert np.isfinite(Model(str(judged / "third")).query(["kaban"])).all()
     with pytest.raises(OutputError, match="holds an earlier result"):
         merge(judged / "run", judged / "base", weights=0.3, output=judged / "third")
+    with pytest.raises(DataError, match="is a saved model without documents to search"):
+        Run(judged / "third").search("kaban")
 
 
 def test_the_ends_are_the_models_to_the_bit(judged: Path) -> None:

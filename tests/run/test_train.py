@@ -142,7 +142,7 @@ def test_the_index_holds_every_document_with_its_place(tiny_run: Path, pairs_fil
     assert index.vectors.shape == (300, 16)
     assert np.linalg.norm(index.vectors, axis=1) == pytest.approx(np.ones(300), abs=1e-6)
     for found in index.documents.to_pylist():
-        row = rows[int(found["place"].rpartition(":")[2]) - 1]
+        row = rows[int(found["place"].rpartition(" ")[2]) - 1]
         assert row["doc"] == found["preview"]
     assert len(set(index.documents["id"].to_pylist())) == 300
 
@@ -153,7 +153,7 @@ def test_search_finds_the_document_of_its_words_first(tiny_run: Path, pairs_file
     for line in (0, 100, 299):
         found = run.search(rows[line]["doc"], k=3)
         assert [hit.rank for hit in found] == [1, 2, 3]
-        assert found[0].place == f"{pairs_file}:{line + 1}"
+        assert found[0].place == f"{pairs_file} row {line + 1}"
         assert found[0].score == pytest.approx(1, abs=1e-6)
         assert found[0].score >= found[1].score >= found[2].score
     assert len(run.search("kaban", k=1000)) == 300
@@ -439,7 +439,7 @@ def test_the_temperature_has_its_own_rate_and_no_decay() -> None:
 class Bag(torch.nn.Module):
     """A tower of six token vectors."""
 
-    padded = False
+    padded, unit = False, False
 
     def __init__(self) -> None:
         super().__init__()

@@ -34,7 +34,13 @@ def letters(texts: list[str]) -> Ragged:
 def test_a_batch_brings_the_negatives_of_its_rows(tmp_path: Path, mapped: bool) -> None:
     catalogue = Catalogue.of(pairs())
     assert catalogue.queries[:] == ["a", "b", "c"] and catalogue.docs[:] == ["x", "y", "u", "v", "w"]
-    assert catalogue.table()["place"].to_pylist() == ["data:1", "data:2", "data:1", "data:4", "data:4"]
+    assert catalogue.table()["place"].to_pylist() == [
+        "data row 1",
+        "data row 2",
+        "data row 1",
+        "data row 4",
+        "data row 4",
+    ]
     assert catalogue.table()["doc_id"].to_pylist() == [content_id(text) for text in "xyuvw"]
     sides = [
         stored(letters, texts, tmp_path / str(i)) if mapped else letters(texts[:])

@@ -267,7 +267,9 @@ def test_verdicts() -> None:
     )
     same = compare({"m": hard}, {"m": generator.permutation(hard)})["m"]
     assert not same.real and "are not shown to differ in m" in same.sentence("A", "B", "m")
-    assert not Comparison(Difference(1, 0.1, 2, 0.95), 0.06, 9).real
+    narrow = Comparison(Difference(1, 0.1, 2, 0.95), 0.06, 9)
+    assert not narrow.real and narrow.sentence("A", "B", "m").endswith("9 queries; a verdict also needs p < 0.05)")
+    assert "also needs" not in same.sentence("A", "B", "m")
     assert not Comparison(Difference(1, -0.1, 2, 0.95), 0.01, 9).real
 
 
@@ -295,6 +297,8 @@ def test_the_command(models: tuple[Path, Path], beir: Path, tmp_path: Path, temp
             ]
             assert np.mean(rows) == pytest.approx(found["mean"]) and found["low"] <= found["mean"] <= found["high"]
     assert task["bm25"] == {"k1": 1.5, "b": 0.75, "stem": False, "tuned": False}
+    of_table = tempera("evaluate", models[0], beir).out.splitlines()[0]
+    assert "queries, " in of_table and " judgements" in of_table and "not name" not in of_table
     told = "\nbm25: k1 1.5, b 0.75, words as they are, untuned; a run tunes its own\n"
     assert told in tempera("evaluate", models[0], beir, "--bm25").out
     alone = tempera("evaluate", models[0], beir, "--json").document["tasks"][0]
@@ -315,11 +319,13 @@ def test_the_command(models: tuple[Path, Path], beir: Path, tmp_path: Path, temp
 def test_what_is_wrong_is_one_line(models: tuple[Path, Path], beir: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot compare .* with itself"):
         evaluate(models[0], beir, against=models[0] / ".." / "a")
-    with pytest.raises(ConfigError, match="no metric 'ndgc@10'"):
+    with pytest.raises(ConfigError, match="no metric 'ndcg10'; give one of"):
+        evaluate(models[0], beir, metrics=["ndcg10"])
+    with pytest.raises(ConfigError, match="no metric 'ndgc'"):
         evaluate(models[0], beir, metrics=["ndgc"])
     with pytest.raises(DataError, match="neither a saved model of texts nor a run"):
         evaluate(tmp_path, beir)
-    with pytest.raises(DataError, match=r"holds no file to read: give tables"):
+    with pytest.raises(DataError, match=r"holds no table: give tables"):
         evaluate(models[0], tmp_path)
     with pytest.raises(OutputError, match="ends in"):
         write_per_query(tmp_path / "scores.xls", [])

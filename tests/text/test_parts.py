@@ -12,6 +12,7 @@ import pytest
 
 from tempera.errors import DataError
 from tempera.ranking.ranking import Evaluation
+from tempera.text.beir import texts_of
 from tempera.text.catalogue import Catalogue
 from tempera.text.mixture import Mixture
 from tempera.text.pairs import TEST, TRAIN, VALIDATION, Pairs
@@ -122,6 +123,25 @@ def test_splits_of_a_beir_folder(put: Put, tmp_path: Path) -> None:
     kept = hold_out(pairs, candidates, Evaluation(shared_documents="keep"))
     assert len(kept.train) == 4 and kept.shared == 2
     assert isinstance(pairs, Pairs) and np.array_equal(kept.test, split.test)
+
+
+def test_judgements_that_train_nothing_are_counted(put: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put("corpus.jsonl", *({"_id": f"d{i}", "text": f"text {i}"} for i in range(4)))
+    put("queries.jsonl", *({"_id": f"q{i}", "text": f"asks {i}"} for i in range(4)))
+    (tmp_path / "qrels").mkdir()
+    judged = {"train": ["q0 d0 1", "q0 d0 1", "q1 d1 0", "q1 d2 0"], "dev": ["q2 d2 1", "q3 d3 0"]}
+    for name, rows in judged.items():
+        lines = "\n".join(["query-id corpus-id score", *rows]).replace(" ", "\t")
+        (tmp_path / "qrels" / f"{name}.tsv").write_text(lines + "\n")
+    read: list[str] = []
+    monkeypatch.setattr("tempera.text.beir.texts_of", lambda folder, name: read.append(name) or texts_of(folder, name))
+    pairs, _ = BeirFolder(str(tmp_path), validation="dev").read()
+    assert pairs.dropped == {
+        "queries without a relevant document": 2,
+        "judgements of queries without a relevant document": 3,
+        "repeated judgements": 1,
+    }
+    assert read == ["corpus", "queries"]  # once for both splits
 
 
 def test_documents_without_a_query_are_no_query_of_their_own(put: Put, tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_a_folder_of_shards_equals_one_file_and_is_mapped(tmp_path: Path) -> Non
     pairs, _ = PairsFile(str(tmp_path / "shards")).read(tmp_path / "cache")
     read = pa.total_allocated_bytes() - before
     assert shown(pairs) == shown(given(rows)) and len(pairs) == 50 and pairs.dropped == {"repeated pairs": 50}
-    assert pairs.texts("place")[20] == f"{tmp_path}/shards/1.parquet:1"
+    assert pairs.texts("place")[20] == f"{tmp_path}/shards/1.parquet row 1"
     assert read < 1 << 20
     assert pairs.texts("query", np.array([33, 2, 33])) == ["q33", "q2", "q33"]
 

@@ -83,7 +83,7 @@ def test_every_format(put, kind: str) -> None:
     path = put("pairs.of.two" + kind, encode(ROWS, kind))
     pairs = read(path)
     assert list(zip(pairs.texts("query"), pairs.texts("doc"))) == ROWS
-    assert pairs.texts("place") == [f"{path}:{row}" for row in (1, 2, 3)]
+    assert pairs.texts("place") == [f"{path} row {row}" for row in (1, 2, 3)]
 
 
 def test_upper_case_extensions_byte_order_marks_and_repeated_rows(put) -> None:
@@ -319,7 +319,7 @@ def test_a_folder_may_be_called_as_a_file(tmp_path: Path) -> None:
     """As those that Spark and Dask write."""
     folder = tmp_path / "pairs.parquet"
     folder.mkdir()
-    assert "holds no file to read" in refused(str(folder))
+    assert "holds no table" in refused(str(folder))
     for i in range(2):
         parquet.write_table(pa.table({"query": [f"q{i}"], "doc": [f"d{i}"]}), folder / f"part-{i}.parquet")
     assert list(read(str(folder)).texts("doc")) == ["d0", "d1"]

@@ -210,6 +210,19 @@ def test_fewer_than_fifty_queries_choose_nothing(validation: int, chooses: bool)
     assert (says in split.lines()) is (validation == 49)
 
 
+def test_a_part_with_fewer_queries_than_it_was_to_have_is_told() -> None:
+    pairs, candidates = one_to_one(200)
+    assert hold_out(pairs, candidates, Evaluation(queries=50, validation=60)).lines()[1:] == []
+    said = hold_out(pairs, candidates, Evaluation(queries=150, validation=60)).lines()[1:]
+    assert said == [
+        "evaluation.queries is 150, but 100 queries are held out, at most half of those that are left",
+        "evaluation.validation is 60, but 50 queries are held out, at most half of those that are left",
+    ]
+    rows = [(f"q{i}", f"d{i}", TEST if i < 70 else TRAIN) for i in range(200)]
+    said = hold_out(*named(rows), Evaluation(queries=150, validation=60)).lines()[1:]
+    assert said == ["evaluation.queries is 150, but the data names 70 queries"]
+
+
 def test_named_rows_are_the_parts_that_they_are_named_for() -> None:
     rows = [(f"q{i}", f"d{i}", TRAIN) for i in range(20)]
     rows += [("t0", "d0", TEST), ("t1", "x1", TEST), ("q5", "x5", TEST)]  # d0 and q5 are in training too

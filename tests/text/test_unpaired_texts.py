@@ -329,7 +329,7 @@ def test_a_log_is_read_whatever_its_lines_hold(tmp_path: Path) -> None:
     (tmp_path / "logs" / "log.txt").write_text("three")
     assert unpaired_texts._log(tmp_path / "logs") == ["three"]
     (tmp_path / "empty").mkdir()
-    for name, says in (("latin.txt", "is not UTF-8"), ("none.txt", "no such file"), ("empty", "holds no file to read")):
+    for name, says in (("latin.txt", "is not UTF-8"), ("none.txt", "no such file"), ("empty", "holds no table")):
         with pytest.raises(DataError, match=says):
             Documents(texts, queries=str(tmp_path / name)).read()
 

@@ -28,6 +28,8 @@ class RunFolder:
     @cached_property
     def index(self) -> Index:
         """Documents or items to search, with their vectors."""
+        if (self.folder / "modules.json").is_file():
+            raise DataError(f"{self.folder} is a saved model without documents to search: give the folder of a run")
         return Index(self.folder / "index")
 
     @cached_property

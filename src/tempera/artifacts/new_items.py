@@ -31,7 +31,8 @@ from .recommender import Recommender
 def add_items(run: Path, path: Path) -> dict[str, Any]:
     """Append items to a run, with vectors by their features and the vector for unknown ids; nothing is trained.
 
-    The run's tables and its index are replaced together or not at all. Export indexes again afterwards.
+    The run's tables and its index are replaced together or not at all, by one process at a time. Export indexes again
+    afterwards.
 
     Args:
         run: of a recommender.
@@ -45,6 +46,13 @@ def add_items(run: Path, path: Path) -> dict[str, Any]:
             id with two rows; no new item.
         OutputError: a run that cannot be written.
     """
+    Recommender(run)  # refuses what is none before anything is written beside it
+    with staged(run, overwrite=True) as folder:
+        return _added(run, path, folder)
+
+
+def _added(run: Path, path: Path, folder: Path) -> dict[str, Any]:
+    """Write the run with its new items into a folder, and return what `add_items` does."""
     recommender = Recommender(run)
     old, dropped = entities(run / ITEMS), Counter[str]()
     new, ignored = _new(path, recommender, old.table, dropped)
@@ -58,9 +66,8 @@ def add_items(run: Path, path: Path) -> dict[str, Any]:
     tables = {ITEMS: with_counts(items), HISTORIES: recommender.stored.table}
     if (counting := recommender.counts) is not None:
         tables[COUNTS] = counting.table()
-    with staged(run, overwrite=True) as folder:
-        shutil.copytree(run, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("index"))
-        write_searched(folder, Searched(vectors, documents_of(items), tower.normalised, tables))
+    shutil.copytree(run, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("index"))
+    write_searched(folder, Searched(vectors, documents_of(items), tower.normalised, tables))
     return {
         "run": str(run),
         "added": len(new),

@@ -12,6 +12,7 @@ from .shared import say
 
 _WIDEST = 1000  # letters of a line of a table
 _LONG_PATH = 40  # letters of a path that heads a column
+_USED = 3  # counts of a task that are of what is judged: queries, documents and judgements
 
 
 def print_run(document: dict[str, Any]) -> None:
@@ -48,10 +49,11 @@ def _print_counting(document: dict[str, Any]) -> None:
 
     counting, size = document["counting"], document["bytes"]["counts.parquet"] / 1e6
     both = "both together recommend" if document["hybrid"]["weight"] else "counts alone recommend"
-    served, other = (both, "--vectors") if counting["served"] else ("the vectors recommend", "--hybrid")
+    vectors = "the vectors alone recommend"
+    served, other = (both, f"{vectors} with --vectors") if counting["served"] else (vectors, f"{both} with --hybrid")
     print(
         f"vectors and {counting['system']}: {Fusion(**document['hybrid'])}; table of counts {size:.1f} MB; "
-        f"{served}, {other} for the other"
+        f"{served}; {other}"
     )
 
 
@@ -119,8 +121,10 @@ def print_findings(documents: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     for document in documents:
-        counts = (quantity(number, name) for name, number in document["counts"].items() if number)
-        table = Table(title=", ".join([document["task"], *counts]))
+        counts = [quantity(number, name) for name, number in document["counts"].items() if number]
+        used = len(counts) if "pairs" in document["counts"] else _USED
+        print(f"{document['task']}: {', '.join(counts[:used])}")
+        table = Table()
         table.add_column("metric")
         shorter = _shorter(list(document["systems"]))
         for system in document["systems"]:
@@ -129,7 +133,8 @@ def print_findings(documents: list[dict[str, Any]]) -> None:
             values = [system[metric] for system in document["systems"].values()]
             table.add_row(metric, *(f"{v['mean']:.4f} [{v['low']:.3f}, {v['high']:.3f}]" for v in values))
         _show(table)
-        sentences = [*map(shorter, document["verdicts"])]
+        sentences = [f"also in the data: {', '.join(counts[used:])}"] if counts[used:] else []
+        sentences += map(shorter, document["verdicts"])
         if settings := document.get("bm25"):
             stem = "words by their stems" if settings["stem"] else "words as they are"
             source = "as the run has tuned it on other queries" if settings["tuned"] else "untuned; a run tunes its own"

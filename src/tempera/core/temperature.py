@@ -110,10 +110,10 @@ class Temperature(nn.Module):
         """Stay on the host in float64, wherever the towers go: the host needs the number, and some devices have no float64."""
         return self
 
-    def settle(self, candidates: int, normalised: bool, lowest_q: float | None = None) -> None:
+    def settle(self, candidates: int, normalised: bool) -> None:
         """Give an auto temperature its value; see `starting_value`. Every other keeps its own."""
         if self.log_scale.isnan():
-            value = starting_value(candidates, normalised, lowest_q)
+            value = starting_value(candidates, normalised)
             if self.learnable:
                 value = min(max(value, self.floor), self.ceiling)
             with torch.no_grad():
@@ -134,19 +134,18 @@ class Temperature(nn.Module):
         return f"{self.value:.6g}, learnable={self.learnable}"
 
 
-def starting_value(candidates: int, normalised: bool, lowest_q: float | None = None) -> float:
-    """A temperature to start from: 1 / |log q| for cosines, 1 for inner products.
+def starting_value(candidates: int, normalised: bool) -> float:
+    """Return a temperature to start from: 1 / log(candidates) for cosines, 1 for inner products.
 
-    q is the smallest sampling probability if it is known, else 1 / candidates: the scale is then the log-odds against a
-    document that is drawn by chance, so that a cosine of 1 can just make up for it. Kept within [0.01, 1].
+    The scale is then the log-odds against a document that is drawn by chance, so that a cosine of 1 can just make up for
+    it. Kept within [0.01, 1].
 
-    >>> round(starting_value(1024, normalised=True), 3), round(starting_value(1024, True, lowest_q=1e-6), 3)
-    (0.144, 0.072)
+    >>> round(starting_value(1024, normalised=True), 3)
+    0.144
     """
     if not normalised:
         return 1.0
-    log_q = math.log(lowest_q if lowest_q else 1 / max(2, candidates))
-    return min(max(1 / max(abs(log_q), 1e-9), AUTO_BOUNDS[0]), AUTO_BOUNDS[1])
+    return min(max(1 / math.log(max(2, candidates)), AUTO_BOUNDS[0]), AUTO_BOUNDS[1])
 
 
 def refuse_temperature(value: float) -> None:

@@ -17,6 +17,7 @@ from ..core.ragged import Ragged, from_lengths, spread
 from ..errors import ConfigError
 
 Vectors = Callable[[Role, Tensor], Tensor]
+_MULTINOMIAL = 1 << 24  # torch.multinomial takes no more
 
 
 class Sampler(Protocol):
@@ -52,6 +53,10 @@ class Draws:
     def __call__(self, proposal: Tensor, step: int) -> Tensor:
         """Return the documents that step `step` draws, [count]."""
         generator = torch.Generator().manual_seed(hash((self.seed, step)) & 0x7FFF_FFFF_FFFF_FFFF)
+        if len(proposal) > _MULTINOMIAL:
+            ends = proposal.cumsum(0, dtype=torch.float64)
+            at = torch.rand(self.count, dtype=torch.float64, generator=generator) * ends[-1]
+            return torch.searchsorted(ends, at, right=True)
         return torch.multinomial(proposal, self.count, replacement=True, generator=generator)
 
 

@@ -10,6 +10,7 @@ from torch import nn
 from ..core.batch import Batch
 from ..core.objective import Objective
 from ..core.table import Table
+from ..errors import quantity
 from .distributed import Group
 from .micro_batches import Plan
 from .shards import part
@@ -40,7 +41,7 @@ def negatives(objective: Objective, batch: Batch[Any], group: Group) -> str:
         count = counts.get(candidate, 0) - (candidate in ("query", "doc"))
         if count > 0:
             name = names.get(candidate, "remembered documents")
-            parts.setdefault(anchor, []).append(f"{count:,} {name}")
+            parts.setdefault(anchor, []).append(quantity(count, name))
     compared = [
         f"each {anchor} is compared with {', '.join(names)}" for anchor, names in sorted(parts.items(), reverse=True)
     ]

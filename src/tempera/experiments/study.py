@@ -104,13 +104,13 @@ class Tpe:
             if (self.alone or trial.user_attrs.get("worker") == self.worker) and self._fail(trial):
                 self._again(self.study, trial)
 
-    def _open(self, url: str, name: str, attempts: int = 5) -> Study:
+    def _open(self, url: str, name: str) -> Study:
         beats: dict[str, Any] = {
             "heartbeat_interval": max(1, int(self.lost_after / 5)),
             "grace_period": max(1, int(self.lost_after)),
             "heartbeat_stale_trial_callback": self._again,
         }
-        for left in reversed(range(attempts)):  # workers that begin at one moment make the same tables
+        for left in reversed(range(5)):  # workers that begin at one moment make the same tables
             try:
                 storage = self.optuna.storages.RDBStorage(url, **({} if self.alone else beats))
                 study: Study = self.optuna.create_study(

@@ -11,6 +11,7 @@ from ..errors import ConfigError, DataError, did_you_mean
 from .tables import TableBlock, refuse_repeated
 
 Columns = Mapping[str, tuple[str, ...]]  # of each role that a table has
+_NAME = 40  # letters that the name of a column has at most; longer ones are the first row of a table without names
 _INDEX = re.compile(r"__index_level_\d+__")  # the numbers of rows that pandas keeps where it has left some out
 
 
@@ -125,7 +126,7 @@ class RoleTable:
             )
         raise DataError(
             f"{where} has no column that is usual for a {role} ({', '.join(usual)}); {has}: "
-            f"name one with data.{role}=COLUMN"
+            f"name one with data.{role}=COLUMN{headless(names)}"
         )
 
     def _refuse_unknown(self, columns: Columns, metadata: Sequence[str], names: Sequence[str], where: str) -> None:
@@ -143,6 +144,12 @@ class RoleTable:
                 f"{where}: column {unknown[0]!r} has no usual name: give its role as data.ROLE={unknown[0]}, one of "
                 f"{', '.join(self.usual)}, or declare it: data.metadata=[{','.join(unknown)}].{near}"
             )
+
+
+def headless(names: Sequence[str]) -> str:
+    """Return what to do if the first line of a file seems to hold data, since a name is too long for one; else nothing."""
+    long = max(map(len, names), default=0) > _NAME
+    return ", or begin the file with a line of names, if its first line holds none" if long else ""
 
 
 class ColumnsSoFar:

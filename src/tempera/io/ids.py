@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +31,22 @@ def given_ids(values: pa.Array) -> Ids:
     """64-bit hashes of ids that were given, texts or integers, [n]; 7 and "7" are one id."""
     keys = values.cast(pa.large_string()).fill_null("").to_pylist()
     return np.fromiter((xxhash.xxh3_64_intdigest(key.encode()) - (1 << 63) for key in keys), np.int64, len(keys))
+
+
+def places(keys: NDArray[Any], among: NDArray[Any], order: Ids | None = None) -> Ids:
+    """Return the position in `among` of each key, [n]; -1 for one that is not there.
+
+    Args:
+        order: of rising `among`; None sorts it here.
+
+    >>> places(np.array([5, 6, 7]), np.array([7, 5])).tolist()
+    [1, -1, 0]
+    """
+    if not len(among):
+        return np.full(len(keys), -1)
+    order = np.argsort(among) if order is None else order
+    at = order[np.searchsorted(among, keys, sorter=order).clip(max=len(order) - 1)]
+    return np.where(among[at] == keys, at, -1)
 
 
 def falling(ids: pa.Array | pa.ChunkedArray) -> Ids:

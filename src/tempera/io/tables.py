@@ -47,7 +47,7 @@ class TableBlock:
 
     def place(self, row: int) -> str:
         """Return what to call a row of this block."""
-        return f"{self.file}:{self.number(row)}"
+        return f"{self.file} row {self.number(row)}"
 
 
 Parse = Callable[[Path], Iterator[pa.Table]]  # a file some rows at a time
@@ -175,7 +175,7 @@ def files_of(path: Path) -> list[Path]:
         raise DataError(f"{path} is a run, not data: give a table of data, or a folder of tables")
     files = arrow_files(path) or sorted(file for file in visible_files(path) if is_table(file) and file.is_file())
     if not files:
-        raise DataError(f"{path} holds no file to read: give tables, such as .parquet, .jsonl or .csv")
+        raise DataError(f"{path} holds no table: give tables, such as .parquet, .jsonl or .csv")
     return files
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..core.batch import Role
 from ..engine.devices import named
 from ..towers.saved import Encode, fingerprint, is_static, load, reads_alike
-from .vectors import Dtype, Floats, Rows, Store, keys_of
+from .vectors import Floats, Rows, Store, keys_of
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,6 @@ def embed_by(
     role: Role,
     texts: Sequence[str],
     folder: Path,
-    dtype: Dtype = "float32",
     progress: str | None = None,
     half: bool = False,
     device: str = "auto",
@@ -65,7 +64,7 @@ def embed_by(
     """
     half = half and not is_static(model)
     space = fingerprint(model) + ("" if reads_alike(model) else f"-{role}") + ("-bf16-products" if half else "")
-    store = Store(folder, space, dtype)
+    store = Store(folder, space)
     opened: list[Encode] = []
 
     def encode(missing: Sequence[str]) -> NDArray[np.float32]:

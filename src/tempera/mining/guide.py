@@ -25,7 +25,7 @@ from ..io.atomic import new_file
 from ..towers.cross import Judge, load_cross_encoder
 from ..towers.saved import fingerprint, model_folder
 from .embed import StoredEmbeddings, embed_by
-from .vectors import SHARD, Dtype, Floats, Rows, Store, keys_of_pairs
+from .vectors import SHARD, Floats, Rows, Store, keys_of_pairs
 
 _CLOSE = TIE * float(np.finfo(np.float32).eps)
 
@@ -60,15 +60,14 @@ class Guide:
         docs: Sequence[str],
         folder: Path,
         called: str = "the guide",
-        dtype: Dtype = "float32",
         half: bool = False,
         device: str = "auto",
     ) -> Guide:
         """Return a guide by a saved model or the model of a run, as `embed_by` reads; stored embeddings in `folder` are reused."""
         model = model_folder(model)
         return cls(
-            embed_by(model, "query", queries, folder, dtype, f"embedding queries with {called}", half, device),
-            embed_by(model, "doc", docs, folder, dtype, f"embedding documents with {called}", half, device),
+            embed_by(model, "query", queries, folder, f"embedding queries with {called}", half, device),
+            embed_by(model, "doc", docs, folder, f"embedding documents with {called}", half, device),
         )
 
     def __call__(self, role: Role, rows: Tensor) -> Tensor:
@@ -87,12 +86,10 @@ class SelfGuide:
     Args:
         folder: holds the embeddings, beside the checkpoints; the latest two sets are kept.
         every: number of steps between two sets.
-        dtype: float16 halves the files.
     """
 
     folder: Path
     every: Annotated[int, Field(gt=0)]
-    dtype: Dtype = "float16"
 
     def due(self, step: int) -> bool:
         """Return whether the embeddings are computed before step `step`, counted from 0."""
@@ -126,7 +123,7 @@ class SelfGuide:
             for start in range(0, len(texts), SHARD):
                 vectors = read(texts[start : start + SHARD])
                 if start == 0:
-                    whole = reserved(partial, self.dtype, (len(texts), vectors.shape[1]))
+                    whole = reserved(partial, np.float32, (len(texts), vectors.shape[1]))
                 whole[start : start + SHARD] = vectors
             whole.flush()
 

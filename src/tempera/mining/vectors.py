@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
@@ -21,6 +21,7 @@ from ..errors import DataError
 from ..io.atomic import append, as_output_error, write_file
 from ..io.console import progress_bar
 from ..io.documents import read_json
+from ..io.ids import places
 from ..io.lock import alone
 from ..ranking.nearest import refuse_not_finite
 
@@ -29,11 +30,11 @@ if TYPE_CHECKING:  # it would load torch
 
 Keys = NDArray[np.bytes_]
 Rows = NDArray[np.int64]
-Dtype = Literal["float16", "float32"]
 Floats = NDArray[np.floating[Any]]
 
 SHARD = 4096  # rows that are computed and written to disk together; a kill loses at most as many
 _WIDEST = 1 << 24  # largest width that is believed
+_BYTES = 4  # of a float32
 _RECORD = np.dtype([("key", "S16"), ("check", "<u8")])
 
 
@@ -65,7 +66,6 @@ class Store:
     Args:
         folder: holds a subfolder for each space of vectors.
         space: identifies what determines a vector other than its text: hashes of the model and of how it reads texts.
-        dtype: float16 halves the file; cosines are then exact to about 1e-3.
 
     >>> import tempfile
     >>> store = Store(Path(tempfile.mkdtemp()), "lengths")
@@ -76,13 +76,12 @@ class Store:
 
     folder: Path
     space: str
-    dtype: Dtype = "float32"
     computed: int = 0  # number of rows that this object computed
     _keys: Keys = field(default_factory=lambda: np.empty(0, "S16"), repr=False)
     _order: Rows = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
 
     def __post_init__(self) -> None:
-        self.folder = Path(self.folder) / f"{self.space}-{self.dtype}"
+        self.folder = Path(self.folder) / f"{self.space}-float32"
         self._read()
 
     def __len__(self) -> int:
@@ -92,17 +91,13 @@ class Store:
     def vectors(self) -> Floats:
         """Return all vectors, memory-mapped, [m, G]."""
         if not len(self):
-            return np.empty((0, self._width() or 0), self.dtype)
-        vectors: Floats = np.memmap(self._file("vectors"), self.dtype, "r", shape=(len(self), self._width() or 0))
+            return np.empty((0, self._width() or 0), np.float32)
+        vectors: Floats = np.memmap(self._file("vectors"), np.float32, "r", shape=(len(self), self._width() or 0))
         return vectors
 
     def find(self, keys: Keys) -> Rows:
         """Return the row of each key, [n]; -1 for a key that the store lacks."""
-        if not len(self):
-            return np.full(len(keys), -1)
-        at = np.searchsorted(self._keys, keys, sorter=self._order).clip(max=len(self) - 1)
-        rows = self._order[at]
-        return np.where(self._keys[rows] == keys, rows, -1)
+        return places(keys, self._keys, self._order)
 
     def fill(self, keys: Keys, compute: Callable[[Rows], Floats], progress: str | None = None) -> Rows:
         """Return the row of each key, [n]; missing vectors are computed first, each distinct key once.
@@ -139,8 +134,8 @@ class Store:
         if vectors.ndim != 2 or len(vectors) != len(keys) or width not in (None, vectors.shape[1]):
             expected = f"({len(keys)}, {'width' if width is None else width})"
             raise DataError(f"the model returned vectors of shape {vectors.shape}; expected {expected}")
-        stored = np.ascontiguousarray(vectors, self.dtype)
-        refuse_not_finite(stored, f"texts as {self.dtype}")
+        stored = np.ascontiguousarray(vectors, np.float32)
+        refuse_not_finite(stored, "texts as float32")
         if width is None:
             write_file(self._file("about.json"), json.dumps({"width": vectors.shape[1]}).encode())
         records = np.empty(len(keys), _RECORD)
@@ -155,7 +150,7 @@ class Store:
         if width is None:
             return
         count = _size(self._file("keys")) // _RECORD.itemsize
-        count = min(count, _size(self._file("vectors")) // max(1, width * np.dtype(self.dtype).itemsize))
+        count = min(count, _size(self._file("vectors")) // max(1, width * _BYTES))
         records = np.fromfile(self._file("keys"), _RECORD, count) if count else np.empty(0, _RECORD)
         tail = max(0, count - SHARD)  # what is before it was durable when the next shard was begun
         self._keys = np.ascontiguousarray(records["key"])
@@ -165,7 +160,7 @@ class Store:
 
     def _cut(self) -> None:
         """Remove the remains of a killed writer after the last complete row."""
-        row = (self._width() or 0) * np.dtype(self.dtype).itemsize
+        row = (self._width() or 0) * _BYTES
         for name, size in (("keys", _RECORD.itemsize), ("vectors", row)):
             if _size(self._file(name)) > size * len(self):
                 os.truncate(self._file(name), size * len(self))

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import quantity
+
 Floats = NDArray[np.float64]
 
 
@@ -46,9 +48,12 @@ class Comparison:
         worse = self.real and d.mean < 0
         low, high = (-d.high, -d.low) if worse else (d.low, d.high)  # with the sign of the sentence
         facts = f"{100 * d.confidence:g} % interval {low:.4f} to {high:.4f}"
-        facts += f", p = {self.p:.4f}, {self.queries:,} queries"
+        facts += f", p = {self.p:.4f}, {quantity(self.queries, 'queries')}"
         if not self.real:
-            return f"{ours} and {theirs} are not shown to differ in {metric}: {d.mean:+.4f} may be chance ({facts})"
+            both = "" if d.low <= 0 <= d.high else "; a verdict also needs p < 0.05"
+            return (
+                f"{ours} and {theirs} are not shown to differ in {metric}: {d.mean:+.4f} may be chance ({facts}{both})"
+            )
         return f"{ours} is {'worse' if worse else 'better'} than {theirs} in {metric} by {abs(d.mean):.4f} ({facts})"
 
     def json(self) -> dict[str, Any]:
@@ -116,14 +121,14 @@ def resampled(values: Floats, groups: NDArray[np.int64] | None = None, draws: in
     return np.concatenate(totals)
 
 
-def interval(value: float, draws: Floats, confidence: float) -> Difference:
+def interval(value: float, draws: Floats, confidence: float = 0.95) -> Difference:
     """Return a value with the percentile interval of its resamples."""
     tail = (1 - confidence) / 2
     low, high = np.quantile(draws, [tail, 1 - tail])
     return Difference(value, float(low), float(high), confidence)
 
 
-def sign_flip(a: Floats, b: Floats, draws: int = 10_000, seed: int = 0) -> float:
+def sign_flip(a: Floats, b: Floats, draws: int = 10_000) -> float:
     """Return the two-sided p-value of the mean paired difference if each query's two systems are swapped at random.
 
     p = (1 + draws with |mean| as large) / (1 + draws): Fisher's randomisation test (Smucker et al. 2007), which
@@ -133,7 +138,7 @@ def sign_flip(a: Floats, b: Floats, draws: int = 10_000, seed: int = 0) -> float
     (True, 1.0)
     """
     deltas = (a - b)[a != b]  # equal scores stay equal
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     least = abs(deltas.sum()) * (1 - 1e-9)  # sums of the same numbers differ by rounding
     extreme = 0
     for size in _blocks(draws, len(deltas)):

@@ -11,7 +11,7 @@ from ..build import Config
 from ..core.advice import cautions
 from ..core.similarity import cosine
 from ..engine.clock import Phases
-from ..engine.devices import Devices
+from ..engine.devices import DTYPES, Devices
 from ..engine.distributed import CPU
 from ..io.console import logger
 from ..io.documents import JsonLines
@@ -96,7 +96,7 @@ def prepare(
     for line in facts.lines:
         logger.info(line)
     log.write(event="data", pairs=facts.counts["pairs"], dropped=facts.counts["dropped"])
-    _settle(config, log)
+    _settle(config, task, devices, log)
     settle_widths(config, task)
     return Prepared(config, task, devices, folder, log, phases)
 
@@ -110,10 +110,10 @@ def settle_widths(config: Config, task: RunTask) -> None:
         config.base.settle(width, batch.doc.teacher.shape[1])
 
 
-def _settle(config: Config, log: JsonLines) -> None:
+def _settle(config: Config, task: RunTask, devices: Devices, log: JsonLines) -> None:
     """Settle an automatic temperature, and warn of what cannot work well."""
     options, base = config.train, config.base
     base.temperature.settle(options.size + options.sampled, normalised=base.similarity == cosine)
-    for caution in cautions(base):
+    for caution in cautions(base, DTYPES[devices.mixed_precision], task.data.tower.unit):
         logger.warning(f"caution: {caution}")
         log.write(event="caution", text=caution)

@@ -22,6 +22,7 @@ from ..io.untrusted import inside
 from .pairs import distinct
 
 _TEXTS = {"id": ("_id",), "title": ("title",), "text": ("text",)}
+UNNAMED = "queries that the split does not name"
 _SCHEMA = pa.schema([(name, pa.string()) for (name,) in _TEXTS.values()])
 _JUDGEMENTS = {"query": ("query-id",), "document": ("corpus-id",), "score": ("score",)}
 
@@ -38,13 +39,17 @@ class Beir:
     query: NDArray[np.int64]  # [r] rows of `queries`
     doc: NDArray[np.int64]  # [r] rows of `corpus`
     grade: NDArray[np.float64]  # [r] from 0
+    every_query: pa.Table  # id, title, text of the queries of all splits
     unused: dict[str, int]  # what the files hold that is not part of the above, by its kind
 
 
-def read_beir(folder: str | Path, split: str = "test") -> Beir:
+def read_beir(folder: str | Path, split: str = "test", other: Beir | None = None) -> Beir:
     """Read corpus.jsonl, queries.jsonl and qrels/`split`.tsv, each plain or with .gz.
 
     A document's text is its title, a space, and its text. Rows are counted from 1, without blank lines and headers.
+
+    Args:
+        other: another split of the folder, whose texts are not read again.
 
     Raises:
         DataError: a missing file or split; by file and row: broken UTF-8 or JSON, a row without id or text, an id given
@@ -53,7 +58,8 @@ def read_beir(folder: str | Path, split: str = "test") -> Beir:
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"no such folder: {folder}")
-    corpus, queries = (texts_of(folder, name) for name in ("corpus", "queries"))
+    corpus = texts_of(folder, "corpus") if other is None else other.corpus
+    queries = texts_of(folder, "queries") if other is None else other.every_query
     inside(folder / "qrels", f"{split}.tsv")
     path = _file(folder / "qrels", f"{split}.tsv")
     query, doc, grade = _judgements(path, queries, corpus)
@@ -63,13 +69,13 @@ def read_beir(folder: str | Path, split: str = "test") -> Beir:
         raise DataError(f"{path} names no relevant document: give judgements with grades above 0")
     used, named = kept & np.isin(query, answered), np.unique(query)
     unused = {
-        "queries that the split does not name": len(queries) - len(named),
+        UNNAMED: len(queries) - len(named),
         "queries without a relevant document": len(named) - len(answered),
         "judgements of queries without a relevant document": int((kept & ~used).sum()),
         "repeated judgements": int((~kept).sum()),
     }
     place = np.searchsorted(answered, query[used])
-    return Beir(corpus, queries.take(pa.array(answered)), place, doc[used], grade[used], unused)
+    return Beir(corpus, queries.take(pa.array(answered)), place, doc[used], grade[used], queries, unused)
 
 
 def write_beir(

@@ -121,12 +121,12 @@ def in_half(wanted: Reading) -> bool:
     return wanted == "bf16" or (wanted == "auto" and settled(wanted, Group(device=named("auto"))) == "bf16")
 
 
-def rates(models: Mapping[str, str], texts: Sequence[str], words: int = 10) -> dict[str, float]:
-    """Return how many queries of so many words each model encodes in a second of one core, one after the other.
+def rates(models: Mapping[str, str], texts: Sequence[str]) -> dict[str, float]:
+    """Return how many queries of ten words each model encodes in a second of one core, one after the other.
 
     The queries are the beginnings of texts.
     """
-    queries, speeds = [" ".join(text.split()[:words]) for text in texts], dict[str, float]()
+    queries, speeds = [" ".join(text.split()[:10]) for text in texts], dict[str, float]()
     for name, folder in models.items():
         encode = Model(folder, device="cpu").query
         encode(queries[:1])

@@ -190,7 +190,7 @@ def resolved(metrics: Sequence[str], k: Sequence[int]) -> tuple[str, ...]:
     """
     if not metrics and not k:
         return DEFAULT_METRICS
-    parts = [[name] if "@" in name else [f"{name}@{depth}" for depth in k or (10,)] for name in metrics or KINDS]
+    parts = [[name] if name not in KINDS else [f"{name}@{depth}" for depth in k or (10,)] for name in metrics or KINDS]
     return Evaluation(metrics=tuple(dict.fromkeys(name for part in parts for name in part))).metrics
 
 

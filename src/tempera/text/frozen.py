@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..core.batch import Role
 from ..core.ragged import Ragged
 from ..errors import DataError
-from ..io.ids import content_ids, given_ids
+from ..io.ids import content_ids, given_ids, places
 from ..io.vector_files import read_vectors
 from ..ranking.nearest import refuse_not_finite
 from ..towers.composed import write_copy, write_routed, write_with_head
@@ -136,9 +136,9 @@ class IndexSide(Frozen):
             self.stamp.refuse_changed(file.vectors, path)
         contents = self.stamp is not None and pc.all(pc.match_substring_regex(file.ids, r"^-?\d+$")).as_py()
         keys = file.ids.cast(pa.int64()).to_numpy() if contents else given_ids(file.ids)
-        self.order = np.argsort(keys, kind="stable")
-        self.keys = keys[self.order]
-        if len(twice := np.flatnonzero(self.keys[1:] == self.keys[:-1])):
+        self.keys, self.order = keys, np.argsort(keys, kind="stable")
+        rising = keys[self.order]
+        if len(twice := np.flatnonzero(rising[1:] == rising[:-1])):
             first, second = self.order[twice[0] : twice[0] + 2].tolist()
             raise DataError(
                 f"{path} holds the id {file.ids[first].as_py()!r} twice, in rows {first + 1:,} and {second + 1:,}: "
@@ -174,8 +174,7 @@ class IndexSide(Frozen):
 
     def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the row of each id, [n]; -1 for an id that the index lacks."""
-        at = np.searchsorted(self.keys, ids).clip(max=len(self.keys) - 1)
-        return np.where(self.keys[at] == ids, self.order[at], -1)
+        return places(ids, self.keys, self.order)
 
     def named(self, ids: NDArray[np.int64], texts: Sequence[str]) -> Ragged:
         """Return the features of documents by their ids, or else by the content of their texts.

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from ..io.ids import content_id
+from ..io.ids import content_id, places
 from ..mining.search import Ints, Pairs
 from .beir import is_beir, read_beir
 from .pairs import Pairs as Table
@@ -43,9 +43,7 @@ class MiningTask:
         query, query_of = _Distinct.of(queries)
         doc, doc_of = _Distinct.of([*docs, *corpus])
         pairs = np.unique(query_of * len(doc.ids) + doc_of[: len(docs)])
-        order = np.argsort(doc.ids)
-        at = order[np.searchsorted(doc.ids, query.ids, sorter=order).clip(max=len(order) - 1)]
-        return cls(query, doc, np.divmod(pairs, len(doc.ids)), np.where(doc.ids[at] == query.ids, at, -1))
+        return cls(query, doc, np.divmod(pairs, len(doc.ids)), places(query.ids, doc.ids))
 
     @classmethod
     def read(

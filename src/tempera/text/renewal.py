@@ -21,7 +21,7 @@ from pydantic import Field
 from ..core.batch import Role
 from ..core.ragged import Ragged, from_lengths
 from ..engine.batches import Examples
-from ..io.ids import content_id
+from ..io.ids import content_id, places
 from ..io.texts import Texts
 from ..mining.embed import StoredEmbeddings
 from ..mining.guide import CrossEncoder, Guide, SelfGuide, check_negatives
@@ -129,9 +129,7 @@ class Renewal:
     def itself(self) -> Ints:
         """Position of the document with the text of each query, or -1, [q]."""
         queries, docs = _contents(self.catalogue.queries, self.queries), _contents(self.catalogue.docs, self.docs)
-        order = np.argsort(docs)
-        at = order[np.searchsorted(docs, queries, sorter=order).clip(max=len(docs) - 1)]
-        return np.where(docs[at] == queries, at, -1)
+        return places(queries, docs)
 
     def _new(self, what: str, every: int | None, step: int) -> bool:
         """Return whether the version of this step differs from the current one of the pairs, and record it."""
@@ -141,7 +139,7 @@ class Renewal:
         return True
 
     def _vectors(self, every: int, step: int, read: Read) -> Guide:
-        kept = SelfGuide(self.folder / f"every-{every}", every, "float32")
+        kept = SelfGuide(self.folder / f"every-{every}", every)
         if not kept.due(step):
             return kept.at(step)
         return kept.refresh(step, self.queries, self.docs, partial(read, "query"), partial(read, "doc"))

@@ -20,7 +20,7 @@ from ..io.ids import Ids, content_ids, given_ids
 from ..io.streams import stream
 from ..io.tables import TableBlock, blocks, read_table
 from ..towers.saved import model_folder
-from .beir import Beir, read_beir
+from .beir import UNNAMED, Beir, read_beir
 from .pairs import RANKED, TRAIN, Pairs, Source, Text
 from .parts import joined, named_parts
 from .roles import DOC_NAMES, QUERY_NAMES, TABLE, Roles
@@ -150,14 +150,17 @@ class BeirFolder:
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """Return a pair for every judgement above 0, and a row for every other document of the corpus."""
-        parts, answers = {}, np.empty(0, np.int64)
+        parts, answers, unused = {}, np.empty(0, np.int64), Counter[str]()
+        beir: Beir | None = None
         for part, split, place in named_parts(self, self.split, folder):
-            beir = read_beir(self.path, split)
+            beir = read_beir(self.path, split, beir)
+            unused.update({kind: count for kind, count in beir.unused.items() if kind != UNNAMED})
             parts[part] = Pairs.distinct_of([self._table(beir)], place)
             answers = np.union1d(answers, beir.doc[beir.grade > 0])
-        others, unused = np.setdiff1d(np.arange(len(beir.corpus)), answers), dict[str, int]()
+        assert beir is not None
+        others = np.setdiff1d(np.arange(len(beir.corpus)), answers)
         if self.corpus == "judged":
-            unused = {"documents that answer no query, and are not searched (data.corpus=judged)": len(others)}
+            unused["documents that answer no query, and are not searched (data.corpus=judged)"] = len(others)
         elif len(others):
             parts[RANKED] = Pairs.distinct_of([self._unasked(beir, others)], folder and folder / "corpus")
         pairs = joined(parts)
@@ -165,7 +168,7 @@ class BeirFolder:
         about = f"{self.path} is a BEIR folder: " + ", ".join(
             f"{part} = {name}" for part, name in named.items() if name
         )
-        return _asked(replace(pairs, dropped={**{k: v for k, v in unused.items() if v}, **pairs.dropped}, about=about))
+        return _asked(replace(pairs, dropped={**+unused, **pairs.dropped}, about=about))
 
     def _table(self, beir: Beir) -> pa.Table:
         """Return a row for every judgement above 0."""

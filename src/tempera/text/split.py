@@ -39,6 +39,7 @@ class Split:
     corpus: Rows  # one row for every distinct document that evaluation ranks
     dropped: Mapping[str, int] = field(default_factory=dict)  # left out of training, by reason
     shared: int = 0  # training rows that share a document with a held-out row, and are kept
+    fewer: tuple[str, ...] = ()  # sentences about parts that have fewer queries than the options say
 
     @property
     def count(self) -> int:
@@ -93,9 +94,13 @@ class Split:
             first += f"; {self.shared:,} of the training pairs share a document with them (evaluation.shared_documents)"
         few = self.queries(self.validation)
         if self.chooses or not few:
-            return [first]
+            return [first, *self.fewer]
         least = f"at least {LEAST_TO_CHOOSE}"
-        return [first, f"{quantity(few, 'validation queries are too few to choose by')} ({least}): defaults are kept"]
+        return [
+            first,
+            *self.fewer,
+            f"{quantity(few, 'validation queries are too few to choose by')} ({least}): defaults are kept",
+        ]
 
 
 def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation, most: int | None = None) -> Split:
@@ -135,9 +140,26 @@ def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation, most: int | N
         ranked[first[falling(pa.array(ids))]],
         lost,
         int(shared[left].sum()) if pairs.paired else 0,
+        _fewer(drawn, part, options),
     )
     _refuse_empty(split, len(np.unique(query_ids[candidates & (part != RANKED)])), options.queries != 0)
     return split
+
+
+def _fewer(drawn: Mapping[int, Ids], part: NDArray[np.uint8], options: Evaluation) -> tuple[str, ...]:
+    """Return a sentence about each part that has fewer queries than the options say."""
+    parts = (("queries", options.queries, TEST), ("validation", options.validation, VALIDATION))
+    return tuple(
+        f"evaluation.{name} is {wanted:,}, but "
+        + (
+            f"the data names {count}"
+            if (part == code).any()
+            else f"{count} are held out, at most half of those that are left"
+        )
+        for name, wanted, code in parts
+        if wanted is not None and len(drawn[code]) < wanted
+        for count in [quantity(len(drawn[code]), "queries")]
+    )
 
 
 def _left(pairs: Pairs, held: _Mask, parts: tuple[int, ...], keeps: bool) -> tuple[_Mask, dict[str, int], _Mask]:

@@ -41,6 +41,7 @@ def spearman(a: Floats, b: Floats) -> float:
     return pearson(ranks(a), ranks(b))
 
 
+_DRAWS = 1000  # of the bootstrap, and of the systems that change places
 _MEASURES: dict[str, Callable[[Floats, Floats], float]] = {"spearman": spearman, "pearson": pearson}
 
 
@@ -61,27 +62,25 @@ class Agreement:
         """Spearman's and Pearson's correlation."""
         return {name: measure(self.cosines, self.grades) for name, measure in _MEASURES.items()}
 
-    def intervals(self, confidence: float = 0.95, draws: int = 1000, seed: int = 0) -> dict[str, Difference]:
+    def intervals(self) -> dict[str, Difference]:
         """Return intervals by percentile bootstrap over pairs."""
         return {
-            name: interval(measure(self.cosines, self.grades), self._draws(measure, draws, seed), confidence)
+            name: interval(measure(self.cosines, self.grades), self._draws(measure, _DRAWS))
             for name, measure in _MEASURES.items()
         }
 
-    def against(
-        self, other: Agreement, confidence: float = 0.95, draws: int = 1000, seed: int = 0
-    ) -> dict[str, Comparison]:
+    def against(self, other: Agreement, draws: int = _DRAWS) -> dict[str, Comparison]:
         """Return the correlations less those of another system on the same pairs."""
         comparisons = {}
         for name, measure in _MEASURES.items():
             mean = measure(self.cosines, self.grades) - measure(other.cosines, other.grades)
-            deltas = self._draws(measure, draws, seed) - other._draws(measure, draws, seed)  # of the same resamples
-            p = _swapped(*self._scaled(name), other._scaled(name)[0], draws, seed)
-            comparisons[name] = Comparison(interval(mean, deltas, confidence), p, len(self.grades))
+            deltas = self._draws(measure, draws) - other._draws(measure, draws)  # of the same resamples
+            p = _swapped(*self._scaled(name), other._scaled(name)[0], draws)
+            comparisons[name] = Comparison(interval(mean, deltas), p, len(self.grades))
         return comparisons
 
-    def _draws(self, measure: Callable[[Floats, Floats], float], draws: int, seed: int) -> Floats:
-        generator, n = np.random.default_rng(seed), len(self.grades)
+    def _draws(self, measure: Callable[[Floats, Floats], float], draws: int) -> Floats:
+        generator, n = np.random.default_rng(0), len(self.grades)
         rows = (generator.integers(0, n, n) for _ in range(draws))
         return np.array([measure(self.cosines[row], self.grades[row]) for row in rows])
 
@@ -92,9 +91,9 @@ class Agreement:
         return cosines, grades
 
 
-def _swapped(a: Floats, grades: Floats, b: Floats, draws: int, seed: int) -> float:
+def _swapped(a: Floats, grades: Floats, b: Floats, draws: int) -> float:
     """Return the two-sided p-value of the difference in correlation when the systems change places, pair by pair, at random."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     least = abs(pearson(a, grades) - pearson(b, grades)) * (1 - 1e-9)
     extreme = 0
     for _ in range(draws):

@@ -204,7 +204,7 @@ def _table(path: Path, chosen: Mapping[str, str | None]) -> Unpaired:
     if chosen["text"] is not None or not TABLE.suits({}, names):
         texts, titles = _columns(path, _TEXTS, chosen)
         rows = enumerate(zip(titles or [""] * len(texts), texts), 1)
-        return Unpaired([Document(title, text, f"{path}:{row}") for row, (title, text) in rows if title or text])
+        return Unpaired([Document(title, text, f"{path} row {row}") for row, (title, text) in rows if title or text])
     pairs = _pairs(path)
     ids = pairs.ids("query")
     queries = np.random.default_rng(0).permutation(np.unique(ids))  # as `hold_out` draws them from the same table

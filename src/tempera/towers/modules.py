@@ -66,8 +66,11 @@ class TextTower(Tower):
     """
 
     def __init__(self, model: SentenceTransformer, role: Role, saving: Saving = nullcontext, origin: str = "") -> None:
+        from sentence_transformers.sentence_transformer.modules import Normalize
+
         super().__init__()
         self.model, self.saving = model, saving
+        self.unit = isinstance(model[-1], Normalize) and model.truncate_dim is None
         # Two texts of different length show what all rows have in common: padding, and what is no tensor.
         probe = self._read(["", "a a a a a a a a"], role)
         self.constants = constants_of(probe, model)

@@ -30,6 +30,7 @@ class Encoder(nn.Module, ABC):
     """The interface that training and evaluation need of one tower for every role, or of a tower for each."""
 
     padded: bool  # whether rows are padded to the longest of those that are embedded together
+    unit = False  # whether embeddings have length 1 as they are trained
     guarded = False  # whether it stays untrained where validation is too small to show a gain
     reads = torch.float32  # precision in which rows are read without gradient
     origin = ""  # identifies the saved model and the options that its vectors follow from before training; "" without a model
@@ -109,6 +110,7 @@ class Towers(Tower):
         super().__init__()
         self.query = query
         self.doc = query if doc is None else doc
+        self.unit = self.query.unit and self.doc.unit
 
     def of(self, role: Role) -> Tower:
         """The tower that embeds a role."""
