@@ -23,10 +23,11 @@ from tempera.errors import ConfigError, DataError, OutputError
 from tempera.io.ids import content_id
 from tempera.ranking.compare import Comparison, Difference, compare, sign_flip
 from tempera.ranking.metrics import Relevant
+from tempera.ranking.spread import ranks
 from tempera.text.embedder import Model
 from tempera.text.evaluate import evaluate, resolved, write_per_query
 from tempera.text.roles import Roles
-from tempera.text.sts import Agreement, pearson, ranks, spearman
+from tempera.text.sts import Agreement, pearson, spearman
 from tempera.text.tasks import Graded, RetrievalTask, read_task
 from tempera.towers.static import StaticTower
 from tempera.towers.tokenizer import train_tokenizer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,11 +34,10 @@ class Spread:
     @property
     def auc(self) -> float:
         """Return the probability that a pair is more similar than a random pair (Mann and Whitney 1947); ties count half."""
-        values = np.concatenate([self.pairs, self.random])
-        _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-        ranks = (counts.cumsum() - (counts - 1) / 2)[inverse]
         n = len(self.pairs)
-        return float((ranks[:n].sum() - n * (n + 1) / 2) / (n * len(self.random)))
+        return float(
+            (ranks(np.concatenate([self.pairs, self.random]))[:n].sum() - n * (n + 1) / 2) / (n * len(self.random))
+        )
 
     def summary(self) -> dict[str, float]:
         """Return quantiles of both, the area under the curve, and the effective rank if it is known."""
@@ -45,6 +45,17 @@ class Spread:
         quantiles = {f"{name}_{q}%": float(np.quantile(v, q / 100)) for name, v in named.items() for q in (5, 50, 95)}
         rank = {"effective_rank": self.rank} if np.isfinite(self.rank) else {}
         return {**quantiles, "auc": self.auc, **rank}
+
+
+def ranks(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Return ranks from 1, equal values sharing the mean of theirs, [n].
+
+    >>> ranks(np.array([0.5, 0.1, 0.5])).tolist()
+    [2.5, 1.0, 2.5]
+    """
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    shared: NDArray[np.float64] = (counts.cumsum() - (counts - 1) / 2)[inverse]
+    return shared
 
 
 def spread(queries: Floats, docs: Floats, seed: int = 0) -> Spread:

@@ -9,20 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ranking.compare import Comparison, Difference, interval
+from ..ranking.spread import ranks
 
 Floats = NDArray[np.float64]
 METRICS = ("spearman", "pearson")
-
-
-def ranks(values: Floats) -> Floats:
-    """Return ranks from 1, equal values sharing the mean of theirs, [n].
-
-    >>> ranks(np.array([0.5, 0.1, 0.5])).tolist()
-    [2.5, 1.0, 2.5]
-    """
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    shared: Floats = (counts.cumsum() - (counts - 1) / 2)[inverse]
-    return shared
 
 
 def pearson(a: Floats, b: Floats) -> float:
