@@ -177,6 +177,10 @@ def test_a_gain_elsewhere_is_called_one() -> None:
 
 
 def test_a_merged_model_knows_what_both_have_learned(judged: Path, tmp_path: Path) -> None:
-    merge(judged / "run", judged / "base", weights=0.5, output=tmp_path / "merged")
-    learned = np.load(judged / "run" / "trained.npy")
+    base, learned = tmp_path / "base", np.load(judged / "run" / "trained.npy")
+    shutil.copytree(judged / "base", base)
+    merge(judged / "run", base, weights=0.5, output=tmp_path / "merged")
     assert len(learned) and np.array_equal(np.load(tmp_path / "merged" / "trained.npy"), learned)
+    np.save(base / "trained.npy", np.array([7, int(learned[0])]))
+    merge(judged / "run", base, weights=0.5, output=tmp_path / "both")
+    assert np.load(tmp_path / "both" / "trained.npy").tolist() == sorted({7, *learned.tolist()})

@@ -50,6 +50,25 @@ def log_of(run: Run, event: str) -> list[dict[str, Any]]:
     return [record for record in records if record["event"] == event]
 
 
+def test_cautions_know_the_precision_of_a_run_and_whether_its_vectors_have_length_1(
+    options: dict[str, Any], tiny_run: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("sentence_transformers")
+
+    def said(name: str, *overrides: str) -> list[str]:
+        run = train(options, tmp_path / name, ["train.max_steps=1", *overrides])
+        return [record["text"] for record in log_of(run, "caution") if "temperature" in record["text"]]
+
+    low = "objective.temperature=0.005"
+    assert said("whole", low) == []
+    (caution,) = said("half", low, "train.mixed_precision=bf16")
+    assert caution.startswith("temperature 0.005 is below what bfloat16 embeddings hold")
+    (caution,) = said("unbounded", "objective.similarity=dot")
+    assert "on embeddings that are not normalised" in caution
+    options["tower"] = {"kind": "pretrained", "model": str(tiny_run / "model")}  # which ends in a normalisation
+    assert said("unit", "objective.similarity=dot") == []
+
+
 def test_a_run_leaves_one_folder_and_nothing_beside_it(tiny_run: Path) -> None:
     names = {str(path.relative_to(tiny_run)) for path in tiny_run.rglob("*") if path.is_file()}
     top = {"config.yaml", "metrics.json", "log.jsonl", "report.html", "objective.safetensors", "trained.npy"}
