@@ -258,6 +258,10 @@ def test_a_run_says_that_its_teacher_has_learned_its_test(
         options["tower"] = {"dimensions": 16, "teacher": str(teacher)}
         run = train(with_refit(options, "none"), tmp_path / "run", overwrite=True)
         assert [each for each in run.cautions if "begins with" in each] == ([f"{says}: {remedy}"] if remedy else [])
+    of_index = copy.deepcopy(options)
+    of_index["tower"] = {"query": {"kind": "head", "model": str(first / "evaluated")}, "doc": {"index": str(first)}}
+    cautions = train(of_index, tmp_path / "index").cautions
+    assert f"{says}: train it with train.refit=none, and take its index" in cautions  # RUN/evaluated has none
     shutil.rmtree(first / "evaluated")
     options["tower"] = {"dimensions": 16, "teacher": str(first)}
     cautions = train(with_refit(options, "none"), tmp_path / "run", overwrite=True).cautions

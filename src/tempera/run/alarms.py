@@ -23,6 +23,7 @@ from ..ranking.showcase import Subject
 from ..ranking.spread import Spread
 from ..ranking.verdict import main_metric
 from ..text.embedder import run_of
+from ..text.two_towers import KeptIndex
 from ..towers.saved import EVALUATED
 from .resume import Checkpoints
 from .task import Data, HeldOut
@@ -154,10 +155,13 @@ def learned_before(config: Config, held_out: HeldOut) -> Iterator[str]:
     for run in (run_of(Path(each)) for each in config.begins_with):
         if (count := held_out.learned_by(run)) is not None:
             counts[run] = count
+    side = getattr(config.tower, "doc", None)
+    index = run_of(Path(side.path)) if isinstance(side, KeptIndex) else None
     for run, count in counts.items():
         if count:
-            before = run / EVALUATED
-            other = f"take {before}, which was not, or train it with train.refit=none"
+            before, again = run / EVALUATED, "train it with train.refit=none"
+            # RUN/evaluated has no documents to search.
+            other = f"{again}, and take its index" if run == index else f"take {before}, which was not, or {again}"
             yield (
                 f"{run}, which this model begins with or learns from, was trained on {count:,} of the test queries, so that the "
                 "figures are too good: "
