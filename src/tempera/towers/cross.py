@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from ..io.documents import read_json
 from ..io.require import require
 from .saved import said
 
 if TYPE_CHECKING:
     import torch
 
+_SCORES = ("ForSequenceClassification", "ForCausalLM", "ForConditionalGeneration")  # architectures with a score
 Judge = Callable[[Sequence[tuple[str, str]]], NDArray[np.float32]]
 
 
@@ -23,8 +25,12 @@ def load_cross_encoder(folder: Path, device: torch.device | str = "cpu") -> Judg
     """Pairs of a query and a document to scores, [n], by a cross-encoder that sentence-transformers opens.
 
     Scores are what its `predict` gives: after the model's own activation, higher is better.
+
+    Raises:
+        DataError: a model that cannot be opened, has several scores, or has none that was trained.
     """
     require("text", f"opening {folder}")
+    _refuse_untrained(folder)
     from sentence_transformers import CrossEncoder
 
     try:
@@ -34,3 +40,16 @@ def load_cross_encoder(folder: Path, device: torch.device | str = "cpu") -> Judg
     if model.num_labels != 1:
         raise DataError(f"{folder} gives {model.num_labels} numbers a pair, and one score is expected")
     return lambda pairs: np.asarray(model.predict(list(pairs), show_progress_bar=False), np.float32)
+
+
+def _refuse_untrained(folder: Path) -> None:
+    """Refuse a model without a score of its own, such as an embedding model, which would be given a random one."""
+    try:
+        kinds = read_json(folder / "config.json")["architectures"] or []
+    except (OSError, ValueError, KeyError, TypeError):  # whoever opens the model says what is wrong with it
+        return
+    if kinds and not any(str(kind).endswith(_SCORES) for kind in kinds):
+        raise DataError(
+            f"{folder} is no cross-encoder: {kinds[0]} has no score of a pair that was trained, and a random one says nothing; "
+            "give a model that was trained to score pairs"
+        )
