@@ -368,6 +368,10 @@ def test_texts_of_polars_are_texts(put, tmp_path: Path) -> None:
     assert readers.decoded(pa.table({"query": category}))["query"].to_pylist() == ["b", None, "a"]
     fixed = pa.array([["a"], ["b"]], pa.list_(view, 1))
     assert readers.decoded(pa.table({"doc": fixed}))["doc"].type == pa.list_(pa.large_string())
+    vectors = pa.table({"vector": pa.array([[1.0, 2.0]], pa.list_(pa.float32(), 2))})
+    assert readers.decoded(vectors) == vectors
+    plain = pa.table({"query": ["a b"], "doc": pa.array([["e f", "g h"]], pa.list_(pa.string(), 2))})
+    assert len(Given.of(plain).read()[0]) == 2
     kind = pa.list_(pa.struct([("docid", view), ("text", view)]))
     decoded = readers.decoded(pa.table({"positives": pa.array([[{"docid": "1", "text": "t"}]], kind)}))
     assert decoded["positives"].type.value_type.field("text").type == pa.large_string()

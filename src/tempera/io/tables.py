@@ -29,6 +29,7 @@ _COMPRESSED = (".gz", ".zst")  # of texts; Parquet and Arrow have compression of
 _START = 1 << 16  # bytes that show what divides columns
 _SEPARATORS = ("::", ";", "\t", "|")  # that other programs write in place of commas
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
+_ARE_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _TYPES = ("token", "float", "token_seq", "float_seq")  # of columns of RecBole's files
 
 
@@ -112,14 +113,14 @@ def decoded(table: pa.Table) -> pa.Table:
 
 
 def _without_views(kind: pa.DataType) -> pa.DataType:
-    """Return a type whose texts, in lists and structs too, are not views into buffers."""
+    """Return a type whose texts, in lists and structs too, are not views into buffers, and in no lists of a fixed size."""
     if pa.types.is_string_view(kind):
         return pa.large_string()
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         make = pa.list_ if pa.types.is_list(kind) else pa.large_list
         return make(kind.value_field.with_type(_without_views(kind.value_type)))
-    if pa.types.is_fixed_size_list(kind) and pa.types.is_string_view(kind.value_type):
-        return pa.list_(pa.large_string())
+    if pa.types.is_fixed_size_list(kind) and any(each(kind.value_type) for each in _ARE_TEXTS):
+        return pa.list_(_without_views(kind.value_type))
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_without_views(field.type)) for field in kind])
     return kind
