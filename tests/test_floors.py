@@ -40,7 +40,7 @@ CEILINGS = {
     "engine": 3182,  # with gradients in memory that stays, divided tables, devices, rows that are chosen, kernels, both on paper
     "experiments": 2288,  # with a folder for each file
     "integrations": 481,  # with a temperature that stays on the host, and models that nothing asks
-    "io": 1129,  # with vectors of other programs, texts of polars, lines of text, a run that replaces another or stands for data
+    "io": 1130,  # with vectors of other programs, texts of polars, lines of text, a run that replaces another or stands for data
     "mining": 617,  # with an exact search through candidates in bf16, and products by the faster library
     "ranking": 965,
     "recommend": 3551,  # with behaviours that no event has, and counts of another run
