@@ -41,10 +41,18 @@ def test_a_fused_score_is_the_weighted_mean_of_both_standardised(weight: float |
     for row, history in zip(VECTORS.tolist(), ASKED):
         counts = [sum(0.5**g * float(WEIGHTS[i, j]) for g, i in enumerate(history[::-1][:2])) for j in range(ITEMS)]
         both = zip(standardised(row), standardised([count**0.5 for count in [*counts, 0.0]]))
-        expected.append([w * first + (1 - w) * second for first, second in both])
+        expected.append([w * first + (1 - w) * second for first, second in both] if history else standardised(row))
     np.testing.assert_allclose(counting().fused(VECTORS, HISTORIES, weight), expected, atol=1e-5)
     blocks = counting().by_history(lambda rows: VECTORS[rows], HISTORIES, weight)
     assert np.array_equal(blocks(slice(1, 3)), counting().fused(VECTORS, HISTORIES, weight)[1:3])
+
+
+@pytest.mark.parametrize(
+    ("weight", "ranks"),
+    [(0.0, "transitions alone"), (0.3, "the vectors and transitions together"), (1.0, "the vectors alone")],
+)
+def test_what_ranks_is_named_by_its_weight(weight: float, ranks: str) -> None:
+    assert counting(fusion=Fusion(weight, 60)).ranks == ranks
 
 
 @pytest.mark.parametrize(("vectors", "best", "served"), [(0.3, 0.5, True), (0.6, 0.5, True), (0.9, 1.0, False)])

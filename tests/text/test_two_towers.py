@@ -238,6 +238,24 @@ def test_queries_are_trained_for_an_index_and_no_document_is_embedded(
             Run(tmp_path / "run").search("kaban lodor")
 
 
+def test_an_index_that_does_not_name_its_model_is_that_of_the_queries(
+    pairs_file: Path, tiny_run: Path, tmp_path: Path
+) -> None:
+    rows = [json.loads(line) for line in pairs_file.read_text().splitlines()]
+    table = [{**row, "key": f"k{number}"} for number, row in enumerate(rows)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table))
+    vectors = Run(tiny_run).encode([row["doc"] for row in rows])
+    chosen = options(tmp_path / "pairs.jsonl", tiny_run)
+    chosen["data"]["doc_id"] = "key"
+    chosen["tower"]["doc"] = {"index": str(write(tmp_path / "v.parquet", vectors, [row["key"] for row in table]))}
+    run = train(chosen, tmp_path / "run")
+    judged = evaluate_held_out(run.folder, against=tiny_run).systems
+    assert judged[str(tiny_run)].metrics["ndcg@10"] == pytest.approx(run.metrics["untrained"]["ndcg@10"])
+    StaticTower(train_tokenizer(["kaban"], 300, 16), 16).save(tmp_path / "foreign")
+    with pytest.raises(DataError, match=r"queries of .*foreign are not for the index of .*run"):
+        evaluate_held_out(run.folder, against=tmp_path / "foreign")
+
+
 def test_an_index_of_another_model_is_still_refused(pairs_file: Path, tiny_run: Path, tmp_path: Path) -> None:
     run = train(options(pairs_file, tiny_run, validation=0), tmp_path / "run")
     old = Run(tiny_run)

@@ -90,7 +90,7 @@ def write_recommendations(
     with new_file(path) as partial:
         written = _write(partial, tables())
     unknown = int((codes == len(recommender.users.table) - 1).sum())
-    system = "the vectors" if counting is None else f"the vectors and {counting.system} together"
+    system = "the vectors" if counting is None else counting.ranks
     facts = {"output": str(path), "users": len(ids), "unknown": unknown, "rows": written, "ranked_by": system}
     return {**facts, "notes": [*([_UNKNOWN.format(unknown)] if unknown else []), *recommender.notes]}
 

@@ -20,7 +20,7 @@ from scipy import sparse
 from ..errors import DataError
 from ..io.documents import parsed
 from ..io.tables import parquet_table
-from ..ranking.fusion import Fusion, fused
+from ..ranking.fusion import Fusion, fused, standardised
 from ..towers.stamp import refuse_foreign
 from .baselines import Floats, ItemToItem
 from .full_catalogue import Histories, Scores
@@ -55,11 +55,21 @@ class Counting:
         """Return scores of vectors and of counts in one, [r, c]: the weighted mean of both, standardised for each query.
 
         Counts enter by their square root, which keeps one frequent pair from outweighing everything else. Items that are newer
-        than the table have no counts.
+        than the table have no counts, and a query without any, such as one without a history, is answered by the vectors alone.
         """
         counted = np.zeros(vectors.shape, np.float32)
         counted[:, : self.fitted.weights.shape[0]] = np.sqrt(self.fitted.scores(histories))
-        return fused(vectors, counted, self.fusion.weight if weight is None else weight).astype(np.float32)
+        together = fused(vectors, counted, self.fusion.weight if weight is None else weight)
+        uncounted = ~counted.any(1)
+        together[uncounted] = standardised(vectors[uncounted])
+        return together.astype(np.float32)
+
+    @property
+    def ranks(self) -> str:
+        """Return what ranks with the chosen weight, in words."""
+        if self.fusion.weight in (0, 1):
+            return "the vectors alone" if self.fusion.weight else f"{self.system} alone"
+        return f"the vectors and {self.system} together"
 
     def by_history(self, vectors: Scores, histories: Histories, weight: float | None = None) -> Scores:
         """Return the fused scores of a block of queries, as ranking needs them."""

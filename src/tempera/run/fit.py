@@ -219,7 +219,7 @@ class _Course:
             "train.keep_best is off"
             if self.chooses
             else f"validation has fewer than {LEAST_TO_CHOOSE} queries or events"
-            if self.prepared.config.evaluation.validation
+            if self.prepared.config.evaluation.validation != 0
             else "evaluation.validation is 0"
         )
         return f"saved: the weights of the last step, {self.state.step:,}, since {why}"

@@ -77,15 +77,20 @@ def evaluate_held_out(
 def _beside(run: Path, other: Path) -> Path:
     """Return the model of another run that is compared with a run: the evaluated one, or one for the index that the run keeps.
 
+    Of an index that does not say which model made it, this is the model that the run's queries began with.
+
     Raises:
         DataError: a model whose queries are not for that index.
     """
     kept = Kept.read(model_folder(run))
     if kept is None:
         return evaluated(other)
+    side = getattr(build(configuration.load(run / "config.yaml")).tower, "query", None)
+    began = getattr(side, "model", None)
+    maker = kept.model or (fingerprint(model_folder(Path(began))) if began and Path(began).exists() else None)
     for each in (evaluated(other), other):
         theirs = Kept.read(model_folder(each))
-        if theirs.checksum == kept.checksum if theirs else fingerprint(model_folder(each)) == kept.model:
+        if theirs.checksum == kept.checksum if theirs else fingerprint(model_folder(each)) == maker:
             return each
     raise DataError(
         f"queries of {other} are not for the index of {run}: compare with the model that made it, or with another run for it"
