@@ -375,6 +375,7 @@ def test_an_unknown_key_of_a_file(tempera: Any, tmp_path: Path) -> None:
         (["sweep", "--objective.temperature", "--yes"], "are written objective.temperature=VALUE"),
         (["train", "--lr", "3"], "are written train.learning_rate=3"),
         (["train", "--seed", "3"], "are written train.seed=3 or evaluation.seed=3"),
+        (["recommend", "none", "--user", "3", "--hybrid", "--vectors"], "--hybrid and --vectors contradict each other"),
         (["search"], "RUN"),
         (["search", "none", "words"], "no such run: none"),
         (["search", "none"], "no such run: none"),
@@ -389,6 +390,11 @@ def test_what_cannot_be_done_is_one_line(tempera: Any, arguments: list[str], say
     answer = tempera(arguments[0], *(["--json"] if json_too else []), *arguments[1:])
     refused(answer, says)
     assert bool(answer.out) == json_too
+
+
+def test_an_option_that_is_cut_short_is_none_of_a_configuration(tempera: Any) -> None:
+    said = tempera("train", "pairs.csv", "--out", "x").err
+    assert "--output" in said and "options of a configuration" not in said
 
 
 def test_a_file_with_an_equals_sign_in_its_name_is_a_file(

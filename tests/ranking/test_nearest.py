@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tempera.errors import DataError
-from tempera.ranking.nearest import top, top_of
+from tempera.ranking.nearest import nearest, top, top_of
 
 
 def sorted_whole(scores: np.ndarray, k: int) -> np.ndarray:
@@ -120,3 +120,15 @@ def test_many_documents_that_beat_those_before(monkeypatch: pytest.MonkeyPatch) 
     docs = np.arange(1000, dtype=np.float32)[:, None]
     queries = np.array([[1.0], [-1.0], [0.0]], np.float32)
     assert top(queries, docs, 5)[1].tolist() == [[999, 998, 997, 996, 995], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize("k", [1, 3, 10])
+def test_rounding_does_not_rank(k: int) -> None:
+    """Documents of the same words have vectors that differ by the order in which the words were added up."""
+    draw = np.random.default_rng(k)
+    queries, docs = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in draw.normal(size=(2, 40, 64)))
+    docs = np.repeat(docs, 3, 0)
+    exact = sorted_whole(queries @ docs.T, k)
+    for _ in range(3):
+        rounded = (docs + draw.normal(size=docs.shape) * 1e-8).astype(np.float32)
+        assert np.array_equal(nearest(queries.astype(np.float32), rounded, k), exact)

@@ -176,7 +176,10 @@ def test_an_event_in_a_history_is_its_item_and_what_it_happened_in(pool: str) ->
     history_of, contexts = frame.columns["history"], frame.columns["contexts"]
     own = towers.encode(frame, "query")
     if pool == "mean":
-        with pytest.raises(ConfigError, match="a user tower with features of events cannot be exported: pools may be"):
+        with pytest.raises(
+            ConfigError,
+            match="a user tower with features of events cannot be exported: train one without features of data",
+        ):
             UserModule(towers, (Mean(last=5),), ITEMS, USERS)
     assert isinstance(history_of, Events) and isinstance(contexts, Events)
     vectors = past.items(history_of.items) + past.happened(contexts.items)  # by the definition: added, event by event

@@ -20,6 +20,7 @@ from tempera.io.ids import content_id
 from tempera.ranking.resolved import Config
 from tempera.run import refit
 from tempera.run.calibrate import calibrate
+from tempera.run.held_out_set import evaluate_held_out
 from tempera.run.merge import merge
 from tempera.run.train import train
 from tempera.text.held_out import HeldOutQueries
@@ -262,6 +263,8 @@ def test_a_run_says_that_its_teacher_has_learned_its_test(
     of_index["tower"] = {"query": {"kind": "head", "model": str(first / "evaluated")}, "doc": {"index": str(first)}}
     cautions = train(of_index, tmp_path / "index").cautions
     assert f"{says}: train it with train.refit=none, and take its index" in cautions  # RUN/evaluated has none
+    assert set(np.load(first / "trained.npy")) <= set(np.load(tmp_path / "index" / "trained.npy"))
+    assert "was trained on 40 of these 40 queries" in evaluate_held_out(tmp_path / "index").cautions()[0]
     shutil.rmtree(first / "evaluated")
     options["tower"] = {"dimensions": 16, "teacher": str(first)}
     cautions = train(with_refit(options, "none"), tmp_path / "run", overwrite=True).cautions

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tempera.errors import DataError
+from tempera.errors import ConfigError, DataError
 from tempera.io.tables import read_table
 from tempera.ranking.ranking import Evaluation
 from tempera.text import round_trip
@@ -59,6 +59,15 @@ def test_queries_that_are_held_out_are_not_chosen_by_what_bm25_finds(generated: 
     splits = [hold_out(each, np.ones(40, bool), Evaluation(queries=15, validation=15)) for each in (pairs, plain)]
     held = [np.concatenate([each.validation, each.test]) for each in splits]
     assert held[0].tolist() == held[1].tolist() and not pairs.trainable[held[0]].all()
+
+
+@pytest.mark.parametrize("option", [{"found_within": 5}, {"found_by": "model"}])
+def test_options_of_generated_queries_need_them(generated: str, option: dict[str, Any]) -> None:
+    (name,) = option
+    with pytest.raises(
+        ConfigError, match=f"data.{name} is for queries that a language model has written: add data.gen"
+    ):
+        PairsFile(generated, **option)
 
 
 def test_the_ranks_are_those_of_the_definition(generated: str, monkeypatch: pytest.MonkeyPatch) -> None:

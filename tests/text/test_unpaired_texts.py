@@ -247,8 +247,15 @@ def test_a_run_on_made_pairs_is_searched_and_calibrated(tmp_path: Path) -> None:
 
 
 def test_texts_of_one_sentence_make_no_pairs(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no document to train on that has two sentences"):
+    with pytest.raises(DataError, match=r"data\.rule=sentence makes a pair of 0 of 2 documents"):
         Documents(table(tmp_path / "a.parquet", text=["one", "two"]), rule="sentence").read()
+
+
+def test_real_queries_in_columns_without_usual_names_are_told(tmp_path: Path) -> None:
+    texts = table(tmp_path / "a.parquet", text=["one two. three.", "four. five six.", "seven. eight."])
+    real = table(tmp_path / "real.parquet", asked=["one"], told=["one two. three."])
+    with pytest.raises(DataError, match="its columns are asked, told: rename those of the pairs to query and doc"):
+        Documents(texts, rule="sentence", test=real).read()
 
 
 def test_pairs_made_by_a_rule_need_no_teacher(tmp_path: Path) -> None:

@@ -102,6 +102,10 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; a value that an option does not take is named in the error."""
         parts = [part for each in args for part in each.split("=", 1)]
+        for each in self.params:
+            on, off = ([name for name in names if name in args] for names in (each.opts, each.secondary_opts))
+            if on and off:
+                raise TemperaError(f"{on[0]} and {off[0]} contradict each other: give one of them")
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
@@ -110,7 +114,9 @@ class Command(TyperCommand):
                 error.message = f"{values[-1]} was given. {error.message}"
             raise
         except Exception as error:
-            name = getattr(error, "option_name", "") if hasattr(error, "possibilities") else ""  # of no option
+            known = getattr(error, "possibilities", None)  # of an option that is none
+            name = "" if known is None else getattr(error, "option_name", "")
+            name = "" if any(option.startswith(name) for option in known or ()) else name  # it is cut short
             if name and any("SECTION.OPTION" in (each.metavar or "") for each in self.params) and (near := meant(name)):
                 value = next(
                     (after for each, after in pairwise([*parts, ""]) if each == name and after[:2] != "--"), ""

@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .metrics import Ints
-from .nearest import top_of
+from .nearest import SPARE, settled, top_of
 
 Floats = NDArray[np.float64]
 Scores = NDArray[np.floating]
 
 WEIGHTS = tuple(i / 10 for i in range(11))  # candidates of the first system's weight
 USUAL = 0.3  # where nothing can be chosen: even with a poor first system it was not below the second (bench/hybrid.py)
+_ROUNDED = 1e-5  # of standardised scores, whose deviation is far below 1 where they are cosines
 _RANKS = 60  # of reciprocal rank fusion
 
 
@@ -80,7 +81,8 @@ def rank_by_weight(
     for scores in blocks:
         first, second = map(normalise, scores)
         for ranked, weight in zip(parts, weights, strict=True):
-            ranked.append(top_of(weight * first + (1 - weight) * second, depth)[1])
+            best = top_of(weight * first + (1 - weight) * second, depth + SPARE)
+            ranked.append(settled(*best, within=_ROUNDED if normalise is standardised else 0.0)[:, :depth])
     return [np.concatenate(ranked) for ranked in parts]
 
 

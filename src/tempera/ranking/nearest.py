@@ -20,6 +20,7 @@ Product = Callable[[Floats, Floats, Floats], Floats]  # of queries and documents
 
 _WIDTH = 4096  # documents at once: with 1,024 queries the scores stay within the processor's cache
 _CELLS = 1 << 22  # scores held at once
+SPARE = 10  # documents beyond the depth of a ranking that may stand within a rounding error of its last
 
 
 def refuse_not_finite(embeddings: NDArray[np.floating], of: str) -> None:
@@ -79,6 +80,28 @@ def top(
     if without is not None:
         positions[np.isneginf(scores)] = -1
     return scores, positions
+
+
+def nearest(queries: Floats, docs: NDArray[np.floating], k: int) -> Ints:
+    """Return the k nearest documents of each query, best first, [q, k], the same wherever vectors and products are rounded.
+
+    Documents of the same words have vectors, and scores, that differ by rounding alone: they stand in the order of the corpus.
+
+    >>> docs = np.array([[0.6, 0.8], [0.8, 0.6], [0.8, 0.6 + 1e-7]], np.float32)
+    >>> nearest(np.array([[0.6, 0.8], [1.0, 0.0]], np.float32), docs, 3).tolist()
+    [[0, 1, 2], [1, 2, 0]]
+    """
+    return settled(*top(queries, docs, k + SPARE))[:, :k]
+
+
+def settled(scores: Scores, positions: Ints, within: float = 1e-6) -> Ints:
+    """Return positions, [q, k], by falling scores; those whose scores follow each other `within` a rounding error are in order.
+
+    >>> settled(np.array([[0.7, 0.5 + 1e-8, 0.5, 0.1]]), np.array([[4, 9, 3, 0]])).tolist()
+    [[4, 3, 9, 0]]
+    """
+    group = np.cumsum(np.diff(scores, axis=1, prepend=scores[:, :1]) < -within, axis=1)
+    return np.take_along_axis(positions, np.lexsort((positions, group), axis=1), 1)
 
 
 def blocks(queries: int, docs: int) -> list[slice]:

@@ -13,7 +13,7 @@ from pydantic import Field
 from ..errors import ConfigError
 from .compare import Comparison, Difference, bootstrap_metrics, compare
 from .metrics import DEFAULT_METRICS, Relevant, evaluate
-from .nearest import top
+from .nearest import nearest
 
 DEPTH = 100
 MOST = 1500  # queries of validation, and of test, unless a number is given
@@ -90,7 +90,7 @@ class Ranking:
         cls, queries: NDArray[np.float32], docs: NDArray[np.float32], relevant: Relevant, metrics: Sequence[str]
     ) -> Ranking:
         """Evaluate the nearest documents of query vectors by inner product; [q, D] and [c, D]."""
-        return cls.of(top(queries, docs, depth_of(metrics))[1], relevant, metrics)
+        return cls.of(nearest(queries, docs, depth_of(metrics)), relevant, metrics)
 
     @property
     def metrics(self) -> dict[str, float]:

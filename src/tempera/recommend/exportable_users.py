@@ -38,11 +38,12 @@ class UserModule(nn.Module):
         past = tower.query.past
         other = next((type(pool).__name__.lower() for pool in pools if not isinstance(pool, _EXPORTED)), None)
         waits = tower.query.waiting is not None
-        if other or waits or tower.query.moment is not None or (past and past.happened is not None):
-            what = (
-                f"the pool {other}" if other else "the time since the latest event" if waits else "features of events"
-            )
-            raise ConfigError(f"a user tower with {what} cannot be exported: pools may be {POOLINGS}")
+        if other:
+            raise ConfigError(f"a user tower with the pool {other} cannot be exported: pools may be {POOLINGS}")
+        if waits or tower.query.moment is not None or (past and past.happened is not None):
+            what = "the time since the latest event" if waits else "features of events"
+            without = "elapsed in tower.query" if waits else "features of data.context and data.behaviour"
+            raise ConfigError(f"a user tower with {what} cannot be exported: train one without {without}")
         learned = iter([module for module in past.pools if isinstance(module, Attending | Ageing)] if past else [])
         means = [pool for pool in pools if isinstance(pool, Mean)]
         self.pools = [*means, *(pool for pool in pools if not isinstance(pool, Mean))]  # in the order of `Past`

@@ -17,7 +17,7 @@ from ..io.atomic import MARK, staged, write_file
 from ..io.documents import write_json
 from ..ranking.ranking import LEAST_TO_CHOOSE
 from ..ranking.verdict import main_metric
-from ..text.embedder import run_of, trained_on
+from ..text.embedder import learned as learned_by
 from ..text.other_data import Task, judged, read_tasks
 from ..text.split import Split
 from ..text.tasks import RetrievalTask
@@ -80,8 +80,7 @@ def merge(
             merged.at(document["weight"])
             merged.save(folder)
             write_json(folder / MARK, document)
-            learned_by = [trained_on(run_of(Path(each))) for each in (run, base)]
-            if some := [ids for ids in learned_by if ids is not None]:
+            if some := learned_by([run, base]):
                 np.save(folder / TRAINED, np.unique(np.concatenate(some)), allow_pickle=False)
     return document
 

@@ -32,6 +32,7 @@ from ..ranking.verdict import (
     best_baseline,
     main_metric,
 )
+from ..text.embedder import learned
 from ..towers.saved import EVALUATED, MODEL
 from .alarms import Alarms, doubts, learned_before
 from .fit import Fitted
@@ -79,9 +80,9 @@ def _publish(
         for path, each in others.items():
             if each["difference"]["real"] and each["difference"]["mean"] < 0:
                 alarms.caution(fitted.step, f"training made {path} worse{_LOST.format(**each)}")
-    _save(served.task, folder / MODEL, folder)
+    _save(prepared, served.task, folder / MODEL, folder)
     if served is not prepared:
-        _save(task, folder / EVALUATED, folder / EVALUATED)
+        _save(prepared, task, folder / EVALUATED, folder / EVALUATED)
     (folder / "objective.safetensors").write_bytes(as_bytes(served.config.objective.state_dict()))
     write_searched(folder, served.task.showcase.searched())
     sizes = {each.name: _size(each) for each in sorted(folder.iterdir()) if each.name not in (CACHE, "log.jsonl")}
@@ -112,11 +113,12 @@ def _publish(
     shutil.rmtree(folder / CACHE, ignore_errors=True)  # what is mapped stays readable
 
 
-def _save(task: RunTask, model: Path, beside: Path) -> None:
-    """Write a model, and what it has learned into another folder."""
+def _save(prepared: Prepared, task: RunTask, model: Path, beside: Path) -> None:
+    """Write a model, and what it and those that it begins with or learns from have learned, into another folder."""
     task.data.tower.save(model)
     for name, array in task.showcase.trained_on().items():
-        np.save(beside / name, array, allow_pickle=False)
+        before = learned(prepared.config.begins_with)
+        np.save(beside / name, np.unique(np.concatenate([array, *before])), allow_pickle=False)
 
 
 def _doubted(prepared: Prepared, fitted: Fitted, systems: Systems, differences: Differences, served: bool) -> Alarms:

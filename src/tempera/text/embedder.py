@@ -6,7 +6,7 @@ Letters in shapes: n texts, D width.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -108,6 +108,15 @@ def trained_on(folder: Path) -> NDArray[np.int64] | None:
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
     return trained
+
+
+def learned(models: Iterable[str | Path]) -> list[NDArray[np.int64]]:
+    """Return `trained_on` of the runs of some models, of those that say it.
+
+    >>> learned(["a/model/of/another/program"])
+    []
+    """
+    return [ids for each in models if (ids := trained_on(run_of(Path(each)))) is not None]
 
 
 def in_half(wanted: Reading) -> bool:

@@ -136,6 +136,7 @@ class IndexSide(Frozen):
             self.stamp.refuse_changed(file.vectors, path)
         contents = self.stamp is not None and pc.all(pc.match_substring_regex(file.ids, r"^-?\d+$")).as_py()
         keys = file.ids.cast(pa.int64()).to_numpy() if contents else given_ids(file.ids)
+        self.example = file.ids[0].as_py() if len(file.ids) else ""
         self.keys, self.order = keys, np.argsort(keys, kind="stable")
         rising = keys[self.order]
         if len(twice := np.flatnonzero(rising[1:] == rising[:-1])):
@@ -189,7 +190,8 @@ class IndexSide(Frozen):
             shown = " ".join(texts[int(missing[0])].split())[:40]
             raise DataError(
                 f"{len(missing):,} of {len(rows):,} documents are not in {self.path}, the first of them {shown!r}: add them "
-                "to the index, remove their rows, or name the column of the index's ids as data.doc_id"
+                f"to the index, remove their rows, name the column with ids such as {self.example!r} as data.doc_id, or give "
+                "the ids of a .npy or FAISS file as tower.doc.ids"
             )
         return numbered(rows)
 

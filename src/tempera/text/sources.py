@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ..errors import DataError
+from ..errors import ConfigError, DataError
 from ..io.columns import Columns, ColumnsSoFar, RoleTable
 from ..io.ids import Ids, content_ids, given_ids
 from ..io.streams import stream
@@ -51,6 +51,14 @@ class PairsFile(Roles):
     generated: bool = False
     found_within: Annotated[int, Field(gt=0)] = 10
     found_by: str = "bm25"
+
+    def __post_init__(self) -> None:
+        usual = {field.name: field.default for field in fields(PairsFile)}
+        for name in ("found_within", "found_by"):
+            if not self.generated and getattr(self, name) != usual[name]:
+                raise ConfigError(
+                    f"data.{name} is for queries that a language model has written: add data.generated=true"
+                )
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """Return all pairs; evaluation may use every one of them."""

@@ -20,7 +20,7 @@ from ..io.ids import content_ids, falling
 from ..io.tables import TableBlock
 from ..ranking.fusion import rank_by_weight
 from ..ranking.metrics import Relevant
-from ..ranking.nearest import top
+from ..ranking.nearest import nearest
 from ..ranking.ranking import Ranking, depth_of
 from .beir import is_beir, read_beir
 from .embedder import Embedder, Vectors, encode_all
@@ -122,7 +122,7 @@ class RetrievalTask:
 
     def by_vectors(self, vectors: tuple[Vectors, Vectors], metrics: tuple[str, ...]) -> Ranking:
         """Rank the whole corpus by cosine."""
-        return self._judged(top(*vectors, self._depth(metrics))[1], metrics)
+        return self._judged(nearest(*vectors, self._depth(metrics)), metrics)
 
     def by_words(
         self, vectors: tuple[Vectors, Vectors], weight: float, metrics: tuple[str, ...]

@@ -156,10 +156,10 @@ class Documents:
             if pair := pair_of(doc.title, doc.text, rule, draw):
                 query, rest = pair
                 made.append((query, rest if rule == "heading" else f"{doc.title} {rest}".strip(), doc))
-        if not made:
+        if len(made) < 2:
             raise DataError(
-                f"{self.path} holds no document to train on that has two sentences, or a title and a text, so that a pair can be "
-                "made of it: give more or longer texts"
+                f"{self.path}: data.rule={rule} makes a pair of {len(made)} of {len(docs):,} documents to train on, since the "
+                "others have neither a second sentence nor a title: give longer texts"
             )
         dropped += Counter({UNDIVIDED: len(docs) - len(made)})
         return _parts_of(made)
@@ -250,6 +250,11 @@ def _judged(path: Path, name: str) -> Pairs:
 def _pairs(path: Path) -> Pairs:
     """Return the pairs of a table, told apart by their content alone; no other column is read."""
     names = next(blocks(path)).table.column_names
+    if not TABLE.suits({}, names):
+        raise DataError(
+            f"{path} is to hold queries and documents that answer them, and its columns are {', '.join(names)}: rename those of "
+            "the pairs to query and doc"
+        )
     others = [name for role in USUAL if role not in TABLE.needed for name in TABLE.usual_columns(role, names)]
     pairs = PairsFile(path=str(path), metadata=(*others, "*")).read()[0]
     return replace(_by_content(pairs), dropped=pairs.dropped)
