@@ -107,3 +107,14 @@ def test_blocks_hold_every_query_once() -> None:
         assert np.concatenate([np.arange(queries)[part] for part in blocks(queries, docs)] or [[]]).tolist() == list(
             range(queries)
         )
+
+
+@pytest.mark.parametrize("depth", [1, 5, DOCS])
+def test_rounding_does_not_rank(depth: int) -> None:
+    """Each document stands three times, and the vectors of the same words are rounded otherwise."""
+    generator = np.random.default_rng(depth)
+    vectors, words = (np.repeat(each, 3, axis=1) for each in two(1))
+    exact = rank_by_weight([(vectors, words)], WEIGHTS, depth)
+    rounded = vectors + generator.normal(size=vectors.shape).astype(np.float32) * np.float32(1e-7)
+    for one, other in zip(exact, rank_by_weight([(rounded, words)], WEIGHTS, depth), strict=True):
+        assert np.array_equal(one, other)
