@@ -87,7 +87,7 @@ def test_numbered_negatives_may_be_missing_and_those_that_answer_are_left_out() 
     ]
     pairs = given(rows)
     assert shown(pairs) == [("a", "x", ["u"]), ("b", "y", ["v"]), ("c", "z", [])]
-    assert pairs.dropped == {"negatives that are their row's query or answer": 2}
+    assert pairs.dropped == {"negatives that are a query or answer of the same row": 2}
     assert pairs.negatives[1].tolist() == [0, 1, 2, 2]
 
 

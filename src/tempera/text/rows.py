@@ -204,7 +204,7 @@ class PairReader(BlockReader):
         items = items[self.keep[items.rows]]
         answers = np.isin(mixed(items.ids, items.rows), mixed(doc.ids, doc.rows))
         answers |= query.content[query.at(items.rows)] == items.content
-        self.count("negatives that are their row's query or answer", answers)
+        self.count("negatives that are a query or answer of the same row", answers)
         items = items[~answers]
         margin = self.roles.negative_margin
         if margin is None:
