@@ -20,7 +20,7 @@ SHARES_QUERY = "pairs that share a query with validation or test"
 SHARES_DOCUMENT = "pairs that share a document with validation or test"
 NOT_ASKED = "pairs for validation or test beyond the number of queries"
 NOT_TRAINED = "training pairs beyond train.max_pairs"
-NOT_FOUND = "generated queries that do not find their document (data.found_within)"
+NOT_FOUND = "generated queries whose document is not found (data.found_within)"
 _Mask = NDArray[np.bool_]
 
 
