@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -19,18 +20,23 @@ def content_id(text: str) -> int:
     >>> content_id("a  b") == content_id(" a b\\n"), content_id("a b") == content_id("A b")
     (True, False)
     """
-    return xxhash.xxh3_64_intdigest(" ".join(text.split()).encode("utf-8", "surrogatepass")) - (1 << 63)
+    return int(content_ids([text])[0])
 
 
-def content_ids(texts: pa.Array | pa.ChunkedArray) -> Ids:
+def content_ids(texts: Iterable[str] | pa.Array | pa.ChunkedArray) -> Ids:
     """The id of every text, [n]."""
-    return np.fromiter(map(content_id, texts.to_pylist()), np.int64, len(texts))
+    texts = texts.to_pylist() if isinstance(texts, pa.Array | pa.ChunkedArray) else texts
+    return _hashes(" ".join(text.split()) for text in texts)
 
 
 def given_ids(values: pa.Array) -> Ids:
     """64-bit hashes of ids that were given, texts or integers, [n]; 7 and "7" are one id."""
-    keys = values.cast(pa.large_string()).fill_null("").to_pylist()
-    return np.fromiter((xxhash.xxh3_64_intdigest(key.encode()) - (1 << 63) for key in keys), np.int64, len(keys))
+    return _hashes(values.cast(pa.large_string()).fill_null("").to_pylist())
+
+
+def _hashes(keys: Iterable[str]) -> Ids:
+    hashes = [xxhash.xxh3_64_intdigest(key.encode("utf-8", "surrogatepass")) for key in keys]
+    return (np.array(hashes, np.uint64) ^ np.uint64(1 << 63)).view(np.int64)
 
 
 def places(keys: NDArray[Any], among: NDArray[Any], order: Ids | None = None) -> Ids:

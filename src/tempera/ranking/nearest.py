@@ -180,45 +180,60 @@ def _top(
 
 
 class _Best:
-    """The k best of every row so far, and the candidates that have beaten the k-th since the last merge."""
+    """The k best of every row so far, and the candidates that have beaten the k-th since the last merge, all of them as `_keys`."""
 
     def __init__(self, rows: int, k: int) -> None:
         self.k = k
-        self.scores = np.empty((rows, 0), np.float32)  # best first
-        self.positions = np.empty((rows, 0), np.int64)
-        self.waiting: list[tuple[Ints, Floats, Ints]] = []  # rows, scores, positions
+        self.keys = np.empty((rows, 0), np.int64)  # best first
+        self.waiting: list[tuple[Ints, Ints]] = []  # rows, keys
         self.count = np.zeros(rows, np.int64)  # waiting in each row
 
     def offer(self, scores: Floats, start: int) -> None:
         """Add the scores of the documents from `start` on, [q, width]; they come after all earlier ones."""
-        if self.scores.shape[1] < self.k:
-            self.scores, self.positions = top_of(scores, self.k)
+        if self.keys.shape[1] < self.k:
+            self.keys = _keys(*top_of(scores, self.k))
             return
         # A tie with the k-th changes nothing: the earlier document stays.
-        flat = np.flatnonzero(scores > self.scores[:, -1:])
+        flat = np.flatnonzero(scores > _of_keys(self.keys[:, -1:])[0])
         rows, columns = np.divmod(flat, scores.shape[1])
-        self.waiting.append((rows, scores.reshape(-1)[flat], columns + start))
+        self.waiting.append((rows, _keys(scores.reshape(-1)[flat], columns + start)))
         self.count += np.bincount(rows, minlength=len(self.count))
-        if self.count.sum() > self.scores.size or self.count.max() > max(self.k, _WIDTH):
+        if self.count.sum() > self.keys.size or self.count.max() > max(self.k, _WIDTH):
             self.settle()
 
     def settle(self) -> tuple[Floats, Ints]:
         """Merge the waiting candidates and return scores and positions."""
         if self.count.any():
-            rows = np.concatenate([rows for rows, _, _ in self.waiting])
+            rows = np.concatenate([rows for rows, _ in self.waiting])
             touched = np.flatnonzero(self.count)
             number = self.count[touched]
-            order = np.argsort(rows, kind="stable")  # within a row, the documents stay in order
+            order = np.argsort(rows)
             line = np.repeat(np.arange(len(touched)), number)
             place = np.arange(len(rows)) - np.repeat(number.cumsum() - number, number)
-            scores = np.full((len(touched), int(number.max())), -np.inf, np.float32)
-            positions = np.full(scores.shape, -1)
-            scores[line, place] = np.concatenate([scores for _, scores, _ in self.waiting])[order]
-            positions[line, place] = np.concatenate([positions for _, _, positions in self.waiting])[order]
-            scores = np.concatenate([self.scores[touched], scores], 1)
-            positions = np.concatenate([self.positions[touched], positions], 1)
-            kept = np.argsort(-scores, axis=1, kind="stable")[:, : self.k]
-            self.scores[touched] = np.take_along_axis(scores, kept, 1)
-            self.positions[touched] = np.take_along_axis(positions, kept, 1)
+            keys = np.full((len(touched), self.k + int(number.max())), np.iinfo(np.int64).max)
+            keys[:, : self.k] = self.keys[touched]
+            keys[line, self.k + place] = np.concatenate([keys for _, keys in self.waiting])[order]
+            self.keys[touched] = np.sort(keys, axis=1)[:, : self.k]
         self.waiting, self.count = [], np.zeros_like(self.count)
-        return self.scores, self.positions
+        return _of_keys(self.keys)
+
+
+def _keys(scores: Floats, positions: Ints) -> Ints:
+    """Return numbers that rise as scores fall and, of equal scores, as positions rise: sorting them costs a sixth of an argsort.
+
+    The bits of a float32 that is not negative rise with it, those of a negative one fall: flipped, all of them rise.
+
+    >>> keys = _keys(np.array([0.5, -2.0, 0.5, -0.0, 0.0], np.float32), np.array([7, 0, 3, 2, 1]))
+    >>> [each.tolist() for each in _of_keys(np.sort(keys))]
+    [[0.5, 0.5, 0.0, 0.0, -2.0], [3, 7, 1, 2, 0]]
+    """
+    bits = (scores + np.float32(0)).view(np.int32)  # -0 becomes 0
+    rising = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    keys: Ints = (~rising).astype(np.int64) << 32 | positions
+    return keys
+
+
+def _of_keys(keys: Ints) -> tuple[Floats, Ints]:
+    """Return the scores and positions of keys."""
+    rising = ~(keys >> 32).astype(np.int32)
+    return (rising ^ ((rising >> 31) & 0x7FFFFFFF)).view(np.float32), keys & 0xFFFFFFFF

@@ -185,7 +185,7 @@ class IndexSide(Frozen):
         """
         rows = self.find(ids)
         if len(missing := np.flatnonzero(rows < 0)):
-            rows[missing] = self.find(_contents([texts[i] for i in missing.tolist()]))
+            rows[missing] = self.find(content_ids([texts[i] for i in missing.tolist()]))
         if len(missing := np.flatnonzero(rows < 0)):
             shown = " ".join(texts[int(missing[0])].split())[:40]
             raise DataError(
@@ -197,15 +197,11 @@ class IndexSide(Frozen):
 
     def features(self, texts: Sequence[str], progress: str | None = None, role: Role = "doc") -> Ragged:
         """Return the rows of texts by their content."""
-        return self.named(_contents(texts), texts)
+        return self.named(content_ids(texts), texts)
 
     def save(self, folder: Path) -> None:
         """Raise DataError: an index is no model."""
         raise DataError(f"{self.path} holds vectors and no model of documents")
-
-
-def _contents(texts: Sequence[str]) -> NDArray[np.int64]:
-    return content_ids(pa.array(texts, pa.large_string()))
 
 
 class KeptTowers(Towers):

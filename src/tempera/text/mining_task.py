@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from ..io.ids import content_id, places
+from ..io.ids import content_ids, places
 from ..mining.search import Ints, Pairs
 from .beir import is_beir, read_beir
 from .pairs import Pairs as Table
@@ -84,7 +84,7 @@ class _Distinct:
     @classmethod
     def of(cls, texts: Sequence[str]) -> tuple[_Distinct, Ints]:
         """Return distinct texts by content, in order of first appearance, and the position of each text among them."""
-        ids = np.fromiter(map(content_id, texts), np.int64, len(texts))
+        ids = content_ids(texts)
         first, which = distinct(ids)
         return cls([texts[i] for i in first], ids[first]), which
 

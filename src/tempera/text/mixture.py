@@ -100,6 +100,6 @@ def _apart(pairs: Pairs, earlier: Sequence[Pairs], salt: int) -> Pairs:
 def _with_another_text(own: tuple[Ids, Texts], other: tuple[Ids, Texts]) -> Ids:
     """Return the ids that both have, each for another text; distinct ids with their texts."""
     ids, *places = np.intersect1d(own[0], other[0], assume_unique=True, return_indices=True)
-    contents = [content_ids(pa.array(texts.take(at))) for (_, texts), at in zip((own, other), places, strict=True)]
+    contents = [content_ids(texts.take(at)) for (_, texts), at in zip((own, other), places, strict=True)]
     shared: Ids = ids[contents[0] != contents[1]]
     return shared

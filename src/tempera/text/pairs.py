@@ -112,7 +112,7 @@ class Pairs:
         """Return the ids of the contents of some rows' texts, [r], whatever ids were given to them."""
         texts = self.view(role, rows)
         blocks = (texts[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK))
-        return np.fromiter((content_id(text) for block in blocks for text in block), np.int64, len(rows))
+        return content_ids(text for block in blocks for text in block)
 
     def without(self, queries: Ids) -> Pairs:
         """Return the rows that ask none of some queries, by their ids."""

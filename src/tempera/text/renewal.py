@@ -21,7 +21,7 @@ from pydantic import Field
 from ..core.batch import Role
 from ..core.ragged import Ragged, from_lengths
 from ..engine.batches import Examples
-from ..io.ids import content_id, places
+from ..io.ids import content_ids, places
 from ..io.texts import Texts
 from ..mining.embed import StoredEmbeddings
 from ..mining.guide import CrossEncoder, Guide, SelfGuide, check_negatives
@@ -153,7 +153,7 @@ class Renewal:
 def _contents(texts: Texts, rows: Ints) -> Ints:
     """Return content ids of some texts, few of which are in memory at once."""
     blocks = (rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK))
-    return np.fromiter((content_id(text) for block in blocks for text in texts.take(block)), np.int64, len(rows))
+    return content_ids(text for block in blocks for text in texts.take(block))
 
 
 def checked(examples: Examples, catalogue: Catalogue, cross: CrossEncoder, margin: float) -> tuple[Examples, int]:
