@@ -118,6 +118,12 @@ def test_what_cannot_be_asked_is_counted_and_said(whole: Run, earlier: Path, tmp
     assert "nobody" not in (tmp_path / "each.csv").read_text() and "u29" in (tmp_path / "each.csv").read_text()
     everything = tempera("evaluate", whole.folder, file, "--json")
     assert everything.code == 2 and "nothing can be asked of the" in everything.err
+    for unit in (1000, 1e-4):
+        table, other = parquet.read_table(file), tmp_path / f"{unit}.parquet"
+        times = pc.multiply(table["time"].cast(pa.float64()), unit)
+        parquet.write_table(table.set_column(table.column_names.index("time"), "time", times), other)
+        refused = tempera("evaluate", earlier, other)
+        assert refused.code == 2 and "another unit, or dates beside numbers" in refused.err
     refused = tempera("evaluate", earlier, file, "--bm25")
     assert refused.code == 2 and "--bm25 is for models of texts" in refused.err
 

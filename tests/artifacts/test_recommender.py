@@ -155,6 +155,8 @@ def test_without_a_history_and_a_vector_items_come_by_their_counts(data: Path, t
     assert [row["item"] for row in batch if row["user"] == "nobody"] == [hit.id for hit in answer.hits]
     scores = [hit.score for hit in answer.hits]
     assert scores == sorted(scores, reverse=True) and all(hit.score <= counts[hit.id] for hit in answer.hits)
+    opened.export("parquet", tmp_path / "vectors")
+    assert opened.recommend("nobody", k=ITEMS, index=str(tmp_path / "vectors")) == answer
 
 
 def test_an_unknown_user_is_told_and_answered(run: Path) -> None:
@@ -171,6 +173,11 @@ def test_what_cannot_be_answered_is_one_line(run: Path, tiny_run: Path, tmp_path
     for given, says in (
         ({}, "give a user, a history, or both"),
         ({"user": "u1", "k": 0}, "k is 0"),
+        ({"user": "u1", "k": 2.5}, "k is 2.5; expected a whole number"),
+        ({"user": "u1", "elapsed": -1.0}, "elapsed is -1; expected a time"),
+        ({"user": "u1", "elapsed": float("nan")}, "elapsed is nan; expected a time"),
+        ({"history": "i03,i06"}, "history is 'i03,i06'; expected a list of ids"),
+        ({"history": 3}, "history is 3; expected a list of ids"),
         ({"history": ["i03", "i033", "j"]}, r"no such item in .*: i033, j\. Did you mean i03"),
         ({"history": ["leaf moss n1"]}, r"Did you mean i01 \(leaf moss n1\)\?"),
     ):
@@ -273,11 +280,15 @@ def test_the_command_answers_as_the_function(tempera: Any, run: Path) -> None:
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.splitlines() == str(found).splitlines()
     assert answer.out.splitlines()[0].split()[:1] == ["1"] and found.hits[0].name in answer.out
-    document = tempera("recommend", run, "--history", "i03, i06", "-k", 2, "--json").document
+    document = tempera("recommend", run, "--history", 'i03, "i06"', "-k", 2, "--json").document
     assert [hit["id"] for hit in document["hits"]] == [
         hit.id for hit in Run(run).recommend(history=["i03", "i06"], k=2).hits
     ]
     assert document["history"] == 2 and document["notes"] == []
+    unread = tempera("recommend", run, "--user", "u3", "--elapsed", 5, "--json").document["notes"]
+    assert unread == ["the model has no feature that reads the time since the latest event"]
+    comma = tempera("recommend", run, "--history", '"i03,i06"')
+    assert comma.code == 2 and f"no such item in {run}: i03,i06." in comma.err
     assert len(tempera("recommend", run, "--user", "u3", "--include-seen", "-k", 99, "--json").document["hits"]) == 30
     refused = tempera("recommend", run, "--history", "nothing", "--json")
     assert refused.code == 2 and "no such item" in json.loads(refused.out)["error"]
@@ -383,6 +394,7 @@ def test_new_vectors_are_the_sum_of_what_is_known(titled: Path, tmp_path: Path) 
         ({"item": ["j1"], "kind": ["red"]}, "has no column 'title', which the towers read; it has kind"),
         ({"name": ["j1"], "title": ["a"], "kind": ["red"]}, "has no column of item ids"),
         ({"item": ["i01"], "title": ["a"], "kind": ["red"]}, "has no item that .* does not have already"),
+        ({"item": ["j1"]}, "has no column 'title', which the towers read; it has ids alone"),
         ({"item": ["j1", None], "title": ["a", "b"], "kind": ["red", "red"]}, "row 2: column 'item' has no id"),
         (
             {"item": ["j1"], "title": [["a"]], "kind": ["red"]},
@@ -403,13 +415,19 @@ def test_tables_of_new_items_that_do_not_fit(titled: Path, tmp_path: Path, colum
 def test_texts_that_are_integers_of_the_run_are_no_new_items(data: Path, tmp_path: Path) -> None:
     """007 is 7 where the run has integers."""
     events = interactions()
-    codes = pa.array([int(name[1:]) for name in events["item"].to_pylist()])
-    parquet.write_table(events.set_column(1, "item", codes), tmp_path / "events.parquet")
+    for name in ("user", "item"):
+        codes = pa.array([int(each[1:]) for each in events[name].to_pylist()])
+        events = events.set_column(events.column_names.index(name), name, codes)
+    parquet.write_table(events, tmp_path / "events.parquet")
     items = {"item": range(ITEMS), "title": [title(item) for item in range(ITEMS)]}
     parquet.write_table(pa.table({name: list(values) for name, values in items.items()}), tmp_path / "items.parquet")
     given = options(tmp_path, doc=["id", {"category": {"column": "title"}}])
     given["train"] = {**given["train"], "max_steps": 2}
-    train(given, tmp_path / "run")
+    opened = Run(train(given, tmp_path / "run").folder)
+    for name in ("03", 3.0, np.int64(3)):
+        assert opened.recommend(name, [7]) == opened.recommend(3, ["007"])
+    assert opened.recommend("3.5").notes == ("user '3.5' is unknown; recommended by no history",)
+    assert opened.recommend_all(tmp_path / "all.parquet", ["03", 3, "3", "x"], k=1)["users"] == 2
     new = {"item": ["007", "31", "0031"], "title": ["a", "b", "c"]}
     parquet.write_table(pa.table(new), tmp_path / "new.parquet")
     with pytest.raises(DataError, match="has two rows for the item 31: keep one"):

@@ -126,6 +126,17 @@ def test_recommenders_are_swept_by_their_validation(recommender: dict[str, Any],
         assert point.seen("effective_negatives") > 1 and point.grad_norm > 0
 
 
+def test_runs_of_which_nothing_is_held_out_are_not_trained(recommender: dict[str, Any], tmp_path: Path) -> None:
+    for nothing in (
+        {"data": {**recommender["data"], "split": "none"}},
+        {"evaluation": {"queries": 0, "validation": 0}},
+    ):
+        with pytest.raises(TemperaError, match="nothing is held out to compare runs by"):
+            sweep(
+                {**recommender, **nothing}, {"objective.temperature": [0.05, 0.1]}, 1, tmp_path / "out", overwrite=True
+            )
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_the_weights_that_a_run_would_save_are_compared(small: dict[str, Any], tmp_path: Path, validated: Any) -> None:
     """Too high a learning rate makes each step worse, so that the untrained weights are the best."""

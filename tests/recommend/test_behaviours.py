@@ -205,6 +205,7 @@ def test_a_bag_reads_items_alone_and_a_context_needs_columns() -> None:
         ({"behaviour": "device", "metadata": ("event",), "context": ()}, "row .*: column 'device' names no behaviour"),
         ({"behaviour": None}, "data.targets names behaviours: say which column holds them, data.behaviour=COLUMN"),
         ({"behaviour": None, "targets": None}, "data.dislikes names behaviours: say which column"),
+        ({"targets": {"skip": 1.0}}, "data.targets and data.dislikes both name 'skip'"),
     ],
 )
 def test_faults_of_behaviours_are_one_line(options: dict[str, Any], message: str) -> None:

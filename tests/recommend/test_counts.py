@@ -43,6 +43,11 @@ def test_a_fused_score_is_the_weighted_mean_of_both_standardised(weight: float |
         both = zip(standardised(row), standardised([count**0.5 for count in [*counts, 0.0]]))
         expected.append([w * first + (1 - w) * second for first, second in both] if history else standardised(row))
     np.testing.assert_allclose(counting().fused(VECTORS, HISTORIES, weight), expected, atol=1e-5)
+    newer = Histories.of(
+        np.array([2, ITEMS, ITEMS + 4]), np.array([0, 2, 3])
+    )  # of items that are newer than the counts
+    kept = counting().fitted.scores(newer)
+    np.testing.assert_allclose(kept, [0.5 * WEIGHTS[2], np.zeros(ITEMS)], atol=1e-7)
     blocks = counting().by_history(lambda rows: VECTORS[rows], HISTORIES, weight)
     assert np.array_equal(blocks(slice(1, 3)), counting().fused(VECTORS, HISTORIES, weight)[1:3])
 

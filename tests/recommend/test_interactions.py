@@ -415,6 +415,16 @@ def test_the_source_says_what_was_found(put) -> None:
     assert (source.user, source.item, source.time, source.weight) == ("uid", "asin", "ts", None)
 
 
+def test_strict_times_without_times_or_order_are_refused() -> None:
+    events = table(generated(30, 3))
+    for given, says in (
+        ((events, {"ordered": False}), "but data.ordered is false"),
+        ((events.drop_columns(["timestamp"]), {}), "but data has no times: name their column"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            Interactions.of(given[0], **given[1], strict_time=True).read()
+
+
 @pytest.mark.parametrize("strict", [False, True])
 def test_histories_are_what_stands_strictly_before(strict: bool) -> None:
     timeline = Interactions.of(table(generated(300, 3)), strict_time=strict, repeated="keep").read()

@@ -26,7 +26,7 @@ from ..recommend.full_catalogue import query_blocks
 from ..recommend.interactions import USUAL
 from ..recommend.past_events import PastEvents
 from ..recommend.timeline import ITEMS, USERS
-from .recommender import Recommender
+from .recommender import Recommender, refuse_out_of_range
 from .stored_histories import Codes
 
 _VECTORS = "users.parquet"
@@ -63,8 +63,7 @@ def write_recommendations(
         OutputError: the file exists, or cannot be written.
         DataError: no user, a table that cannot be read, or a hybrid of a run without counts.
     """
-    if k < 1:
-        raise DataError(f"k is {k}; expected at least 1")
+    refuse_out_of_range(k, elapsed)
     if path.suffix != ".parquet":
         raise OutputError(f"cannot write recommendations to {path}; give a name that ends in .parquet")
     refuse_replacing(path, overwrite, recommender.folder, *([users] if isinstance(users, str | Path) else []))
@@ -92,7 +91,7 @@ def write_recommendations(
     unknown = int((codes == len(recommender.users.table) - 1).sum())
     system = "the vectors" if counting is None else counting.ranks
     facts = {"output": str(path), "users": len(ids), "unknown": unknown, "rows": written, "ranked_by": system}
-    return {**facts, "notes": [*([_UNKNOWN.format(unknown)] if unknown else []), *recommender.notes]}
+    return {**facts, "notes": [*([_UNKNOWN.format(unknown)] if unknown else []), *recommender.notes_of(elapsed)]}
 
 
 def write_user_vectors(recommender: Recommender, folder: Path) -> dict[str, Any]:
@@ -119,12 +118,12 @@ def _ids(recommender: Recommender, users: str | Path | Sequence[Any], kind: pa.D
         column = options.get("user") or "user"
         texts = [keyed(block, "user", column, USUAL["user"])[KEY].unique() for block in blocks(Path(users))]
     else:
-        texts = [pa.array([str(user) for user in users], pa.large_string())]
+        texts = [pa.array([recommender.named("user", user) for user in users], pa.large_string())]
     ids = pa.chunked_array([pa.chunked_array(texts).unique()])
     if not len(ids):
         raise DataError("there is no user to recommend to: give at least one")
     try:
-        return ids.cast(kind)
+        return pa.chunked_array([ids.cast(kind).unique()])
     except pa.ArrowInvalid:
         return ids
 

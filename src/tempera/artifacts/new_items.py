@@ -90,7 +90,9 @@ def _new(path: Path, recommender: Recommender, items: pa.Table, dropped: Counter
     needed = [feature.column for feature in features]
     missing = next((name for name in needed if name not in table.column_names), None)
     if missing is not None:
-        raise DataError(f"{path} has no column {missing!r}, which the towers read; it has {_names(table)}")
+        raise DataError(
+            f"{path} has no column {missing!r}, which the towers read; it has {_names(table) or 'ids alone'}"
+        )
     ids = _cast(table, items.schema.field("id"), path).cast(pa.large_string())  # "07" is 7 where the run has integers
     if len(pc.unique(ids)) < len(ids):
         name = next(name for name in ids.to_pylist() if pc.sum(pc.equal(ids, name)).as_py() > 1)

@@ -31,6 +31,7 @@ from ..recommend.visits import Visits
 from .recommender import Recommender
 
 Floats = NDArray[np.float32]
+_ANOTHER_UNIT = 300  # times the latest time, at which times are of another unit: seconds are 1,000 times milliseconds
 _OWN = {f"data.{name}" for name in ("source", "path", "users", "items", "validation", "test")}
 
 
@@ -123,6 +124,7 @@ def evaluate_events(
         raise DataError(
             f"{recommender.folder} does not know when its histories ended, which its tower's elapsed reads: train it again"
         )
+    _refuse_another_unit(later, recommender)
     events = Continued.of(later, recommender.item_ids, recommender.stored.rows(ids), latest, config.data.split)
     total = {name: len(each) for name, each in events.test.items()}
     if queries is not None:
@@ -150,6 +152,20 @@ def _read(options: Interactions, data: Any) -> Timeline:
         names = [f"session {name}" for name in later.user_ids.to_pylist()]
         later = replace(later, user_ids=pa.array(names, pa.large_string()))
     return later
+
+
+def _refuse_another_unit(later: Timeline, recommender: Recommender) -> None:
+    """Raise DataError where times are hundreds of those that the run knows, or the other way round: nothing would be compared."""
+    known = recommender.stored.times
+    if later.time is None or known is None or min(known[0], middle := float(np.median(later.time))) <= 0:
+        return
+    if max(middle / known[1], known[0] / middle) > _ANOTHER_UNIT:
+        own = float(later.time.min()), float(later.time.max())
+        spans = ["{:,.0f} to {:,.0f}".format(*span) for span in (own, known)]
+        raise DataError(
+            f"times are {spans[0]} here, and {spans[1]} in the histories of {recommender.folder}: another unit, or dates beside "
+            "numbers (dates are read as microseconds since 1970); give times as the run was trained on them"
+        )
 
 
 def _in_contexts(recommender: Recommender, later: Timeline) -> tuple[Recommender, Timeline]:

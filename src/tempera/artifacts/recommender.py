@@ -6,13 +6,14 @@ Letters in shapes: n rows, u users, i items, w items of a history, D width.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,7 @@ from ..core.frame import Column, Events, Frame
 from ..errors import DataError, did_you_mean, one_line
 from ..ranking.nearest import top_of
 from ..recommend.counts import Counting, open_counts
-from ..recommend.encoders import Category, Entities
+from ..recommend.encoders import Category, Elapsed, Entities
 from ..recommend.entity_tables import entities, opened, titles_of
 from ..recommend.exportable_users import UserModule
 from ..recommend.features import Features, FeatureTowers
@@ -41,6 +42,7 @@ from .stored_histories import Codes, StoredHistories
 BLANK = "the model knows nothing of a user without a history: items by their number of training events"
 _NO_CONTEXT = "the model reads what a user asks in, and it is not given: name it with --context NAME=VALUE"
 _NO_FEATURE = "the model has no feature that reads the context of a query"
+_NO_ELAPSED = "the model has no feature that reads the time since the latest event"
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,10 @@ class Recommender(RunFolder):
         self.config = _configuration(folder / "config.yaml")
         assert isinstance(self.config.tower, Features)
         self.options: Features = self.config.tower
-        self.users = _texts(entities(folder / USERS), "")  # the last is one whom the run does not know
-        self.items = _texts(entities(folder / ITEMS))
+        users, items = (entities(folder / name) for name in (USERS, ITEMS))
+        self.integers = {"user": _has_integers(users), "item": _has_integers(items)}  # whether ids are
+        self.users = _texts(users, "")  # the last is one whom the run does not know
+        self.items = _texts(items)
         happened = folder / CONTEXTS
         # The last two are an event of which nothing is known, and the one that is asked.
         self.contexts: Entities | None = _texts(entities(happened), "", "") if happened.is_file() else None
@@ -146,6 +150,11 @@ class Recommender(RunFolder):
             return self.unseen
         return (_NO_FEATURE if self.has_context else _NO_CONTEXT,)
 
+    def notes_of(self, elapsed: float) -> tuple[str, ...]:
+        """Return the notes, with one where a time since the latest event is given and nothing reads it."""
+        unread = elapsed and Elapsed() not in self.options.query
+        return (*self.notes, _NO_ELAPSED) if unread else self.notes
+
     @cached_property
     def item_ids(self) -> pa.ChunkedArray:
         """Ids of the items as texts, [i]."""
@@ -176,30 +185,34 @@ class Recommender(RunFolder):
             context: what the user asks in, by column of data.context, for towers that ask for it.
 
         Raises:
-            DataError: neither user nor history, an item that is not in the run, an index of another model, a hybrid of a run
-                without counts or with an approximate index.
+            DataError: neither user nor history, an item that is not in the run, a number out of range, an index of another model,
+                a hybrid of a run without counts or with an approximate index.
         """
         if context:
             inside = self.within(context)
             return inside.recommend(user, history, k, exclude_seen, index, elapsed, hybrid)
         if user is None and history is None:
             raise DataError("give a user, a history, or both")
-        if k < 1:
-            raise DataError(f"k is {k}; expected at least 1")
-        code = None if user is None else _place(self.users.table["id"], str(user))
+        refuse_out_of_range(k, elapsed)
+        code = None if user is None else _place(self.users.table["id"], self.named("user", user))
         past = self.past(code)
         if history is not None:
-            own = self.codes([str(item) for item in history])
+            if isinstance(history, str) or not isinstance(history, Iterable):
+                raise DataError(f"history is {history!r}; expected a list of ids of items, the latest last")
+            own = self.codes([self.named("item", item) for item in history])
             past = PastEvents(Histories.of(own, np.array([0, len(own)])), dislikes=past.dislikes)
-        notes = self.notes if user is None or code is not None else (_unknown(user, history), *self.notes)
+        notes = self.notes_of(elapsed)
+        if user is not None and code is None:
+            notes = (_unknown(user, history), *notes)
         counting, taken = self.counting(hybrid, index), int(past.items.lengths[0])
-        if index is not None and counting is None:
+        other = None if index is None else Index(Path(index))
+        vector = self.vectors_of([code], past, elapsed)[0] if other is not None and counting is None else None
+        if other is not None and vector is not None and (taken or vector.any()):
             seen = set(self.item_ids.take(past.left_out[1]).to_pylist()) if exclude_seen else set()
-            vector = self.vectors_of([code], past, elapsed)[0]
-            hits = Index(index).search(vector, k + len(seen), self.fingerprint)
+            hits = other.search(vector, k + len(seen), self.fingerprint)
             hits = [hit for hit in hits if hit.id not in seen][:k]
             return Recommendations([replace(hit, rank=rank) for rank, hit in enumerate(hits, 1)], taken, notes)
-        place = self.index if index is None else Index(index)
+        place = self.index if other is None or counting is None else other
         scores, codes, blank = self.best([code], past, k, exclude_seen, elapsed, counting, place)
         if blank[0]:
             notes = (*notes, BLANK)
@@ -256,6 +269,14 @@ class Recommender(RunFolder):
     def past(self, user: int | None) -> PastEvents:
         """Return what a user has done, one row; nothing for an unknown user."""
         return nothing() if user is None else self.stored.of(self.users.table["id"][user])
+
+    def named(self, role: Literal["user", "item"], name: Any) -> str:
+        """Return an id as the run has it, as a text: where it has integers, "007" and 7.0 are 7."""
+        text = str(name)
+        if self.integers[role]:
+            with suppress(ValueError):
+                return str(int(text.removesuffix(".0")))
+        return text
 
     def codes(self, ids: Sequence[str]) -> Codes:
         """Return the codes of items.
@@ -335,6 +356,10 @@ class Recommender(RunFolder):
         return {"largest_difference": worst, "items": len(self.items.table), "tried_on": len(histories)}
 
 
+def _has_integers(known: Entities) -> bool:
+    return bool(pa.types.is_integer(known.table["id"].type))
+
+
 def _texts(known: Entities, *others: str) -> Entities:
     """Return entities with their ids as texts, followed by others without features."""
     table, text = known.table, pa.large_string()
@@ -361,6 +386,14 @@ def _cast(field: pa.Field, values: Any) -> pa.Array | pa.ChunkedArray:
         return (values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)).cast(field.type)
     except pa.ArrowException as error:
         raise DataError(f"context {field.name}: expected {field.type}: {error}") from None
+
+
+def refuse_out_of_range(k: int, elapsed: float) -> None:
+    """Raise DataError if recommendations are asked for in a number, or after a time, that cannot be."""
+    if not isinstance(k, int | np.integer) or k < 1:
+        raise DataError(f"k is {k}; expected a whole number of at least 1")
+    if not 0 <= elapsed < math.inf:
+        raise DataError(f"elapsed is {elapsed:g}; expected a time since the latest event of at least 0")
 
 
 def _best(

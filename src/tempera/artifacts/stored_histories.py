@@ -67,6 +67,15 @@ class StoredHistories:
         times: NDArray[np.float64] = np.where(at < 0, np.nan, table["time"].to_numpy().astype(np.float64)[at])
         return times
 
+    @property
+    def times(self) -> tuple[float, float] | None:
+        """The earliest and the latest time of a user's latest event; None if the run has no times."""
+        table, _ = self._all
+        if "time" not in table.column_names or not len(table):
+            return None
+        span = pc.min_max(table["time"]).as_py()
+        return float(span["min"]), float(span["max"])
+
     def _places(self, users: pa.ChunkedArray) -> Codes:
         """Return the row of each user, [n]; -1 for unknown ones."""
         at: Codes = pc.index_in(users, value_set=self._all[0]["id"]).fill_null(-1).to_numpy().astype(np.int64)

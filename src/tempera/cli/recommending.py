@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,7 +37,7 @@ def recommend(
     Args:
         run: run folder of a recommender.
         user: id of a user.
-        history: items that the user took before, the latest last, e.g. A,B,C.
+        history: items that the user took before, the latest last, e.g. A,B,C; an id with a comma in double quotes.
         k: number of items to show.
         include_seen: recommend items of the history, too.
         index: exported index to search instead of the run's own.
@@ -64,7 +65,10 @@ def recommend(
         lines = [_WRITTEN.format(**facts), *(f"note: {note}" for note in facts["notes"])]
         answer(facts, as_json, lambda: say("\n".join(lines)))
         return
-    items = None if history is None else [name.strip() for name in history.split(",") if name.strip()]
+    items = (
+        None if history is None else [name for each in csv.reader([history], skipinitialspace=True) for name in each]
+    )
+    items = None if items is None else [name.strip() for name in items if name.strip()]
     if items == [] and user is None:
         raise TemperaError(f"--history {history!r} names no item; give ids such as --history A,B, or --user ID")
     result = Run(run).recommend(user, items, index=index, **options)

@@ -19,7 +19,7 @@ from ..core.batch import Batch
 from ..core.diagnose import diagnose
 from ..engine.devices import start
 from ..engine.digest import digest
-from ..errors import TemperaError
+from ..errors import ConfigError, TemperaError
 from ..io.documents import JsonLines
 from ..run.fit import fit
 from ..run.judge import judge
@@ -105,6 +105,11 @@ class Trainings:
         devices = start(config.train.mixed_precision, config.train.device)
         config.train.check(devices)
         held_out, choice = self.data.task.held_out, config.train.keep_best or config.train.patience is not None
+        if not held_out.looks:
+            raise ConfigError(
+                "nothing is held out to compare runs by: raise evaluation.validation or evaluation.queries above 0, and divide "
+                "interactions by another data.split than none"
+            )
         chooses = held_out.chooses or config.evaluation.validation == 0
         listener = _watch(metric, lambda value: report(value) and chooses)
         with JsonLines(folder / "log.jsonl", listener) as log:

@@ -247,7 +247,10 @@ class _Constant:
 
 @dataclass(frozen=True)
 class ItemToItem:
-    """The score of item j is the sum over the history of decay^(places from its end) weights_ij; 0 without a history."""
+    """The score of item j is the sum over the history of decay^(places from its end) weights_ij; 0 without a history.
+
+    An item that is newer than the weights counts nothing, and keeps its place.
+    """
 
     weights: Table  # [c, c]
     last: int | None = None
@@ -259,8 +262,9 @@ class ItemToItem:
         ends = read.lengths.cumsum()
         query, items = read.pairs()
         fading = (self.decay ** (ends[query] - np.arange(len(items)) - 1)).astype(np.float32)
-        rows = np.concatenate([[0], ends])
-        product = sparse.csr_array((fading, items, rows), (len(read), self.weights.shape[0])) @ self.weights
+        rows, counted = np.concatenate([[0], ends]), self.weights.shape[0]
+        fading[items >= counted] = 0
+        product = sparse.csr_array((fading, items.clip(max=counted - 1), rows), (len(read), counted)) @ self.weights
         scores: Floats = product.toarray() if sparse.issparse(product) else product
         return scores
 

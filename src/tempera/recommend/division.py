@@ -90,7 +90,11 @@ class GlobalTime:
     def __call__(self, timeline: Timeline) -> Division:
         """Divide at two times."""
         time = timeline.time
-        if time is None or not timeline.ordered:
+        if not timeline.ordered:
+            raise ConfigError(
+                "global_time divides by times, of which data.ordered=false says that they mean nothing: leave one of them out"
+            )
+        if time is None:
             raise ConfigError(
                 "global_time needs times, but the interactions have only an order: name a column of times with "
                 "data.time=COLUMN, or set data.split=leave_last_out"

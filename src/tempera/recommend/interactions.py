@@ -114,6 +114,9 @@ class Interactions:
         if self.behaviour is None and (self.targets or isinstance(self.dislikes, tuple)):
             name = "targets" if self.targets else "dislikes"
             raise ConfigError(f"data.{name} names behaviours: say which column holds them, data.behaviour=COLUMN")
+        disliked = self.dislikes if isinstance(self.dislikes, tuple) else ()
+        if both := next((name for name in disliked if name in (self.targets or ())), None):
+            raise ConfigError(f"data.targets and data.dislikes both name {both!r}: name it in one of them")
 
     @classmethod
     def of(cls, data: Any, users: Any = None, items: Any = None, **options: Any) -> Handed:
@@ -238,6 +241,15 @@ def _timeline(
     _refuse_unusable(events, columns, dropped, where)
     events, contexts = with_contexts(aimed(events, options.targets))
     ordered = _ordered(options, columns)
+    if options.strict_time and not (ordered and "time" in columns):
+        raise ConfigError(
+            "data.strict_time=true leaves out events of the same time, but "
+            + (
+                "data.ordered is false"
+                if "time" in columns
+                else f"{where} has no times: name their column with data.time"
+            )
+        )
     source = replace(options, **columns, ordered=ordered)
     fields = {
         "source": source,
