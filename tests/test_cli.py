@@ -79,9 +79,8 @@ def test_train_prints_one_json_document(
     read, first, *others = answer.err.splitlines()
     assert read.endswith("pairs.jsonl holds pairs: query = query, doc = doc")
     assert first == "300 pairs: 260 for training, 0 validation and 40 test queries against 300 documents"
-    assert (
-        others[0] == "54 steps, 6 epochs; 28 pairs a batch on 1 process; each query is compared with 27 other documents"
-    )
+    batch = "28 pairs a batch on 1 process (of at most 32, all batches of one size)"
+    assert others[0] == f"54 steps, 6 epochs; {batch}; each query is compared with 27 other documents"
     assert others[1].startswith("saved: the weights of the last step, 54, since ")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
@@ -295,17 +294,24 @@ def test_long_paths_are_shown_by_their_ends(
 
 
 @pytest.mark.parametrize(
-    ("both", "says"), [(0.5, "add --hybrid (weights"), (0.3, "--hybrid, here below the vectors alone (weights")]
+    ("both", "bm25", "weight", "says"),
+    [
+        (0.5, 0.1, 0.3, "add --hybrid (weights"),
+        (0.3, 0.1, 0.3, "--hybrid, here below the vectors alone (weights"),
+        (0.5, 0.6, 0.3, "--hybrid, here below BM25 alone (weights"),
+        (0.4, 0.1, 1.0, "words add nothing on validation, so --hybrid ranks by the vectors alone (weights 1 and 0, "),
+    ],
 )
 def test_words_and_vectors_together_are_advised_where_they_are_no_worse(
-    both: float, says: str, capsys: pytest.CaptureFixture[str]
+    both: float, bm25: float, weight: float, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from tempera.cli.output import print_run
 
-    metrics = {name: {"ndcg@10": value} for name, value in (("trained", 0.4), ("trained + BM25", both))}
+    systems = {"bm25": bm25, "trained": 0.4, "trained + BM25": both}
+    metrics = {name: {"ndcg@10": value} for name, value in systems.items()}
     print_run(
         {
-            "metrics": metrics, "data": {"queries": 1, "corpus": 9}, "hybrid": {"weight": 0.3, "queries": 0},
+            "metrics": metrics, "data": {"queries": 1, "corpus": 9}, "hybrid": {"weight": weight, "queries": 0},
             "bytes": {"words.parquet": 10**6}, "seconds": {"train": {"wall": 1.0, "cpu": 1.0}}, "replaying": 0.0,
             "peak_memory_bytes": 1, "output": "runs/a", "cautions": [],
         }

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import quantity
 from .shared import say
+
+if TYPE_CHECKING:  # it takes time to load
+    from ..ranking.fusion import Fusion
 
 _WIDEST = 1000  # letters of a line of a table
 _LONG_PATH = 40  # letters of a path that heads a column
@@ -35,12 +38,21 @@ def print_run(document: dict[str, Any]) -> None:
         print(f"queries a second on one core, one after the other: {speeds}")
     if document.get("hybrid"):
         from ..ranking.fusion import Fusion
-        from ..ranking.verdict import FUSED, MAIN, main_metric
 
-        size, metric = document["bytes"]["words.parquet"] / 1e6, main_metric(systems.get("trained", {MAIN: 0}))
-        worse = systems and systems[FUSED][metric] < systems["trained"][metric]
-        how = "--hybrid, here below the vectors alone" if worse else "add --hybrid"
-        print(f"words and vectors together: {how} ({Fusion(**document['hybrid'])}; index of words {size:.1f} MB)")
+        fusion, size = Fusion(**document["hybrid"]), document["bytes"]["words.parquet"] / 1e6
+        print(f"words and vectors together: {_advised(systems, fusion)} ({fusion}; index of words {size:.1f} MB)")
+
+
+def _advised(systems: Mapping[str, Mapping[str, float]], fusion: Fusion) -> str:
+    """Return how to ask words and vectors together, and what speaks against it on the test."""
+    from ..ranking.verdict import FUSED, main_metric
+
+    if fusion.weight == 1:
+        return "words add nothing on validation, so --hybrid ranks by the vectors alone"
+    value = {name: means[main_metric(systems["trained"])] for name, means in systems.items()} if systems else {}
+    above = [(value[name], words) for name, words in (("trained", "the vectors"), ("bm25", "BM25")) if name in value]
+    best, words = max(above, default=(0.0, ""))
+    return f"--hybrid, here below {words} alone" if FUSED in value and value[FUSED] < best else "add --hybrid"
 
 
 def _print_counting(document: dict[str, Any]) -> None:

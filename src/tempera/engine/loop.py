@@ -46,7 +46,8 @@ class Training:
     """Options of training: its length, learning rates, batches, memory and checkpoints. Names follow Hugging Face where one exists.
 
     Args:
-        batch_size: number of pairs in one softmax, over all devices; "auto" follows the tower and the number of training pairs.
+        batch_size: largest number of pairs in one softmax, over all devices; an epoch's batches differ by one pair at most. "auto"
+            follows the tower and the number of training pairs.
         batch_sampler: "shuffled", or "no_duplicates" for batches without rows that share a text; masks handle them otherwise.
         num_train_epochs: number of passes over the training pairs; "auto" follows the tower and their number.
         max_steps: number of optimiser steps to stop after; None follows num_train_epochs.

@@ -19,8 +19,8 @@ _MIB = 1 << 20
 _ADAM = 4  # a parameter, its gradient, and AdamW's two moments
 
 
-def negatives(objective: Objective, batch: Batch[Any], group: Group) -> str:
-    """Describe what the rows of a batch are compared with, over all processes, before masks.
+def negatives(objective: Objective, batch: Batch[Any], group: Group, most: int = 0) -> str:
+    """Describe what the rows of a batch are compared with, over all processes, before masks; `most` if it may have more rows.
 
     >>> from ..core.batch import Side
     >>> import torch
@@ -46,7 +46,8 @@ def negatives(objective: Objective, batch: Batch[Any], group: Group) -> str:
         f"each {anchor} is compared with {', '.join(names)}" for anchor, names in sorted(parts.items(), reverse=True)
     ]
     processes = f"{group.size} process{'es' if group.size > 1 else ''}"
-    return "; ".join([f"{counts['query']:,} pairs a batch on {processes}", *compared])
+    limit = f" (of at most {most:,}, all batches of one size)" if counts["query"] < most else ""
+    return "; ".join([f"{counts['query']:,} pairs a batch on {processes}{limit}", *compared])
 
 
 def block(objective: Objective, batch: Batch[Any], rows: int) -> int:

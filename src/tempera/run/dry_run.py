@@ -15,10 +15,9 @@ from ..config import Options
 from ..engine.devices import start
 from ..errors import quantity
 from ..io.documents import JsonLines
-from .fit import fit
 from .prepare import prepare
 from .refit import Refit
-from .time_limit import first_steps
+from .time_limit import first_steps, step_seconds
 
 
 def rehearse(config: Options | Path | None = None, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -34,12 +33,10 @@ def rehearse(config: Options | Path | None = None, overrides: Sequence[str] = ()
     made = build(configuration.of(config, overrides))
     devices = start(made.train.mixed_precision, made.train.device)
     made.train.check(devices)
-    with TemporaryDirectory() as folder:
-        with JsonLines(Path(folder) / "log.jsonl") as log:
-            prepared = prepare(replace(made, train=replace(made.train, max_time=None)), devices, Path(folder), log)
-            preview = prepared.task.showcase.preview()
-            fit(replace(prepared, config=prepared.config.trained_with(max_steps=first_steps(prepared))), looks=False)
-        taken = [record["seconds"] for record in log.records if record["event"] == "step"]
+    with TemporaryDirectory() as folder, JsonLines(Path(folder) / "log.jsonl") as log:
+        prepared = prepare(replace(made, train=replace(made.train, max_time=None)), devices, Path(folder), log)
+        preview = prepared.task.showcase.preview()
+        taken = step_seconds(prepared, first_steps(prepared))
     train = prepared.config.train
     steps = train.steps(prepared.task.data.sampler.batches_per_epoch)
     pairs = prepared.task.showcase.facts().counts["train"]
@@ -57,18 +54,17 @@ def lines(facts: dict[str, Any]) -> list[str]:
     for row in facts["rows"]:
         shown.append(row["place"])
         texts = [("query", row["query"]), ("doc", row["doc"]), *(("negative", text) for text in row["negatives"])]
-        shown += [f"  {role:<9} {text[unit]:>5} {unit}  {text['text']!r}" for role, text in texts]
+        for role, text in texts:
+            one = unit if text[unit] != 1 else unit[:-1]
+            shown.append(f"  {role:<9} {text[unit]:>5} {one:<{len(unit)}}  {text['text']!r}")
     for role, quantiles in facts[unit].items():
         spread = ", ".join(f"{share} {value:.0f}" for share, value in quantiles.items() if share != "at_limit")
-        shown.append(
-            f"{unit} of {role}: {spread}; {quantiles['at_limit']:.2%} have as many as the longest, or are cut there"
-        )
+        cut = f"; {quantiles['at_limit']:.2%} are as long as the longest, as where texts are cut"
+        shown.append(f"{unit} of {role}: {spread}" + (cut if quantiles["at_limit"] else ""))
     shown.append("repeated: " + ", ".join(f"{share:.2%} of {role}" for role, share in facts["repeated"].items()))
     shown.append("{what}: {least} to {most}, {mean:.2f} on average".format(**facts["negatives"]))
-    shown += [f"left out: {quantity(count, reason)}" for reason, count in facts["dropped"].items() if count]
-    shown.append(
-        f"{facts['pairs']:,} pairs, {facts['steps']:,} steps, about {facts['expected_seconds']:,.0f} s of training"
-    )
+    counted = f"{quantity(facts['pairs'], 'pairs')}, {quantity(facts['steps'], 'steps')}"
+    shown.append(f"{counted}, about {facts['expected_seconds']:,.0f} s of training")
     if facts.get("open"):
         shown.append(f"left open, for a race to choose first where the data allow one: {', '.join(facts['open'])}")
     return shown

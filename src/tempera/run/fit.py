@@ -22,7 +22,7 @@ from ..engine.digest import digest
 from ..engine.divided_tables import divided, release
 from ..engine.faults import broken
 from ..engine.shards import gather, refuse_compiled, shard
-from ..errors import DataError, TemperaError
+from ..errors import DataError, TemperaError, quantity
 from ..io.console import logger, progress_bar
 from ..ranking.ranking import LEAST_TO_CHOOSE
 from ..ranking.sample import Budget
@@ -377,7 +377,9 @@ class _Course:
         scores = min(tile, outlook.block(objective, largest, len(most)))
         sizes = outlook.memory(plan, [self.state.modules], scores, width)
         epochs = self.steps * together / self.data.sampler.batches_per_epoch
-        first = f"{self.steps:,} steps, {epochs:.3g} epochs; {outlook.negatives(objective, mine, self.group)}"
+        passes = "1 epoch" if f"{epochs:.3g}" == "1" else f"{epochs:.3g} epochs"
+        compared = outlook.negatives(objective, mine, self.group, self.options.size)
+        first = f"{quantity(self.steps, 'steps')}, {passes}; {compared}"
         lines = [f"towers: {plan}", outlook.described(sizes)]
         if self.group.device.type != "cpu":
             lines.append(f"device: {self.group.device}; scores in tiles of {tile:,}")

@@ -14,13 +14,20 @@ _CELLS = {"td", "th"}
 def markdown(page: str) -> str:
     r"""Return the text of a page, each heading behind its number signs, without scripts, styles and navigation.
 
+    The title of a page without a first heading stands in its place.
+
     >>> markdown("<h1>Tea</h1><script>x</script><p>Steep <b>it</b>.</p>Drink&nbsp;it.")
     '# Tea\n\nSteep it.\n\nDrink it.'
+    >>> markdown("<title>Tea</title><p>Steep it.</p>"), markdown("<title>Tea | A shop</title><h1>Tea</h1>")
+    ('# Tea\n\nSteep it.', '# Tea')
     """
     parser = _Page()
     parser.feed(page)
     parser.close()
-    lines = (" ".join(line.split()) for line in "".join(parser.parts).split("\n"))
+    lines = [" ".join(line.split()) for line in "".join(parser.parts).split("\n")]
+    title = " ".join("".join(parser.title).split())
+    if title and not any(line.startswith("# ") for line in lines):
+        lines = [f"# {title}", "", *lines]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 
@@ -28,10 +35,13 @@ class _Page(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.parts: list[str] = []
+        self.title: list[str] = []
+        self.in_title = False
         self.unread = 0  # depth of elements that are not read
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
         self.unread += tag in _UNREAD
+        self.in_title = tag == "title" and not self.unread
         self._space(tag)
         self.parts.append("\n" if tag in _LINES else " " if tag in _CELLS else "")
         if re.fullmatch("h[1-6]", tag) and not self.unread:
@@ -39,11 +49,12 @@ class _Page(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         self.unread = max(0, self.unread - (tag in _UNREAD))
+        self.in_title = False
         self._space(tag)
 
     def handle_data(self, data: str) -> None:
         if not self.unread:
-            self.parts.append(data.replace("\n", " "))
+            (self.title if self.in_title else self.parts).append(data.replace("\n", " "))
 
     def parse_marked_section(self, i: int, report: bool = True) -> int:
         """Read `<![` that begins no known section as browsers do: as a comment that ends with the next `>`."""

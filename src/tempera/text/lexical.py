@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import unicodedata
 from array import array
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -28,27 +29,55 @@ from ..ranking.nearest import blocks, top_of
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
-_RUN = re.compile(r"[^\W_]+")
 _ASCII = "".join(chr(i) if chr(i).isalnum() else " " for i in range(128))  # what else separates words
 _CASE_CHANGE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _WORD = re.compile(r"[^\W\d_]+|\d+")
+# Scripts without spaces between words: Thai and Lao, Burmese, Khmer, Japanese and Chinese.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+"
+)
 _GRID: dict[str, tuple[Any, ...]] = {"b": (0.4, 0.75, 0.9, 1.0), "k1": (0.9, 1.5, 2.5, 4.0), "stem": (False, True)}
 _BLOCK = 5000  # documents whose words are in memory at once
 _KEY = b"tempera"
 
 
+@cache
+def _marked() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Return patterns of runs and of words in which marks stand, such as vowel signs of Hindi and accents of their own."""
+    # Those of the first plane alone, which a pattern finds by one look into a table.
+    marks = [chr(code) for code in range(0x300, 0x10000) if unicodedata.category(chr(code)).startswith("M")]
+    following = f"[{''.join(marks)}]*"
+    return re.compile(rf"(?:[^\W_]+{following})+"), re.compile(rf"\d+|(?:[^\W\d_]+{following})+")
+
+
 def _runs(text: str) -> list[str]:
-    """Return the runs of letters and digits."""
-    return text.translate(_ASCII).split() if text.isascii() else _RUN.findall(text)
+    """Return the runs of letters, their marks, and digits."""
+    return text.translate(_ASCII).split() if text.isascii() else _marked()[0].findall(text)
 
 
 def words(text: str) -> list[str]:
     """Return lower-case words, with identifiers split at underscores, digits and changes of case.
 
+    Of scripts without spaces between words, such as Chinese, these are all pairs of neighbouring characters, as of Lucene.
+
     >>> words("parseHTTPDate(raw_text2)")
     ['parse', 'http', 'date', 'raw', 'text', '2']
+    >>> words("\u5317\u4eac\u5e02 map"), words("\u0939\u093f\u0928\u094d\u0926\u0940")
+    (['\u5317\u4eac', '\u4eac\u5e02', 'map'], ['\u0939\u093f\u0928\u094d\u0926\u0940'])
     """
-    return [word for run in _runs(text) for word in _WORD.findall(_CASE_CHANGE.sub(" ", run).lower())]
+    return [word for run in _runs(text) for word in _words(_CASE_CHANGE.sub(" ", run).lower())]
+
+
+def _words(run: str) -> list[str]:
+    if run.isascii():
+        return _WORD.findall(run)
+    spaced = _UNSPACED.sub(lambda found: f" {' '.join(_neighbours(found[0]))} ", run)
+    return [word for part in spaced.split() for word in _marked()[1].findall(part)]
+
+
+def _neighbours(run: str) -> list[str]:
+    """Return all pairs of neighbouring characters, or the only character."""
+    return [run[i : i + 2] for i in range(max(1, len(run) - 1))]
 
 
 @cache

@@ -50,7 +50,7 @@ MADE: dict[Rule, str] = {
 }
 
 
-UNDIVIDED = "texts of which no pair can be made"
+UNDIVIDED = "parts of files, such as a heading alone, of which no pair can be made"
 
 
 class Section(NamedTuple):

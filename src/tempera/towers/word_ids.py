@@ -16,14 +16,19 @@ T = TypeVar("T")
 Read = Callable[[Sequence[str]], list[list[int]]]
 # Where the case of an identifier changes: parseDate and HTTPServer are two words each.
 CASE_CHANGE = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
-_LETTERS = r"\p{L}+"
+# A vowel sign of Hindi or Thai, or an accent of its own, is a mark in its word.
+_LETTER, _OTHER = r"[\p{L}\p{M}]", r"[^\p{L}\p{M}]"
+_LETTERS = f"{_LETTER}+"
 _WORD = rf"{_LETTERS}|\p{{N}}+"
 _SIGN = r"[!-/:-@\[-^`{-~]"  # of ASCII but the underscore, such as the pipe of a command
 WORD = f"{_WORD}|{_SIGN}"
 # A word that stands again close behind tells little (Church and Gale 1995: words come in bursts): it is left out if it stands
 # again within so many words. Numbers and signs stay.
 _NEAR = 10
-SPARSE = rf"(?<!\p{{L}})(\p{{L}}++)(?!(?:\P{{L}}++\p{{L}}++){{0,{_NEAR - 1}}}?\P{{L}}++\1(?!\p{{L}}))|\p{{N}}+|{_SIGN}"
+SPARSE = (
+    rf"(?<!{_LETTER})({_LETTER}++)(?!(?:{_OTHER}++{_LETTER}++){{0,{_NEAR - 1}}}?{_OTHER}++\1(?!{_LETTER}))"
+    rf"|\p{{N}}+|{_SIGN}"
+)
 _MOST = 200_000  # parts between spaces that are remembered
 _LONGEST = 100  # characters of such a part: a longer one, as of a text without spaces, hardly stands again
 # Parts of a tokenizer that look at nothing beyond a space: a text then has the tokens of its words, one after the other.
