@@ -1,4 +1,4 @@
-"""Generate pages of the site from the package and from the notebooks."""
+"""Generate pages from the package and from the notebooks: `python docs/_pages.py` writes options.md again."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from tempera.core.temperature import Temperature
 from tempera.recommend.history import History
 from tempera.towers.lora import Lora
 
+PAGE = Path(__file__).with_name("options.md")
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 PLAIN = registry.PLAIN
 STATES: tuple[Any, ...] = (Temperature, Memory, Matryoshka, Lora, History)
@@ -42,8 +43,7 @@ _TYPES = {int: "whole number", float: "number", str: "text", bool: "true or fals
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages (a hook of MkDocs)."""
-    files.append(File.generated(config, "options.md", content=options()))
+    """Add a page of each notebook (a hook of MkDocs)."""
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=notebook(path)))
     return files
@@ -192,3 +192,7 @@ def notebook(path: Path) -> str:
         parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
     parts.append(f"A test runs this page as `notebooks/{path.name}`; open that file in Jupyter to try more.")
     return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(options(), encoding="utf-8")

@@ -140,6 +140,7 @@ def tables(page: str) -> dict[str, dict[str, str]]:
 def test_every_option_is_on_its_page_and_explained(pages: ModuleType) -> None:
     from tempera import names
 
+    assert pages.PAGE.read_text(encoding="utf-8") == pages.options(), "python docs/_pages.py writes the page again"
     found = tables(pages.options())
     sections = dict(pages.PLAIN)
     for title, kind in {**pages.KINDS, "data": names.Source, "tower": names.TowerOptions}.items():

@@ -148,4 +148,9 @@ def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
         f"{path} has the columns {', '.join(names)}, with no usual name for {' or '.join(missing)}: name those "
         "of pairs with data.query=COLUMN data.doc=COLUMN, those of interactions with data.user=COLUMN data.item=COLUMN, or read "
         f"texts without pairs with data.source=documents{headless(names)}"
+        + (
+            f", or, if the rows stand inside of {names[0]!r}, write them as an array of their own"
+            if len(names) == 1
+            else ""
+        )
     )

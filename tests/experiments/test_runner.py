@@ -173,6 +173,15 @@ def test_an_error_ends_all_loops(runner: Runner) -> None:
         runner.all(loop)
 
 
+def test_an_interrupt_says_how_to_go_on(runner: Runner, caplog: pytest.LogCaptureFixture) -> None:
+    def loop(worker: Worker) -> None:
+        raise KeyboardInterrupt
+
+    with caplog.at_level("INFO", "tempera"), pytest.raises(KeyboardInterrupt):
+        runner.all(loop)
+    assert f"finished runs stay in {runner.folder}: the same command goes on" in caplog.text
+
+
 def test_the_value_of_a_pruned_run_is_that_of_its_last_evaluation(
     runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:

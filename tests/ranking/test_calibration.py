@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -154,6 +155,10 @@ def test_thresholds_are_those_of_loops_and_hold_on_new_pairs() -> None:
             assert found.precision.mean == pytest.approx(len(hits) / len(above))
             assert found.recall.mean == pytest.approx(len(hits) / len(right))
             assert getattr(found, found.of).mean >= found.target
+            assert found.stated == pytest.approx(np.mean(above))
+            too_low = replace(found, stated=found.precision.low - 0.01)
+            assert str(too_low).endswith(f"; the probabilities here are too low: {too_low.stated:.2f} in the mean")
+            assert "too high" in str(replace(found, stated=1.01)) and "too" not in str(replace(found, stated=None))
             kept = (p >= found.threshold).sum()
             kept_right = (new.relevant & (p >= found.threshold)).sum()
             for reached, truth in (

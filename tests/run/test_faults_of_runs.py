@@ -222,7 +222,7 @@ def test_alarms_of_collapse_and_regression_are_in_log_metrics_and_report(
     on_the_way, at_the_end, worse = metrics["alarms"]
     assert on_the_way.startswith("after step 9 the embeddings have collapsed: their effective rank is 0.00 of 16")
     assert at_the_end.startswith("after step 18 ")
-    assert worse.startswith("the trained model is worse than the untrained one: ndcg@10 -0.")
+    assert worse.startswith("the trained model is worse than the untrained one: nDCG@10 -0.")
     said, page = caplog.text, (run.folder / "report.html").read_text()
     events = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
     assert [event["text"] for event in events if event["event"] == "alarm"] == metrics["alarms"]
@@ -259,7 +259,7 @@ def test_regression_rings_only_when_it_is_no_chance(change: float, queries: int,
     after = before + noise - noise.mean() + change
     Listening(None).regression(1, "ndcg@10", bootstrap(after, before), queries)  # type: ignore[arg-type]
     assert (bool(told), bool(cautions)) == (rings, warns)
-    few = f"{queries:,} test quer{'y tells' if queries == 1 else 'ies tell'} little"
+    few = f"{queries:,} quer{'y' if queries == 1 else 'ies'}), too few to tell; train"
     assert all((few if queries < 10 else "which chance may explain") in text for text in cautions)
 
 

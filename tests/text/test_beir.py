@@ -131,7 +131,10 @@ FAULTS: list[tuple[dict[str, bytes], str]] = [
         "qrels/test.tsv names no relevant document: give judgements with grades above 0",
     ),
     ({"test": b""}, "qrels/test.tsv is empty"),
-    ({"test": HEADER.encode() + b"q1\td\xff\t1\n"}, "qrels/test.tsv, row 1: column 'corpus-id' is not UTF-8"),
+    (
+        {"test": HEADER.encode() + b"q1\td\xff\t1\n"},
+        "qrels/test.tsv, row 1: column 'corpus-id' is not UTF-8: save it in that encoding",
+    ),
     (
         {"corpus": jsonl([*CORPUS, CORPUS[1]])},
         "corpus.jsonl, row 5: the id 'd2' repeats row 2; give every row its own id",
@@ -147,11 +150,11 @@ FAULTS: list[tuple[dict[str, bytes], str]] = [
     ),
     (
         {"corpus": jsonl([*CORPUS, {"_id": "d9", "text": "a", "title": 7}])},
-        "corpus.jsonl, row 5: column(/title) changed from string to number",
+        "corpus.jsonl, row 5: column 'title' holds number, and string before: give every row values of one kind",
     ),
     (
         {"queries": jsonl([*QUERIES, {"_id": 7, "text": "a"}])},
-        "queries.jsonl, row 6: column(/_id) changed from string to number",
+        "queries.jsonl, row 6: column '_id' holds number, and string before: give every row values of one kind",
     ),
     ({"queries": jsonl([*QUERIES, {"_id": "", "text": "a"}])}, "queries.jsonl, row 6: column '_id' has no id"),
     ({"queries": jsonl([*QUERIES, {"text": "a"}])}, "queries.jsonl, row 6: column '_id' has no id"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import tempera
 from tempera.artifacts.run_folder import Run
@@ -207,6 +207,10 @@ def test_a_calibration_asks_the_model_that_has_not_learned_the_questions(
 def test_merging_follows_the_model_that_validation_may_judge(options: dict[str, Any], tmp_path: Path) -> None:
     plain, again = (train(with_refit(options, refit), tmp_path / refit) for refit in ("none", "auto"))
     start = Path(shutil.copytree(plain.folder / "model", tmp_path / "start"))
+    with pytest.raises(DataError, match="cannot be merged: their weights are the same"):
+        merge(plain.folder, start)
+    stored = load_file(start / "model.safetensors")
+    save_file({name: np.roll(each, 1, axis=0) for name, each in stored.items()}, start / "model.safetensors")
     points = [merge(run.folder, start)["points"] for run in (plain, again)]
     assert points[0] == points[1]
     merge(again.folder, start, weights=1.0, output=tmp_path / "merged")

@@ -119,6 +119,13 @@ def test_documents_without_words_are_never_found() -> None:
     assert lexical.rank(["date", ""], 4).tolist() == [[2, -1, -1, -1], [-1] * 4]
 
 
+def test_texts_without_spaces_and_with_vowel_signs_are_found() -> None:
+    chinese = Lexical(["今天天气很好", "银行账户余额", "账单已付"])
+    assert chinese.rank(["我的账户"], 3).tolist() == [[1, -1, -1]]
+    hindi = Lexical(["हिन्दी भाषा", "हिमालय पर्वत"])
+    assert hindi.rank(["हिन्दी", "हि"], 2).tolist() == [[0, -1], [-1, -1]]
+
+
 def test_equal_documents_come_in_their_order() -> None:
     assert Lexical(["b", "a", "b", "a", "b"]).rank(["b"], 2).tolist() == [[0, 2]]
 
@@ -132,6 +139,9 @@ def test_equal_documents_come_in_their_order() -> None:
         ("Größe naïveCafé 漢字 ΣΊΣΥΦΟΣ", "größe naïve café 漢字 σίσυφοσ"),
         ("don't stop-me.now\n\tx1y22", "don t stop me now x 1 y 22"),
         ("ABC aBC AbC", "abc a bc ab c"),
+        ("cafe\u0301 \u0301x", "cafe\u0301 x"),
+        ("東京タワー2号", "東京 京タ タワ ワー 2 号"),
+        ("한국어 문서", "한국어 문서"),
         (" ?!_ ", ""),
         ("", ""),
     ],

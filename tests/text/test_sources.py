@@ -232,7 +232,7 @@ def test_columns_that_are_not_there(put, header: str, options: dict[str, str], m
         (
             "a.jsonl",
             b'{"query":"a","doc":"b"}\n{"query":1,"doc":"b"}\n',
-            ", row 2: column(/query) changed from string to",
+            ", row 2: column 'query' holds number, and string before: give every row values of one kind",
         ),
         ("a.jsonl", b'{"query":"\\ud800","doc":"b"}\n', ", row 1: "),
         ("a.jsonl", b'{"query":"a","doc":"b"}\n\noops\n', ", row 2: not JSON: "),

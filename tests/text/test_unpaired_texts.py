@@ -65,7 +65,7 @@ def test_each_text_is_in_one_row_and_made_queries_judge(tmp_path: Path) -> None:
     assert {query for query, _ in rows(pairs, RANKED)} == {""}
     assert pairs.about.endswith(
         "40 documents and 0 queries without answers; validation on made queries (title or first sentence), "
-        "test on made queries (title or first sentence)"
+        "test on made queries (title or first sentence); a pair to train on is any two of the texts, for a teacher to compare"
     )
 
 
@@ -143,7 +143,7 @@ def test_files_of_texts_pages_and_code(tmp_path: Path) -> None:
     (tmp_path / "c.py").write_text("# not a heading\nprint(1)\n")
     (tmp_path / "d.bin").write_bytes(b"\xff")
     texts = {text for row in rows(Documents(str(tmp_path)).read()[0], TRAIN) for text in row}
-    assert {"Tea Steep it.", "Green Wait, then drink.", "# not a heading\nprint(1)"} <= texts
+    assert {"Tea Steep it.", "x: Green Wait, then drink.", "# not a heading\nprint(1)"} <= texts
 
 
 @pytest.mark.parametrize("rule", ["heading", "sentence", "neighbours"])

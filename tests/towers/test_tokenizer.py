@@ -75,6 +75,12 @@ def test_identifiers_are_split(text: str, tokens: str) -> None:
     assert small().encode(text, add_special_tokens=False).tokens == tokens.split()
 
 
+def test_a_mark_stands_in_its_word() -> None:
+    tokenizer = train_tokenizer(["हिन्दी भाषा cafe\u0301"] * 3, 90, 9)
+    assert tokenizer.encode("भाषा हिन्दी cafe\u0301").tokens == ["भाषा", "हिन्दी", "cafe\u0301"]
+    assert without_repeats(tokenizer).encode("हिन्दी भाषा हिन्दी").tokens == ["भाषा", "हिन्दी"]
+
+
 def test_unknown_letters_are_known_to_be_unknown() -> None:
     assert small().encode("the жq", add_special_tokens=False).tokens == ["the", "[UNK]", "[UNK]"]
 

@@ -272,10 +272,11 @@ class Recommender(RunFolder):
 
     def named(self, role: Literal["user", "item"], name: Any) -> str:
         """Return an id as the run has it, as a text: where it has integers, "007" and 7.0 are 7."""
-        text = str(name)
+        whole = isinstance(name, float | np.floating) and float(name).is_integer()
+        text = str(int(name) if whole else name)
         if self.integers[role]:
             with suppress(ValueError):
-                return str(int(text.removesuffix(".0")))
+                return str(int(text))
         return text
 
     def codes(self, ids: Sequence[str]) -> Codes:

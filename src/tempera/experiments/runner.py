@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, OutputError
+from ..io.console import logger
 from ..io.documents import parsed
 from ..ranking.ranking import Part
 from .one_run import Report
@@ -127,6 +128,9 @@ class Runner:
             try:
                 for ended in as_completed([pool.submit(loop, worker) for worker in self.workers]):
                     ended.result()
+            except (KeyboardInterrupt, SystemExit):
+                logger.info(f"finished runs stay in {self.folder}: the same command goes on with the others")
+                raise
             finally:
                 for worker in self.workers:
                     worker.close()

@@ -22,6 +22,7 @@ _DEEPEST = 64  # lists and objects inside one another; pyarrow's parser overflow
 _NULL = re.compile(rb"^[ \t\r]*null", re.MULTILINE)
 _BRACKETS = bytes(set(range(256)) - set(b"[]{}\n"))  # all other bytes
 _ROW = re.compile(r"in row\s*(\d+)")
+_KINDS = re.compile(r"Column\(/(.+)\) changed from (\w+) to (\w+)")
 
 
 def opened(path: Path) -> BinaryIO:
@@ -146,4 +147,9 @@ def _refuse_row(path: Path, lines: bytes, first: int, error: Exception) -> NoRet
     place = _ROW.search(str(error))
     row = first + int(place[1]) if place else first
     text = re.sub(r"^JSON parse error: | in row \d+$", "", str(error).splitlines()[0])
+    if kinds := _KINDS.match(text):
+        column, before, after = kinds[1].replace("/", "."), kinds[2], kinds[3]
+        raise DataError(
+            f"{path}, row {row}: column {column!r} holds {after}, and {before} before: give every row values of one kind"
+        ) from None
     raise DataError(f"{path}, row {row}: {text[0].lower()}{text[1:]}") from None

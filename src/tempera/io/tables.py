@@ -244,7 +244,9 @@ def valid(table: pa.Table, file: str, first: int = 1) -> None:
                 try:
                     column[row].as_py()
                 except UnicodeDecodeError:
-                    raise DataError(f"{file}, row {first + row}: column {name!r} is not UTF-8") from None
+                    raise DataError(
+                        f"{file}, row {first + row}: column {name!r} is not UTF-8: save it in that encoding"
+                    ) from None
         raise
 
 
@@ -342,8 +344,8 @@ def _refuse_cell(path: Path, sign: str, quoted: bool) -> None:
             for row, cells in enumerate(rows, 1):
                 for name, cell in zip(header, cells):
                     if not cell.isascii() and any("\udc80" <= letter <= "\udcff" for letter in cell):
-                        raise DataError(f"{path}, row {row}: column {name!r} is not UTF-8")
-    raise DataError(f"{path} is not UTF-8")
+                        raise DataError(f"{path}, row {row}: column {name!r} is not UTF-8: save it in that encoding")
+    raise DataError(f"{path} is not UTF-8: save it in that encoding")
 
 
 _TEXTS: dict[str, Parse] = {

@@ -101,6 +101,7 @@ class Threshold:
     cosine: float | None = None  # the lowest similarity with this probability
     precision: Difference | None = None
     recall: Difference | None = None
+    stated: float | None = None  # the mean probability at or above the threshold
 
     def __str__(self) -> str:
         if self.threshold is None or self.precision is None or self.recall is None:
@@ -108,7 +109,15 @@ class Threshold:
             return f"no threshold reaches {self.of} {self.target:g}; the best is {best}: ask for that, or for less"
         cosine = "" if self.cosine is None else f" (cosine {self.cosine:.3f})"
         shares = ", ".join(f"{name} {_range(getattr(self, name))}" for name in ("precision", "recall"))
-        return f"{self.of} {self.target:g}: threshold {self.threshold:.3g}{cosine}: {shares}"
+        return f"{self.of} {self.target:g}: threshold {self.threshold:.3g}{cosine}: {shares}{self._misstated}"
+
+    @property
+    def _misstated(self) -> str:
+        """Return that the probabilities here are not what they say, if their mean is outside the interval of the precision."""
+        if self.stated is None or self.precision is None or self.precision.low <= self.stated <= self.precision.high:
+            return ""
+        low = self.stated < self.precision.low
+        return f"; the probabilities here are too {'low' if low else 'high'}: {self.stated:.2f} in the mean"
 
 
 @dataclass(frozen=True)
@@ -239,7 +248,8 @@ def _threshold(pairs: Scored, fitted: FittedMap, target: Threshold, level: float
     scores = np.sort(pairs.scores)
     enough = scores[fitted.maps[fitted.chosen](scores) >= level]
     cosine = float(enough[0]) if len(enough) else None
-    return Threshold(target.of, target.target, target.best, level, cosine, precision, recall)
+    stated = float(fitted.held_out[kept > 0].mean())
+    return Threshold(target.of, target.target, target.best, level, cosine, precision, recall, stated)
 
 
 def _members(p: Floats) -> Floats:

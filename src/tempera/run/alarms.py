@@ -60,8 +60,8 @@ class Alarms:
     def regression(self, step: int, metric: str, difference: Difference, queries: int) -> None:
         """Ring if the trained model less the untrained one is below 0 in a metric by more than chance; else be cautious below 0."""
         about = (
-            f"{metric} {difference.mean:+.4f} ({100 * difference.confidence:g} % interval {difference.low:+.4f} to "
-            f"{difference.high:+.4f}, {quantity(queries, 'queries')}"
+            f"{label(metric)} {difference.mean:+.3f} ({100 * difference.confidence:g} % interval {difference.low:+.3f} to "
+            f"{difference.high:+.3f}, {quantity(queries, 'queries')}"
         )
         if difference.high < 0 and queries >= FEW_QUERIES:
             self.ring(
@@ -70,8 +70,7 @@ class Alarms:
                 "column is the query and which the document",
             )
         elif difference.mean < 0:
-            few = f"{queries:,} test quer{'y tells' if queries == 1 else 'ies tell'} little"
-            why = few if queries < FEW_QUERIES else "which chance may explain"
+            why = "too few to tell" if queries < FEW_QUERIES else "which chance may explain"
             self.caution(
                 step,
                 f"the trained model is below the untrained one: {about}), {why}; train on more data, or at a lower "

@@ -190,8 +190,8 @@ class IndexSide(Frozen):
             shown = " ".join(texts[int(missing[0])].split())[:40]
             raise DataError(
                 f"{len(missing):,} of {len(rows):,} documents are not in {self.path}, the first of them {shown!r}: add them "
-                f"to the index, remove their rows, name the column with ids such as {self.example!r} as data.doc_id, or give "
-                "the ids of a .npy or FAISS file as tower.doc.ids"
+                f"to the index, remove their rows, see that data.doc_id is a column of ids such as {self.example!r}, or give the "
+                "ids of a .npy or FAISS file as tower.doc.ids"
             )
         return numbered(rows)
 

@@ -71,7 +71,7 @@ def words(text: str) -> list[str]:
 def _words(run: str) -> list[str]:
     if run.isascii():
         return _WORD.findall(run)
-    spaced = _UNSPACED.sub(lambda found: f" {' '.join(_neighbours(found[0]))} ", run)
+    spaced = _UNSPACED.sub(lambda part: f" {' '.join(_neighbours(part[0]))} ", run)
     return [word for part in spaced.split() for word in _marked()[1].findall(part)]
 
 

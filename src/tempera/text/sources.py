@@ -172,9 +172,10 @@ class BeirFolder:
         elif len(others):
             parts[RANKED] = Pairs.distinct_of([self._unasked(beir, others)], folder and folder / "corpus")
         pairs = joined(parts)
-        named = {"train": self.split, "validation": self.validation, "test": self.test}
-        about = f"{self.path} is a BEIR folder: " + ", ".join(
-            f"{part} = {name}" for part, name in named.items() if name
+        named = {"training": self.split, "validation": self.validation, "test": self.test}
+        judged = ", ".join(f"{part} by qrels/{name}.tsv" for part, name in named.items() if name)
+        about = f"{self.path} is a BEIR folder: {judged}" + (
+            "" if self.test else ", of which some queries are held out"
         )
         return _asked(replace(pairs, dropped={**+unused, **pairs.dropped}, about=about))
 

@@ -144,10 +144,12 @@ class Documents:
             for part in _PARTS
             if part in real
         )
-        of = f" and {queries:,} queries without answers"
         if self.rule is not None:
-            of = f", of which pairs are made to train on: {MADE[self.rule]}"
-        return f"{self.path} holds {docs:,} documents{of}; {judged}"
+            return f"{self.path} holds {docs:,} documents, of which pairs are made to train on: {MADE[self.rule]}; {judged}"
+        texts = f"{docs:,} documents and {queries:,} queries without answers"
+        return (
+            f"{self.path} holds {texts}; {judged}; a pair to train on is any two of the texts, for a teacher to compare"
+        )
 
     def _by_rule(self, rule: Rule, docs: Sequence[Document], draw: np.random.Generator, dropped: Counter[str]) -> Pairs:
         """Return a pair of each document that can be divided, whose title stays with what is asked for; the others are counted."""

@@ -40,6 +40,8 @@ class Merged:
             raise DataError(
                 f"{both}: their shapes differ ({lost[0]}: {sizes}); give the model that {trained} began with"
             )
+        if all(torch.equal(start, end) for start, end in zip(*(each.values() for each in self.ends), strict=True)):
+            raise DataError(f"{both}: their weights are the same, as where training has kept the untrained model")
 
     def at(self, weight: float) -> None:
         """Set the weights: the base's at 0, the trained model's at 1; what is no floating point number stays as it is trained."""
