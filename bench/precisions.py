@@ -92,8 +92,7 @@ def measured(name: str) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             queries, docs, relevant, seconds[label] = vectors_of(name, objective, Path(folder))
         for width in WIDTHS:
-            for precision in BITS:
-                found = ranked(queries, docs, width, precision, 10)
+            for precision, found in ranked(queries, docs, width, 10).items():
                 per_query[label, width, precision] = scores(found, relevant)
         int8[label] = by_other_int8(queries, docs, relevant)
     best = "widths, int8, binary"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tempera.core.table import Table
-from tempera.engine.lookup import adding_in_place, clear
+from tempera.engine.lookup import _by_row, adding_in_place, clear
 
 
 class Net(nn.Module):
@@ -52,6 +52,24 @@ def test_the_gradient_is_that_of_autograd(times: int) -> None:
         torch.testing.assert_close(got, want, rtol=1e-13, atol=1e-13)
         assert float(want.abs().max()) > 0.01
     assert not gradients(True, times)[0][0].any()
+
+
+@pytest.mark.parametrize("size", [40_000, 1 << 16, (1 << 16) + 1])
+def test_bags_of_large_tables_have_the_bits_of_a_stable_sort(size: int) -> None:
+    draw = torch.Generator().manual_seed(size)
+    rows = torch.cat([torch.randint(0, size, (3000,), generator=draw), torch.tensor([size - 1, 0, size - 1])])
+    rows = rows[torch.randperm(len(rows), generator=draw)].repeat(2)
+    order, distinct, counts = _by_row(rows, size)
+    assert torch.equal(rows[order], rows.sort().values) and torch.equal(order, rows.argsort(stable=True))
+    assert torch.equal(distinct, rows.unique()) and torch.equal(counts, rows.unique(return_counts=True)[1])
+    assert [len(each) for each in _by_row(rows[:0], size)] == [0, 0, 0]
+    table, starts = Table(size, 2, dtype=torch.float64), torch.tensor([0, 5, 5])
+    expected = torch.zeros(size, 2, dtype=torch.float64)
+    expected.index_add_(0, rows[:5], torch.full((5, 2), 0.2, dtype=torch.float64))
+    expected.index_add_(0, rows[5:], torch.full((len(rows) - 5, 2), 1 / (len(rows) - 5), dtype=torch.float64))
+    with adding_in_place(table):
+        table.mean_of(rows, starts)[[0, 2]].sum().backward()
+    torch.testing.assert_close(table.weight.grad, expected, rtol=1e-12, atol=1e-12)
 
 
 def nothing(grad: Tensor) -> None:

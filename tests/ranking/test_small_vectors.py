@@ -31,16 +31,18 @@ def test_what_is_ranked_by_is_what_the_objective_sees(precision: str) -> None:
     )
 
 
-def test_binary_ranks_by_hamming_distance_and_rescoring_by_int8() -> None:
+@pytest.mark.parametrize("once", [0, 1 << 26])
+def test_binary_ranks_by_hamming_distance_and_rescoring_by_int8(once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempera.ranking.small_vectors._ONCE", once)
     queries, docs, width = unit(5, seed=1), unit(900, seed=2), 16
     hamming = [
         [sum((a > 0) != (b > 0) for a, b in zip(q[:width], d[:width], strict=True)) for d in docs] for q in queries
     ]
     order = np.argsort(hamming, axis=1, kind="stable")
-    assert ranked(queries, docs, width, "binary", 30).tolist() == order[:, :30].tolist()
+    assert ranked(queries, docs, width, 30)["binary"].tolist() == order[:, :30].tolist()
     near = order[:, :CANDIDATES]
     coarse = SmallVectors(docs, width, "int8")[:]
-    for q, rows, given in zip(queries, near, ranked(queries, docs, width, RESCORED, 10), strict=True):
+    for q, rows, given in zip(queries, near, ranked(queries, docs, width, 10)[RESCORED], strict=True):
         scores = [float(q[:width] @ coarse[row]) for row in rows]
         assert given.tolist() == [int(rows[i]) for i in sorted(range(len(rows)), key=lambda i: -scores[i])[:10]]
 

@@ -27,7 +27,7 @@ from tempera.errors import OutputError, TemperaError
 from tempera.io.arrays import reserved
 from tempera.io.documents import write_json
 from tempera.ranking.compare import bootstrap
-from tempera.ranking.spread import effective_rank, spread
+from tempera.ranking.spread import Spread, effective_rank, least_rank, spread
 from tempera.run import train as training
 from tempera.run.alarms import Alarms
 from tempera.run.train import train
@@ -195,6 +195,17 @@ def test_effective_rank_is_its_definition() -> None:
     assert effective_rank(rows) == pytest.approx(math.exp(entropy), rel=1e-6)
     turned = rows @ np.linalg.qr(np.random.default_rng(1).normal(size=(6, 6)))[0].astype(np.float32)
     assert effective_rank(7 * turned) == pytest.approx(effective_rank(rows), rel=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(20, 6), (6, 20), (40, 40), (1, 5)])
+def test_the_bound_is_not_above_the_effective_rank(shape: tuple[int, int]) -> None:
+    draw = np.random.default_rng(sum(shape))
+    for spectrum in (0.0, 0.5, 2.0, 8.0):  # from equal singular values to one that is far above the others
+        rows = (draw.normal(size=shape) * np.arange(1, shape[1] + 1) ** -spectrum).astype(np.float32)
+        assert 1 - 1e-9 <= least_rank(rows) <= effective_rank(rows) * (1 + 1e-9)
+    flat = np.diag([1.0] + [0.05] * 29).astype(np.float32)
+    assert least_rank(flat) < 1 + 0.02 * 29 < effective_rank(flat)
+    assert Spread(flat[0], flat[0], (flat,)).collapsed is None
 
 
 def unit(rows: Any) -> Any:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -122,11 +123,28 @@ class _Means(torch.autograd.Function):
         rows, starts = ctx.saved_tensors  # [m], [n]
         lengths = starts.diff(append=starts.new_tensor([len(rows)]))
         bag = torch.arange(len(starts)).repeat_interleave(lengths, output_size=len(rows))
-        rows, order = rows.sort(stable=True)
-        distinct, counts = rows.unique_consecutive(return_counts=True)
+        order, distinct, counts = _by_row(rows, len(ctx.weight))
         shares = grad.to(ctx.weight.dtype) / lengths.clamp(min=1)[:, None]
         _add(ctx.weight, distinct, F.embedding_bag(bag[order], shares, counts.cumsum(0) - counts, mode="sum"))
         return None, None, None
+
+
+def _by_row(rows: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the order of rising rows, [m], each as it stands among equal ones, the distinct rows, [k], and their numbers, [k].
+
+    Where two bytes hold a row of the table, rows are sorted by their digits, in a fourth of the time.
+    """
+    if size > 1 << 16:
+        rows, order = rows.sort(stable=True)
+        return order, *rows.unique_consecutive(return_counts=True)  # type: ignore[no-untyped-call]
+    short = rows.numpy().astype(np.uint16)
+    counts = np.bincount(short, minlength=size)
+    distinct = np.flatnonzero(counts)
+    return (
+        torch.from_numpy(short.argsort(kind="stable")),
+        torch.from_numpy(distinct),
+        torch.from_numpy(counts[distinct]),
+    )
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from .ranking import DEPTH, Ranking, depth_of
 RESCORED = "binary, rescored"
 BITS = {"float32": 32, "int8": 8, "binary": 1, RESCORED: 9}  # of each number of a document
 CANDIDATES = 4 * DEPTH  # least number of documents that Hamming distances leave to be rescored
+_ONCE = 1 << 26  # numbers of a corpus that is rounded once; of a larger one, documents are rounded for each query
 _CELLS = 200_000_000  # scores of a ranking; of more, fewer queries are ranked
 
 
@@ -57,23 +58,24 @@ class SmallVectors:
         return unit
 
 
-def ranked(queries: Floats, docs: Floats, width: int, precision: str, depth: int) -> Ints:
-    """Return the documents by the vectors of a width and precision, best first, [q, min(depth, c)].
+def ranked(queries: Floats, docs: Floats, width: int, depth: int) -> dict[str, Ints]:
+    """Return the documents by the vectors of a width at each precision, best first, [q, min(depth, c)].
 
     float32, int8: by cosine of the query as it is and the rounded document. binary: by Hamming distance of signs. "binary,
     rescored": the 4 x depth nearest of these, and 400 at least, by cosine of the query as it is and the document in int8.
 
     >>> queries, docs = np.array([[0.6, 0.8]], np.float32), np.array([[0.8, 0.6], [0.6, 0.8]], np.float32)
-    >>> ranked(queries, docs, 2, "binary", 2).tolist(), ranked(queries, docs, 2, RESCORED, 2).tolist()
+    >>> by = ranked(queries, docs, 2, 2)
+    >>> by["binary"].tolist(), by[RESCORED].tolist()
     ([[0, 1]], [[1, 0]])
     """
-    sought = SmallVectors(queries, width, "binary" if precision.startswith("binary") else "float32")[:]
-    kept: Any = SmallVectors(docs, width, precision.partition(",")[0])
-    if precision != RESCORED:
-        return top(sought, kept, depth)[1]
-    near = top(sought, kept, max(4 * depth, CANDIDATES))[1]
-    whole, coarse = SmallVectors(queries, width)[:], cast(Any, SmallVectors(docs, width, "int8"))
-    return np.take_along_axis(near, top_of(scores_at(whole, coarse, near), depth)[1], 1)
+    kept: dict[str, Any] = {name: SmallVectors(docs, width, name) for name in ("float32", "int8", "binary")}
+    whole, signs = (SmallVectors(queries, width, name)[:] for name in ("float32", "binary"))
+    by = {name: top(whole, kept[name], depth)[1] for name in ("float32", "int8")}
+    near = top(signs, kept["binary"], max(4 * depth, CANDIDATES))[1]
+    coarse = kept["int8"][:] if len(docs) * width <= _ONCE else kept["int8"]
+    again = np.take_along_axis(near, top_of(scores_at(whole, coarse, near), depth)[1], 1)
+    return {**by, "binary": near[:, :depth], RESCORED: again}
 
 
 def by_precision(
@@ -89,8 +91,9 @@ def by_precision(
         relevant = relevant.of_queries(some)
     rows = []
     for width in widths:
+        by = ranked(queries[some], docs, width, depth_of(metrics))
         for precision, bits in BITS.items():
-            result = Ranking.of(ranked(queries[some], docs, width, precision, depth_of(metrics)), relevant, metrics)
+            result = Ranking.of(by[precision], relevant, metrics)
             size = width * bits * 125_000  # bytes; 32 bits of a million documents are 4 MB
             rows.append({"width": width, "precision": precision, "bytes": size, "metrics": result.metrics})
     return {"queries": len(some), "rows": rows}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,16 +20,22 @@ class Spread:
 
     pairs: Floats  # [n]
     random: Floats  # [n]
-    rank: float = np.inf  # effective rank of the queries or of the documents, whichever is lower
-    most: int = 1  # largest possible rank
+    sides: tuple[Floats, ...] = ()  # vectors whose rank tells of a collapse, [n, D] each
+
+    @cached_property
+    def rank(self) -> float:
+        """The lowest effective rank of the sides."""
+        return min(map(effective_rank, self.sides), default=np.inf)
 
     @property
     def collapsed(self) -> str | None:
         """Return the sign of a collapse, or None: 95 % of the random pairs have a cosine above 0.99, or the rank is near 1."""
         if len(self.random) > 1 and (low := float(np.quantile(self.random, 0.05))) > ALIKE:
             return f"95 % of the random pairs have a cosine above {low:.4f}"
-        if self.rank < 1 + FLAT * (self.most - 1):
-            return f"their effective rank is {self.rank:.2f} of {self.most}" + ("" if self.rank else ": all are zero")
+        most = min((min(side.shape) for side in self.sides), default=1)
+        flat = 1 + FLAT * (most - 1)
+        if any(least_rank(side) < flat for side in self.sides) and self.rank < flat:
+            return f"their effective rank is {self.rank:.2f} of {most}" + ("" if self.rank else ": all are zero")
         return None
 
     @property
@@ -62,8 +69,7 @@ def spread(queries: Floats, docs: Floats, seed: int = 0) -> Spread:
     """Return the spread of unit vectors, [n, D] each, of which row i is a pair; each query also gets one random other document."""
     n = len(queries)
     other = (np.arange(n) + np.random.default_rng(seed).integers(1, max(2, n), n)) % n
-    rank = min(effective_rank(queries), effective_rank(docs))
-    return Spread((queries * docs).sum(1), (queries * docs[other]).sum(1), rank, min(queries.shape))
+    return Spread((queries * docs).sum(1), (queries * docs[other]).sum(1), (queries, docs))
 
 
 def effective_rank(vectors: Floats) -> float:
@@ -76,10 +82,26 @@ def effective_rank(vectors: Floats) -> float:
     >>> [round(effective_rank(np.float32(x)), 4) for x in (np.eye(3), np.ones((3, 2)), np.zeros((2, 2)))]
     [3.0, 1.0, 0.0]
     """
-    x = vectors.astype(np.float64)
-    gram = (
-        x.T @ x if len(x) > x.shape[1] else x @ x.T
-    )  # whose eigenvalues are the squares, at about a third of the cost
-    sigma = np.sqrt(np.linalg.eigvalsh(gram).clip(0))
+    sigma = np.sqrt(np.linalg.eigvalsh(_gram(vectors)).clip(0))
     p = sigma[sigma > 0] / max(sigma.sum(), np.finfo(np.float64).tiny)
     return float(np.exp(-(p * np.log(p)).sum())) if len(p) else 0.0
+
+
+def least_rank(vectors: Floats) -> float:
+    """Return a bound that the effective rank is not below, at a fifth of its cost: sum(sigma_k^2)^2 / sum(sigma_k^4).
+
+    Entropy is not below that of order 2, whose rank is sum(sigma)^2 / sum(sigma^2), and sum(sigma) is at least
+    sum(sigma^2)^(3/2) / sum(sigma^4)^(1/2) (Hoelder).
+
+    >>> [round(least_rank(np.float32(x)), 4) for x in (np.eye(3), np.ones((3, 2)), np.zeros((2, 2)))]
+    [3.0, 1.0, 0.0]
+    """
+    gram = _gram(vectors)
+    return float(gram.trace() ** 2 / max(float(np.square(gram).sum()), np.finfo(np.float64).tiny))
+
+
+def _gram(vectors: Floats) -> NDArray[np.float64]:
+    """Return the smaller matrix of products, whose eigenvalues are the squares of the singular values."""
+    x = vectors.astype(np.float64)
+    gram: NDArray[np.float64] = x.T @ x if len(x) > x.shape[1] else x @ x.T
+    return gram

@@ -97,7 +97,7 @@ class LaterEvents:
             for rows in (users, items[self.events.targets(events)])
         ]
         seen = unit[0].any(1) & unit[1].any(1)  # the vector of an unseen id is zero, which is no sign of a collapse
-        known = spread(*(rows[seen] for rows in unit)) if seen.sum() > 1 else replace(spread(*unit), rank=np.inf)
+        known = spread(*(rows[seen] for rows in unit)) if seen.sum() > 1 else replace(spread(*unit), sides=())
         return Verdict(reached, known), reached
 
     def _reached(self, scores: Scores, events: Events) -> Recommended:
