@@ -18,7 +18,7 @@ from .ranking import DEPTH, Ranking, depth_of
 RESCORED = "binary, rescored"
 BITS = {"float32": 32, "int8": 8, "binary": 1, RESCORED: 9}  # of each number of a document
 CANDIDATES = 4 * DEPTH  # least number of documents that Hamming distances leave to be rescored
-_ONCE = 1 << 26  # numbers of a corpus that is rounded once; of a larger one, documents are rounded for each query
+_ONCE = 1 << 24  # numbers of a corpus that is rounded once; of a larger one, documents are rounded for each query
 _CELLS = 200_000_000  # scores of a ranking; of more, fewer queries are ranked
 
 
