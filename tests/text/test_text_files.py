@@ -143,6 +143,15 @@ def test_sentences_end_behind_quotes_and_not_behind_a_number() -> None:
     assert pair_of("", text, "neighbours") == ('1. He said "Wait." Then\nleft.', "2. Drink (now.) Go")
 
 
+def test_sentences_of_scripts_without_spaces_and_with_other_full_stops() -> None:
+    assert pair_of("", "今天很好。「去公园吗？」他说。 End. 好！") == ("今天很好。", "「去公园吗？」他说。 End. 好！")
+    assert pair_of("", "他说「好。」走了。") == ("他说「好。」", "走了。")
+    assert pair_of("", "今天很好。") is None and pair_of("", "真的吗？！") is None
+    assert pair_of("", "यह पहला है। यह दूसरा है।") == ("यह पहला है।", "यह दूसरा है।")
+    parts = parts_of(Section("", "今天很好。「去公园吗？！」他说。 End. 好！", 1), 9)
+    assert [text for _, text in parts] == ["今天很好。", "「去公园吗？！」", "他说。 End.", "好！"]
+
+
 @pytest.mark.parametrize(
     ("page", "text"),
     [

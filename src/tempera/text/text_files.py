@@ -28,10 +28,14 @@ _CODE = (
 _ENDINGS = 5  # that are named
 _HEADING = re.compile(r"#{1,6}[ \t]+(.*?)[ \t#]*")
 _FENCE = re.compile(r"[ \t]*(`{3,}(?=[^`]*\Z)|~{3,})")  # opens a block; what it holds in its own line is no block
-_SENTENCE = re.compile(r"(.+?[.!?…][\"')\]]*)\s+(\S.*)", re.DOTALL)
+# Sentences of Chinese and Japanese end without a space behind them; of Hindi, with a danda before one.
+_SENTENCE = re.compile(r"(.+?(?:[.!?…।][\"')\]]*(?=\s)|[。！？]++[」』”’）]*+))\s*(\S.*)", re.DOTALL)
 _TITLE = re.compile(r"([^\n]{1,120})\n[ \t]*\n(.*)", re.DOTALL)  # a line of its own
 _PARAGRAPH = re.compile(r"\n[ \t]*\n\s*")
-_BETWEEN = re.compile(r"(?:(?<=[.!?…])|(?<=[.!?…][\"')\]]))\s+|\n[ \t]*\n\s*")
+_BETWEEN = re.compile(
+    r"(?:(?<=[.!?…।。！？])|(?<=[.!?…।。！？][\"')\]」』”’）]))\s+|\n[ \t]*\n\s*"
+    r"|(?:(?<=[。！？])|(?<=[。！？][」』”’）]))(?![」』”’）。！？\s]|\Z)"
+)
 _MATTER = re.compile(r"\A---[ \t]*\n(.*?\n)(?:---|\.\.\.)[ \t]*(?=\n|\Z)", re.DOTALL)
 _TITLED = re.compile(r"^title:[ \t]*(.+?)[ \t]*$", re.MULTILINE)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
