@@ -65,16 +65,23 @@ def recommend(
         lines = [_WRITTEN.format(**facts), *(f"note: {note}" for note in facts["notes"])]
         answer(facts, as_json, lambda: say("\n".join(lines)))
         return
-    items = (
-        None if history is None else [name for each in csv.reader([history], skipinitialspace=True) for name in each]
-    )
-    items = None if items is None else [name.strip() for name in items if name.strip()]
+    items = None if history is None else _ids(history)
     if items == [] and user is None:
         raise TemperaError(f"--history {history!r} names no item; give ids such as --history A,B, or --user ID")
     result = Run(run).recommend(user, items, index=index, **options)
     hits = [{"rank": hit.rank, "score": hit.score, "id": hit.id, "name": hit.name} for hit in result.hits]
     document = {"user": user, "history": result.history, "notes": list(result.notes), "hits": hits}
     answer(document, as_json, lambda: say(str(result)))
+
+
+def _ids(text: str) -> list[str]:
+    """Return the ids between commas, each without spaces around it.
+
+    >>> _ids('A, "B,1",')
+    ['A', 'B,1']
+    """
+    rows = csv.reader(text.splitlines(), skipinitialspace=True)
+    return [name.strip() for row in rows for name in row if name.strip()]
 
 
 def add_items(run: Path, items: Path, as_json: Json = False) -> None:
