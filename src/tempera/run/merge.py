@@ -60,7 +60,9 @@ def merge(
         DataError: models that do not go together, or data that cannot be read.
         OutputError: the output cannot be written.
 
-    >>> merge("runs/first", "runs/first/model", weights=0.7, output="runs/merged")["weight"]
+    >>> from tempera import train
+    >>> more = train("pairs.yaml", "runs/more", ["tower.teacher=runs/first"])
+    >>> merge("runs/more", "runs/first", weights=0.7, output="runs/merged")["weight"]
     0.7
     """
     if weights is not None and (not 0 <= weights <= 1 or output is None):
