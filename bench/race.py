@@ -1,7 +1,7 @@
 """The race of `tempera train`, against full sweeps: is its choice within the noise of the best setting, and what does it cost?
 
 `python bench/race.py [PAIRS]` takes so many pairs of five sets in the folder that TEMPERA_DATA names, each with both kinds of
-initial vectors of a static tower: ten cases. The sweep trains 20 settings in full, of four temperatures and five learning rates
+initial vectors of a static tower: ten cases. The sweep trains 30 settings in full, of six temperatures and five learning rates
 from a tenth to ten times the tower's own; its best is the one with the highest validation score. The best rate at the race's
 temperature, the race's setting and the default are compared with it, all trained in full, with 95 % intervals, paired by query. The
 cost is the CPU seconds of race and run over those of the run alone, its training and the evaluations on the way.
@@ -34,7 +34,7 @@ from tempera.run.prepare import Prepared, prepare
 from tempera.towers.rounds import LEARNING_RATE, TEMPERATURE
 
 NAMES = ("nl2bash", "captions", "parasci", "nli", "duplicates")
-TEMPERATURES = (0.02, 0.05, 0.1, 0.2)
+TEMPERATURES = (0.02, 0.035, 0.05, 0.1, 0.14, 0.2)
 FACTORS = (0.1, 1 / 3, 1.0, 10 / 3, 10.0)
 METRIC = "ndcg@10"
 SHOWN = (("temperature", "validation"), ("setting", "test"), ("default", "test"))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -14,12 +16,15 @@ import yaml
 from tempera import config
 from tempera.build import build, with_options
 from tempera.engine.batches import Shuffled
+from tempera.engine.devices import Devices, start
 from tempera.errors import ConfigError, DataError
 from tempera.experiments import race as racing
 from tempera.experiments.recipe import opened, shown, train
 from tempera.experiments.sweep import sweep
 from tempera.experiments.template import Template
+from tempera.ranking.compare import Floats
 from tempera.run import train as resolved_run
+from tempera.run.prepare import Prepared
 from tempera.towers import static
 from tempera.towers.pretrained import Pretrained
 from tempera.towers.rounds import Setting
@@ -170,6 +175,53 @@ def test_a_race_begins_with_the_default() -> None:
     other = with_options(made, {TEMPERATURE: 0.1, RATE: 0.01})
     assert (other.base.temperature.value, other.train.learning_rate) == (pytest.approx(0.1), 0.01)
     assert made.base.temperature.value == pytest.approx(0.05) and made.train.learning_rate == 0.003
+
+
+@dataclass
+class OfDevices:
+    """As much of a prepared run as a race of pretended scores needs."""
+
+    devices: Devices
+
+
+@pytest.mark.parametrize(
+    ("maximum", "noise", "tried"),
+    [
+        (0.045, 0.0, {0.05, 0.1, 0.035}),
+        (0.02, 0.0, {0.05, 0.1, 0.035}),  # no lower one is left
+        (0.11, 0.0, {0.05, 0.1, 0.14}),
+        (0.3, 0.0, {0.05, 0.1, 0.14}),
+        (0.03, 1.0, {0.05, 0.1}),  # a lead that may be chance
+    ],
+)
+def test_a_race_goes_beyond_the_temperature_that_is_shown_best(
+    monkeypatch: pytest.MonkeyPatch, maximum: float, noise: float, tried: set[float]
+) -> None:
+    """And takes the best of what it has tried; the scores are a parabola of the logarithm, with its maximum there."""
+    chance, draws = np.random.default_rng(0), list[float]()
+
+    def trained(_: object, values: dict[str, float], steps: int) -> dict[str, float]:
+        assert steps in (20, 40)
+        draws.append(values[TEMPERATURE])
+        return values
+
+    def score(values: dict[str, float]) -> Floats:
+        rate, temperature = (math.log(values[name] / best) for name, best in ((RATE, 0.01), (TEMPERATURE, maximum)))
+        return 0.8 - 0.01 * rate**2 - 0.05 * temperature**2 + noise * chance.normal(size=100)
+
+    monkeypatch.setattr(racing, "trained", trained)
+    monkeypatch.setattr(racing, "score", score)
+    race = Static().race(5_000, 100)
+    record, winner = racing.run_race(cast(Prepared, OfDevices(start("no"))), race, 120)
+    of_temperatures = [each for each in record if each.steps == 40]
+    assert {each.values[TEMPERATURE] for each in of_temperatures} == tried and len(draws) == 3 + len(tried)
+    assert winner == of_temperatures[0].setting == max(of_temperatures, key=lambda each: each.score).setting
+    assert winner.values in [each.values for each in race.settings()]
+    if not noise:
+        assert winner.values[RATE] == 0.01 and winner.values[TEMPERATURE] == min(
+            tried, key=lambda t: abs(math.log(t / maximum))
+        )
+    assert len(race.among([RATE, DIMENSIONS]).settings()) == 3
 
 
 @pytest.mark.parametrize(("tower", "width"), [({}, 1024), ({"dimensions": 24}, 24)])

@@ -57,6 +57,11 @@ class Tried:
     high: float
     seconds: float
 
+    @property
+    def setting(self) -> Setting:
+        """The setting."""
+        return Setting(self.values, self.name)
+
 
 def settle(prepared: Prepared, free: Sequence[str], known: Mapping[str, Any] | None = None) -> Prepared:
     """Choose the options of `free` by a race and return the run with them, before its training; all processes call.
@@ -115,22 +120,24 @@ def run_race(prepared: Prepared, race: Race, steps: int) -> tuple[list[Tried], S
     """Train the settings of each round for their part of the run's steps, and go on with the best; return the winner, too.
 
     A lead that may be chance counts: to keep the default unless it is shown to be worse loses on the test (docs/towers.md).
-    One process calls.
+    Where the best value is at an edge, and shown to be the best, the race goes on beyond it. One process calls.
     """
     alone = replace(prepared, devices=replace(prepared.devices, group=Group(device=prepared.devices.group.device)))
     tried, kept, known = list[Tried](), [Setting(race.start)], Known()
     for each in race.rounds:
-        kept = each.settings(kept)
+        kept, part = each.settings(kept), max(1, steps // each.part)
         if len(kept) > 1:
-            scores = compare(alone, kept, max(1, steps // each.part), known)
+            scores = compare(alone, kept, part, known)
+            while each.beyond and scores[1].high < 0 and (more := each.next(*(one.setting for one in scores))):
+                scores = compare(alone, [*(one.setting for one in scores), more], part, known)
             tried += scores
-            kept = [kept[i] for i in sorted(range(len(kept)), key=lambda i: -scores[i].score)]
+            kept = [one.setting for one in scores]
         kept = kept[: each.keep]
     return tried, kept[0]
 
 
 def compare(prepared: Prepared, settings: Sequence[Setting], steps: int, known: Known) -> list[Tried]:
-    """Train settings for so many steps, unless their scores are known, and compare each with the best of them."""
+    """Train settings for so many steps, unless their scores are known, and compare each with the best; return the best first."""
     places = [f"{steps} {json.dumps(each.values, sort_keys=True)}" for each in settings]
     new = {place: each for place, each in zip(places, settings, strict=True) if place not in known}
     if _SHARE * steps >= _MEASURED:
@@ -145,10 +152,11 @@ def compare(prepared: Prepared, settings: Sequence[Setting], steps: int, known: 
     scores = [known[place] for place in places]
     best = max((values for values, _ in scores), key=lambda values: float(values.mean()))
     gaps = [bootstrap(values, best, draws=2000) for values, _ in scores]
-    return [
+    tried = (
         Tried(each.name, each.values, steps, float(values.mean()), gap.low, gap.high, cpu)
         for each, (values, cpu), gap in zip(settings, scores, gaps, strict=True)
-    ]
+    )
+    return sorted(tried, key=lambda each: -each.score)
 
 
 def trained(prepared: Prepared, values: Values, steps: int) -> RunTask:

@@ -49,15 +49,32 @@ class Round:
         part: the steps are those of the run, divided by this.
         variations: each setting that the round before has kept is trained with each of these.
         keep: number of settings that go on; the last round keeps one.
+        beyond: further values of the one option that the variations set. The next one is tried, too, as long as the best setting
+            has the lowest or the highest value so far, and its lead is shown.
     """
 
     part: int
     variations: Sequence[Setting] = (Setting({}),)
     keep: int = 1
+    beyond: Sequence[Setting] = ()
 
     def settings(self, kept: Sequence[Setting]) -> list[Setting]:
         """Return the settings of this round, from those that the round before has kept."""
         return [each.varied(variation) for each in kept for variation in self.variations]
+
+    def next(self, best: Setting, *others: Setting) -> Setting | None:
+        """Return the best setting with the next value beyond those that were tried; None if it lies between them.
+
+        >>> at = [Setting({"x": x}) for x in (0.025, 0.035, 0.05, 0.1, 0.14)]
+        >>> edge = Round(3, at[2:4], beyond=[*at[:2], at[4]])
+        >>> edge.next(at[2], at[3]), edge.next(at[3], at[2]), edge.next(at[2], at[1], at[3])
+        (Setting(values={'x': 0.035}, name=''), Setting(values={'x': 0.14}, name=''), None)
+        """
+        (name,) = self.beyond[0].values
+        value, tried = best.values[name], [each.values[name] for each in others]
+        side = -1 if value < min(tried) else 1 if value > max(tried) else 0
+        further = [each for each in self.beyond if side * (each.values[name] - value) > 0]
+        return best.varied(min(further, key=lambda each: abs(each.values[name] - value))) if further else None
 
 
 @dataclass(frozen=True)
@@ -83,14 +100,15 @@ class Race:
         for each in self.rounds:
             variations = [replace(one, values=_only(one.values, free)) for one in each.variations]
             distinct = [one for i, one in enumerate(variations) if one.values not in [v.values for v in variations[:i]]]
-            rounds.append(replace(each, variations=distinct))
+            beyond = [one for one in each.beyond if {*one.values} <= {*free}]
+            rounds.append(replace(each, variations=distinct, beyond=beyond))
         return Race(_only(self.start, free), rounds, None if self.unproven is None else _only(self.unproven, free))
 
     def settings(self) -> list[Setting]:
         """Return every setting that may win."""
         settings = [Setting(self.start)]
         for each in self.rounds:
-            settings = each.settings(settings)
+            settings = replace(each, variations=[*each.variations, *each.beyond]).settings(settings)
         return settings
 
 
