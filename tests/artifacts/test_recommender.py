@@ -428,6 +428,8 @@ def test_texts_that_are_integers_of_the_run_are_no_new_items(data: Path, tmp_pat
         assert opened.recommend(name, [7]) == opened.recommend(3, ["007"])
     assert opened.recommend("3.5").notes == ("user '3.5' is unknown; recommended by no history",)
     assert opened.recommend_all(tmp_path / "all.parquet", ["03", 3, "3", "x"], k=1)["users"] == 2
+    parquet.write_table(pa.table({"user": ["03", "3"]}), tmp_path / "few.parquet")
+    assert opened.recommend_all(tmp_path / "few_all.parquet", tmp_path / "few.parquet", k=1)["users"] == 1
     new = {"item": ["007", "31", "0031"], "title": ["a", "b", "c"]}
     parquet.write_table(pa.table(new), tmp_path / "new.parquet")
     with pytest.raises(DataError, match="has two rows for the item 31: keep one"):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tempera.build import build
 from tempera.config import load
 from tempera.ranking.compare import Difference
+from tempera.ranking.verdict import FUSED
 from tempera.recommend.item_showcase import RECOMMENDER
 from tempera.run.alarms import doubts
+from tempera.run.publish import _ahead
 from tempera.text.text_showcase import TEXTS
 
 ABOVE = {"bm25": Difference(0.1, 0.05, 0.15, 0.95)}
@@ -114,3 +117,13 @@ def test_a_recommender_is_not_sent_to_a_pretrained_model() -> None:
         build(load(None, ["train.batch_size=64"])), records(), below, RECOMMENDER, "recommend with --hybrid"
     )
     assert text.endswith("); train on more data, or for more epochs; until then, recommend with --hybrid")
+
+
+@pytest.mark.parametrize(
+    ("both", "bm25", "ahead"), [(0.6, 0.55, True), (0.6, 0.6, True), (0.6, 0.65, False), (0.4, 0.3, False)]
+)
+def test_both_together_are_advised_where_neither_part_is_better(both: float, bm25: float, ahead: bool) -> None:
+    means = {"untrained": 0.2, "bm25": bm25, "trained": 0.5, FUSED: both}
+    systems = {name: SimpleNamespace(metrics={"ndcg@10": mean}) for name, mean in means.items()}
+    assert _ahead(cast(Any, systems), FUSED, "ndcg@10") == ahead
+    assert not _ahead(cast(Any, {"trained": systems["trained"]}), FUSED, "ndcg@10")

@@ -34,6 +34,10 @@ def test_a_dry_run_counts_what_the_run_would_read(
     first = found["rows"][0]
     number = int(first["place"].rpartition(" ")[2]) - 1
     assert first["query"]["text"] == rows[number]["query"] and len(first["negatives"]) == number % 3
+    (of_docs,) = (line for line in lines(found) if line.startswith("tokens of doc"))
+    assert of_docs.endswith(f"; {tokens['doc']['at_limit']:.2%} are as long as the longest, as where texts are cut")
+    found["tokens"]["doc"]["at_limit"] = 0.0
+    assert not any("0.00% are as long" in line for line in lines(found))
     assert len(found["rows"]) == 3 and any("hard negatives per row: 0 to 2" in line for line in lines(found))
     left = [
         name for name in os.listdir(tmp_path / "temporary") if not name.startswith("torch")

@@ -223,9 +223,9 @@ def _keys(scores: Floats, positions: Ints) -> Ints:
 
     The bits of a float32 that is not negative rise with it, those of a negative one fall: flipped, all of them rise.
 
-    >>> keys = _keys(np.array([0.5, -2.0, 0.5, -0.0, 0.0], np.float32), np.array([7, 0, 3, 2, 1]))
+    >>> keys = _keys(np.array([0.5, -2.0, 0.5, -0.0, 0.0], np.float32), np.array([70_000, 0, 3, 2, 1]))
     >>> [each.tolist() for each in _of_keys(np.sort(keys))]
-    [[0.5, 0.5, 0.0, 0.0, -2.0], [3, 7, 1, 2, 0]]
+    [[0.5, 0.5, 0.0, 0.0, -2.0], [3, 70000, 1, 2, 0]]
     """
     bits = (scores + np.float32(0)).view(np.int32)  # -0 becomes 0
     rising = bits ^ ((bits >> 31) & 0x7FFFFFFF)
