@@ -127,17 +127,21 @@ def run_race(prepared: Prepared, race: Race, steps: int) -> tuple[list[Tried], S
     for each in race.rounds:
         kept, part = each.settings(kept), max(1, steps // each.part)
         if len(kept) > 1:
-            scores = compare(alone, kept, part, known)
-            while each.beyond and scores[1].high < 0 and (more := each.next(*(one.setting for one in scores))):
-                scores = compare(alone, [*(one.setting for one in scores), more], part, known)
+            best = best_first(scores := compare(alone, kept, part, known))
+            while each.beyond and best[1].high < 0 and (more := each.next(*(one.setting for one in best))):
+                best = best_first(scores := compare(alone, kept := [*kept, more], part, known))
             tried += scores
-            kept = [one.setting for one in scores]
-        kept = kept[: each.keep]
+            kept = [one.setting for one in best[: each.keep]]
     return tried, kept[0]
 
 
+def best_first(scores: Sequence[Tried]) -> list[Tried]:
+    """Return settings by falling score."""
+    return sorted(scores, key=lambda each: -each.score)
+
+
 def compare(prepared: Prepared, settings: Sequence[Setting], steps: int, known: Known) -> list[Tried]:
-    """Train settings for so many steps, unless their scores are known, and compare each with the best; return the best first."""
+    """Train settings for so many steps, unless their scores are known, and compare each with the best of them."""
     places = [f"{steps} {json.dumps(each.values, sort_keys=True)}" for each in settings]
     new = {place: each for place, each in zip(places, settings, strict=True) if place not in known}
     if _SHARE * steps >= _MEASURED:
@@ -152,11 +156,10 @@ def compare(prepared: Prepared, settings: Sequence[Setting], steps: int, known: 
     scores = [known[place] for place in places]
     best = max((values for values, _ in scores), key=lambda values: float(values.mean()))
     gaps = [bootstrap(values, best, draws=2000) for values, _ in scores]
-    tried = (
+    return [
         Tried(each.name, each.values, steps, float(values.mean()), gap.low, gap.high, cpu)
         for each, (values, cpu), gap in zip(settings, scores, gaps, strict=True)
-    )
-    return sorted(tried, key=lambda each: -each.score)
+    ]
 
 
 def trained(prepared: Prepared, values: Values, steps: int) -> RunTask:

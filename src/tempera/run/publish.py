@@ -162,8 +162,8 @@ def _forgotten(before: Mapping[str, TaskScores], after: Mapping[str, TaskScores]
 def _ahead(systems: Systems, name: str, metric: str) -> bool:
     """Return True if a system is better than the trained one alone, and not below a baseline."""
     value = {each: reached.metrics[metric] for each, reached in systems.items()}
-    baselines = [value[each] for each in value if each not in OURS]
-    return name in value and value[name] > value["trained"] and value[name] >= max(baselines, default=0.0)
+    baseline = best_baseline(systems) or "trained"
+    return name in value and value[name] > value["trained"] and value[name] >= value[baseline]
 
 
 def _differences(systems: Systems) -> Differences:

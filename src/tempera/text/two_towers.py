@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol
 from ..errors import ConfigError
 from ..io.console import logger
 from ..towers.pair import Embed, Tower, TowerOptions, batch_of, epochs_of
-from ..towers.rounds import LEARNING_RATE, TEMPERATURE, Open, Race, Round, Setting
+from ..towers.rounds import LEARNING_RATE, TEMPERATURE, Open, Race, Round, over
 from ..towers.saved import embedded, fingerprint, model_folder
 from .frozen import Frozen, HeadTower, IndexSide, KeptTowers, ModelSide
 
@@ -103,8 +103,8 @@ class Head:
     def race(self, pairs: int, tokens: float) -> Race:
         """Return three learning rates, each for a third of the steps, and then two temperatures."""
         rounds = (
-            Round(3, [Setting({LEARNING_RATE: rate}) for rate in _RATES]),
-            Round(3, [Setting({TEMPERATURE: value}) for value in _TEMPERATURES]),
+            Round(3, over(LEARNING_RATE, _RATES)),
+            Round(3, over(TEMPERATURE, _TEMPERATURES)),
         )
         return Race({TEMPERATURE: _TEMPERATURES[0], LEARNING_RATE: _RATES[0]}, rounds)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,6 +41,15 @@ class Setting:
         return Setting({**self.values, **other.values}, ", ".join(name for name in (self.name, other.name) if name))
 
 
+def over(option: str, values: Iterable[Any]) -> list[Setting]:
+    """Return a setting for each value of an option.
+
+    >>> [each.values for each in over("objective.temperature", (0.05, 0.1))]
+    [{'objective.temperature': 0.05}, {'objective.temperature': 0.1}]
+    """
+    return [Setting({option: value}) for value in values]
+
+
 @dataclass(frozen=True)
 class Round:
     """Train settings for a part of the run's steps, and keep the best.
@@ -65,7 +74,7 @@ class Round:
     def next(self, best: Setting, *others: Setting) -> Setting | None:
         """Return the best setting with the next value beyond those that were tried; None if it lies between them.
 
-        >>> at = [Setting({"x": x}) for x in (0.025, 0.035, 0.05, 0.1, 0.14)]
+        >>> at = over("x", (0.025, 0.035, 0.05, 0.1, 0.14))
         >>> edge = Round(3, at[2:4], beyond=[*at[:2], at[4]])
         >>> edge.next(at[2], at[3]), edge.next(at[3], at[2]), edge.next(at[2], at[1], at[3])
         (Setting(values={'x': 0.035}, name=''), Setting(values={'x': 0.14}, name=''), None)
@@ -100,8 +109,7 @@ class Race:
         for each in self.rounds:
             variations = [replace(one, values=_only(one.values, free)) for one in each.variations]
             distinct = [one for i, one in enumerate(variations) if one.values not in [v.values for v in variations[:i]]]
-            beyond = [one for one in each.beyond if {*one.values} <= {*free}]
-            rounds.append(replace(each, variations=distinct, beyond=beyond))
+            rounds.append(replace(each, variations=distinct, beyond=[b for b in each.beyond if {*b.values} <= {*free}]))
         return Race(_only(self.start, free), rounds, None if self.unproven is None else _only(self.unproven, free))
 
     def settings(self) -> list[Setting]:

@@ -21,14 +21,13 @@ from ..core.table import Table
 from ..io.documents import write_json
 from .pair import Embed, Tower, batch_of, epochs_of
 from .pieces import Pieces, Trained
-from .rounds import DIMENSIONS, LEARNING_RATE, TEMPERATURE, Open, Race, Round, Setting
+from .rounds import DIMENSIONS, LEARNING_RATE, TEMPERATURE, Open, Race, Round, over
 from .saved import embedded, model_folder, static_parts
 from .subwords import Subwords
 from .tokenizer import UNKNOWN, sample, tokenize, train_tokenizer, vocabulary_of, without_repeats
 
 _COUNTED = 8_000  # texts in which tokens are counted; more change nothing on validation
-_TEMPERATURES = [Setting({TEMPERATURE: value}) for value in (0.05, 0.1)]
-_BEYOND = [Setting({TEMPERATURE: value}) for value in (0.035, 0.14)]
+_TEMPERATURES, _BEYOND = (0.05, 0.1), (0.035, 0.14)
 _FACTORS = (1.0, 10 / 3, 1 / 3)  # of the tower's own learning rate
 # Above so many pairs a race costs minutes; on 119,094 pairs of code the higher rate had nDCG@10 0.503, the lower 0.495.
 MOST_PAIRS = 20_000
@@ -90,10 +89,10 @@ class Static:
         if pairs > MOST_PAIRS:
             return Race({LEARNING_RATE: max(rates)})
         rounds = (
-            Round(6, [Setting({LEARNING_RATE: rate}) for rate in rates]),
-            Round(3, _TEMPERATURES, beyond=_BEYOND),
+            Round(6, over(LEARNING_RATE, rates)),
+            Round(3, over(TEMPERATURE, _TEMPERATURES), beyond=over(TEMPERATURE, _BEYOND)),
         )
-        start = {**_TEMPERATURES[0].values, LEARNING_RATE: self.learning_rate}
+        start: dict[str, float] = {TEMPERATURE: _TEMPERATURES[0], LEARNING_RATE: self.learning_rate}
         if (tokens < SHORT or pairs * tokens <= _CHEAP) and self.teacher is None:
             start[DIMENSIONS] = _WIDE
         return Race(start, rounds, {LEARNING_RATE: min(rates)})
