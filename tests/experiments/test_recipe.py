@@ -224,18 +224,40 @@ def test_a_race_goes_beyond_the_temperature_that_is_shown_best(
     assert len(race.among([RATE, DIMENSIONS]).settings()) == 3
 
 
-@pytest.mark.parametrize(("tower", "width"), [({}, 1024), ({"dimensions": 24}, 24)])
+@pytest.mark.parametrize(
+    ("tower", "rate", "width", "narrower", "faster"),
+    [({}, None, 1024, 512, 2**0.5), ({"dimensions": 24}, None, 24, 24, 1), ({}, 0.004, 1024, 1024, 1)],
+)
 def test_short_texts_are_embedded_in_more_dimensions(
-    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tower: dict[str, Any], width: int
+    options: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tower: dict[str, Any],
+    rate: float | None,
+    width: int,
+    narrower: int,
+    faster: float,
 ) -> None:
-    """In the race, in what is saved and in what is searched; unless the user has set a width."""
+    """In what is saved and in what is searched, unless the user has set a width; settings that race are tried at half of it."""
     monkeypatch.setattr("tempera.run.publish.render", lambda report: "")
-    options = {**options, "tower": {"vocabulary": 300, **tower}}
+    trials, inner = list[tuple[int, float]](), racing.trained
+
+    def trained(prepared: Prepared, values: dict[str, Any], steps: int) -> Any:
+        task = inner(prepared, values, steps)
+        (table,) = task.data.tower.of("doc").parameters()
+        trials.append((table.shape[1], values.get(RATE, rate)))
+        return task
+
+    monkeypatch.setattr(racing, "trained", trained)
+    given = {} if rate is None else {"learning_rate": rate}
+    options = {**options, "tower": {"vocabulary": 300, **tower}, "train": {**options["train"], **given}}
     run = train(options, tmp_path / "run")
+    rates = [each["values"].get(RATE, rate) for each in run.document["recipe"]["tried"]]
+    assert trials == [(narrower, pytest.approx(each * faster)) for each in rates]
     assert config.load(run.folder / "config.yaml").values["tower"]["dimensions"] == width
     assert run.index.vectors.shape == (400, width) and run.encode(["a"]).shape == (1, width)
     tried = [each["values"].get(DIMENSIONS) for each in run.document["recipe"]["tried"]]
-    assert tried == [None if tower else 1024] * 5
+    assert tried == [None if tower else 1024] * (5 if rate is None else 2)
 
 
 def test_a_teacher_that_aligns_meets_the_width_that_was_chosen(

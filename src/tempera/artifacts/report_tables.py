@@ -75,6 +75,10 @@ def _tried(recipe: Mapping[str, Any]) -> ReportTable:
             (name, _number(each["score"]), gap, f"{each['seconds']:,.1f}" if "seconds" in each else "")
         )
     title = "on validation, with the 95 % interval of the difference from the best of the round"
+    if factors := recipe.get("factors"):
+        title += "; tried with " + " and ".join(
+            f"{v:.3g} times {name.rpartition('.')[2]}" for name, v in factors.items()
+        )
     return ReportTable(title, ("", recipe["metric"], "less the best", "CPU seconds"), sections)
 
 

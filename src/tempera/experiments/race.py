@@ -41,7 +41,7 @@ class Tried:
 
     Args:
         name: of the setting; empty if its values say enough.
-        values: its options.
+        values: its options; it was trained with `Race.trial` of them.
         steps: that it was trained for.
         score: mean of the main metric over the validation queries.
         low: lower end of the 95 % interval of its difference from the best of the round, paired by query.
@@ -92,7 +92,7 @@ def settle(prepared: Prepared, free: Sequence[str], known: Mapping[str, Any] | N
         with prepared.phases("race"):
             tried, winner = run_race(prepared, race, min(steps, MOST_STEPS))
         record = {"metric": main_metric(config.evaluation.metrics), "tried": [asdict(each) for each in tried]}
-        record["chosen"] = winner.values
+        record |= {"chosen": winner.values, "factors": race.factors}
     if group.main:
         prepared.log.write(event="recipe", **record)
         logger.info(
@@ -127,9 +127,9 @@ def run_race(prepared: Prepared, race: Race, steps: int) -> tuple[list[Tried], S
     for each in race.rounds:
         kept, part = each.settings(kept), max(1, steps // each.part)
         if len(kept) > 1:
-            best = best_first(scores := compare(alone, kept, part, known))
+            best = best_first(scores := compare(alone, race, kept, part, known))
             while each.beyond and best[1].high < 0 and (more := each.next(*(one.setting for one in best))):
-                best = best_first(scores := compare(alone, kept := [*kept, more], part, known))
+                best = best_first(scores := compare(alone, race, kept := [*kept, more], part, known))
             tried += scores
             kept = [one.setting for one in best[: each.keep]]
     return tried, kept[0]
@@ -140,18 +140,22 @@ def best_first(scores: Sequence[Tried]) -> list[Tried]:
     return sorted(scores, key=lambda each: -each.score)
 
 
-def compare(prepared: Prepared, settings: Sequence[Setting], steps: int, known: Known) -> list[Tried]:
-    """Train settings for so many steps, unless their scores are known, and compare each with the best of them."""
+def compare(prepared: Prepared, race: Race, settings: Sequence[Setting], steps: int, known: Known) -> list[Tried]:
+    """Train settings of a race for so many steps, unless their scores are known, and compare each with the best of them."""
     places = [f"{steps} {json.dumps(each.values, sort_keys=True)}" for each in settings]
     new = {place: each for place, each in zip(places, settings, strict=True) if place not in known}
     if _SHARE * steps >= _MEASURED:
-        seconds = sum(mean(step_seconds(with_setting(prepared, each.values), _MEASURED)[1:]) for each in new.values())
+        trials = [with_setting(prepared, race.trial(each.values)) for each in new.values()]
+        seconds = sum(mean(step_seconds(trial, _MEASURED)[1:]) for trial in trials)
         names = "; ".join(setting(asdict(each)) for each in new.values())
         logger.info(f"trying {names}: {steps:,} steps each, about {steps * seconds:,.0f} s together")
     with progress_bar("choosing options", len(new), "setting") as bar:
         for place, each in new.items():
             began = time.process_time()
-            known[place] = score(trained(prepared, each.values, steps)), round(time.process_time() - began, 3)
+            known[place] = (
+                score(trained(prepared, race.trial(each.values), steps)),
+                round(time.process_time() - began, 3),
+            )
             bar.update()
     scores = [known[place] for place in places]
     best = max((values for values, _ in scores), key=lambda values: float(values.mean()))

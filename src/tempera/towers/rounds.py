@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 TEMPERATURE, LEARNING_RATE, DIMENSIONS = "objective.temperature", "train.learning_rate", "tower.dimensions"
@@ -93,11 +93,14 @@ class Race:
     Args:
         start: values of options before the first round.
         unproven: values that are taken where validation is too small to choose.
+        factors: of options while settings are tried, where that costs less and tells them apart as well; none, unless the race
+            sets all these.
     """
 
     start: Values
     rounds: Sequence[Round] = ()
     unproven: Values | None = None
+    factors: Mapping[str, float] = field(default_factory=dict)
 
     def among(self, free: Collection[str]) -> Race:
         """Return the race for some of its options; settings that are equal in these become one.
@@ -110,7 +113,19 @@ class Race:
             variations = [replace(one, values=_only(one.values, free)) for one in each.variations]
             distinct = [one for i, one in enumerate(variations) if one.values not in [v.values for v in variations[:i]]]
             rounds.append(replace(each, variations=distinct, beyond=[b for b in each.beyond if {*b.values} <= {*free}]))
-        return Race(_only(self.start, free), rounds, None if self.unproven is None else _only(self.unproven, free))
+        unproven = None if self.unproven is None else _only(self.unproven, free)
+        return Race(_only(self.start, free), rounds, unproven, self.factors if {*self.factors} <= {*free} else {})
+
+    def trial(self, values: Values) -> Values:
+        """Return the values with which a setting is tried.
+
+        >>> Race({"width": 1024, "rate": 0.3}, factors={"width": 0.5, "rate": 2.0}).trial({"width": 1024, "rate": 0.1})
+        {'width': 512, 'rate': 0.2}
+        """
+        scaled = {
+            name: type(values[name])(values[name] * factor) for name, factor in self.factors.items() if name in values
+        }
+        return {**values, **scaled}
 
     def settings(self) -> list[Setting]:
         """Return every setting that may win."""

@@ -32,8 +32,10 @@ _FACTORS = (1.0, 10 / 3, 1 / 3)  # of the tower's own learning rate
 # Above so many pairs a race costs minutes; on 119,094 pairs of code the higher rate had nDCG@10 0.503, the lower 0.495.
 MOST_PAIRS = 20_000
 # Twice the width brings 0.000 to 0.009 nDCG@10 where the median document has fewer tokens than SHORT, and 0.010 to 0.022 where it
-# has more, for 1.6 times the time (docs/towers.md): up to so many tokens of all documents that is less than a minute.
+# has more, for 1.6 times the time (docs/towers.md): up to so many tokens of all documents that is less than a minute. Settings
+# are tried at half of it. The numbers of vectors that begin with length 1 are larger there by the root of 2, and so is the rate.
 SHORT, _CHEAP, _WIDE = 64, 1_000_000, 1024
+_NARROW = {DIMENSIONS: 0.5, LEARNING_RATE: math.sqrt(2)}
 _LEAST = 0.05  # inverse document frequency of a token that every text holds
 
 
@@ -80,7 +82,8 @@ class Static:
 
         These are 0.05 and 0.1, and if one of them is shown to be better, 0.035 or 0.14 beyond it.
 
-        Short texts, and few long ones, are embedded in 1,024 dimensions, unless a teacher has a width of its own.
+        Short texts, and few long ones, are embedded in 1,024 dimensions, unless a teacher has a width of its own; their settings
+        are tried at half the width.
 
         Without a race, many pairs take the highest rate, and where validation is too small to choose, the lowest: on two
         samples each of six sets, 50 pairs then bring 0.021 nDCG@10 (0.008 at the tower's own rate), and 200 pairs 0.010 (-0.010).
@@ -93,9 +96,10 @@ class Static:
             Round(3, over(TEMPERATURE, _TEMPERATURES), beyond=over(TEMPERATURE, _BEYOND)),
         )
         start: dict[str, float] = {TEMPERATURE: _TEMPERATURES[0], LEARNING_RATE: self.learning_rate}
-        if (tokens < SHORT or pairs * tokens <= _CHEAP) and self.teacher is None:
+        wide = (tokens < SHORT or pairs * tokens <= _CHEAP) and self.teacher is None
+        if wide:
             start[DIMENSIONS] = _WIDE
-        return Race(start, rounds, {LEARNING_RATE: min(rates)})
+        return Race(start, rounds, {LEARNING_RATE: min(rates)}, _NARROW if wide else {})
 
     def build(self, texts: Sequence[str], embed: Embed = embedded) -> StaticTower:
         """An untrained tower whose tokenizer has read (an even sample of) the texts."""
