@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from tempera.towers import word_ids
 from tempera.towers.tokenizer import train_tokenizer, without_repeats
-from tempera.towers.word_ids import reader
+from tempera.towers.word_ids import Read
+from tempera.towers.word_ids import reader as reader_of_rows
 
 WORDS = [
     *[
@@ -40,6 +43,18 @@ WORDS = [
     *("x\u0301", "\u0301", "\x1c", "a\x1cb", "\x85", "\u3000", "\n", "\t"),
 ]
 PIECES = ["[UNK]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz0123456789,.", "the", "date", *(f"##{c}" for c in "abcdehrst")]
+
+
+def reader(tokenizer: Tokenizer) -> Callable[[Sequence[str]], list[list[int]]]:
+    """What reads, with its rows as lists."""
+    read: Read = reader_of_rows(tokenizer)
+
+    def lists(texts: Sequence[str]) -> list[list[int]]:
+        ids, lengths = read(texts)
+        assert ids.dtype == lengths.dtype == np.int64 and lengths.sum() == len(ids)
+        return [row.tolist() for row in np.split(ids, lengths.cumsum())[: len(texts)]]
+
+    return lists
 
 
 def _own() -> Tokenizer:
@@ -94,6 +109,7 @@ def test_ids_of_words_are_those_of_texts(made: object, monkeypatch: pytest.Monke
     texts += ["\n".join(draw.choices(words, k=40)) + " the date" for _ in range(20)]  # hardly a space
     expected = [each.ids for each in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
     monkeypatch.setattr(word_ids, "_MOST", 300)  # it forgets in between
+    monkeypatch.setattr(word_ids, "_BLOCK", 130)
     read, start = reader(tokenizer), 0
     for size in (0, 1, 1, 40, 258, 300):
         assert read(texts[start : start + size]) == expected[start : start + size]
@@ -103,10 +119,10 @@ def test_ids_of_words_are_those_of_texts(made: object, monkeypatch: pytest.Monke
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(word_ids, "_MOST", 3)
-    read: Any = reader(_sparse())
+    read: Any = reader_of_rows(_sparse())
     for text in ("the a of date", "foo bar", "naïve"):
         read([text])
-    assert {*read.known.words} == {"foo", "bar", "naïve"}
+    assert {*read.known.parts} == {"foo", "bar", "naïve"}
 
 
 @pytest.mark.parametrize("made", [_own, _sparse, _bert])

@@ -151,17 +151,17 @@ def _static(folder: Path, width: int | None) -> Encode:
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
         try:
             with without_panics():
-                rows = read(texts)
+                ids, lengths = read(texts)
         except Exception as error:  # tokenizers raises no narrower one
             raise DataError(f"{folder} has a tokenizer that reads no texts: {error}") from None
         vectors = np.zeros((len(texts), table.shape[1]), np.float32)
-        for ids, vector in zip(rows, vectors, strict=True):
-            if ids:
-                if max(ids) >= len(table):
-                    raise DataError(
-                        f"{folder} is damaged: its tokenizer names token {max(ids)}, and it has {len(table)} embeddings"
-                    )
-                np.add.reduce(table.take(ids, axis=0), axis=0, out=vector)
+        if ids.max(initial=0) >= len(table):
+            raise DataError(
+                f"{folder} is damaged: its tokenizer names token {ids.max()}, and it has {len(table)} embeddings"
+            )
+        ends = lengths.cumsum().tolist()
+        for start, end, vector in zip([0, *ends], ends, vectors, strict=False):
+            np.add.reduce(table.take(ids[start:end], axis=0), axis=0, out=vector)
         vectors /= np.maximum(np.sqrt(np.einsum("nd,nd->n", vectors, vectors)), 1e-12)[:, None]
         return vectors
 

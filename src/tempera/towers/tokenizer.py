@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 
 import numpy as np
 import torch
@@ -75,9 +74,9 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], progress: str | None = 
     """Token ids of texts, without special tokens; a progress bar named `progress` if given."""
     values, lengths, read = [], [], reader(tokenizer)
     for block in _blocks(texts, progress):
-        ids = read(block)
-        lengths.append(np.fromiter(map(len, ids), np.int64, len(ids)))
-        values.append(np.fromiter(chain.from_iterable(ids), np.int64, int(lengths[-1].sum())))
+        ids, counts = read(block)
+        values.append(ids)
+        lengths.append(counts)
     if not lengths:
         return Ragged.of([])
     return Ragged(torch.from_numpy(np.concatenate(values)), from_lengths(torch.from_numpy(np.concatenate(lengths))))

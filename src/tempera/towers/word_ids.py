@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import chain, count
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..io.documents import parsed
 
 if TYPE_CHECKING:  # it takes time to load
     from tokenizers import Tokenizer, pre_tokenizers
 
-T = TypeVar("T")
-Read = Callable[[Sequence[str]], list[list[int]]]
+Ints = NDArray[np.int64]
+Rows = tuple[Ints, Ints]  # values of all rows, one row after the other, and the number of each row's
+Read = Callable[[Sequence[str]], Rows]
 # Where the case of an identifier changes: parseDate and HTTPServer are two words each.
 CASE_CHANGE = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
 # A vowel sign of Hindi or Thai, or an accent of its own, is a mark in its word.
@@ -29,6 +34,8 @@ SPARSE = (
     rf"(?<!{_LETTER})({_LETTER}++)(?!(?:{_OTHER}++{_LETTER}++){{0,{_NEAR - 1}}}?{_OTHER}++\1(?!{_LETTER}))"
     rf"|\p{{N}}+|{_SIGN}"
 )
+_FEW = 50  # words, such as a query's, of which a set soon tells whether one stands twice
+_BLOCK = 2000  # texts whose words are in memory at once
 _MOST = 200_000  # parts between spaces that are remembered
 _LONGEST = 100  # characters of such a part: a longer one, as of a text without spaces, hardly stands again
 # Parts of a tokenizer that look at nothing beyond a space: a text then has the tokens of its words, one after the other.
@@ -45,38 +52,31 @@ def reader(tokenizer: Tokenizer) -> Read:
 
     >>> from tempera.towers.tokenizer import train_tokenizer
     >>> tokenizer = train_tokenizer(["the HTTPServer and the date"] * 3, 60, 3)
-    >>> rows = reader(tokenizer)(["the  date the server", "", "HTTP"])
-    >>> [[tokenizer.id_to_token(each) for each in row] for row in rows]
-    [['the', 'date', 'the'], [], ['http']]
+    >>> ids, lengths = reader(tokenizer)(["the  date the server", "", "HTTP"])
+    >>> [tokenizer.id_to_token(each) for each in ids], lengths.tolist()
+    (['the', 'date', 'the', 'http'], [3, 0, 1])
     """
 
-    def whole(texts: Sequence[str]) -> list[list[int]]:
-        return [each.ids for each in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+    def whole(texts: Sequence[str]) -> Rows:
+        return _of_lists([each.ids for each in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)])
 
     parts = parsed(tokenizer.to_str())
     if not _by_words(parts):
         return whole
     most = (parts["truncation"] or {"max_length": None})["max_length"]
-    if parts["pre_tokenizer"].get("pattern") == {"Regex": SPARSE}:
-        if not parts["normalizer"] or any(each["normalized"] for each in parts["added_tokens"]):
-            return whole  # where an added token stands is known in the normalised text alone
-        return _Sparse(tokenizer, whole, most, [each["content"] for each in parts["added_tokens"]])
-    known: dict[str, list[int]] = {}
+    if parts["pre_tokenizer"].get("pattern") != {"Regex": SPARSE}:
+        return _ByWords(whole, most)
+    if not parts["normalizer"] or any(each["normalized"] for each in parts["added_tokens"]):
+        return whole  # where an added token stands is known in the normalised text alone
+    normalizer, split, spell = tokenizer.normalizer, splitter(WORD), splitter(_LETTERS)
 
-    def by_words(texts: Sequence[str]) -> list[list[int]]:
-        nonlocal known
-        words, rows = known, [text.split(" ") for text in texts]  # which another thread may replace, and nobody empties
-        try:
-            return [_joined(words, row)[:most] for row in rows]
-        except KeyError:
-            if len(words) > _MOST:
-                known = words = {}
-            new = list(_unknown(rows, words))
-            words.update(zip(new, whole(new), strict=True))
-            ids = [_joined(words, row)[:most] if _short(row) else None for row in rows]
-            return _completed(ids, texts, whole)
+    def words_of(part: str) -> list[str]:
+        return [word for word, _ in split.pre_tokenize_str(normalizer.normalize_str(part))]
 
-    return by_words
+    def spelt(word: str) -> bool:
+        return bool(spell.pre_tokenize_str(word))
+
+    return _ByWords(whole, most, words_of, spelt, [each["content"] for each in parts["added_tokens"]])
 
 
 def splitter(pattern: str) -> pre_tokenizers.Split:
@@ -86,86 +86,147 @@ def splitter(pattern: str) -> pre_tokenizers.Split:
     return pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
 
 
+def _of_lists(lists: Sequence[Sequence[int]]) -> Rows:
+    lengths = np.fromiter(map(len, lists), np.int64, len(lists))
+    return np.fromiter(chain.from_iterable(lists), np.int64, int(lengths.sum())), lengths
+
+
 @dataclass(frozen=True)
+class _Lists:
+    """Hold a list of numbers for each number from 0 on.
+
+    >>> lists = _Lists().extended(_of_lists([[7, 8], [], [9]]))
+    >>> [each.tolist() for each in lists.read(np.array([2, 0, 1, 2]), np.array([0, 0, 1, 4]))]
+    [[9, 7, 8, 9], [0, 0, 0, 4]]
+    """
+
+    values: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    starts: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    lengths: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def extended(self, rows: Rows) -> _Lists:
+        """Return them with more lists."""
+        values, lengths = rows
+        starts = len(self.values) + lengths.cumsum() - lengths
+        return _Lists(*map(np.append, (self.values, self.starts, self.lengths), (values, starts, lengths)))
+
+    def read(self, numbers: Ints, row: Ints) -> tuple[Ints, Ints]:
+        """Return what the lists of numbers hold, one after the other, and the row of each."""
+        lengths = self.lengths[numbers]
+        ends = lengths.cumsum()
+        shift = np.repeat(self.starts[numbers] + lengths - ends, lengths)
+        return self.values[shift + np.arange(len(shift))], np.repeat(row, lengths)
+
+
+@dataclass
 class _Vocabulary:
-    """Hold words and their ids, by the texts that were read; it only grows, so that threads share it."""
+    """Hold what was read; it only grows, so that threads share it."""
 
-    words: dict[str, list[str]] = field(default_factory=dict)  # of what stands between two spaces
-    ids: dict[str, list[int]] = field(default_factory=dict)  # of a word's tokens
-    spelt: set[str] = field(default_factory=set)  # words of letters
+    parts: dict[str, int] = field(default_factory=dict)  # numbers of what stands between two spaces
+    words: dict[str, int] = field(default_factory=dict)
+    words_of: _Lists = _Lists()  # numbers of the words of each part
+    ids_of: _Lists = _Lists()  # tokens of each word
+    spelt: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))  # words of letters
 
 
-class _Sparse:
-    """Texts to the token ids of a tokenizer with the pattern `SPARSE`, which looks from a word to the next ones."""
+class _ByWords:
+    """Texts to the token ids of a tokenizer that looks at nothing beyond a space, unless at the next ones of a word.
 
-    def __init__(self, tokenizer: Tokenizer, whole: Read, most: int | None, apart: Sequence[str]) -> None:
-        self.normalizer, self.whole, self.most, self.known = tokenizer.normalizer, whole, most, _Vocabulary()
-        self.split, self.spell = splitter(WORD), splitter(_LETTERS)
-        self.apart = apart  # added tokens, which split a text
+    Args:
+        whole: reads texts by the tokenizer.
+        most: ids that a text keeps.
+        words_of: the words of what stands between two spaces, where words that stand again are left out; None if it is one.
+        spelt: True for a word of letters, which alone is left out.
+        apart: added tokens, which split a text.
+    """
 
-    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+    def __init__(
+        self,
+        whole: Read,
+        most: int | None,
+        words_of: Callable[[str], list[str]] | None = None,
+        spelt: Callable[[str], bool] | None = None,
+        apart: Sequence[str] = (),
+    ) -> None:
+        self.whole, self.most, self.words_of, self.spelt, self.apart = whole, most, words_of, spelt, apart
+        self.known, self.learning = _Vocabulary(), Lock()
+
+    def __call__(self, texts: Sequence[str]) -> Rows:
+        if len(texts) <= _BLOCK:
+            return self._read(texts)
+        blocks = [self._read(texts[start : start + _BLOCK]) for start in range(0, len(texts), _BLOCK)]
+        return np.concatenate([ids for ids, _ in blocks]), np.concatenate([lengths for _, lengths in blocks])
+
+    def _read(self, texts: Sequence[str]) -> Rows:
         rows = [text.split(" ") for text in texts]
-        if len(self.known.words) > _MOST:
+        flat = list(chain.from_iterable(rows))
+        if len(self.known.parts) > _MOST:
             self.known = _Vocabulary()
-        known = self.known
-        if new := _unknown(rows, known.words):
-            self._learn(known, new)
-        ids = [
-            None if any(each in text for each in self.apart) or not _short(row) else self._ids(known, row)
-            for text, row in zip(texts, rows, strict=True)
-        ]
-        return _completed(ids, texts, self.whole)
+        known = self.known  # which another thread may replace, and nobody empties
+        if new := _unknown(flat, known.parts):
+            with self.learning:
+                self._learn(known, new)
+        parts = np.array([known.parts.get(part, -1) for part in flat], np.int64)
+        row = np.repeat(np.arange(len(rows)), [len(each) for each in rows])
+        apart = {i for i, text in enumerate(texts) if any(each in text for each in self.apart)}
+        apart.update(row[parts < 0].tolist())  # long parts, too, are the tokenizer's
+        if not apart:
+            return self._ids(known, parts, row, len(texts))
+        here = ~np.isin(row, [*apart])
+        rest = self.whole([texts[i] for i in sorted(apart)])
+        return _merged(self._ids(known, parts[here], row[here], len(texts)), rest, apart)
 
-    def _ids(self, known: _Vocabulary, row: list[str]) -> list[int]:
-        return _joined(known.ids, _thinned(_joined(known.words, row), known.spelt))[: self.most]
+    def _ids(self, known: _Vocabulary, parts: Ints, row: Ints, many: int) -> Rows:
+        words, row = known.words_of.read(parts, row)
+        if self.spelt is not None:
+            kept = _kept(words, row, known.spelt)
+            words, row = words[kept], row[kept]
+        ids, row = known.ids_of.read(words, row)
+        lengths = np.bincount(row, minlength=many)
+        if self.most is not None and lengths.max(initial=0) > self.most:
+            place = np.arange(len(ids)) - (lengths.cumsum() - lengths)[row]
+            return ids[place < self.most], lengths.clip(max=self.most)
+        return ids, lengths
 
-    def _learn(self, known: _Vocabulary, parts: set[str]) -> None:
-        words = {
-            part: [word for word, _ in self.split.pre_tokenize_str(self.normalizer.normalize_str(part))]
-            for part in parts
-        }
-        new = list(set(chain.from_iterable(words.values())).difference(known.ids))
-        # In this order, since other threads look for words first, and then for ids.
-        known.spelt.update(word for word in new if self.spell.pre_tokenize_str(word))
-        known.ids.update(zip(new, self.whole(new), strict=True))
-        known.words.update(words)
-
-
-def _joined(known: Mapping[str, list[T]], row: Sequence[str]) -> list[T]:
-    """Return what is known of each part of a text, one after the other."""
-    return list(chain.from_iterable(map(known.__getitem__, row)))
-
-
-def _short(row: Sequence[str]) -> bool:
-    """Return whether every part of a text is one to remember."""
-    return max(map(len, row)) <= _LONGEST
+    def _learn(self, known: _Vocabulary, parts: Collection[str]) -> None:
+        parts = [part for part in parts if part not in known.parts]  # another thread may have learned some
+        rows = [[part] if self.words_of is None else self.words_of(part) for part in parts]
+        new = list(set(chain.from_iterable(rows)).difference(known.words))
+        known.words.update(zip(new, count(len(known.words)), strict=False))
+        known.spelt = np.append(known.spelt, [self.spelt is not None and self.spelt(word) for word in new])
+        known.ids_of = known.ids_of.extended(self.whole(new))
+        known.words_of = known.words_of.extended(_of_lists([[known.words[word] for word in row] for row in rows]))
+        known.parts.update(zip(parts, count(len(known.parts)), strict=False))  # the last, since others look here first
 
 
-def _unknown(rows: Sequence[Sequence[str]], known: Collection[str]) -> set[str]:
+def _unknown(parts: Iterable[str], known: Collection[str]) -> set[str]:
     """Return the parts to remember that are not known yet."""
-    return {part for part in set(chain.from_iterable(rows)).difference(known) if len(part) <= _LONGEST}
+    return {part for part in set(parts).difference(known) if len(part) <= _LONGEST}
 
 
-def _completed(ids: Sequence[list[int] | None], texts: Sequence[str], whole: Read) -> list[list[int]]:
-    """Return the ids of all texts, of which those that have none yet are read whole."""
-    rest = iter(whole([text for row, text in zip(ids, texts, strict=True) if row is None]))
-    return [next(rest) if row is None else row for row in ids]
+def _merged(rows: Rows, others: Rows, places: Collection[int]) -> Rows:
+    """Return rows of which those at some places, in order, are others."""
+    merged, rest = (np.split(ids, lengths.cumsum()[:-1]) for ids, lengths in (rows, others))
+    for place, row in zip(sorted(places), rest, strict=True):
+        merged[place] = row
+    return np.concatenate(merged), np.array([len(row) for row in merged], np.int64)
 
 
-def _thinned(row: list[str], spelt: set[str]) -> list[str]:
-    """Return the words of a text without those of letters that stand again within the next `_NEAR` of these."""
-    if len(set(row)) == len(row):
-        return row
-    rest, places, place = [], dict[str, int](), 0
-    for word in reversed(row):
-        if word in spelt:
-            place += 1
-            near = place - places.get(word, -_NEAR) <= _NEAR
-            places[word] = place
-            if near:
-                continue
-        rest.append(word)
-    return rest[::-1]
+def _kept(words: Ints, row: Ints, spelt: NDArray[np.bool_]) -> NDArray[np.bool_] | slice:
+    """Return a mask of words without those of letters that stand again within the next `_NEAR` of these in their row.
+
+    >>> words, row = np.array([5, 0, 5, 3, 3, 5]), np.array([0, 0, 0, 1, 1, 1])
+    >>> _kept(words, row, np.array([False, True, True, False, True, True])).tolist()
+    [False, True, True, True, True, True]
+    """
+    if len(words) < _FEW and len(set(words.tolist())) == len(words):
+        return slice(None)
+    places = np.flatnonzero(spelt[words])
+    here = words[places] * (row[-1] + 1) + row[places]
+    kept = np.ones(len(words), np.bool_)
+    for near in range(1, min(_NEAR, len(here) - 1) + 1):
+        kept[places[:-near][here[:-near] == here[near:]]] = False
+    return kept
 
 
 def _by_words(parts: dict[str, Any]) -> bool:
