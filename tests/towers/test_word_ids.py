@@ -146,6 +146,20 @@ def test_parts_that_are_long_are_read_and_not_remembered(made: Any, monkeypatch:
     assert long not in remembered
 
 
+def test_a_text_that_is_refused_leaves_nothing_behind() -> None:
+    tokenizer = _sparse()
+    read: Any = reader_of_rows(tokenizer)
+    expected = [tokenizer.encode(text, add_special_tokens=False).ids for text in ("foo bar", "the date of foo")]
+    whole, read.whole = read.whole, lambda texts: [][0]
+    with pytest.raises(IndexError):
+        read(["foo bar"])
+    read.whole = whole
+    ids, lengths = read(["foo bar", "the date of foo"])
+    assert [row.tolist() for row in np.split(ids, lengths.cumsum()[:-1])] == expected
+    read(["bar, foo"])  # new parts of words that are known
+    assert read.known.spelt.dtype == np.bool_ and read.known.spelt.sum() >= 5
+
+
 def test_a_tokenizer_that_changes_no_letter_is_read_whole() -> None:
     tokenizer = _sparse()
     parts = json.loads(tokenizer.to_str())

@@ -167,7 +167,7 @@ class _ByWords:
             with self.learning:
                 self._learn(known, new)
         parts = np.array([known.parts.get(part, -1) for part in flat], np.int64)
-        row = np.repeat(np.arange(len(rows)), [len(each) for each in rows])
+        row = np.repeat(np.arange(len(rows)), np.array([len(each) for each in rows], np.int64))
         apart = {i for i, text in enumerate(texts) if any(each in text for each in self.apart)}
         apart.update(row[parts < 0].tolist())  # long parts, too, are the tokenizer's
         if not apart:
@@ -192,9 +192,10 @@ class _ByWords:
         parts = [part for part in parts if part not in known.parts]  # another thread may have learned some
         rows = [[part] if self.words_of is None else self.words_of(part) for part in parts]
         new = list(set(chain.from_iterable(rows)).difference(known.words))
+        spelt = np.array([self.spelt is not None and self.spelt(word) for word in new], np.bool_)
+        ids = self.whole(new)  # what the tokenizer may refuse stands before what is remembered
         known.words.update(zip(new, count(len(known.words)), strict=False))
-        known.spelt = np.append(known.spelt, [self.spelt is not None and self.spelt(word) for word in new])
-        known.ids_of = known.ids_of.extended(self.whole(new))
+        known.spelt, known.ids_of = np.append(known.spelt, spelt), known.ids_of.extended(ids)
         known.words_of = known.words_of.extended(_of_lists([[known.words[word] for word in row] for row in rows]))
         known.parts.update(zip(parts, count(len(known.parts)), strict=False))  # the last, since others look here first
 
