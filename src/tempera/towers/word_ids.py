@@ -129,6 +129,7 @@ class _Vocabulary:
     spelt: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))  # words of letters
 
 
+@dataclass
 class _ByWords:
     """Texts to the token ids of a tokenizer that looks at nothing beyond a space, unless at the next ones of a word.
 
@@ -140,16 +141,13 @@ class _ByWords:
         apart: added tokens, which split a text.
     """
 
-    def __init__(
-        self,
-        whole: Read,
-        most: int | None,
-        words_of: Callable[[str], list[str]] | None = None,
-        spelt: Callable[[str], bool] | None = None,
-        apart: Sequence[str] = (),
-    ) -> None:
-        self.whole, self.most, self.words_of, self.spelt, self.apart = whole, most, words_of, spelt, apart
-        self.known, self.learning = _Vocabulary(), Lock()
+    whole: Read
+    most: int | None
+    words_of: Callable[[str], list[str]] | None = None
+    spelt: Callable[[str], bool] | None = None
+    apart: Sequence[str] = ()
+    known: _Vocabulary = field(default_factory=_Vocabulary)
+    learning: Any = field(default_factory=Lock)
 
     def __call__(self, texts: Sequence[str]) -> Rows:
         if len(texts) <= _BLOCK:
