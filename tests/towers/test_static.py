@@ -293,12 +293,18 @@ def test_damaged_models(copy: Path, damage: Callable[[Path], None], message: str
     assert str(error.value).startswith(message.format(copy)) and "\n" not in str(error.value)
 
 
-def test_a_tokenizer_that_names_tokens_without_a_vector_is_refused(copy: Path) -> None:
+@pytest.mark.parametrize("first", [0, 100_000])
+def test_a_tokenizer_that_names_tokens_without_a_vector_is_refused(copy: Path, first: int) -> None:
     about = json.loads((copy / "tokenizer.json").read_text())
-    about["model"]["vocab"] = {token: number + 100_000 for token, number in about["model"]["vocab"].items()}
+    rows = len(about["model"]["vocab"])  # the first of all tokens is the padding, which no text holds
+    about["model"]["vocab"] = {token: number + rows + first - 1 for token, number in about["model"]["vocab"].items()}
     about["added_tokens"] = []
     (copy / "tokenizer.json").write_text(json.dumps(about))
-    with pytest.raises(DataError, match=r"is damaged: its tokenizer names token 1000\d\d, and it has \d+ embeddings"):
+    with pytest.raises(
+        DataError, match=rf"is damaged: its tokenizer names token {rows + first}, and it has {rows} embeddings"
+    ):
+        load(copy)(["\u00f8"])  # the second is the unknown one
+    with pytest.raises(DataError, match=r"is damaged: its tokenizer names token \d+, and it has \d+ embeddings"):
         load(copy)(["the mail"])
 
 
