@@ -435,6 +435,20 @@ def test_a_search_in_what_is_no_run_and_for_nothing(tempera: Any, tiny_run: Path
     refused(tempera("search", tiny_run / "metrics.json", "words"), "no such run")
     refused(tempera("search", tiny_run, ""), "the query is empty")
     refused(tempera("search", tiny_run, " \n ", "--json"), "the query is empty")
+    unknown = "the model knows no word of this query, so that all documents are alike to it"
+    assert tempera("search", tiny_run, "\u2192").out.splitlines()[-1] == unknown
+    assert unknown not in tempera("search", tiny_run, "kaban").out
+
+
+def test_depths_and_splits_that_mean_nothing(tempera: Any, tiny_run: Path, tmp_path: Path) -> None:
+    table = tmp_path / "pairs.jsonl"
+    table.write_text('{"query": "kaban", "document": "lodor"}\n' * 2)
+    for depth in ("0", "1,0", "-1", "ten"):
+        refused(tempera("evaluate", tiny_run, table, "-k", depth), "give depths such as 1,10")
+    refused(
+        tempera("evaluate", tiny_run, table, "--split", "dev"), "the split 'dev' is of a BEIR folder, and none is given"
+    )
+    refused(tempera("distill", tmp_path / "nope", table, "--output", tmp_path / "out"), "no such folder")
 
 
 @pytest.mark.parametrize(

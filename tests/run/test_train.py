@@ -439,7 +439,16 @@ def test_searches_that_ask_nothing(tiny_run: Path) -> None:
     for k in (0, -1):
         with pytest.raises(DataError, match=f"k is {k}; expected at least 1"):
             Run(tiny_run).search("kaban", k)
+    with pytest.raises(DataError, match="the query is 5; expected a str"):
+        Run(tiny_run).search(5)  # type: ignore[arg-type]
     assert len(Run(tiny_run).search("\udcff kaban", 2)) == 2
+
+
+def test_what_is_no_list_of_texts_is_not_embedded(tiny_run: Path) -> None:
+    with pytest.raises(DataError, match="'kaban' is one text; expected a list of texts"):
+        Run(tiny_run).encode("kaban")
+    with pytest.raises(DataError, match="text 2 is None; expected a str"):
+        Run(tiny_run).encode(["kaban", None])  # type: ignore[list-item]
 
 
 def test_the_temperature_has_its_own_rate_and_no_decay() -> None:

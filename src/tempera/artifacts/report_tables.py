@@ -67,7 +67,7 @@ def _tried(recipe: Mapping[str, Any]) -> ReportTable:
     >>> table.head, dict(table.sections)
     (('', 'ndcg@10', 'less the best', 'CPU seconds'), {'40 steps': [('learning_rate=0.003, chosen', '0.500', '', '2.4')]})
     >>> _tried({"metric": "m", "tried": [], "chosen": {}, "factors": {"tower.dimensions": 0.5}}).title.partition("; ")[2]
-    'tried with 0.5 times dimensions'
+    'each was tried with 0.5 times dimensions'
     """
     sections: dict[str, list[Row]] = {}
     for each in recipe["tried"]:
@@ -78,7 +78,7 @@ def _tried(recipe: Mapping[str, Any]) -> ReportTable:
         )
     title = "on validation, with the 95 % interval of the difference from the best of the round"
     factors = " and ".join(f"{v:.3g} times {name.rpartition('.')[2]}" for name, v in recipe.get("factors", {}).items())
-    title += factors and f"; tried with {factors}"
+    title += factors and f"; each was tried with {factors}"
     return ReportTable(title, ("", recipe["metric"], "less the best", "CPU seconds"), sections)
 
 

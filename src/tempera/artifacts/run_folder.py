@@ -112,6 +112,8 @@ class Run(RunFolder):
                 f"{self.folder} is a recommender and has no texts to search in: "
                 f"tempera recommend {quote(str(self.folder))} --user ID"
             )
+        if not isinstance(query, str):
+            raise DataError(f"the query is {query!r}; expected a str")
         if not query.strip():
             raise DataError("the query is empty; give words to search for")
         if k < 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -60,7 +60,7 @@ def evaluate(
     from ..run.held_out_set import evaluate_held_out, inputs_of
     from ..text import evaluate as judge
 
-    depths = [int(part) if part.strip().isdecimal() else _wrong_depth(part) for part in k.split(",") if part.strip()]
+    depths = [_depth(part) for part in k.split(",") if part.strip()]
     names = [name.strip() for name in metrics.split(",") if name.strip()]
     comparison: dict[str, Any] = {"against": against, "bm25": bm25, "exclude_self": exclude_self}
     if (model / HISTORIES).is_file():
@@ -239,5 +239,7 @@ def merge(
     answer(document, as_json, lambda: print_merge(document, written))
 
 
-def _wrong_depth(text: str) -> NoReturn:
-    raise TemperaError(f"--k has {text!r}; give depths such as 1,10")
+def _depth(text: str) -> int:
+    if not text.strip().isdecimal() or not int(text):
+        raise TemperaError(f"--k has {text!r}; give depths such as 1,10")
+    return int(text)

@@ -9,6 +9,7 @@ from .. import config as configuration
 from ..artifacts.run_folder import Run
 from ..config import Options
 from ..run.train import default_output
+from ..towers.saved import model_folder
 from .recipe import train
 
 
@@ -46,5 +47,6 @@ def distill(
     >>> [name for name in run.metrics if name != "bm25"]
     ['untrained', 'teacher', 'trained', 'trained + BM25']
     """
+    model_folder(Path(model))  # which is there, before anything is read
     options = options_of(model, texts, overrides)
     return train(options, output or default_output(texts), overwrite=overwrite)

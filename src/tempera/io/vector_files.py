@@ -49,6 +49,8 @@ def read_vectors(path: Path, ids: Path | None = None) -> VectorFile:
     Raises:
         DataError: no such file, a damaged one, or ids that are not as many as the vectors.
     """
+    if not path.exists():
+        raise DataError(f"no such file or folder of vectors: {path}")
     try:
         file = _folder(path) if path.is_dir() else _file(path)
     except DataError:

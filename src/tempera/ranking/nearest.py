@@ -23,7 +23,10 @@ _CELLS = 1 << 22  # scores held at once
 SPARE = 10  # documents beyond the depth of a ranking that may stand within a rounding error of its last
 
 
-def refuse_not_finite(embeddings: NDArray[np.floating], of: str) -> None:
+_DIVERGED = "the model has diverged; lower train.learning_rate, or take another model"
+
+
+def refuse_not_finite(embeddings: NDArray[np.floating], of: str, why: str = _DIVERGED) -> None:
     """Raise DataError if embeddings, [n, D], hold a NaN or an infinity.
 
     >>> refuse_not_finite(np.array([[0.0], [np.nan]]), "queries")  # doctest: +ELLIPSIS
@@ -35,7 +38,7 @@ def refuse_not_finite(embeddings: NDArray[np.floating], of: str) -> None:
     if wrong.any():
         raise DataError(
             f"the embeddings of {of} are not finite ({wrong.sum():,} of {len(wrong):,}, the first is row {wrong.argmax()}): "
-            "the model has diverged; lower train.learning_rate, or take another model"
+            f"{why}"
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import ConfigError, OutputError, quantity
+from ..errors import ConfigError, DataError, OutputError, quantity
 from ..io.atomic import new_file, refuse_replacing
 from ..io.console import aligned
 from ..ranking.compare import Comparison
@@ -18,6 +18,7 @@ from ..ranking.metrics import DEFAULT_METRICS, KINDS
 from ..ranking.ranking import Evaluation
 from ..ranking.verdict import TaskScores
 from ..towers.saved import EVALUATED
+from .beir import is_beir
 from .embedder import Model, Reading, in_half, run_of
 from .hybrid import weight_of
 from .roles import Roles
@@ -163,6 +164,8 @@ def evaluate(
         raise ConfigError(f"cannot compare {model} with itself; give another model")
     half = in_half(mixed_precision)
     models = [Model(str(path), half) for path in (model, against) if path is not None]
+    if split != "test" and not any(isinstance(task, str | Path) and is_beir(task) for task in data):
+        raise DataError(f"the split {split!r} is of a BEIR folder, and none is given: drop it")
     tasks = [read_task(task, split, roles) if isinstance(task, str | Path) else task for task in data]
     findings = []
     for task in tasks:

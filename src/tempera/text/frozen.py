@@ -151,7 +151,7 @@ class IndexSide(Frozen):
     def _lengths(self) -> NDArray[np.float32]:
         blocks = (self.vectors[start : start + _BLOCK] for start in range(0, max(1, len(self.vectors)), _BLOCK))
         lengths = np.concatenate([np.linalg.norm(np.asarray(block, np.float32), axis=1) for block in blocks])
-        refuse_not_finite(lengths[:, None], f"documents in {self.path}")
+        refuse_not_finite(lengths[:, None], f"documents in {self.path}", "embed these documents again")
         return lengths
 
     @property

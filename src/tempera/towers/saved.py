@@ -149,6 +149,7 @@ def _static(folder: Path, width: int | None) -> Encode:
     read = reader(tokenizer)
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+        refuse_no_texts(texts)
         try:
             with without_panics():
                 ids, lengths = read(texts)
@@ -224,12 +225,28 @@ def _by_library(model: SentenceTransformer, role: Role, folder: Path) -> Encode:
 
 def _guarded(encode: Encode, folder: Path) -> Encode:
     def guarded(texts: Sequence[str]) -> NDArray[np.float32]:
+        refuse_no_texts(texts)
         try:
             return encode(texts)
         except Exception as error:  # whatever its modules raise
             raise DataError(f"{folder} is not a model that embeds texts: {said(error)}") from error
 
     return guarded
+
+
+def refuse_no_texts(texts: Any) -> None:
+    """Raise DataError unless what is to be embedded is a list of texts.
+
+    >>> refuse_no_texts(["a", None])
+    Traceback (most recent call last):
+        ...
+    tempera.errors.DataError: text 2 is None; expected a str
+    """
+    if isinstance(texts, str):
+        raise DataError(f"{texts[:40]!r} is one text; expected a list of texts")
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise DataError(f"text {number:,} is {text!r}; expected a str")
 
 
 def said(error: Exception) -> str:

@@ -56,7 +56,9 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, max_length: int) -> T
     )
     tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() <= 2:
-        raise ConfigError("no word occurs twice in the texts, so no tokenizer can be trained on them: give more data")
+        raise ConfigError(
+            "no word occurs twice in the texts, so no tokenizer can be trained on them, nor on emoji alone: give more data"
+        )
     tokenizer.enable_truncation(max_length)
     return tokenizer
 
