@@ -88,6 +88,24 @@ def test_overfitting() -> None:
     assert "too few to learn much" in text  # which it is told alone: to train longer and shorter is no advice
 
 
+@pytest.mark.parametrize(
+    ("values", "unfinished"),
+    [
+        ((0.2, 0.40, 0.42, 0.45, 0.46, 0.47), True),
+        ((0.2, 0.40, 0.42, 0.465, 0.466, 0.47), False),  # the last two fifths brought little
+        ((0.2, 0.40, 0.42, 0.45, 0.47, 0.47), False),  # it ended before
+        ((0.2, 0.5), False),
+    ],
+)
+def test_a_run_that_validation_has_not_ended(values: tuple[float, ...], unfinished: bool) -> None:
+    texts = said(records(values=values), None, "train.max_steps=200")
+    rise = "validation nDCG@10 rose from 0.450 after step 30 to 0.470 at the end: a longer run may be better; raise "
+    assert texts == [f"{rise}train.max_steps"] * unfinished
+    assert said(records(values=values)) == [f"{rise}train.num_train_epochs"] * unfinished
+    config = build(load(None, ["train.batch_size=64"]))
+    assert not [*doubts(config, records(values=values), ABOVE, TEXTS, chooses=False)]  # which is too few to tell
+
+
 def test_patience_is_no_advice_where_validation_cannot_choose() -> None:
     log = records(last=0.01, values=(0.2, 0.5, 0.45))
     config = build(load(None, ["train.batch_size=64"]))

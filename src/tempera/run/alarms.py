@@ -34,6 +34,7 @@ ALARM, LEFT_OUT, CAUTION = "alarm", "step left out", "caution"  # events of the 
 FEW_STEPS, FEW_QUERIES = 50, 10
 _FEW_OF_MODEL = 15  # steps of a model that has learned before
 _FORGOTTEN, _LEARNT = 0.01, 0.05  # a fall of validation, and a share of the first loss, that are signs of overfitting
+_RISEN, _MIDDLE = 0.01, 0.6  # a rise of validation from a share of the steps on that tells of more to learn
 
 
 class Alarms:
@@ -107,7 +108,7 @@ def doubts(
     chooses: bool = True,
     queries: int = 0,
 ) -> Iterator[str]:
-    """Yield cautions about a run that has ended, each with advice: too few steps, overfitting, no better than a baseline.
+    """Yield cautions about a run that has ended, each with advice: too few steps, too many, no better than a baseline.
 
     Args:
         records: the log.
@@ -124,10 +125,10 @@ def doubts(
         )
     steps = [record for record in records if record["event"] == "step"]
     pretrained = config.resolved["tower"]["kind"] == "pretrained"
+    stated = "max_time" if config.resolved["train"]["max_time"] else "max_steps"
+    longer = f"train.{'num_train_epochs' if config.train.max_steps is None else stated}"
     few, more = (_FEW_OF_MODEL, "on more data, or for more epochs") if pretrained else (FEW_STEPS, subject.more)
     if 0 < len(steps) < few:
-        stated = "max_time" if config.resolved["train"]["max_time"] else "max_steps"
-        longer = f"train.{'num_train_epochs' if config.train.max_steps is None else stated}"
         yield (
             f"the run took {quantity(len(steps), 'optimiser steps')}, which is too few to learn much: train "
             f"on more data, raise {longer}, or lower train.batch_size"
@@ -135,6 +136,7 @@ def doubts(
     else:
         looks = [record for record in records if record["event"] == "evaluation"]
         yield from _overfitted(steps, looks, chooses, chooses and config.train.keep_best)
+        yield from _unfinished(looks, longer) if chooses else ()
     name = min(rivals, key=lambda name: rivals[name].mean, default=None)
     if name is not None and rivals[name].low <= 0:
         d, below = rivals[name], rivals[name].high < 0
@@ -185,6 +187,25 @@ def _overfitted(
             + ("the best weights are saved; to save time, too, or to get better ones, " if kept else "")
             + "lower train.num_train_epochs or train.learning_rate"
             + (", or set train.patience=2 to stop in time" if chooses else "")
+        )
+
+
+def _unfinished(looks: Sequence[Mapping[str, Any]], longer: str) -> Iterator[str]:
+    """Yield a caution if validation is best at the end, and much better than in the middle.
+
+    >>> look = [{"step": step, "metrics": {"ndcg@10": value}} for step, value in ((0, 0.5), (50, 0.7), (70, 0.74), (100, 0.75))]
+    >>> print(*_unfinished(look, "train.max_steps"))
+    validation nDCG@10 rose from 0.700 after step 50 to 0.750 at the end: a longer run may be better; raise train.max_steps
+    """
+    middle = [look for look in looks if 0 < look["step"] <= _MIDDLE * looks[-1]["step"]]
+    if not middle:
+        return
+    metric = main_metric(looks[0]["metrics"])
+    values, before = [look["metrics"][metric] for look in looks], middle[-1]["metrics"][metric]
+    if values[-1] > max(values[:-1]) and values[-1] >= before + _RISEN:
+        yield (
+            f"validation {label(metric)} rose from {before:.3f} after step {middle[-1]['step']:,} to {values[-1]:.3f} at the "
+            f"end: a longer run may be better; raise {longer}"
         )
 
 
