@@ -63,7 +63,7 @@ def search(
         ranked = opened.search(text, k, index, onnx, None if threshold is None else 0.0, hybrid)
         hits = [hit for hit in ranked if threshold is None or (hit.probability or 0.0) >= threshold]
         document: dict[str, Any] = {"query": text, "hits": [hit.json() for hit in hits]}
-        notes = [] if any(hit.score for hit in ranked) else [_NOTHING]
+        notes = [] if not ranked or any(hit.score for hit in ranked) else [_NOTHING]
         if threshold is not None:
             document |= {"threshold": threshold, "left_out": len(ranked) - len(hits)}
             notes += [f"left out: {len(ranked) - len(hits)} of {len(ranked)} with a probability below {threshold:g}"]
