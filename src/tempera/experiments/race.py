@@ -144,24 +144,22 @@ def compare(prepared: Prepared, race: Race, settings: Sequence[Setting], steps: 
     """Train settings of a race for so many steps, unless their scores are known, and compare each with the best of them."""
     places = [f"{steps} {json.dumps(each.values, sort_keys=True)}" for each in settings]
     new = {place: each for place, each in zip(places, settings, strict=True) if place not in known}
+    trials = {place: race.trial(each.values) for place, each in new.items()}
     if _SHARE * steps >= _MEASURED:
-        seconds = sum(
-            mean(step_seconds(with_setting(prepared, race.trial(each.values)), _MEASURED)[1:]) for each in new.values()
-        )
+        seconds = sum(mean(step_seconds(with_setting(prepared, each), _MEASURED)[1:]) for each in trials.values())
         names = "; ".join(setting(asdict(each)) for each in new.values())
         logger.info(f"trying {names}: {steps:,} steps each, about {steps * seconds:,.0f} s together")
     with progress_bar("choosing options", len(new), "setting") as bar:
-        for place, each in new.items():
+        for place, values in trials.items():
             began = time.process_time()
-            scores = score(trained(prepared, race.trial(each.values), steps))
-            known[place] = scores, round(time.process_time() - began, 3)
+            known[place] = score(trained(prepared, values, steps)), round(time.process_time() - began, 3)
             bar.update()
-    results = [known[place] for place in places]
-    best = max((values for values, _ in results), key=lambda values: float(values.mean()))
-    gaps = [bootstrap(values, best, draws=2000) for values, _ in results]
+    scores = [known[place] for place in places]
+    best = max((values for values, _ in scores), key=lambda values: float(values.mean()))
+    gaps = [bootstrap(values, best, draws=2000) for values, _ in scores]
     return [
         Tried(each.name, each.values, steps, float(values.mean()), gap.low, gap.high, cpu)
-        for each, (values, cpu), gap in zip(settings, results, gaps, strict=True)
+        for each, (values, cpu), gap in zip(settings, scores, gaps, strict=True)
     ]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
+from ..io.flat import places
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -111,7 +112,7 @@ def _metric(name: str, gains: Floats, counts: Ints, relevant: Relevant) -> Float
 
 def _ndcg(gains: Floats, counts: Ints, k: int, relevant: Relevant) -> Floats:
     order = np.lexsort((-relevant.gain, relevant.query))
-    rank = np.arange(len(order)) - np.repeat(counts.cumsum() - counts, counts)
+    rank = places(counts)
     best = np.where(rank < k, relevant.gain[order] / np.log2(rank + 2), 0.0)
     ideal = np.bincount(relevant.query[order], best, minlength=relevant.queries)
     return _ratio((gains / np.log2(np.arange(gains.shape[1]) + 2)).sum(1), ideal)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from ..io.flat import places
 
 Floats = NDArray[np.float32]
 Scores = TypeVar("Scores", NDArray[np.float32], NDArray[np.float64])
@@ -37,8 +38,7 @@ def refuse_not_finite(embeddings: NDArray[np.floating], of: str, why: str = _DIV
     wrong = ~np.isfinite(embeddings).all(1)
     if wrong.any():
         raise DataError(
-            f"the embeddings of {of} are not finite ({wrong.sum():,} of {len(wrong):,}, the first is row {wrong.argmax()}): "
-            f"{why}"
+            f"the embeddings of {of} are not finite ({wrong.sum():,} of {len(wrong):,}, the first is row {wrong.argmax()}): {why}"
         )
 
 
@@ -129,7 +129,7 @@ def top_of(scores: Scores, k: int) -> tuple[Scores, Ints]:
     count = np.bincount(rows, minlength=len(scores))
     if (count < k).any():
         raise DataError(f"row {int((count < k).argmax())} of the scores has NaN")
-    place = np.arange(len(rows)) - np.repeat(count.cumsum() - count, count)
+    place = places(count)
     falling = np.full((len(scores), int(count.max(initial=k))), np.inf, scores.dtype)  # padded with inf
     positions = np.zeros(falling.shape, np.int64)
     falling[rows, place], positions[rows, place] = -scores.reshape(-1)[flat], columns
@@ -212,7 +212,7 @@ class _Best:
             number = self.count[touched]
             order = np.argsort(rows)
             line = np.repeat(np.arange(len(touched)), number)
-            place = np.arange(len(rows)) - np.repeat(number.cumsum() - number, number)
+            place = places(number)
             keys = np.full((len(touched), self.k + int(number.max())), np.iinfo(np.int64).max)
             keys[:, : self.k] = self.keys[touched]
             keys[line, self.k + place] = np.concatenate([keys for _, keys in self.waiting])[order]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ..errors import ConfigError, DataError
+from ..io.flat import spread
 from ..ranking.ranking import Part
 from .timeline import Events, Timeline
 
@@ -133,7 +134,7 @@ class GlobalTime:
         low, high = np.searchsorted(judged, first), np.searchsorted(judged, stop)
         eligible = (start - begin >= self.least) & (low < high)
         lengths = np.clip(high - low, 0, self.rolling)
-        return {"next": judged[low[eligible]], "rolling": judged[_spread(low, lengths)]}
+        return {"next": judged[low[eligible]], "rolling": judged[spread(low, lengths)]}
 
 
 @dataclass(frozen=True)
@@ -323,10 +324,3 @@ def _boundary(part: NDArray[np.uint8], offsets: Events, least: int) -> Events:
     """Return the position at which each user's events of at least this part begin, [u]."""
     boundary: Events = offsets[:-1] + np.add.reduceat(part < least, offsets[:-1], dtype=np.int64)
     return boundary
-
-
-def _spread(starts: Events, lengths: Events) -> Events:
-    """Return the integers start, start + 1, ... of every row, one row after the other."""
-    ends = lengths.cumsum()
-    out: Events = np.arange(ends[-1]) + np.repeat(starts - ends + lengths, lengths)
-    return out

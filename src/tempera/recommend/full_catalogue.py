@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from ..io.flat import spread
 from ..ranking.metrics import parsed
 from ..ranking.nearest import refuse_not_finite, top_of
 
@@ -68,8 +69,7 @@ class Histories:
     def pairs(self) -> tuple[Ints, Ints]:
         """Return the row of each item, and the items, one after the other."""
         lengths = self.lengths
-        first = self.starts - (lengths.cumsum() - lengths)
-        at = np.arange(lengths.sum()) + np.repeat(first, lengths)
+        at = spread(self.starts, lengths)
         return np.repeat(np.arange(len(self)), lengths), self.items[at].astype(np.int64)
 
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from ..io.console import progress_bar
 from ..io.documents import parsed
+from ..io.flat import spread
 from ..ranking.metrics import Relevant, evaluate
 from ..ranking.nearest import blocks, top_of
 
@@ -123,8 +124,7 @@ class WordCounts:
         sizes = np.array([len(part) for part in split], np.int64)
         of_run = np.fromiter((number[each] for part in split for each in part), np.int64, int(sizes.sum()))
         times = sizes[run]
-        within = np.arange(times.sum()) - np.repeat(times.cumsum() - times, times)
-        word = of_run[np.repeat((sizes.cumsum() - sizes)[run], times) + within]
+        word = of_run[spread((sizes.cumsum() - sizes)[run], times)]
         lengths = np.bincount(doc, counts * times, len(docs)).astype(np.int64)
         return cls._gathered(
             list(number), word, np.repeat(doc, times), np.repeat(counts, times), np.maximum(lengths, 1)

@@ -22,6 +22,7 @@ from torch import Tensor
 from ..core.ragged import Ragged, from_lengths
 from ..engine.batches import refuse_size
 from ..errors import ConfigError
+from ..io.flat import places, spread
 
 Rows = NDArray[np.int64]
 _GOLDEN = (5**0.5 - 1) / 2  # its multiples modulo 1 are spread evenly (Weyl 1916)
@@ -194,7 +195,7 @@ class NoDuplicates:
         codes, offsets = self.codes
         starts, lengths = offsets[rows], offsets[rows + 1] - offsets[rows]
         ends = lengths.cumsum()
-        keys = codes[np.repeat(starts - ends + lengths, lengths) + np.arange(ends[-1])]
+        keys = codes[spread(starts, lengths)]
         row = np.repeat(np.arange(len(rows)), lengths)
         first[keys[::-1]] = row[::-1]  # of equal keys the last one written stays: the first row
         free = np.logical_and.reduceat((taken[keys] != number) & (first[keys] == row), ends - lengths)
@@ -208,10 +209,9 @@ class NoDuplicates:
         shuffled = generator.permutation(len(key))
         group = shuffled[np.argsort(key[shuffled], kind="stable")]
         starts = np.flatnonzero(np.diff(key[group], prepend=-1))
-        rank = np.arange(len(group)) - np.repeat(starts, np.diff(starts, append=len(group)))
-        members = np.repeat(np.diff(starts, append=len(group)), np.diff(starts, append=len(group)))
-        shift = np.repeat(generator.random(len(starts)), np.diff(starts, append=len(group)))
-        return group[np.argsort((rank + shift) / members, kind="stable")]
+        sizes = np.diff(starts, append=len(group))
+        shift = np.repeat(generator.random(len(starts)), sizes)
+        return group[np.argsort((places(sizes) + shift) / np.repeat(sizes, sizes), kind="stable")]
 
 
 def keys_of(query_ids: Tensor, doc_ids: Tensor, negatives: Ragged | None = None, ids: Tensor | None = None) -> Ragged:

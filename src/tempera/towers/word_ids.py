@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..io.documents import parsed
+from ..io.flat import Ints, places, spread
 
 if TYPE_CHECKING:  # it takes time to load
     from tokenizers import Tokenizer, pre_tokenizers
 
-Ints = NDArray[np.int64]
 Rows = tuple[Ints, Ints]  # values of all rows, one row after the other, and the number of each row's
 Read = Callable[[Sequence[str]], Rows]
 # Where the case of an identifier changes: parseDate and HTTPServer are two words each.
@@ -113,9 +113,7 @@ class _Lists:
     def read(self, numbers: Ints, row: Ints) -> tuple[Ints, Ints]:
         """Return what the lists of numbers hold, one after the other, and the row of each."""
         lengths = self.lengths[numbers]
-        ends = lengths.cumsum()
-        shift = np.repeat(self.starts[numbers] + lengths - ends, lengths)
-        return self.values[shift + np.arange(len(shift))], np.repeat(row, lengths)
+        return self.values[spread(self.starts[numbers], lengths)], np.repeat(row, lengths)
 
 
 @dataclass
@@ -146,8 +144,8 @@ class _ByWords:
     words_of: Callable[[str], list[str]] | None = None
     spelt: Callable[[str], bool] | None = None
     apart: Sequence[str] = ()
-    known: _Vocabulary = field(default_factory=_Vocabulary)
-    learning: Any = field(default_factory=Lock)
+    known: _Vocabulary = field(default_factory=_Vocabulary, init=False)
+    learning: Lock = field(default_factory=Lock, init=False)
 
     def __call__(self, texts: Sequence[str]) -> Rows:
         if len(texts) <= _BLOCK:
@@ -182,8 +180,7 @@ class _ByWords:
         ids, row = known.ids_of.read(words, row)
         lengths = np.bincount(row, minlength=many)
         if self.most is not None and lengths.max(initial=0) > self.most:
-            place = np.arange(len(ids)) - (lengths.cumsum() - lengths)[row]
-            return ids[place < self.most], lengths.clip(max=self.most)
+            return ids[places(lengths) < self.most], lengths.clip(max=self.most)
         return ids, lengths
 
     def _learn(self, known: _Vocabulary, parts: Collection[str]) -> None:
@@ -203,11 +200,11 @@ def _unknown(parts: Iterable[str], known: Collection[str]) -> set[str]:
     return {part for part in set(parts).difference(known) if len(part) <= _LONGEST}
 
 
-def _merged(rows: Rows, others: Rows, places: Collection[int]) -> Rows:
-    """Return rows of which those at some places, in order, are others."""
+def _merged(rows: Rows, others: Rows, apart: Collection[int]) -> Rows:
+    """Return rows of which those at some numbers, in order, are others."""
     merged, rest = (np.split(ids, lengths.cumsum()[:-1]) for ids, lengths in (rows, others))
-    for place, row in zip(sorted(places), rest, strict=True):
-        merged[place] = row
+    for number, row in zip(sorted(apart), rest, strict=True):
+        merged[number] = row
     return np.concatenate(merged), np.array([len(row) for row in merged], np.int64)
 
 
@@ -220,11 +217,11 @@ def _kept(words: Ints, row: Ints, spelt: NDArray[np.bool_]) -> NDArray[np.bool_]
     """
     if len(words) < _FEW and len(set(words.tolist())) == len(words):
         return slice(None)
-    places = np.flatnonzero(spelt[words])
-    here = words[places] * (row[-1] + 1) + row[places]
+    letters = np.flatnonzero(spelt[words])
+    here = words[letters] * (row[-1] + 1) + row[letters]
     kept = np.ones(len(words), np.bool_)
     for near in range(1, min(_NEAR, len(here) - 1) + 1):
-        kept[places[:-near][here[:-near] == here[near:]]] = False
+        kept[letters[:-near][here[:-near] == here[near:]]] = False
     return kept
 
 
