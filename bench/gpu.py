@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ class Sizes:
     rounds: int = 3
     widths: tuple[int, ...] = (64, 384, 768)  # at which the kernels are compared with tiles
     against: tuple[int, ...] = (1024, 8192)  # pairs of a step that sentence-transformers takes too
+    other_lengths: tuple[int, ...] = (64,)  # pairs of steps on short texts, whose lengths differ from step to step
 
 
 def timed(run: Callable[[], Any], rounds: int, pairs: int, device: torch.device) -> Figures:
@@ -157,37 +158,51 @@ def whole_step(sizes: Sizes) -> Figures:
     return timed(lambda: next(steps), sizes.rounds, sizes.pairs, device)
 
 
-def readers(sizes: Sizes, pairs: int, device: torch.device) -> tuple[Any, Callable[..., float], Callable[..., float]]:
+def readers(
+    sizes: Sizes, pairs: int, device: torch.device, batches: int = 1
+) -> tuple[Any, Callable[..., float], Callable[..., float]]:
     """Return a model and two functions that go forward and backward on the same texts: ours, and that of a loss of theirs.
 
-    Their texts are on the device before, ours are copied in every step. There is no dropout.
+    Each takes the batches in turn. Their texts are on the device before, ours are copied in every step. There is no dropout.
     """
-    options, columns = replace(sizes.tower, dropout=0.0), texts(pairs, sizes.words)
-    tower, batch = towers(sizes, pairs, options)
+    options, columns = replace(sizes.tower, dropout=0.0), texts(pairs * batches, sizes.words)
+    tower, whole = towers(sizes, pairs * batches, options)
     tower, model, group = tower.to(device), tower.model, Group(device=device)
-    read = [{k: v.to(device) for k, v in model.preprocess(c).items() if isinstance(v, Tensor)} for c in columns]
+    cuts = [slice(start, start + pairs) for start in range(0, pairs * batches, pairs)]
+    own = [Batch(*(Side(side.rows[cut]) for side in (whole.query, whole.doc))) for cut in cuts]
+    read = [[_on(device, model.preprocess(column[cut])) for column in columns] for cut in cuts]
+    turns = {"ours": cycle(own), "theirs": cycle(read)}
 
     @lru_cache
     def cache(precision: Any) -> Cache:
         return Cache(device=device, autocast=start(precision).autocast)  # which measures the tower once, as in a run
 
     def ours(objective: Objective, precision: Any = "bf16") -> float:
-        return step(tower, objective.to(device), batch, cache(precision), group)
+        return step(tower, objective.to(device), next(turns["ours"]), cache(precision), group)
 
     def theirs(loss: Any, precision: str = "bf16") -> float:
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            value = loss([dict(each) for each in read], torch.empty(0))
+            value = loss([dict(each) for each in next(turns["theirs"])], torch.empty(0))
         value.backward()
         return value.item()
 
     return model, ours, theirs
 
 
-def against(sizes: Sizes, pairs: int, device: torch.device) -> Figures:
-    """Time forward and backward pass in bf16 against sentence-transformers' losses; what does not fit the card is left out."""
+def _on(device: torch.device, inputs: dict[str, Any]) -> dict[str, Tensor]:
+    return {name: value.to(device) for name, value in inputs.items() if isinstance(value, Tensor)}
+
+
+def against(sizes: Sizes, pairs: int, device: torch.device, batches: int = 1) -> Figures:
+    """Time forward and backward pass in bf16 against sentence-transformers' losses; what does not fit the card is left out.
+
+    With several batches, each step has texts of other lengths, as in training, and kernels that are prepared for one shape do not
+    serve the next.
+    """
     from sentence_transformers.sentence_transformer import losses
 
-    model, ours, theirs = readers(sizes, pairs, device)
+    model, ours, theirs = readers(sizes, pairs, device, batches)
+    several = "" if batches == 1 else ", each of other lengths"
     cached, by_kernels = losses.CachedMultipleNegativesRankingLoss, mnr()
     by_kernels.sweep = fused.Fused(1)
     ways: dict[str, Callable[[], float]] = {
@@ -201,7 +216,7 @@ def against(sizes: Sizes, pairs: int, device: torch.device) -> Figures:
     for name, run in ways.items():
         model.zero_grad()
         with suppress(torch.OutOfMemoryError):
-            figures[f"step of {pairs:,} pairs, bf16: {name}"] = timed(run, sizes.rounds, pairs, device)
+            figures[f"step of {pairs:,} pairs, bf16{several}: {name}"] = timed(run, sizes.rounds, pairs, device)
     return figures
 
 
@@ -304,6 +319,8 @@ def main(sizes: Sizes, check: Callable[[str], list[Aim]] = checked) -> None:
     rows |= shown({"whole step, mnr, bf16": whole_step(sizes)})
     for pairs in sizes.against:
         rows |= shown(against(sizes, pairs, device))
+    for pairs in sizes.other_lengths:
+        rows |= shown(against(replace(sizes, words=sizes.words // 2), pairs, device, 5 * (sizes.rounds + 1)))
     aims += [*([same_gradients(sizes, device)] if sizes.against else []), *cards_agree(sizes, device, min(cards, 2))]
     finish("gpu", {"device": card, "measured": rows}, aims, ["torch", "triton", "sentence-transformers"])
 

@@ -384,3 +384,15 @@ def test_the_loss_of_another_librarys_trainer() -> None:
         got = through_contrastive_loss(used.device)
     assert got[0] == pytest.approx(want[0], rel=1e-5)
     torch.testing.assert_close(got[1:], want[1:], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_texts_are_attended_to_without_cudnn() -> None:
+    tower: Any = Transformer(1, 16, 2, 200, 16).build(["a b", "c"])
+    rows, allowed = tower.features(["a b", "c"]), []
+    tower.model.register_forward_pre_hook(lambda *_: allowed.append(torch.backends.cuda.cudnn_sdp_enabled()))
+    with Accelerator() as used:
+        for device in (torch.device("cpu"), used.device):
+            tower.to(device)(rows.to(device))
+        assert allowed == [True, used.device.type not in abilities._CUDA]
+    assert torch.backends.cuda.cudnn_sdp_enabled()

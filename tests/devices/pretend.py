@@ -1,8 +1,9 @@
 """A pretend accelerator: numbers of the CPU behind a device of their own, so that a step can be judged without a GPU.
 
 Tensors of two devices in one operation are an error that names its line, as is float64 on a device without it. What a GPU would
-wait for (values that the program reads, shapes that depend on values), copies to it and launches on it are counted by line; what
-runs in a backward pass counts for the line whose gradient it is. Views and new memory are no launches.
+wait for (values that the program reads, shapes that depend on values, copies of memory that is not pinned), copies to it and
+launches on it are counted by line; what runs in a backward pass counts for the line whose gradient it is. Views and new memory are
+no launches.
 
     with Accelerator() as used:
         objective.propagate(batch.to(used.device), shares)
@@ -76,7 +77,7 @@ def _made(make: Any, sparse: bool, *data: Any, device: Any = None, **options: An
         return Pretend(make(*map(_raw, data), **options))
     if not _is_here(device):
         return make(*data, device=device, **options)
-    _count("copies")
+    _count_copy()
     return _wrap(make(*data, **options))
 
 
@@ -256,6 +257,8 @@ class Accelerator(TorchDispatchMode):
         self.patch.setattr(torch.accelerator, "memory_reserved", lambda device=None: self.kept)
         self.patch.setattr(torch.accelerator, "memory_allocated", lambda device=None: 0)
         self.patch.setattr(torch.accelerator, "synchronize", lambda device=None: _count("waits"))
+        self.patch.setattr(abilities, "_CUDA", (NAME,))
+        self.patch.setattr(torch.Tensor, "pin_memory", _pinned)
         for module in (abilities, clock):
             self.patch.setattr(module, "event", lambda device: None)
         for name, make in (("tensor", torch.tensor), ("sparse_coo_tensor", torch.sparse_coo_tensor)):
@@ -325,7 +328,7 @@ def line() -> Line:
 
 def _placed(frame: FrameType) -> Line | None:
     file = frame.f_code.co_filename
-    if file.startswith(PACKAGE):
+    if file.startswith(PACKAGE) and frame.f_code is not abilities.sent.__code__:  # whoever calls it sends
         return Line(file[len(PACKAGE) :], frame.f_lineno, frame.f_code.co_qualname)
     if file.startswith(TESTS) and file != __file__:
         return Line("tests/" + file[len(TESTS) :], frame.f_lineno, frame.f_code.co_qualname)
@@ -335,6 +338,19 @@ def _placed(frame: FrameType) -> Line | None:
 def _count(kind: str) -> None:
     if _running:
         _running[-1].counts[kind, line()] += 1
+
+
+def _count_copy(source: Any = None, non_blocking: bool = False) -> None:
+    """Count a copy from the host, for which a GPU waits unless the memory is pinned and the program asks it not to."""
+    _count("copies")
+    if not (non_blocking and getattr(source, "pinned", False)):
+        _count("waits")
+
+
+def _pinned(tensor: torch.Tensor) -> Any:
+    copy: Any = tensor.clone()
+    copy.pinned = True
+    return copy
 
 
 def _add_bytes(op: Any, args: Any, kwargs: Any, out: Any) -> None:
@@ -379,7 +395,10 @@ def _run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         to, source = args[:2]
         if not isinstance(to, Pretend):
             _count("waits")
-        _count("launches" if isinstance(source, Pretend) or not source.dim() else "copies")
+        if isinstance(source, Pretend) or not source.dim():
+            _count("launches")
+        else:
+            _count_copy(source, *args[2:], **kwargs)
         _raw(to).copy_(_raw(source))
         if isinstance(source, Pretend) or not source.dim():
             _add_bytes(op, (_raw(to), _raw(source)), {}, to.raw)
@@ -412,9 +431,11 @@ def _copied(op: Any, args: Any, kwargs: dict[str, Any], here: bool) -> Any:
     if here and not there:
         _count("waits")
         return out
-    _count("launches" if here else "copies")
     if here:
+        _count("launches")
         _add_bytes(op, tree_map(_raw, args), kwargs, out)
+    else:
+        _count_copy(args[0], kwargs.get("non_blocking", False))
     return _wrap(out)
 
 
@@ -428,7 +449,7 @@ def _refuse_strangers(name: Any, op: Any, args: Any, flat: list[Any]) -> None:
         if any(id(x) not in indices for x in strangers):
             raise RuntimeError(f"{op} has tensors of two devices, at {line()}")
         for _ in strangers:
-            _count("copies")
+            _count_copy()
 
 
 def assert_same(got: Sequence[torch.Tensor], want: Sequence[torch.Tensor]) -> None:

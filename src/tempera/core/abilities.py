@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+X = TypeVar("X")
+
 # Nothing waits for these. Meta tensors are shapes alone, by which the cost of a step is counted.
 _HOSTED = ("cpu", "meta")
+_CUDA = ("cuda",)  # torch calls ROCm so, too
 
 
 def free_memory(device: torch.device) -> int | None:
@@ -103,4 +107,30 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 def placed(tensor: Tensor, like: Tensor) -> Tensor:
     """Return a tensor in the dtype and on the device of another; its dtype changes first, which the device may not have."""
-    return tensor.to(like.dtype).to(like.device)
+    return sent(tensor.to(like.dtype), like.device)
+
+
+def sent(rows: X, device: torch.device | str) -> X:
+    """Return a tensor, or rows of several, on a device; CUDA reads pinned memory of the host while the program goes on.
+
+    It copies other memory when it has done all that it was given to do, and the program waits until then.
+    """
+    here: Any = rows
+    read_by_cuda = isinstance(rows, Tensor) and rows.device.type == "cpu" and torch.device(device).type in _CUDA
+    if read_by_cuda and not here.requires_grad:
+        return here.pin_memory().to(device, non_blocking=True)  # type: ignore[no-any-return]
+    return here.to(device)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def without_cudnn_attention(device: torch.device) -> Iterator[None]:
+    """Attend by torch's own kernels on CUDA: cuDNN, which torch prefers on an H100, takes long to prepare for each new shape.
+
+    Texts are cut by their lengths, so that nearly every micro-batch has a shape of its own.
+    """
+    allowed: bool = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    torch.backends.cuda.enable_cudnn_sdp(allowed and device.type not in _CUDA)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(allowed)

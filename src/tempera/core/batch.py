@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError
+from .abilities import sent
 from .ragged import Ragged, Shared
 from .temperature import refuse_temperature
 
@@ -62,7 +63,7 @@ class Side(Generic[X]):
     def to(self, device: torch.device) -> Side[X]:
         """Return the same side with what is computed with on another device; ids and owners stay where they are."""
         present = {name: getattr(self, name) for name in ("rows", "logq", "guide", "teacher", "score")}
-        moved: Any = {name: None if value is None else value.to(device) for name, value in present.items()}
+        moved: Any = {name: None if value is None else sent(value, device) for name, value in present.items()}
         return replace(self, **moved)
 
     def of(self, rows: Y) -> Side[Y]:

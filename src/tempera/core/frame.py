@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .abilities import sent
 from .ragged import Ragged, spread
 
 
@@ -63,7 +64,8 @@ class Events:
 
     def to(self, device: torch.device) -> Events:
         """The same rows on another device."""
-        return Events(self.items.to(device), self.start.to(device), self.stop.to(device), self.on_host)
+        items, start, stop = (sent(each, device) for each in (self.items, self.start, self.stop))
+        return Events(items, start, stop, self.on_host)
 
     @classmethod
     def cat(cls, parts: Sequence[Events]) -> Events:
@@ -109,7 +111,7 @@ class Frame:
 
     def to(self, device: torch.device) -> Frame:
         """The same rows on another device."""
-        return Frame({name: column.to(device) for name, column in self.columns.items()})
+        return Frame({name: sent(column, device) for name, column in self.columns.items()})
 
     @classmethod
     def cat(cls, parts: Sequence[Frame]) -> Frame:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError, refuse_unknown
+from .abilities import sent
 from .matches import Matches, match
 from .pools import Block, Exclusion
 from .ragged import Shared
@@ -130,7 +131,7 @@ class Guided:
     def __call__(self, block: Block) -> tuple[Exclusion, ...]:
         local = block.batch.local
         query = self._vectors(block, "query")[local]  # [b, G]
-        doc = self._vectors(block, "doc")[block.batch.answers[local].to(query.device)]  # [b, G]
+        doc = self._vectors(block, "doc")[sent(block.batch.answers[local], query.device)]  # [b, G]
         pair = (query * doc).sum(1, keepdim=True)  # [b, 1]
         bound = pair - (self.margin if self.kind == "absolute" else self.margin * pair.abs())
         bound += TIE * torch.finfo(bound.dtype).eps
@@ -163,8 +164,8 @@ def _shared(known: Shared, ids: Tensor, device: torch.device) -> Exclusion:
         lists, of = torch.unique(known.of[tile], return_inverse=True)
         left_out = torch.zeros(len(lists), len(ids), device=device)
         rows, columns = matches.of(lists)(slice(0, len(lists)))
-        left_out[rows.to(device), columns.to(device)] = -torch.inf
-        return left_out[of.to(device)]  # several times as fast as pair by pair
+        left_out[sent(rows, device), sent(columns, device)] = -torch.inf
+        return left_out[sent(of, device)]  # several times as fast as pair by pair
 
     return on_the_list
 

@@ -13,6 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from .abilities import sent
 from .ragged import from_lengths, spread
 
 Index = tuple[Tensor, Tensor] | Tensor  # (rows, columns) of a tile, or an addend [tile, c] of 0 and -inf
@@ -99,7 +100,7 @@ class Listed:
         rows, columns = (torch.cat(parts) for parts in zip(*whole, strict=True))
         order = rows.argsort(stable=True)
         ends = from_lengths(torch.bincount(rows, minlength=self.several[0].rows))
-        return torch.stack([rows[order], columns[order]]).to(self.device), ends
+        return sent(torch.stack([rows[order], columns[order]]), self.device), ends
 
     def __call__(self, tile: slice) -> tuple[Tensor, Tensor]:
         """Rows (counted from the tile's first) and columns of the tile's matches, [k] and [k]."""

@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from ..errors import ConfigError, DataError, refuse_unknown
 from . import pools as P
-from .abilities import placed
+from .abilities import placed, sent
 from .batch import Batch, Role, as_batch
 from .corrections import Addition, Correction
 from .masks import KnownPositives, Mask, SameId
@@ -242,16 +242,16 @@ class Objective(nn.Module):
         assert self.teacher is not None
         positive, added = block.positive, [correction(block).candidate for correction in self.corrections]
         additions = [Addition(candidate=each) for each in added if each is not None]
-        term = self._bound(block, None if positive is None else positive.to(block.device), additions, block.itself)
+        term = self._bound(block, None if positive is None else sent(positive, block.device), additions, block.itself)
         return replace(term, teacher=self.teacher.logits(block, None))
 
     def _listed(self, block: P.Block) -> Term:
         """Return the same of each row's own candidates alone, which no sampling has brought."""
         assert self.teacher is not None
-        lists = block.lists.to(block.device)
+        lists = sent(block.lists, block.device)
         filling = torch.zeros(lists.shape, device=lists.device).masked_fill_(lists < 0, -torch.inf)
         lists = lists.clamp_min(0)
-        positive = None if block.positive is None else torch.zeros_like(block.positive).to(block.device)
+        positive = None if block.positive is None else torch.zeros_like(block.positive, device=block.device)
         term = self._bound(block, positive, (), ())
         masked = [P.within(exclusion, lists, len(block.candidates)) for exclusion in term.exclusions]
         exclusions = (filling.__getitem__, *masked)
@@ -270,7 +270,7 @@ class Objective(nn.Module):
         if self.numerator != "one" and first and block.positive is not None:
             others = (*SameId()(block), *(KnownPositives().matches(block) if block.batch.known is not None else ()))
         positive = block.positive
-        positive = positive if positive is None or others else positive.to(block.device)
+        positive = positive if positive is None or others else sent(positive, block.device)
         additions = [correction(block) for correction in self.corrections]
         return replace(self._bound(block, positive, additions, block.own_kind), others=others)
 
@@ -286,7 +286,7 @@ class Objective(nn.Module):
             others=(),
             additions=tuple(additions),
             exclusions=tuple(self._exclusions(block, own)),
-            anchor_rows=None if anchor_rows is None else anchor_rows.to(block.device),
+            anchor_rows=None if anchor_rows is None else sent(anchor_rows, block.device),
         )
 
     def _exclusions(self, block: P.Block, own: Sequence[Matches]) -> list[P.Exclusion]:

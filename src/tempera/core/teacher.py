@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..errors import ConfigError, DataError, refuse_unknown
 from . import pools as P
-from .abilities import placed
+from .abilities import placed, sent
 from .batch import Batch, Role
 from .similarity import SHORTEST, exact
 from .temperature import refuse_temperature
@@ -161,7 +161,7 @@ class Teacher:
             return lambda tile: listed[tile] * scale
         anchors, candidates = (self._of(block.batch, role, "teacher") for role in (block.anchor, block.candidate))
         places = block.anchor_rows
-        anchors = anchors[local] if places is None else anchors[places.to(anchors.device)]
+        anchors = anchors[local] if places is None else anchors[sent(places, anchors.device)]
         if lists is None:
             return lambda tile: (anchors[tile] * scale) @ candidates.T
         return lambda tile: (candidates[lists[tile]] @ (anchors[tile] * scale)[:, :, None])[:, :, 0]
@@ -183,11 +183,11 @@ class Teacher:
             mine = ((owner >= 0) & (owner < len(rows))).nonzero()[:, 0]
             texts.append(("negatives", mine, owner[mine]))
         device = batch.doc.rows.device
-        distances = [self._distance(batch, role, at.to(device), matrix) for role, at, _ in texts]
+        distances = [self._distance(batch, role, sent(at, device), matrix) for role, at, _ in texts]
         row = torch.cat([row for _, _, row in texts])
         share = 1 / torch.bincount(row, minlength=len(rows)).double()[row]
         weighted = torch.cat(distances) * placed(share, distances[0])
-        return weighted.new_zeros(len(rows)).index_add(0, row.to(device), weighted)
+        return weighted.new_zeros(len(rows)).index_add(0, sent(row, device), weighted)
 
     def _distance(self, batch: Batch[Tensor], role: Role, at: Tensor, matrix: Tensor | None) -> Tensor:
         """Return 1 - cos(A x, teacher(x)) of chosen rows of a role, [k]; 1 for an embedding of length 0."""

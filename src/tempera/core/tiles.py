@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .abilities import free_memory, widest
+from .abilities import free_memory, sent, widest
 from .batch import Role
 from .corrections import Addition
 from .matches import Index, Matches
@@ -212,7 +212,7 @@ def _positives(term: Term, tile: slice, width: int, device: torch.device) -> tup
     pairs = [other(tile) for other in term.others]
     keys = torch.unique(torch.cat([rows * width + columns for rows, columns in pairs]))
     keys = keys[keys != here[keys // width] * width + own[keys // width]]
-    return torch.cat([here, keys // width]).to(device), torch.cat([own, keys % width]).to(device)
+    return sent(torch.cat([here, keys // width]), device), sent(torch.cat([own, keys % width]), device)
 
 
 def _adjust(

@@ -28,7 +28,7 @@ import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor
 
-from ..core.abilities import free_memory, placed, seeded
+from ..core.abilities import free_memory, placed, seeded, sent
 from ..core.advice import refuse_batch_statistics
 from ..core.batch import Batch, Role
 from ..core.similarity import exact
@@ -97,8 +97,8 @@ class Embedded:
                     graph = micro.embed(self.cache.device)
             assert micro.work.grads is not None
             if graph.requires_grad:  # a frozen tower has none
-                torch.autograd.backward([graph], [micro.work.grads[micro.index.to(graph.device)].to(graph.dtype)])
-                merge(micro.work.tower)
+                torch.autograd.backward([graph], [micro.work.grads[sent(micro.index, graph.device)].to(graph.dtype)])
+                merge(micro.work.parameters)
 
     def _drawn(self) -> list[Micro]:
         """Draw what goes backward, weigh its gradients by one over its chance, and pack the rows without a graph."""

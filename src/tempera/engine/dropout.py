@@ -169,8 +169,10 @@ def dropout_on(device: torch.device, tower: nn.Module) -> AbstractContextManager
 
     Accelerators have kernels for it. A tower that is compiled, or that computes parts again on the way back, draws by torch.
     """
+    if device.type != "cpu":
+        return nullcontext()
     again = any(getattr(module, "gradient_checkpointing", False) for module in tower.modules())
-    return nullcontext() if device.type != "cpu" or again or is_compiled(tower) else Dropout()
+    return nullcontext() if again or is_compiled(tower) else Dropout()
 
 
 class _Dropped(torch.autograd.Function):

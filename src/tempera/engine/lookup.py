@@ -186,11 +186,11 @@ def _mean_of(table: nn.Embedding, rows: Tensor, starts: Tensor) -> Tensor:
     return means
 
 
-def merge(tower: nn.Module) -> None:
+def merge(parameters: Iterable[nn.Parameter]) -> None:
     """Sum the rows that sparse gradients hold several times, so that they do not grow with every micro-batch; in order of rows.
 
     Those of divided tables hold each row once already.
     """
-    for p in tower.parameters():
+    for p in parameters:
         if p.grad is not None and p.grad.is_sparse and not is_divided(p):
             p.grad = p.grad.coalesce()

@@ -5,14 +5,14 @@ Letters in shapes: n rows of a tower, r rows of a micro-batch, D width.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..core.abilities import seeded
+from ..core.abilities import seeded, sent
 from ..core.batch import Batch, Role
 from ..core.frame import Frame
 from ..core.ragged import Ragged
@@ -32,6 +32,7 @@ class Work:
     roles: list[Role]
     counts: list[int]  # rows of each role
     features: FeaturesLike
+    parameters: list[nn.Parameter]  # of the tower, listed once a batch: walking through its modules takes its time
     divided: bool  # whether the processes call the tower together
     embeddings: Tensor | None = None  # [n, D]
     grads: Tensor | None = None  # [n, D]
@@ -42,7 +43,8 @@ class Work:
         """Return what a tower embeds of a batch."""
         sides = [batch.sides()[role].rows for role in roles]
         features = sides[0] if len(sides) == 1 else type(sides[0]).cat(sides)
-        return cls(tower, roles, [len(side) for side in sides], features, any(map(is_divided, tower.parameters())))
+        counts, parameters = [len(side) for side in sides], list(tower.parameters())
+        return cls(tower, roles, counts, features, parameters, any(map(is_divided, parameters)))
 
     @property
     def spare(self) -> FeaturesLike:
@@ -78,7 +80,8 @@ class Micro:
             features = self.work.spare
         elif self.work.tower.padded or len(self.index) < len(features):  # else all of them, in order
             features = features[self.index]
-        with seeded(self.seed, device), adding_in_place(self.work.tower), self._dropout(device):
+        in_place = adding_in_place(self.work.tower) if device.type == "cpu" else nullcontext()
+        with seeded(self.seed, device), in_place, self._dropout(device):
             embeddings: Tensor = self.work.tower(features.to(device))
         return embeddings if len(self.index) else embeddings[:0]
 
@@ -87,7 +90,7 @@ class Micro:
         work = self.work
         if work.embeddings is None:
             work.embeddings = embeddings.new_empty(sum(work.counts), embeddings.shape[1])
-        work.embeddings[self.index.to(embeddings.device)] = embeddings
+        work.embeddings[sent(self.index, embeddings.device)] = embeddings
 
     def _dropout(self, device: torch.device) -> AbstractContextManager[Any]:
         """Return a context in which each row draws its own dropout, if rows have seeds."""

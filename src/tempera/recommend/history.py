@@ -13,6 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from ..core.abilities import sent
 from ..core.frame import Events
 from ..errors import ConfigError
 from .encoders import Category, Entities, Feature
@@ -114,4 +115,4 @@ def _looked_up(vectors_of: Callable[[Tensor], Tensor], events: Events, places: T
 def _distinct(events: Events) -> tuple[Tensor, Tensor]:
     """Return the distinct codes of events, and the place of each event's among them; found on the host."""
     distinct, which = torch.unique(events.on_host.items, return_inverse=True)
-    return distinct.to(events.items.device), which.to(events.items.device)
+    return sent(distinct, events.items.device), sent(which, events.items.device)

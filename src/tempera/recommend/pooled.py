@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..core.abilities import placed, sent
 from ..core.frame import Events
 from ..core.ragged import spread
 from .pooling import Ages, Attention, BagOfOthers, Causal, Gru, Max, Mean, Pooling
@@ -43,7 +44,7 @@ class Means(nn.Module):
     def _mass(self, seen: Tensor, like: Tensor) -> Tensor:
         """Sum of the weights of each row, [n, P, 1]; 1 for an empty history."""
         counts = torch.stack([seen.clamp(1, last) for last in self.last], 1).to(like.dtype)
-        decay = torch.tensor(self.decay, dtype=like.dtype, device=like.device)
+        decay = placed(torch.tensor(self.decay, dtype=torch.float64), like)
         geometric = (1 - decay**counts) / (1 - decay).clamp_min(1e-12)
         return torch.where(decay < 1, geometric, counts)[:, :, None]
 
@@ -120,7 +121,7 @@ class Others(nn.Module):
         spans, of = torch.unique(known.start * beyond + known.stop, return_inverse=True)
         begin, lengths = spans // beyond, spans % beyond - spans // beyond
         read = spread(begin, lengths)
-        of, lengths, read = (each.to(vectors.device) for each in (of, lengths, read))
+        of, lengths, read = (sent(each, vectors.device) for each in (of, lengths, read))
         first = lengths.cumsum(0) - lengths
         which = which[read]
         weight = torch.ones_like(which, dtype=vectors.dtype)
@@ -193,9 +194,9 @@ class Transforming(nn.Module):
         longest, known = x.shape[1], sequences.places >= 0
         sizes = 2 ** sequences.lengths.clamp_min(_SHORT).log2().ceil().long()
         groups = [((sizes == size).nonzero()[:, 0], min(size, longest)) for size in torch.unique(sizes).tolist()]
-        order = torch.cat([of for of, _ in groups]).argsort().to(x.device)
+        order = sent(torch.cat([of for of, _ in groups]).argsort(), x.device)
         parts = []
-        for of, size in ((of.to(x.device), size) for of, size in groups):
+        for of, size in ((sent(of, x.device), size) for of, size in groups):
             read = self._read(x[:, :size].index_select(0, of), known[:, :size].index_select(0, of))
             parts.append(F.pad(read, (0, 0, 0, longest - size)))
         states = torch.cat(parts).index_select(0, order)

@@ -11,6 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ..core.abilities import sent
 from ..core.frame import Events
 
 _APART = 16  # events: sequences are padded to the places of the deepest, so that a gap costs more than reading again
@@ -55,7 +56,7 @@ class Sequences:
     @cached_property
     def of(self) -> Tensor:
         """The sequence of each row, [n]."""
-        return self._shared[2].to(self.events.start.device)
+        return sent(self._shared[2], self.events.start.device)
 
     @cached_property
     def back(self) -> Tensor:
@@ -63,7 +64,7 @@ class Sequences:
 
         An empty history has no place of its own, and looks back from the last.
         """
-        return self._back.to(self.events.start.device)
+        return sent(self._back, self.events.start.device)
 
     @cached_property
     def seen(self) -> Tensor:
@@ -75,7 +76,7 @@ class Sequences:
         """Event at each place of each sequence, [s, L], L at least 1; -1 before the sequence begins."""
         starts, ends, _ = self._shared
         at = ends[:, None] - 1 - torch.arange(self._longest)
-        return torch.where(at >= starts[:, None], at, -1).to(self.events.start.device)
+        return sent(torch.where(at >= starts[:, None], at, -1), self.events.start.device)
 
     def rows(self, values: Tensor) -> Tensor:
         """Return the values of each row, [n, ...], from those of every place that rows look back from, [s, E, ...]."""

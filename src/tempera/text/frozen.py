@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ..core.abilities import placed
 from ..core.batch import Role
 from ..core.ragged import Ragged
 from ..errors import DataError
@@ -48,7 +49,7 @@ class Frozen(Tower):
 
     def forward(self, features: Ragged) -> Tensor:
         rows = (features.origin or features).values.numpy()
-        return torch.from_numpy(np.asarray(self.vectors[rows], np.float32)).to(self.like)
+        return placed(torch.from_numpy(np.asarray(self.vectors[rows], np.float32)), self.like)
 
     @property
     def width(self) -> int:

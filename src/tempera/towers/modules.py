@@ -16,6 +16,7 @@ import torch.nn.functional as F
 import xxhash
 from torch import Tensor, nn
 
+from ..core.abilities import without_cudnn_attention
 from ..core.advice import refuse_batch_statistics
 from ..core.batch import Role
 from ..core.ragged import Ragged, from_lengths
@@ -99,7 +100,8 @@ class TextTower(Tower):
         inputs = self._inputs(replace(features, values=features.values.long()))
         if self.typed:
             inputs["token_type_ids"] = torch.zeros_like(inputs["input_ids"])
-        embeddings: Tensor = self.model({**inputs, **self.constants})["sentence_embedding"]
+        with without_cudnn_attention(features.values.device):
+            embeddings: Tensor = self.model({**inputs, **self.constants})["sentence_embedding"]
         return embeddings[:, : self.width]
 
     @property
