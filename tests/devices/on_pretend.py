@@ -7,6 +7,8 @@ import torch
 from pretend import Accelerator
 from torch import Tensor, nn
 
+from tempera.core.abilities import sent
+
 
 class Tower(nn.Linear):
     """A tower of one layer, in which something may be planted."""
@@ -85,3 +87,14 @@ def test_a_mistake_in_a_backward_pass_is_an_error_with_its_line() -> None:
 def test_float64_on_a_device_without_it_is_an_error_with_its_line() -> None:
     with Accelerator(float64=False) as used, pytest.raises(TypeError, match=r"no float64, at .*planted"):
         torch.ones(2, device=used.device).double()  # planted
+
+
+def test_copies_from_the_host_wait_unless_they_are_pinned() -> None:
+    rows = torch.arange(6.0)
+    with Accelerator() as used:
+        for each in (rows, rows.view(2, 3).T, rows[:1].expand(4), rows[:0]):
+            assert torch.equal(sent(each, used.device).raw, each)
+        assert used.total("copies") == 4 and used.total("waits") == 0
+        rows.to(used.device)
+        rows.pin_memory().to(used.device)
+        assert used.total("copies") == 6 and used.total("waits") == 2

@@ -348,7 +348,7 @@ def _count_copy(source: Any = None, non_blocking: bool = False) -> None:
 
 
 def _pinned(tensor: torch.Tensor) -> Any:
-    copy: Any = tensor.clone()
+    copy: Any = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(tensor)  # as torch's own
     copy.pinned = True
     return copy
 

@@ -118,7 +118,7 @@ def sent(rows: X, device: torch.device | str) -> X:
     here: Any = rows
     read_by_cuda = isinstance(rows, Tensor) and rows.device.type == "cpu" and torch.device(device).type in _CUDA
     if read_by_cuda and not here.requires_grad:
-        return here.pin_memory().to(device, non_blocking=True)  # type: ignore[no-any-return]
+        return here.contiguous().pin_memory().to(device, non_blocking=True)  # type: ignore[no-any-return]
     return here.to(device)  # type: ignore[no-any-return]
 
 
