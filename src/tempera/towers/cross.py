@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.abilities import without_cudnn_attention
 from ..errors import DataError
 from ..io.documents import read_json
 from ..io.require import require
@@ -39,7 +40,12 @@ def load_cross_encoder(folder: Path, device: torch.device | str = "cpu") -> Judg
         raise DataError(f"{folder} is not a cross-encoder that sentence-transformers opens: {said(error)}") from None
     if model.num_labels != 1:
         raise DataError(f"{folder} gives {model.num_labels} numbers a pair, and one score is expected")
-    return lambda pairs: np.asarray(model.predict(list(pairs), show_progress_bar=False), np.float32)
+
+    def judge(pairs: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
+        with without_cudnn_attention(model.device):
+            return np.asarray(model.predict(list(pairs), show_progress_bar=False), np.float32)
+
+    return judge
 
 
 def _refuse_untrained(folder: Path) -> None:
