@@ -36,9 +36,9 @@ CEILINGS = {
     "the root": 796,  # with names, checks and cross-checks of a configuration in a file each
     "artifacts": 2000,  # with ids in any spelling, and times of another unit
     "cli": 913,
-    "core": 2033,  # with devices, copies to them, what they multiply fast, chosen rows of a batch, and words that it refuses
-    "engine": 3200,  # with gradients in memory that stays, divided tables, devices, rows that are chosen, kernels, both on paper
-    "experiments": 2306,  # with a folder for each file
+    "core": 2036,  # with devices, copies to them, what they multiply fast, chosen rows of a batch, and words that it refuses
+    "engine": 3202,  # with gradients in memory that stays, divided tables, devices, rows that are chosen, kernels, both on paper
+    "experiments": 2307,  # with a folder for each file
     "integrations": 481,  # with a temperature that stays on the host, and models that nothing asks
     "io": 1153,  # with vectors of other programs, texts of polars, lines of text, a run that replaces another or stands for data
     "mining": 617,  # with an exact search through candidates in bf16, and products by the faster library

@@ -77,6 +77,19 @@ def test_gradients_of_a_sample_of_all_combinations(seed: int) -> None:
             assert off(run(examples.batch_of(data, span=span, grad=True), parts), want, 1e-10) == [], (run, parts, span)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_embeddings_of_length_0_are_alike_to_nothing_and_have_no_gradient(seed: int) -> None:
+    """As those of users without a history."""
+    for parts in examples.sampled(200 + seed, 40):
+        if parts.similarity == "cosine":
+            data = examples.made(seed)
+            data.query.rows[2], data.doc.rows[3] = 0, 0
+            want = reference(examples.batch_of(data, grad=True), parts)
+            assert not want["query"][2].any() and not want["doc"][3].any() and want["query"].any()
+            for run in (by_propagate, by_autograd):
+                assert off(run(examples.batch_of(data, grad=True), parts), want, 1e-10) == [], (run, parts)
+
+
 def test_every_leaf_has_a_gradient_to_compare() -> None:
     want = reference(examples.batch_of(WHOLE[0], grad=True), Parts(pools=examples.POOLS, similarity="dot"))
     assert all(float(grad.abs().max()) > 1e-3 for grad in want.values()) and set(want) == {*LEAVES, "temperature"}

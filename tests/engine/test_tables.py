@@ -272,6 +272,8 @@ def test_expected_memory_of_a_step() -> None:
         sizes.append(memory(plan, [towers, objective], 1, WIDTH)["weights and optimiser"])
     tables = 4 * 2 * (WORDS + UNREAD) * 5
     assert sizes[0] - sizes[1] == 3 * tables and sizes[1] > tables
+    towers.requires_grad_(False)
+    assert memory(plan, [towers], 1, WIDTH)["weights and optimiser"] == sum(4 * p.numel() for p in towers.parameters())
 
 
 def test_what_does_not_go_together_is_refused() -> None:

@@ -107,6 +107,9 @@ def test_the_first_tower_is_trained_where_nothing_can_be_chosen(
         )
     assert yaml.safe_load((run.folder / "config.yaml").read_text())["tower"]["dimensions"] == 8
     assert "fewer than 50 queries or events, which choose nothing: last\n" in caplog.text
+    with caplog.at_level("INFO", "tempera"):
+        train(events / "events.csv", tmp_path / "all", [*SHORT, "data.split=none"])
+    assert "without validation nothing is chosen: bag\n" in caplog.text
 
 
 def test_features_that_are_not_used_are_named(

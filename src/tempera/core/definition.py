@@ -120,7 +120,7 @@ class Definition:
         return anchors[self.places(block[0])[i]] @ candidates[chosen].T  # type: ignore[no-any-return]
 
     def distance(self, i: int) -> Tensor:
-        """Compute the mean of 1 - cos(A x, teacher(x)) over a row's query, document and own negatives."""
+        """Compute the mean of 1 - cos(A x, teacher(x)) over a row's query, document and own negatives; 1 without a direction."""
         texts: list[tuple[Role, int]] = [("query", i), ("doc", self.places("doc")[i])]
         if "negatives" in self._sides:
             texts += [("negatives", c) for c in sorted(self.own("negatives")[i])]
@@ -129,7 +129,7 @@ class Definition:
             x, vector = self._sides[role].rows[place].double(), _needed(self._sides[role].teacher)[place].double()
             if self.objective.alignment is not None:
                 x = self.objective.alignment[:, : len(x)].double() @ x
-            distances.append(1 - x @ vector / x.square().sum().sqrt())
+            distances.append(1 - x @ vector / x.square().sum().sqrt() if x.any() else x.new_ones(()))
         return torch.stack(distances).mean()
 
     def compared(self, block: Block, own: bool) -> list[list[int]]:
@@ -305,9 +305,12 @@ def holds_positive(block: Block) -> bool:
 
 
 def _similarities(anchors: Tensor, candidates: Tensor, normalised: bool) -> Tensor:
-    """Compute inner products or cosines of all anchors and all candidates, [n, c]."""
-    lengths = anchors.square().sum(1)[:, None] * candidates.square().sum(1)
-    return anchors @ candidates.T / (lengths.sqrt() if normalised else 1.0)
+    """Compute inner products or cosines of all anchors and all candidates, [n, c]; 0 where one has no direction."""
+    if not normalised:
+        return anchors @ candidates.T
+    squares = anchors.square().sum(1)[:, None] * candidates.square().sum(1)
+    none = squares == 0
+    return (anchors @ candidates.T / squares.masked_fill(none, 1).sqrt()).masked_fill(none, 0)
 
 
 def _log_sum_exp(logits: Tensor) -> Tensor:

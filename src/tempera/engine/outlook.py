@@ -61,9 +61,11 @@ def memory(plan: Plan, modules: Iterable[nn.Module], scores: int, width: int) ->
     rows = sum(count for work in plan.works for count in work.counts)
     every = [inner for module in modules for inner in module.modules()]
     tables = {m.weight for m in every if isinstance(m, Table) and m.sparse}  # one number a row beside their own
-    trained = {p: part(p).nbytes for m in every for p in m.parameters(recurse=False)}
+    sizes = {p: part(p).nbytes for m in every for p in m.parameters(recurse=False)}
     return {
-        "weights and optimiser": float(sum(size if p in tables else _ADAM * size for p, size in trained.items())),
+        "weights and optimiser": float(
+            sum(size * (_ADAM if p.requires_grad and p not in tables else 1) for p, size in sizes.items())
+        ),
         "graphs of the towers": plan.peak_bytes,
         "embeddings and gradients": float(4 * 4 * rows * width),  # rows, unit rows, and the gradient of each
         "scores": float(2 * 4 * scores),
