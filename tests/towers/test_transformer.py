@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from tempera.build import build
 from tempera.config import of
 from tempera.core.batch import Batch, Side
 from tempera.core.presets import mnr
-from tempera.engine.cache import Cache
+from tempera.engine import micro_batches
+from tempera.engine.cache import Cache, Mode
+from tempera.engine.frozen_layers import frozen_layers
 from tempera.engine.step import step
 from tempera.errors import ConfigError, MissingLibrary
 from tempera.towers.lora import Lora
@@ -125,6 +128,39 @@ def gradients(tower: Tower, texts: list[str], cache: Cache) -> dict[str, Tensor]
     torch.manual_seed(5)
     step(tower, mnr(temperature=0.1), batch_of(tower, texts), cache)
     return {name: p.grad.clone() for name, p in tower.named_parameters() if p.grad is not None}
+
+
+def test_frozen_weights_are_cast_once_and_nothing_else_changes(
+    tiny: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("peft")
+    tower = Pretrained(str(tiny), lora=Lora(2)).build([]).train()
+    layer, in_half = frozen_layers(tower)[0], partial(torch.autocast, "cpu", torch.bfloat16)
+
+    def passed(mode: Mode) -> tuple[list[Tensor], float]:
+        """Losses and gradients of several micro-batches, and the bytes of a graph."""
+        tower.zero_grad()
+        torch.manual_seed(0)
+        cache, batch = Cache(mode, tokens=40, autocast=in_half), batch_of(tower, texts)
+        loss = step(tower, mnr(temperature=1.0), batch, cache)
+        grads = [p.grad.clone() for p in tower.parameters() if p.grad is not None]
+        return [torch.tensor(loss), *grads], sum(micro.bytes for micro in cache.plan(tower, batch).micros)
+
+    def double() -> None:
+        layer.weight.data = 2 * layer.weight.data
+
+    before = None
+    for change in (lambda: None, partial(layer.weight.mul_, 3), double):
+        change()
+        for mode in ("never", "always"):
+            got, size = passed(mode)
+            with monkeypatch.context() as patch:
+                patch.setattr(micro_batches, "frozen_layers", lambda tower: [])
+                want, larger = passed(mode)
+            assert all(map(torch.equal, got, want)) and len(got) > 4 and size < larger
+        assert before is None or not all(map(torch.equal, got, before))
+        before = got
+    assert "forward" not in vars(layer)
 
 
 @pytest.mark.parametrize("options", [{}, {"sides": "heads"}, {"lora": Lora(2, dropout=0.3)}], ids=repr)

@@ -38,6 +38,7 @@ from .backward import Drawn, Share, chances, draw
 from .clock import Clock
 from .distributed import ALONE, Group
 from .dropout import dropout_on
+from .frozen_layers import cast_once
 from .lookup import merge
 from .micro_batches import Micro, Plan, Work, fillers
 from .plan import Footprint, footprint, keep, pack, probe_rows, start_tokens
@@ -301,7 +302,8 @@ class Cache:
             refuse_batch_statistics(work.tower)
             features = work.features if len(work.features) else work.spare
             probes = [features[index] for index in probe_rows(features.lengths.cpu())]
-            with seeded(0, self.device), dropout_on(self.device, work.tower), self.autocast():
+            dropout = dropout_on(self.device, work.tower)
+            with seeded(0, self.device), dropout, self.autocast(), cast_once(work.frozen, self.device):
                 size = footprint(work.tower, probes, work.tower.padded, self.device)
             if work.divided:  # equal micro-batches leave little to fill up
                 group.keep_pace()

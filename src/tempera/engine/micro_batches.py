@@ -19,6 +19,7 @@ from ..core.ragged import Ragged
 from ..errors import TemperaError
 from .distributed import Group
 from .dropout import RowDropout, dropout_on
+from .frozen_layers import cast_once, frozen_layers
 from .lookup import adding_in_place
 from .plan import FeaturesLike
 from .shards import is_divided
@@ -33,6 +34,7 @@ class Work:
     counts: list[int]  # rows of each role
     features: FeaturesLike
     parameters: list[nn.Parameter]  # of the tower, listed once a batch: walking through its modules takes its time
+    frozen: list[nn.Linear]  # its layers that are not trained
     divided: bool  # whether the processes call the tower together
     embeddings: Tensor | None = None  # [n, D]
     grads: Tensor | None = None  # [n, D]
@@ -44,7 +46,8 @@ class Work:
         sides = [batch.sides()[role].rows for role in roles]
         features = sides[0] if len(sides) == 1 else type(sides[0]).cat(sides)
         counts, parameters = [len(side) for side in sides], list(tower.parameters())
-        return cls(tower, roles, counts, features, parameters, any(map(is_divided, parameters)))
+        frozen = frozen_layers(tower) if not all(p.requires_grad for p in parameters) else []
+        return cls(tower, roles, counts, features, parameters, frozen, any(map(is_divided, parameters)))
 
     @property
     def spare(self) -> FeaturesLike:
@@ -81,7 +84,7 @@ class Micro:
         elif self.work.tower.padded or len(self.index) < len(features):  # else all of them, in order
             features = features[self.index]
         in_place = adding_in_place(self.work.tower) if device.type == "cpu" else nullcontext()
-        with seeded(self.seed, device), in_place, self._dropout(device):
+        with seeded(self.seed, device), in_place, self._dropout(device), cast_once(self.work.frozen, device):
             embeddings: Tensor = self.work.tower(features.to(device))
         return embeddings if len(self.index) else embeddings[:0]
 
