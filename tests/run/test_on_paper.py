@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,15 @@ def test_a_pretrained_tower_has_a_larger_batch_on_an_accelerator(tmp_path: Path)
     options = of(options.values, ["train.mixed_precision=no"])
     assert [planned(options, device=name)["pairs"] for name in ("cpu", "h100")] == [15, 31]
     assert planned(of(options.values, ["train.batch_size=16"]), device="h100")["pairs"] == 15
+    pytest.importorskip("peft")
+    held = "weights and optimiser"
+    for device, half in product(("cpu", "h100"), ("no", "bf16")):
+        settings = ["train.batch_size=16", f"train.mixed_precision={half}"]
+        whole, adapters = (
+            planned(of(options.values, [*settings, *more]), device=device)["memory"]
+            for more in ([], ["tower.lora={rank: 1}"])
+        )
+        assert whole[held] / 4 < adapters[held] < whole[held] / 2
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ def frozen_layers(tower: nn.Module) -> list[nn.Linear]:
 @contextmanager
 def cast_once(layers: Sequence[nn.Linear], device: torch.device) -> Iterator[None]:
     """Let frozen layers multiply by weights that are cast as autocast would cast them, in every such block the same ones."""
-    cast = [each for each in layers if torch.is_autocast_enabled(device.type) and "forward" not in vars(each)]
+    lowers = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)  # not on paper
+    cast = [each for each in layers if lowers and "forward" not in vars(each)]
     for layer in cast:
         vars(layer)["forward"] = partial(_multiply, layer, torch.get_autocast_dtype(device.type))
     try:
