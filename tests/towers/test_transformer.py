@@ -19,7 +19,7 @@ from tempera.core.batch import Batch, Side
 from tempera.core.presets import mnr
 from tempera.engine import micro_batches
 from tempera.engine.cache import Cache, Mode
-from tempera.engine.frozen_layers import frozen_layers
+from tempera.engine.frozen_layers import cast_once, frozen_layers
 from tempera.engine.step import step
 from tempera.errors import ConfigError, MissingLibrary
 from tempera.towers.lora import Lora
@@ -160,6 +160,11 @@ def test_frozen_weights_are_cast_once_and_nothing_else_changes(
             assert all(map(torch.equal, got, want)) and len(got) > 4 and size < larger
         assert before is None or not all(map(torch.equal, got, before))
         before = got
+    with in_half(), cast_once([layer], torch.device("cpu")):
+        rows = torch.randn(3, layer.in_features)
+        assert layer(rows).dtype == torch.bfloat16
+        with torch.autocast("cpu", enabled=False):
+            assert torch.equal(layer(rows), torch.nn.functional.linear(rows, layer.weight, layer.bias))
     assert "forward" not in vars(layer)
 
 

@@ -41,6 +41,8 @@ def cast_once(layers: Sequence[nn.Linear], device: torch.device) -> Iterator[Non
 
 
 def _multiply(layer: nn.Linear, dtype: torch.dtype, rows: Tensor) -> Tensor:
+    if not torch.is_autocast_enabled(rows.device.type):  # a part of the model that keeps its precision
+        return F.linear(rows, layer.weight, layer.bias)
     return F.linear(rows, _cast(layer.weight, dtype), None if layer.bias is None else _cast(layer.bias, dtype))
 
 
