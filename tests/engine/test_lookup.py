@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tempera.core.table import Table
+from tempera.engine.distributed import CPU
 from tempera.engine.lookup import _by_row, adding_in_place, clear
 
 
@@ -32,7 +33,7 @@ def indices(seed: int) -> Tensor:
 
 
 def backward(net: nn.Module, seed: int, in_place: bool) -> None:
-    with adding_in_place(net) if in_place else nullcontext():
+    with adding_in_place(net, CPU) if in_place else nullcontext():
         loss = net(indices(seed)).square().sum()
     loss.backward()
 
@@ -67,7 +68,7 @@ def test_bags_of_large_tables_have_the_bits_of_a_stable_sort(size: int) -> None:
     expected = torch.zeros(size, 2, dtype=torch.float64)
     expected.index_add_(0, rows[:5], torch.full((5, 2), 0.2, dtype=torch.float64))
     expected.index_add_(0, rows[5:], torch.full((len(rows) - 5, 2), 1 / (len(rows) - 5), dtype=torch.float64))
-    with adding_in_place(table):
+    with adding_in_place(table, CPU):
         table.mean_of(rows, starts)[[0, 2]].sum().backward()
     torch.testing.assert_close(table.weight.grad, expected, rtol=1e-12, atol=1e-12)
 
@@ -116,7 +117,7 @@ def test_what_is_added_to_is_what_was_there() -> None:
     net = Net()
     net.words.weight.grad = torch.zeros_like(net.words.weight)
     before = net.words.weight.grad
-    with adding_in_place(net):
+    with adding_in_place(net, CPU):
         loss = net(torch.ones(2, 3, dtype=torch.int64)).sum()
     loss.backward()
     assert net.words.weight.grad is before and float(before.abs().max()) > 0
@@ -124,9 +125,9 @@ def test_what_is_added_to_is_what_was_there() -> None:
 
 def test_the_tables_are_left_as_they_were() -> None:
     net = Net()
-    with adding_in_place(net):
+    with adding_in_place(net, CPU):
         assert "forward" in vars(net.words) and "forward" not in vars(net.fixed)
-    with torch.no_grad(), adding_in_place(net):
+    with torch.no_grad(), adding_in_place(net, CPU):
         assert "forward" not in vars(net.words)
     assert "forward" not in vars(net.words)
 
@@ -136,7 +137,7 @@ def test_a_batch_whose_memory_is_written_to_again_leaves_nothing_behind() -> Non
     for first in (1, 3, 5):
         batch.copy_(torch.tensor([first, first + 1]))
         clear(words.parameters())
-        with adding_in_place(words):
+        with adding_in_place(words, CPU):
             loss = words(batch).sum()
         loss.backward()
     assert words.weight.grad is not None and words.weight.grad[:, 0].tolist() == [0, 0, 0, 0, 0, 1, 1, 0, 0]

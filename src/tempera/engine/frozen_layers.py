@@ -5,8 +5,8 @@ autocast keeps the casts of weights that are trained. Those of others it makes a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import MutableMapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from .lookup import computing_by
 from .shards import is_compiled, is_divided
 
 _casts: MutableMapping[Tensor, tuple[int, StorageWeakRef, Tensor]] = WeakTensorKeyDictionary()
@@ -26,18 +27,13 @@ def frozen_layers(tower: nn.Module) -> list[nn.Linear]:
     return [each for each in layers if not any(p.requires_grad or is_divided(p) for p in each.parameters())]
 
 
-@contextmanager
-def cast_once(layers: Sequence[nn.Linear], device: torch.device) -> Iterator[None]:
+def cast_once(layers: Sequence[nn.Linear], device: torch.device) -> AbstractContextManager[None]:
     """Let frozen layers multiply by weights that are cast as autocast would cast them, in every such block the same ones."""
     lowers = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)  # not on paper
-    cast = [each for each in layers if lowers and "forward" not in vars(each)]
-    for layer in cast:
-        vars(layer)["forward"] = partial(_multiply, layer, torch.get_autocast_dtype(device.type))
-    try:
-        yield
-    finally:
-        for layer in cast:
-            del vars(layer)["forward"]
+    cast = [each for each in layers if "forward" not in vars(each)] if lowers else []
+    return computing_by(
+        {each: {"forward": partial(_multiply, each, torch.get_autocast_dtype(device.type))} for each in cast}
+    )
 
 
 def _multiply(layer: nn.Linear, dtype: torch.dtype, rows: Tensor) -> Tensor:

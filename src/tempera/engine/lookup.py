@@ -9,8 +9,8 @@ Letters in shapes: m tokens of n bags, k distinct rows that are read, D width.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -148,25 +148,31 @@ def _by_row(rows: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @contextmanager
-def adding_in_place(tower: nn.Module) -> Iterator[None]:
+def computing_by(methods: Mapping[nn.Module, Mapping[str, Callable[..., Tensor]]]) -> Iterator[None]:
+    """Let modules compute by other methods of these names in the block; a hook would come after a result that is thrown away."""
+    for module, own in methods.items():
+        vars(module).update(own)
+    try:
+        yield
+    finally:
+        for module, own in methods.items():
+            for name in own:
+                del vars(module)[name]
+
+
+def adding_in_place(tower: nn.Module, device: torch.device) -> AbstractContextManager[None]:
     """Graphs made inside add the gradients of the tower's `nn.Embedding` tables to `.grad` in place, those of bags, too.
 
     For CPUs: GPUs fill memory faster than they add rows one by one. Tables that are sparse, divided over processes, compiled, or
     scaled by frequency are left to autograd.
     """
-    modules = tower.modules() if torch.is_grad_enabled() and not is_compiled(tower) else ()
-    tables = [m for m in modules if isinstance(m, nn.Embedding) and _plain(m)]
-    for table in tables:  # a hook would come after a lookup that is thrown away
-        vars(table).update(forward=partial(_look_up, table), mean_of=partial(_mean_of, table))
-    try:
-        yield
-    finally:
-        for table in tables:
-            del vars(table)["forward"], vars(table)["mean_of"]
+    here = device.type == "cpu" and torch.is_grad_enabled() and not is_compiled(tower)
+    tables = [m for m in (tower.modules() if here else ()) if isinstance(m, nn.Embedding) and _plain(m)]
+    return computing_by({m: {"forward": partial(_look_up, m), "mean_of": partial(_mean_of, m)} for m in tables})
 
 
 def _plain(table: nn.Embedding) -> bool:
-    whole = type(table.weight) is nn.Parameter and table.weight.device.type == "cpu" and table.weight.requires_grad
+    whole = type(table.weight) is nn.Parameter and table.weight.requires_grad
     usual = (
         type(table) in (nn.Embedding, Table)
         and "forward" not in vars(table)

@@ -5,7 +5,7 @@ Letters in shapes: n rows of a tower, r rows of a micro-batch, D width.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,8 +46,7 @@ class Work:
         sides = [batch.sides()[role].rows for role in roles]
         features = sides[0] if len(sides) == 1 else type(sides[0]).cat(sides)
         counts, parameters = [len(side) for side in sides], list(tower.parameters())
-        frozen = frozen_layers(tower) if not all(p.requires_grad for p in parameters) else []
-        return cls(tower, roles, counts, features, parameters, frozen, any(map(is_divided, parameters)))
+        return cls(tower, roles, counts, features, parameters, frozen_layers(tower), any(map(is_divided, parameters)))
 
     @property
     def spare(self) -> FeaturesLike:
@@ -83,8 +82,8 @@ class Micro:
             features = self.work.spare
         elif self.work.tower.padded or len(self.index) < len(features):  # else all of them, in order
             features = features[self.index]
-        in_place = adding_in_place(self.work.tower) if device.type == "cpu" else nullcontext()
-        with seeded(self.seed, device), in_place, self._dropout(device), cast_once(self.work.frozen, device):
+        in_place, cast = adding_in_place(self.work.tower, device), cast_once(self.work.frozen, device)
+        with seeded(self.seed, device), in_place, cast, self._dropout(device):
             embeddings: Tensor = self.work.tower(features.to(device))
         return embeddings if len(self.index) else embeddings[:0]
 

@@ -81,8 +81,8 @@ def settle(prepared: Prepared, free: Sequence[str], known: Mapping[str, Any] | N
         name = next((each.name for each in settings if each.values == race.unproven), "")
         left = [each.name for later in race.rounds[1:] for each in later.variations if each.name]
         name += f" without {' and '.join(left)}" if name and left else ""
-        few = f"validation has fewer than {LEAST_TO_CHOOSE} queries or events, which choose nothing"
         if group.main and name:
+            few = f"validation has fewer than {LEAST_TO_CHOOSE} queries or events, which choose nothing"
             logger.info(f"{few if task.held_out.looks else 'without validation nothing is chosen'}: {name}")
         return with_setting(prepared, race.unproven or {})
     steps = config.train.steps(task.data.sampler.batches_per_epoch)
