@@ -56,7 +56,8 @@ class Lora:
             try:
                 module.model.add_adapter(options)
             except ValueError as error:
-                raise ConfigError(f"tower.lora.layers: {said(error)}") from None
+                where = "tower.lora" if self.layers is None else "tower.lora.layers"
+                raise ConfigError(f"{where}: {said(error)}") from None
 
     @contextmanager
     def saving(self, model: SentenceTransformer) -> Iterator[None]:
