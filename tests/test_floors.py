@@ -36,8 +36,8 @@ CEILINGS = {
     "the root": 796,  # with names, checks and cross-checks of a configuration in a file each
     "artifacts": 2000,  # with ids in any spelling, and times of another unit
     "cli": 913,
-    "core": 2036,  # with devices, copies to them, what they multiply fast, chosen rows of a batch, and words that it refuses
-    "engine": 3239,  # with gradients in memory that stays, frozen layers, divided tables, devices, chosen rows, kernels, paper
+    "core": 2067,  # with devices, copies to them, how they multiply fast, chosen rows of a batch, and words that it refuses
+    "engine": 3301,  # with gradients in memory that stays, layers in half precision, divided tables, devices, chosen rows, kernels, paper
     "experiments": 2307,  # with a folder for each file
     "integrations": 481,  # with a temperature that stays on the host, and models that nothing asks
     "io": 1153,  # with vectors of other programs, texts of polars, lines of text, a run that replaces another or stands for data
@@ -46,7 +46,7 @@ CEILINGS = {
     "recommend": 3577,  # with behaviours that no event has, and counts of another run
     "run": 2184,  # with the proof of what a guide chooses, cautions, rows for the beginning, held-out data, what teachers know
     "text": 4193,  # with documents that keep vectors or are only searched, rows made of documents, and training on what is held out
-    "towers": 1482,  # with models put together, texts read in bf16, vectors that are cut, tables with a model, words in arrays
+    "towers": 1463,  # with models put together, texts read in bf16, vectors that are cut, tables with a model, words in arrays
 }
 TOTAL = sum(CEILINGS.values())
 OPTIONAL = {"sentence_transformers": ("towers", "integrations"), "triton": ("engine",)}  # imported by these rooms only

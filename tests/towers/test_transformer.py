@@ -17,9 +17,9 @@ from tempera.build import build
 from tempera.config import of
 from tempera.core.batch import Batch, Side
 from tempera.core.presets import mnr
-from tempera.engine import micro_batches
 from tempera.engine.cache import Cache, Mode
-from tempera.engine.frozen_layers import cast_once, frozen_layers
+from tempera.engine.linear_layers import LinearLayers
+from tempera.engine.lookup import computing_by
 from tempera.engine.step import step
 from tempera.errors import ConfigError, MissingLibrary
 from tempera.towers.lora import Lora
@@ -135,7 +135,8 @@ def test_frozen_weights_are_cast_once_and_nothing_else_changes(
 ) -> None:
     pytest.importorskip("peft")
     tower = Pretrained(str(tiny), lora=Lora(2)).build([]).train()
-    layer, in_half = frozen_layers(tower)[0], partial(torch.autocast, "cpu", torch.bfloat16)
+    layers, in_half = LinearLayers(tower), partial(torch.autocast, "cpu", torch.bfloat16)
+    layer = next(each for each in layers.layers if not each.weight.requires_grad)
 
     def passed(mode: Mode) -> tuple[list[Tensor], float]:
         """Losses and gradients of several micro-batches, and the bytes of a graph."""
@@ -155,12 +156,12 @@ def test_frozen_weights_are_cast_once_and_nothing_else_changes(
         for mode in ("never", "always"):
             got, size = passed(mode)
             with monkeypatch.context() as patch:
-                patch.setattr(micro_batches, "frozen_layers", lambda tower: [])
+                patch.setattr(LinearLayers, "cast_once", lambda self, device: computing_by({}))
                 want, larger = passed(mode)
             assert all(map(torch.equal, got, want)) and len(got) > 4 and size < larger
         assert before is None or not all(map(torch.equal, got, before))
         before = got
-    with in_half(), cast_once([layer], torch.device("cpu")):
+    with in_half(), layers.cast_once(torch.device("cpu")):
         rows = torch.randn(3, layer.in_features)
         assert layer(rows).dtype == torch.bfloat16
         with torch.autocast("cpu", enabled=False):

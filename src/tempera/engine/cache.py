@@ -38,7 +38,6 @@ from .backward import Drawn, Share, chances, draw
 from .clock import Clock
 from .distributed import ALONE, Group
 from .dropout import dropout_on
-from .frozen_layers import cast_once
 from .lookup import merge
 from .micro_batches import Micro, Plan, Work, fillers
 from .plan import Footprint, footprint, keep, pack, probe_rows, start_tokens
@@ -303,7 +302,7 @@ class Cache:
             features = work.features if len(work.features) else work.spare
             probes = [features[index] for index in probe_rows(features.lengths.cpu())]
             dropout = dropout_on(self.device, work.tower)
-            with seeded(0, self.device), dropout, self.autocast(), cast_once(work.frozen, self.device):
+            with seeded(0, self.device), dropout, self.autocast(), work.linear.cast_once(self.device):
                 size = footprint(work.tower, probes, work.tower.padded, self.device)
             if work.divided:  # equal micro-batches leave little to fill up
                 group.keep_pace()

@@ -19,7 +19,7 @@ from ..core.ragged import Ragged
 from ..errors import TemperaError
 from .distributed import Group
 from .dropout import RowDropout, dropout_on
-from .frozen_layers import cast_once, frozen_layers
+from .linear_layers import LinearLayers
 from .lookup import adding_in_place
 from .plan import FeaturesLike
 from .shards import is_divided
@@ -34,7 +34,7 @@ class Work:
     counts: list[int]  # rows of each role
     features: FeaturesLike
     parameters: list[nn.Parameter]  # of the tower, listed once a batch: walking through its modules takes its time
-    frozen: list[nn.Linear]  # its layers that are not trained
+    linear: LinearLayers
     divided: bool  # whether the processes call the tower together
     embeddings: Tensor | None = None  # [n, D]
     grads: Tensor | None = None  # [n, D]
@@ -46,7 +46,7 @@ class Work:
         sides = [batch.sides()[role].rows for role in roles]
         features = sides[0] if len(sides) == 1 else type(sides[0]).cat(sides)
         counts, parameters = [len(side) for side in sides], list(tower.parameters())
-        return cls(tower, roles, counts, features, parameters, frozen_layers(tower), any(map(is_divided, parameters)))
+        return cls(tower, roles, counts, features, parameters, LinearLayers(tower), any(map(is_divided, parameters)))
 
     @property
     def spare(self) -> FeaturesLike:
@@ -82,7 +82,7 @@ class Micro:
             features = self.work.spare
         elif self.work.tower.padded or len(self.index) < len(features):  # else all of them, in order
             features = features[self.index]
-        in_place, cast = adding_in_place(self.work.tower, device), cast_once(self.work.frozen, device)
+        in_place, cast = adding_in_place(self.work.tower, device), self.work.linear.cast_once(device)
         with seeded(self.seed, device), in_place, cast, self._dropout(device):
             embeddings: Tensor = self.work.tower(features.to(device))
         return embeddings if len(self.index) else embeddings[:0]

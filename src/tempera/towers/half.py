@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+
+from ..core.products import LastRows, linear
 
 # On CPUs torch attends to few keys faster in float32 than in bf16 (by 1.1 to 2.3x below 128). Its kernel takes 16 at once:
 # with more than 4 beyond a multiple, those and zeros up to the next one are faster, by 1.05 to 2.6x.
@@ -66,9 +67,7 @@ class _Reading(TorchFunctionMode):
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         self.dtype = dtype
-        self.rows: Tensor | None = None  # that were cast last
-        self.cast: Tensor | None = None
-        self.version = -1
+        self.last = LastRows(lambda rows: rows.to(dtype))
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -77,32 +76,9 @@ class _Reading(TorchFunctionMode):
             function = attention
         elif function is F.linear and len(args) == 3 and args[1].dtype == self.dtype:
             rows, weight, bias = args
-            args = self._low(rows), weight, bias
-            function = _linear() if bias is not None and weight.device.type == "cpu" else function
+            args = rows if rows.dtype == self.dtype else self.last.of(rows), weight, bias
+            function = linear
         return function(*args, **(kwargs or {}))
-
-    def _low(self, rows: Tensor) -> Tensor:
-        if rows.dtype == self.dtype or rows.is_inference():  # whose changes are not counted
-            return rows.to(self.dtype)
-        if self.cast is None or rows is not self.rows or rows._version != self.version:
-            self.rows, self.version, self.cast = rows, rows._version, rows.to(self.dtype)
-        return self.cast
-
-
-@lru_cache
-def _linear() -> Callable[..., Tensor]:
-    """Return a linear layer with a bias: oneDNN's, which adds it as it multiplies and which torch's compiler takes, or `F.linear`.
-
-    The latter copies the bias to every row first, by which a layer of MiniLM takes 1.1 to 1.2 times as long.
-    """
-    try:
-        adding: Any = torch.ops.mkldnn._linear_pointwise
-        one = torch.ones(1, 1, dtype=torch.bfloat16)
-        if adding(one, one, one[0], "none", [], "").item() == 2:
-            return lambda rows, weight, bias: adding(rows, weight, bias, "none", [], "")
-    except (AttributeError, RuntimeError):  # another version of torch, or a build without oneDNN
-        pass
-    return F.linear
 
 
 def attention(

@@ -1,0 +1,138 @@
+"""Linear layers in another precision than their weights: these are cast once a step, and on a CPU the shapes of products recur.
+
+autocast casts the weights of frozen layers, as of a model with adapters, again in every call, and each graph holds its own; on a
+CPU it casts those that are trained in every context. What multiplies there, oneDNN, prepares for some 3 ms whenever a product has a
+shape that it has not seen of late, which nearly every micro-batch of texts has: a tenth of a step. So rows are filled up with
+zeros to one of sixteen numbers an octave.
+
+Letters in shapes: m rows, r rows with those that fill them up, k inputs, o outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from ..core.products import LastRows, linear
+from .lookup import computing_by
+from .shards import is_compiled, is_divided
+
+_FEWEST = 32  # rows that are multiplied together
+
+_casts: MutableMapping[Tensor, tuple[int, StorageWeakRef, Tensor]] = WeakTensorKeyDictionary()
+
+
+class LinearLayers:
+    """The linear layers of a tower while it embeds a batch, and what their weights are in another precision."""
+
+    def __init__(self, tower: nn.Module) -> None:
+        again = any(getattr(module, "gradient_checkpointing", False) for module in tower.modules())  # on the way back
+        layers = [] if again or is_compiled(tower) else [each for each in tower.modules() if type(each) is nn.Linear]
+        self.layers = [each for each in layers if not any(map(is_divided, each.parameters()))]
+        self.casts: dict[Tensor, Tensor] = {}
+
+    def cast_once(self, device: torch.device) -> AbstractContextManager[None]:
+        """Let layers multiply by weights that are cast as autocast would cast them, in every such block the same ones.
+
+        Weights that are trained are left to autocast on an accelerator, whose graph needs them.
+        """
+        lowers = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)  # not on paper
+        layers = [each for each in self.layers if "forward" not in vars(each) and each.weight.dtype == torch.float32]
+        if not lowers or not layers:
+            return computing_by({})
+        dtype = torch.get_autocast_dtype(device.type)
+        if device.type == "cpu":
+            last = LastRows(lambda rows: filled(rows.detach().flatten(0, -2), dtype))
+            return computing_by({each: {"forward": partial(self._multiply_filled, each, last)} for each in layers})
+        frozen = [each for each in layers if not any(p.requires_grad for p in each.parameters())]
+        return computing_by({each: {"forward": partial(self._multiply, each, dtype)} for each in frozen})
+
+    def _multiply_filled(self, layer: nn.Linear, last: LastRows, rows: Tensor) -> Tensor:
+        weight, bias = layer.weight, layer.bias
+        if not torch.is_autocast_enabled("cpu") or rows.dim() < 2 or not rows.numel() or rows.dtype == torch.float64:
+            return F.linear(rows, weight, bias)
+        low = last.of(rows)
+        lowered = [None if each is None else self._cast(each, low.dtype) for each in (weight, bias)]
+        products: Tensor = _Product.apply(rows, weight, bias, low, *lowered)  # type: ignore[no-untyped-call]
+        return products
+
+    def _multiply(self, layer: nn.Linear, dtype: torch.dtype, rows: Tensor) -> Tensor:
+        if not torch.is_autocast_enabled(rows.device.type):  # a part of the model that keeps its precision
+            return F.linear(rows, layer.weight, layer.bias)
+        return F.linear(
+            rows, self._cast(layer.weight, dtype), None if layer.bias is None else self._cast(layer.bias, dtype)
+        )
+
+    def _cast(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        if not weight.requires_grad:
+            return _kept(weight, dtype)
+        if weight not in self.casts:  # for this batch only: an optimiser may write to it so that torch does not count
+            self.casts[weight] = weight.detach().to(dtype)
+        return self.casts[weight]
+
+
+def filled(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return rows in a precision, with zeros up to a number of them that recurs: [m, k] -> [r, k].
+
+    It is a multiple of 32, and of a sixteenth of the power of 2 below m: 32, 64, ... 512, 544, ... 1,024, 1,088, ...
+
+    >>> [len(filled(torch.ones(rows, 1), torch.bfloat16)) for rows in (1, 32, 500, 513, 1025)]
+    [32, 32, 512, 544, 1088]
+    """
+    low, step = rows.to(dtype), max(_FEWEST, 1 << max(0, len(rows).bit_length() - 5))
+    more = -len(rows) % step
+    return torch.cat([low, low.new_zeros(more, low.shape[1])]) if more else low.contiguous()
+
+
+class _Product(torch.autograd.Function):
+    """Rows times weights in a precision, with gradients of rows and weights in their own."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        low: Tensor,
+        lowered: Tensor,
+        lowered_bias: Tensor | None,
+    ) -> Tensor:
+        ctx.save_for_backward(low, lowered)
+        ctx.shape, ctx.dtypes = rows.shape, (rows.dtype, weight.dtype, None if bias is None else bias.dtype)
+        products = linear(low, lowered, lowered_bias)
+        # The first m rows, as a tensor of its own: a view from here could not be written to.
+        shape = torch.Size((*rows.shape[:-1], len(weight)))
+        whole: Tensor = products.new_empty(0).set_(products.untyped_storage(), 0, shape, ())
+        return whole
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        low, lowered = ctx.saved_tensors  # [r, k], [o, k]
+        (of_rows, of_weight, of_bias), (needs_rows, needs_weight, needs_bias, *_) = ctx.dtypes, ctx.needs_input_grad
+        grad = filled(grad.flatten(0, -2), low.dtype)  # [r, o]
+        count = ctx.shape[:-1].numel()
+        return (
+            (grad @ lowered)[:count].view(ctx.shape).to(of_rows) if needs_rows else None,
+            (grad.mT @ low).to(of_weight) if needs_weight else None,
+            grad.sum(0, dtype=of_bias) if needs_bias else None,
+            None,
+            None,
+            None,
+        )
+
+
+def _kept(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a frozen weight in another precision, which is kept until the weight is written to or has other memory."""
+    memory, known = StorageWeakRef(weight.untyped_storage()), _casts.get(weight)  # type: ignore[no-untyped-call]
+    if known is None or known[:2] != (weight._version, memory) or known[2].dtype != dtype:
+        known = _casts[weight] = weight._version, memory, weight.detach().to(dtype)
+    return known[2]
