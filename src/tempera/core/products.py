@@ -40,7 +40,7 @@ def _adding() -> Callable[..., Tensor]:
 
 
 class LastRows:
-    """What was made of the rows that came last, for the next layer that reads the same ones: queries, keys and values do.
+    """Keeps what was made of the rows that came last, for the next layer that reads the same ones: queries, keys and values do.
 
     >>> last, rows = LastRows(lambda rows: rows + 1), torch.zeros(2)
     >>> last.of(rows) is last.of(rows)
