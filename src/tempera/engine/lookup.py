@@ -31,6 +31,7 @@ class _Memory:
 
     grad: Tensor
     rows: list[Tensor] = field(default_factory=list)
+    sorted: bool = False  # one tensor of rows, each once
     writes: int = field(init=False)  # torch counts them; those of others may have reached every row
 
     def __post_init__(self) -> None:
@@ -55,7 +56,20 @@ class _Memory:
         self.grad.index_add_(0, rows, values)
         if ours:
             self.rows.append(rows)
-            self.writes = self.grad._version
+            self.sorted, self.writes = False, self.grad._version
+
+    @torch.no_grad()
+    def scale(self, factor: float) -> None:
+        """Multiply what was added, and nothing else, by a number."""
+        rows = self.distinct()
+        self.grad.index_copy_(0, rows, self.grad[rows].mul_(factor))
+        self.writes = self.grad._version
+
+    def distinct(self) -> Tensor:
+        """Return the rows that were added to, each once."""
+        if len(self.rows) > 1 or not self.sorted:
+            self.rows, self.sorted = [torch.cat(self.rows).unique()], True  # type: ignore[no-untyped-call]
+        return self.rows[0]
 
     @torch.no_grad()
     def clear(self) -> None:
@@ -78,6 +92,27 @@ def clear(parameters: Iterable[Tensor]) -> None:
         if memory is not None and p.grad is memory.grad:
             memory.clear()
         p.grad = None
+
+
+def rows_of(weight: Tensor) -> Tensor | None:
+    """Return the rows of a table that lookups alone have added gradients to, each once; None if others may have done so."""
+    memory = _own(weight)
+    return None if memory is None else memory.distinct()
+
+
+def scale(weight: Tensor, factor: float) -> bool:
+    """Multiply the gradient of a table that lookups alone have added to; return False, and do nothing, if others may have."""
+    memory = _own(weight)
+    if memory is not None:
+        memory.scale(factor)
+    return memory is not None
+
+
+def _own(weight: Tensor) -> _Memory | None:
+    memory = None if weight.grad is None else _memories.get(weight)
+    if memory is None or memory.grad is not weight.grad or not memory.ours or not memory.rows:
+        return None
+    return memory if sum(map(len, memory.rows)) <= len(weight) // 4 else None  # sorting more takes longer than it saves
 
 
 def _add(weight: Tensor, rows: Tensor, values: Tensor) -> None:

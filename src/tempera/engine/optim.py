@@ -1,28 +1,33 @@
-"""The optimiser, its schedule, and the norm of gradients.
+"""The optimiser, its schedule, and the norm of gradients; what no batch has read of a table costs neither of them time on a CPU.
 
-Letters in shapes: k rows of a table that a batch has read, D width.
+Letters in shapes: k rows of a table that batches have read, D width.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adamw import adamw
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..core.abilities import has_sparse
 from ..core.table import Table
 from ..core.temperature import Temperature
 from ..errors import ConfigError
 from .distributed import Group
+from .lookup import rows_of, scale
 from .shards import divided_as, is_divided, part
 
 Schedule = Literal["linear", "cosine", "constant"]
 ForTables = Literal["adamw", "rowwise_adagrad"]
 TABLE_RATE = 0.05  # of row-wise Adagrad; chosen on MovieLens among 0.02, 0.05, 0.1
 _EPS = 1e-10  # of Adagrad
+_FEW = 0.25  # of the rows of a table: more are stepped sooner with all others than picked out of them
 
 
 def adam(
@@ -61,7 +66,7 @@ def adam(
     # A group each: they keep their order in a checkpoint whichever of them are divided.
     groups += [{"params": [table], "lr": table_rate, "weight_decay": decay} for table in tables]
     groups = [{**each, "initial_lr": each["lr"]} for each in groups]
-    return AdamWWithAdagrad(groups, tables) if rowwise else torch.optim.AdamW(groups, fused=True)
+    return AdamWWithAdagrad(groups, tables) if rowwise else AdamWByRow(groups)
 
 
 def set_sparse(modules: nn.Module, sparse: bool) -> list[nn.Parameter]:
@@ -74,11 +79,77 @@ def set_sparse(modules: nn.Module, sparse: bool) -> list[nn.Parameter]:
     return list(tables)
 
 
-class AdamWWithAdagrad(torch.optim.AdamW):
+class AdamWByRow(torch.optim.AdamW):
+    """AdamW by torch, and nothing else, which passes over the rows of a table that no batch has read yet.
+
+    Their gradients and moments are 0, so that AdamW without weight decay leaves them as they are. A vocabulary has tens or hundreds
+    of thousands, of which a run on a few thousand texts reads few. `lookup` knows which they are, on a CPU in one process.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]]) -> None:
+        super().__init__(groups, fused=True)
+        self.read: MutableMapping[Tensor, _Read] = WeakTensorKeyDictionary()
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Step every parameter that has a gradient."""
+        grads = {}
+        for group in self.param_groups:
+            for p in group["params"] if group["weight_decay"] == 0 else []:
+                rows = rows_of(p) if p in self.state else None  # the first step makes the moments
+                if rows is None:
+                    self.read.pop(p, None)  # AdamW may reach any row now, and torch does not count what it writes
+                elif self._picked(p, rows, group):
+                    grads[p], p.grad = p.grad, None  # AdamW passes over it
+        super().step()
+        for p, grad in grads.items():
+            p.grad = grad
+
+    def _picked(self, table: Tensor, rows: Tensor, group: Mapping[str, Any]) -> bool:
+        """Step the rows that have been read by now, [k]; return False, and do nothing, if they are not few."""
+        assert table.grad is not None
+        state, read = self.state[table], self.read.get(table)
+        first, second = state["exp_avg"], state["exp_avg_sq"]
+        if read is None or not read.holds(first):
+            read = self.read[table] = _Read(first, first.any(1).logical_or_(second.any(1)))
+        if read.mask is None:
+            return False
+        read.mask[rows[table.grad[rows].any(1)]] = True
+        chosen = read.mask.nonzero()[:, 0]
+        if len(chosen) > _FEW * len(table):
+            read.mask = None
+            return False
+        numbers, grad, of_first, of_second = (each[chosen] for each in (table, table.grad, first, second))
+        (beta1, beta2), steps = group["betas"], [state["step"]]
+        rates = {"beta1": beta1, "beta2": beta2, "lr": group["lr"], "weight_decay": 0.0, "eps": group["eps"]}
+        adamw([numbers], [grad], [of_first], [of_second], [], steps, fused=True, amsgrad=False, maximize=False, **rates)
+        for whole, each in ((table, numbers), (first, of_first), (second, of_second)):
+            whole.index_copy_(0, chosen, each)
+        read.writes = first._version
+        return True
+
+
+@dataclass
+class _Read:
+    """The rows of a table whose moments are not 0."""
+
+    moments: Tensor
+    mask: Tensor | None  # [rows]; None if they are not few, as they will not be again
+    writes: int = -1  # to the moments
+
+    def __post_init__(self) -> None:
+        self.writes = self.moments._version
+
+    def holds(self, moments: Tensor) -> bool:
+        """Return True if the moments are the same ones, as they were."""
+        return moments is self.moments and (self.mask is None or moments._version == self.writes)
+
+
+class AdamWWithAdagrad(AdamWByRow):
     """AdamW, with row-wise Adagrad for tables, whose gradients are sparse and which have a learning rate of their own."""
 
     def __init__(self, groups: list[dict[str, Any]], tables: Sequence[nn.Parameter]) -> None:
-        super().__init__(groups, fused=True)
+        super().__init__(groups)
         self.tables = tables
         self._step_supports_amp_scaling = False  # a scaler leaves a whole step out, not AdamW's part of it
 
@@ -143,7 +214,7 @@ def total_norm(parameters: Sequence[nn.Parameter], group: Group, more: Sequence[
         more: gradients that are no parameter's yet, whole on every process.
     """
     reached = [p for p in parameters if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm([*(_numbers(p.grad) for p in reached if not is_divided(p)), *more])
+    norm = torch.nn.utils.get_total_norm([*(_reached(p) for p in reached if not is_divided(p)), *more])
     if not any(map(is_divided, parameters)):
         return norm
     mine = float(torch.nn.utils.get_total_norm([_numbers(p.grad) for p in reached if is_divided(p)]))
@@ -153,9 +224,17 @@ def total_norm(parameters: Sequence[nn.Parameter], group: Group, more: Sequence[
 def clip(parameters: Sequence[nn.Parameter], norm: Tensor, most: float) -> None:
     """Scale gradients of a total `norm`, which is on the host, down to `most`: torch's formula."""
     factor = float((most / (norm + 1e-6)).clamp(max=1.0))
-    grads = [_numbers(p.grad) for p in parameters if p.grad is not None]
-    if factor < 1 and grads:
-        torch._foreach_mul_(grads, factor)
+    if factor < 1:
+        grads = [_numbers(p.grad) for p in parameters if p.grad is not None and not scale(p, factor)]
+        if grads:
+            torch._foreach_mul_(grads, factor)
+
+
+def _reached(parameter: nn.Parameter) -> Tensor:
+    """Return the numbers of a gradient, without the rows of a table that no lookup has added to."""
+    rows = rows_of(parameter)
+    assert parameter.grad is not None
+    return _numbers(parameter.grad) if rows is None else parameter.grad[rows]
 
 
 def _numbers(grad: Tensor | None) -> Tensor:
