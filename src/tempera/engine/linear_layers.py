@@ -62,7 +62,7 @@ class LinearLayers:
         low = last.of(rows)
         lowered = [None if each is None else self._cast(each, low.dtype) for each in (weight, bias)]
         products: Tensor = _Product.apply(rows, weight, bias, low, *lowered)  # type: ignore[no-untyped-call]
-        return products
+        return products[: rows.shape[:-1].numel()].view(*rows.shape[:-1], len(weight))
 
     def _multiply(self, layer: nn.Linear, dtype: torch.dtype, rows: Tensor) -> Tensor:
         if not torch.is_autocast_enabled(rows.device.type):  # a part of the model that keeps its precision
@@ -93,7 +93,7 @@ def filled(rows: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """Rows times weights in a precision, with gradients of rows and weights in their own."""
+    """Filled rows times weights in a precision, [r, o], with gradients of rows and weights in their own."""
 
     @staticmethod
     def forward(
@@ -107,21 +107,15 @@ class _Product(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(low, lowered)
         ctx.shape, ctx.dtypes = rows.shape, (rows.dtype, weight.dtype, None if bias is None else bias.dtype)
-        products = linear(low, lowered, lowered_bias)
-        # The first m rows, as a tensor of its own: a view from here could not be written to.
-        shape = torch.Size((*rows.shape[:-1], len(weight)))
-        whole: Tensor = products.new_empty(0).set_(products.untyped_storage(), 0, shape, ())
-        return whole
+        return linear(low, lowered, lowered_bias)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         low, lowered = ctx.saved_tensors  # [r, k], [o, k]
         (of_rows, of_weight, of_bias), (needs_rows, needs_weight, needs_bias, *_) = ctx.dtypes, ctx.needs_input_grad
-        grad = filled(grad.flatten(0, -2), low.dtype)  # [r, o]
-        count = ctx.shape[:-1].numel()
         return (
-            (grad @ lowered)[:count].view(ctx.shape).to(of_rows) if needs_rows else None,
+            (grad @ lowered)[: ctx.shape[:-1].numel()].view(ctx.shape).to(of_rows) if needs_rows else None,
             (grad.mT @ low).to(of_weight) if needs_weight else None,
             grad.sum(0, dtype=of_bias) if needs_bias else None,
             None,

@@ -88,7 +88,7 @@ class AdamWByRow(torch.optim.AdamW):
 
     def __init__(self, groups: list[dict[str, Any]]) -> None:
         super().__init__(groups, fused=True)
-        self.read: MutableMapping[Tensor, _Read] = WeakTensorKeyDictionary()
+        self.read: MutableMapping[Tensor, _RowsRead] = WeakTensorKeyDictionary()
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -111,7 +111,7 @@ class AdamWByRow(torch.optim.AdamW):
         state, read = self.state[table], self.read.get(table)
         first, second = state["exp_avg"], state["exp_avg_sq"]
         if read is None or not read.holds(first):
-            read = self.read[table] = _Read(first, first.any(1).logical_or_(second.any(1)))
+            read = self.read[table] = _RowsRead(first, first.any(1).logical_or_(second.any(1)))
         if read.mask is None:
             return False
         read.mask[rows[table.grad[rows].any(1)]] = True
@@ -130,7 +130,7 @@ class AdamWByRow(torch.optim.AdamW):
 
 
 @dataclass
-class _Read:
+class _RowsRead:
     """The rows of a table whose moments are not 0."""
 
     moments: Tensor
