@@ -37,7 +37,7 @@ CEILINGS = {
     "artifacts": 2000,  # with ids in any spelling, and times of another unit
     "cli": 913,
     "core": 2067,  # with devices, copies to them, how they multiply fast, chosen rows of a batch, and words that it refuses
-    "engine": 3381,  # with gradients in memory that stays, rows that none reads, half precision, divided tables, kernels, paper
+    "engine": 3376,  # with gradients in memory that stays, rows that none reads, half precision, divided tables, kernels, paper
     "experiments": 2307,  # with a folder for each file
     "integrations": 481,  # with a temperature that stays on the host, and models that nothing asks
     "io": 1153,  # with vectors of other programs, texts of polars, lines of text, a run that replaces another or stands for data

@@ -102,6 +102,8 @@ def test_what_is_not_a_matrix_of_rows_in_float32_is_left_to_torch() -> None:
         assert layer(torch.ones(3)).dtype == torch.bfloat16
         assert layer(torch.ones(0, 3)).shape == (0, 2)
         assert double(torch.ones(4, 3).double()).dtype == torch.float64
+        with pytest.raises(RuntimeError, match="dtype"):  # as torch does, which casts no float64
+            layer(torch.ones(4, 3).double())
         with torch.autocast("cpu", enabled=False):
             assert layer(torch.ones(4, 3)).dtype == torch.float32
     assert "forward" not in vars(layer)

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.abilities import placed
 from ..errors import TemperaError
-from .shards import is_compiled
+from .shards import is_left_alone
 
 _SHORT = 256  # tokens up to which products are faster in bf16 than torch's attention, which holds no scores
 _LEVELS = 1 << 16  # chances are multiples of one over this
@@ -169,10 +169,7 @@ def dropout_on(device: torch.device, tower: nn.Module) -> AbstractContextManager
 
     Accelerators have kernels for it. A tower that is compiled, or that computes parts again on the way back, draws by torch.
     """
-    if device.type != "cpu":
-        return nullcontext()
-    again = any(getattr(module, "gradient_checkpointing", False) for module in tower.modules())
-    return nullcontext() if again or is_compiled(tower) else Dropout()
+    return nullcontext() if device.type != "cpu" or is_left_alone(tower) else Dropout()
 
 
 class _Dropped(torch.autograd.Function):

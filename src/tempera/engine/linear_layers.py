@@ -1,7 +1,7 @@
 """Linear layers in another precision than their weights: these are cast once a step, and on a CPU the shapes of products recur.
 
-autocast casts the weights of frozen layers, as of a model with adapters, again in every call, and each graph holds its own; on a
-CPU it casts those that are trained in every context. What multiplies there, oneDNN, prepares for some 3 ms whenever a product has a
+autocast casts the weights of frozen layers, as of a model with adapters, again in every call, and each graph holds its own; those
+that are trained it casts in every context. What multiplies on a CPU, oneDNN, prepares for some 3 ms whenever a product has a
 shape that it has not seen of late, which nearly every micro-batch of texts has: a tenth of a step. So rows are filled up with
 zeros to one of sixteen numbers an octave.
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..core.products import LastRows, linear
 from .lookup import computing_by
-from .shards import is_compiled, is_divided
+from .shards import is_divided, is_left_alone
 
 _FEWEST = 32  # rows that are multiplied together
 
@@ -34,42 +34,41 @@ class LinearLayers:
     """The linear layers of a tower while it embeds a batch, and what their weights are in another precision."""
 
     def __init__(self, tower: nn.Module) -> None:
-        again = any(getattr(module, "gradient_checkpointing", False) for module in tower.modules())  # on the way back
-        layers = [] if again or is_compiled(tower) else [each for each in tower.modules() if type(each) is nn.Linear]
-        self.layers = [each for each in layers if not any(map(is_divided, each.parameters()))]
+        self.tower = tower
         self.casts: dict[Tensor, Tensor] = {}
+
+    @cached_property
+    def layers(self) -> list[nn.Linear]:
+        """Those whose products may be made in another way."""
+        layers = [] if is_left_alone(self.tower) else [each for each in self.tower.modules() if type(each) is nn.Linear]
+        return [each for each in layers if not any(map(is_divided, each.parameters()))]
 
     def cast_once(self, device: torch.device) -> AbstractContextManager[None]:
         """Let layers multiply by weights that are cast as autocast would cast them, in every such block the same ones.
 
         Weights that are trained are left to autocast on an accelerator, whose graph needs them.
         """
-        lowers = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)  # not on paper
-        layers = [each for each in self.layers if "forward" not in vars(each) and each.weight.dtype == torch.float32]
-        if not lowers or not layers:
+        if not torch.amp.is_autocast_available(device.type) or not torch.is_autocast_enabled(
+            device.type
+        ):  # or on paper
             return computing_by({})
-        dtype = torch.get_autocast_dtype(device.type)
-        if device.type == "cpu":
-            last = LastRows(lambda rows: filled(rows.detach().flatten(0, -2), dtype))
-            return computing_by({each: {"forward": partial(self._multiply_filled, each, last)} for each in layers})
-        frozen = [each for each in layers if not any(p.requires_grad for p in each.parameters())]
-        return computing_by({each: {"forward": partial(self._multiply, each, dtype)} for each in frozen})
+        dtype, on_cpu = torch.get_autocast_dtype(device.type), device.type == "cpu"
+        last = LastRows(lambda rows: filled(rows.detach().flatten(0, -2), dtype)) if on_cpu else None
+        layers = [each for each in self.layers if "forward" not in vars(each) and each.weight.dtype == torch.float32]
+        chosen = [each for each in layers if on_cpu or not any(p.requires_grad for p in each.parameters())]
+        return computing_by({each: {"forward": partial(self._multiply, each, dtype, last)} for each in chosen})
 
-    def _multiply_filled(self, layer: nn.Linear, last: LastRows, rows: Tensor) -> Tensor:
+    def _multiply(self, layer: nn.Linear, dtype: torch.dtype, last: LastRows | None, rows: Tensor) -> Tensor:
         weight, bias = layer.weight, layer.bias
-        if not torch.is_autocast_enabled("cpu") or rows.dim() < 2 or not rows.numel() or rows.dtype == torch.float64:
+        # A part of the model may keep its precision.
+        half = torch.is_autocast_enabled(rows.device.type) and rows.dtype != torch.float64
+        if not half or rows.dim() < 2 or not rows.numel():
             return F.linear(rows, weight, bias)
-        low = last.of(rows)
-        lowered = [None if each is None else self._cast(each, low.dtype) for each in (weight, bias)]
-        products: Tensor = _Product.apply(rows, weight, bias, low, *lowered)  # type: ignore[no-untyped-call]
+        lowered = self._cast(weight, dtype), None if bias is None else self._cast(bias, dtype)
+        if last is None:
+            return F.linear(rows, *lowered)
+        products: Tensor = _Product.apply(rows, weight, bias, last.of(rows), *lowered)  # type: ignore[no-untyped-call]
         return products[: rows.shape[:-1].numel()].view(*rows.shape[:-1], len(weight))
-
-    def _multiply(self, layer: nn.Linear, dtype: torch.dtype, rows: Tensor) -> Tensor:
-        if not torch.is_autocast_enabled(rows.device.type):  # a part of the model that keeps its precision
-            return F.linear(rows, layer.weight, layer.bias)
-        return F.linear(
-            rows, self._cast(layer.weight, dtype), None if layer.bias is None else self._cast(layer.bias, dtype)
-        )
 
     def _cast(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         if not weight.requires_grad:

@@ -1,4 +1,4 @@
-"""The optimiser, its schedule, and the norm of gradients; what no batch has read of a table costs neither of them time on a CPU.
+"""The optimiser, its schedule, and the norm of gradients; on a CPU, rows of a table that no batch has read take no time.
 
 Letters in shapes: k rows of a table that batches have read, D width.
 """
@@ -98,12 +98,18 @@ class AdamWByRow(torch.optim.AdamW):
             for p in group["params"] if group["weight_decay"] == 0 else []:
                 rows = rows_of(p) if p in self.state else None  # the first step makes the moments
                 if rows is None:
-                    self.read.pop(p, None)  # AdamW may reach any row now, and torch does not count what it writes
+                    self._forget(p)
                 elif self._picked(p, rows, group):
                     grads[p], p.grad = p.grad, None  # AdamW passes over it
         super().step()
         for p, grad in grads.items():
             p.grad = grad
+
+    def _forget(self, table: Tensor) -> None:
+        """Look for the rows anew next time: AdamW may reach any row now, and torch does not count what it writes."""
+        read = self.read.get(table)
+        if read is not None and read.mask is not None:
+            del self.read[table]
 
     def _picked(self, table: Tensor, rows: Tensor, group: Mapping[str, Any]) -> bool:
         """Step the rows that have been read by now, [k]; return False, and do nothing, if they are not few."""

@@ -107,6 +107,11 @@ def is_compiled(tower: nn.Module) -> bool:
     return any(module._compiled_call_impl is not None for module in tower.modules())
 
 
+def is_left_alone(tower: nn.Module) -> bool:
+    """Return True if no operation of a tower may be replaced: torch compiles it, or computes parts again on the way back."""
+    return is_compiled(tower) or any(getattr(module, "gradient_checkpointing", False) for module in tower.modules())
+
+
 def is_divided(tensor: Tensor) -> TypeGuard[Any]:
     """Return True if this process has only a part of a tensor."""
     if not dist.is_initialized():  # importing the class takes a second
