@@ -162,15 +162,19 @@ def test_print_config_shows_what_will_be_chosen() -> None:
 
 def test_a_race_begins_with_the_default() -> None:
     made = build(config.load(None))
-    race = Static().race(10_001, 100)
-    assert race.start == {TEMPERATURE: 0.05, RATE: 0.003}
-    for pairs, tokens in ((20_000, 63), (10_000, 100)):  # short texts, and a million tokens of long ones
-        assert Static().race(pairs, tokens).start == {**race.start, DIMENSIONS: 1024}
+    many = Static().race(10_001, 100)  # more than a million tokens of long texts, whose temperature is known
+    assert many.start == {TEMPERATURE: 0.04, RATE: 0.003}
+    race = Static().race(20_000, 63)
+    assert race.start == {TEMPERATURE: 0.05, RATE: 0.003, DIMENSIONS: 1024}
+    assert Static().race(2_499, 100).start == race.start  # few long ones
+    assert Static().race(2_500, 100).start == Static().race(10_000, 100).start == {**many.start, DIMENSIONS: 1024}
+    for pairs, tokens in ((20_000, 63), (10_000, 100)):
         assert DIMENSIONS not in Static(teacher="runs/a").race(pairs, tokens).start
     assert DIMENSIONS not in Static().race(20_001, 40).start
     rates, temperatures = [[each.values for each in one.variations] for one in race.rounds]
     assert rates == [{RATE: 0.003}, {RATE: 0.01}, {RATE: 0.001}]
     assert temperatures == [{TEMPERATURE: 0.05}, {TEMPERATURE: 0.1}]
+    assert many.rounds == race.rounds[:1]
     assert race.among([]).settings() == [Setting({})]
     other = with_options(made, {TEMPERATURE: 0.1, RATE: 0.01})
     assert (other.base.temperature.value, other.train.learning_rate) == (pytest.approx(0.1), 0.01)
@@ -211,7 +215,7 @@ def test_a_race_goes_beyond_the_temperature_that_is_shown_best(
 
     monkeypatch.setattr(racing, "trained", trained)
     monkeypatch.setattr(racing, "score", score)
-    race = Static().race(5_000, 100)
+    race = Static(dimensions=512).race(2_000, 100).among([TEMPERATURE, RATE])
     record, winner = racing.run_race(cast(Prepared, OfDevices(start("no"))), race, 120)
     of_temperatures = [each for each in record if each.steps == 40]
     assert [each.values[TEMPERATURE] for each in of_temperatures] == tried and len(draws) == 3 + len(tried)

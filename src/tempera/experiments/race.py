@@ -96,11 +96,18 @@ def settle(prepared: Prepared, free: Sequence[str], known: Mapping[str, Any] | N
         record |= {"chosen": winner.values, "factors": race.factors}
     if group.main:
         prepared.log.write(event="recipe", **record)
-        logger.info(
-            f"chosen on validation: {next(setting(each) for each in record['tried'] if each['values'] == record['chosen'])}"
-        )
+        logger.info(_said(record))
     values = [each.values for each in settings]
     return with_setting(prepared, values[group.all_reduce_max(values.index(record["chosen"]) if group.main else -1)])
+
+
+def _said(record: Mapping[str, Any]) -> str:
+    """Return what was chosen, and apart from it what no setting had another value of."""
+    tried, chosen = record["tried"], record["chosen"]
+    alike = {name: value for name, value in chosen.items() if all(each["values"].get(name) == value for each in tried)}
+    won = next(each for each in tried if each["values"] == chosen)
+    named = setting(won | {"values": {name: value for name, value in chosen.items() if name not in alike}})
+    return f"chosen on validation: {named}" + (f"; by the data: {setting({'values': alike})}" if alike else "")
 
 
 def with_setting(prepared: Prepared, values: Values) -> Prepared:

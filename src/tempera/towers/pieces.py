@@ -17,9 +17,9 @@ class Trained:
     table: Tensor  # [v, D]
 
     def vectors(self, dimensions: int) -> Tensor:
-        """Return the vectors, whose width is the only one."""
+        """Return a copy of the vectors, whose width is the only one."""
         assert dimensions == self.table.shape[1]
-        return self.table
+        return self.table.clone()
 
 
 @dataclass(frozen=True)

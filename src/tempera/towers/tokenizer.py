@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from tokenizers import Regex, Tokenizer, models, normalizers, trainers
 from ..core.ragged import Ragged, from_lengths
 from ..errors import ConfigError
 from ..io.console import progress_bar
-from .word_ids import CASE_CHANGE, SPARSE, WORD, reader, splitter
+from .word_ids import CASE_CHANGE, SPARSE, WORD, Read, reader, splitter
 
 UNKNOWN = "[UNK]"
 _BLOCK = 2000
@@ -82,7 +83,7 @@ def vocabulary_of(tokenizer: Tokenizer) -> list[str]:
 
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str], progress: str | None = None) -> Ragged:
     """Token ids of texts, without special tokens; a progress bar named `progress` if given."""
-    values, lengths, read = [], [], reader(tokenizer)
+    values, lengths, read = [], [], _reader(tokenizer.to_str())
     for block in _blocks(texts, progress):
         ids, counts = read(block)
         values.append(ids)
@@ -90,6 +91,12 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], progress: str | None = 
     if not lengths:
         return Ragged.of([])
     return Ragged(torch.from_numpy(np.concatenate(values)), from_lengths(torch.from_numpy(np.concatenate(lengths))))
+
+
+@lru_cache(maxsize=2)
+def _reader(tokenizer: str) -> Read:
+    """Return the function that reads by a serialised tokenizer, which knows the words that it has read before."""
+    return reader(Tokenizer.from_str(tokenizer))
 
 
 def _blocks(texts: Sequence[str], progress: str | None) -> Iterator[Sequence[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
@@ -9,6 +10,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..io.documents import parsed
@@ -34,7 +37,7 @@ SPARSE = (
     rf"(?<!{_LETTER})({_LETTER}++)(?!(?:{_OTHER}++{_LETTER}++){{0,{_NEAR - 1}}}?{_OTHER}++\1(?!{_LETTER}))"
     rf"|\p{{N}}+|{_SIGN}"
 )
-_FEW = 50  # words, such as a query's, of which a set soon tells whether one stands twice
+_FEW = 50  # words, such as a query's, of which a set soon tells whether one stands twice; or texts
 _BLOCK = 2000  # texts whose words are in memory at once
 _MOST = 200_000  # parts between spaces that are remembered
 _LONGEST = 100  # characters of such a part: a longer one, as of a text without spaces, hardly stands again
@@ -154,16 +157,15 @@ class _ByWords:
         return np.concatenate([ids for ids, _ in blocks]), np.concatenate([lengths for _, lengths in blocks])
 
     def _read(self, texts: Sequence[str]) -> Rows:
-        rows = [text.split(" ") for text in texts]
-        flat = list(chain.from_iterable(rows))
+        distinct, place, lengths = _split(texts)
         if len(self.known.parts) > _MOST:
             self.known = _Vocabulary()
         known = self.known  # which another thread may replace, and nobody empties
-        if new := _unknown(flat, known.parts):
+        if new := _unknown(distinct, known.parts):
             with self.learning:
                 self._learn(known, new)
-        parts = np.array([known.parts.get(part, -1) for part in flat], np.int64)
-        row = np.repeat(np.arange(len(rows)), np.array([len(each) for each in rows], np.int64))
+        parts = np.array([known.parts.get(part, -1) for part in distinct], np.int64)[place]
+        row = np.repeat(np.arange(len(lengths)), lengths)
         apart = {i for i, text in enumerate(texts) if any(each in text for each in self.apart)}
         apart.update(row[parts < 0].tolist())  # long parts, too, are the tokenizer's
         if not apart:
@@ -198,6 +200,22 @@ class _ByWords:
 def _unknown(parts: Iterable[str], known: Collection[str]) -> set[str]:
     """Return the parts to remember that are not known yet."""
     return {part for part in set(parts).difference(known) if len(part) <= _LONGEST}
+
+
+def _split(texts: Sequence[str]) -> tuple[list[str], Ints, Ints]:
+    """Return the distinct parts between spaces, the number of each text's among them, and how many each text has.
+
+    >>> distinct, place, lengths = _split(["a b a", "", "b"])
+    >>> distinct, place.tolist(), lengths.tolist()
+    (['a', 'b', ''], [0, 1, 0, 2, 1], [3, 1, 1])
+    """
+    if len(texts) > _FEW:  # in two fifths of the time
+        of_texts = pc.split_pattern(pa.array(texts, pa.large_string()), " ")
+        coded = of_texts.flatten().dictionary_encode()
+        return coded.dictionary.to_pylist(), coded.indices.to_numpy(), pc.list_value_length(of_texts).to_numpy()
+    rows, number = [text.split(" ") for text in texts], defaultdict[str, int](count().__next__)
+    place = np.array([number[part] for row in rows for part in row], np.int64)
+    return list(number), place, np.array([len(row) for row in rows], np.int64)
 
 
 def _merged(rows: Rows, others: Rows, apart: Collection[int]) -> Rows:
