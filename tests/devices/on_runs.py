@@ -178,7 +178,7 @@ def ended(choice: Choice, folder: Path, device: torch.device, precision: Precisi
 @pytest.fixture(autouse=True)
 def cut_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """Micro-batches, and texts that are read, are cut as on a CPU; as on a device, autograd sums tables' gradients, torch draws."""
-    monkeypatch.setattr(cache, "start_tokens", lambda device, half: 32)
+    monkeypatch.setattr(cache, "start_tokens", lambda device, tower, half: 32)
     monkeypatch.setattr(modules, "_ENCODED_ON_DEVICE", modules._ENCODED_AT_ONCE)
     monkeypatch.setattr(lookup, "_plain", lambda table: False)
     for module in (cache, micro_batches):

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from tempera.core.batch import Batch, Side
 from tempera.core.ragged import Ragged
 from tempera.engine.cache import Cache, size_of
-from tempera.engine.plan import Footprint, footprint, keep, pack, probe_rows
+from tempera.engine.plan import Footprint, footprint, keep, pack, probe_rows, start_tokens
 from tempera.towers.transformer import Transformer
 
 fixed = settings(max_examples=60, deadline=None, derandomize=True)
@@ -212,3 +212,14 @@ def test_the_plan_announces_what_the_step_takes(one_long_text: tuple[Any, Batch[
         held = living.bytes
     assert abs(planned / held - 1) < 0.1, f"{planned:,} of {held:,} bytes"
     assert embedded.plan.peak_bytes == planned
+
+
+def test_a_start_costs_a_gpu_more_tokens_of_small_layers_and_of_half_precision() -> None:
+    gpu, narrow, wide = torch.device("cuda"), torch.nn.Linear(300, 300), torch.nn.Linear(600, 600)
+    for half in (False, True):
+        assert start_tokens(gpu, narrow, half) == pytest.approx(4 * start_tokens(gpu, wide, half), abs=4)
+        both = torch.nn.Sequential(narrow, torch.nn.Embedding(9, 9), wide)
+        assert start_tokens(gpu, wide, half) < start_tokens(gpu, both, half) < start_tokens(gpu, narrow, half)
+    assert start_tokens(gpu, narrow, True) == pytest.approx(4 * start_tokens(gpu, narrow), abs=4)
+    assert start_tokens(gpu, torch.nn.Embedding(9, 9)) == 16_384 and start_tokens(torch.device("cpu"), wide) == 32
+    assert start_tokens(torch.device("cpu"), wide, half=True) == start_tokens(torch.device("cpu"), narrow, True) == 192

@@ -152,6 +152,20 @@ def test_runs_of_a_sweep_keep_one_default_of_what_is_open(
         assert made.base.temperature.value == pytest.approx(0.05) and made.train.learning_rate == 0.003
 
 
+def test_many_long_texts_are_raced_for_their_rate_alone(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the log tells what validation has chosen from what it has not."""
+    monkeypatch.setattr(static, "SHORT", 1)
+    monkeypatch.setattr(static, "_MANY", 1)
+    with caplog.at_level("INFO"):
+        record = tried(train(options, tmp_path / "run").folder)
+    assert [each["values"] for each in record["tried"]] == [{TEMPERATURE: 0.04, RATE: r} for r in (0.003, 0.01, 0.001)]
+    assert (
+        f"chosen on validation: learning_rate={record['chosen'][RATE]:g}; by the data: temperature=0.04" in caplog.text
+    )
+
+
 def test_print_config_shows_what_will_be_chosen() -> None:
     resolved = build(config.load(None)).resolved
     assert shown(resolved, [TEMPERATURE, RATE])["objective"]["temperature"] == "auto"

@@ -98,6 +98,14 @@ def test_one_system_alone_is_chosen_only_if_it_is_shown_to_be_better(gain: float
     assert Fusion.chosen(metric).weight == weight
 
 
+@pytest.mark.parametrize(("gain", "weight"), [(0.02, 0.4), (0.01, 0.3), (0.005, 0.1)])
+def test_a_gain_that_is_not_shown_has_the_least_weight_that_is_as_good(gain: float, weight: float) -> None:
+    """The best weight, 0.4, is above words alone by the gain, with a standard error of 0.008."""
+    noise = np.tile([1.0, -1.0], 50)
+    metric = {w: 0.5 + gain * (1 - ((w - 0.4) / 0.4) ** 2) + 0.2 * w * noise for w in WEIGHTS}
+    assert Fusion.chosen(metric).weight == weight
+
+
 def test_nothing_is_chosen_on_no_queries() -> None:
     assert Fusion() == Fusion(USUAL, 0) and USUAL in WEIGHTS
 

@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
 
 from tempera.errors import ConfigError
+from tempera.towers import word_ids
 from tempera.towers.tokenizer import tokenize, train_tokenizer, without_repeats
 
 # Every letter and pair of letters is about as frequent as any other, so that many merges are ties.
@@ -120,3 +122,23 @@ def test_texts_without_words(texts: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"^no word occurs twice in the texts") as error:
         train_tokenizer(texts, 100, 16)
     assert "\n" not in str(error.value)
+
+
+def test_words_are_known_from_one_reading_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the tokenizers that are equal, and by no other."""
+    learned: list[list[str]] = []
+    learn = word_ids._ByWords._learn
+
+    def noted(self: Any, known: Any, parts: Any) -> None:
+        learned.append(sorted(parts))
+        learn(self, known, parts)
+
+    monkeypatch.setattr(word_ids._ByWords, "_learn", noted)
+    first, other = small(), small(max_length=9)
+    for tokenizer in (first, Tokenizer.from_str(first.to_str()), other):
+        for _ in range(2):
+            ids = tokenize(tokenizer, ["the cat", "a mat"]).values.tolist()
+            assert ids == [i for text in ("the cat", "a mat") for i in tokenizer.encode(text).ids]
+    first.enable_truncation(1)
+    assert tokenize(first, ["the cat"]).values.tolist() == first.encode("the cat").ids
+    assert learned == [["a", "cat", "mat", "the"]] * 2 + [["cat", "the"]]

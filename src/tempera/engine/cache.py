@@ -278,7 +278,7 @@ class Cache:
         padded = work.tower.padded
         widest = max(1.0, float(lengths.max() if padded else lengths.double().mean()))
         budget = self.tokens or weight.tokens(self.micro_bytes, widest)
-        start = self._start_tokens()
+        start = start_tokens(self.device, work.tower, self.in_half())
         budget = min(budget, _DRAWN * start) if small else budget
         micros = []
         for index in pack(lengths, budget, padded, start):
@@ -289,9 +289,11 @@ class Cache:
             micros.append(Micro(work, at, tokens, weight.bytes(len(index), width)))
         return micros
 
-    def _start_tokens(self) -> int:
+    def in_half(self) -> bool:
+        """Return whether towers multiply in half precision."""
+        kind = self.device.type
         with self.autocast():
-            return start_tokens(self.device, torch.is_autocast_enabled("cpu"))
+            return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
     def _footprint(self, work: Work, group: Group) -> Footprint:
         size = self.footprints.get(id(work.tower))

@@ -21,6 +21,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from .distributed import CPU
 from .shards import part
 
+# Products that a GPU computes while a linear layer's kernels are launched, in half precision and in float32. The first is measured:
+# on an H100, layers of MiniLM's size (bench/results/gpu_micro_batches.json), for which it is 67,800 tokens; for BERT's, 16,900.
+_OF_A_LAUNCH = {True: 2e10, False: 5e9}
 PROBE_TOKENS = 512  # most of the short rows that a footprint is measured on, padding counted
 
 
@@ -43,12 +46,19 @@ class FeaturesLike(Protocol):
         """The rows of several, in order."""
 
 
-def start_tokens(device: torch.device, half: bool = False) -> int:
+def start_tokens(device: torch.device, tower: torch.nn.Module, half: bool = False) -> int:
     """Return the cost of starting a micro-batch, in tokens: a CPU reads the weights again, a GPU launches hundreds of kernels.
 
-    In half precision a CPU casts them and their gradients, too, while a token costs less.
+    In half precision a CPU casts them and their gradients, too, while a token costs less. On a GPU, the fewer weights a layer has,
+    the more tokens it reads in the time of its launches.
+
+    >>> start_tokens(torch.device("cuda"), torch.nn.Linear(500, 500), half=True)
+    80000
     """
-    return 16_384 if device.type != "cpu" else 192 if half else 32
+    if device.type == "cpu":
+        return 192 if half else 32
+    weights = [layer.weight.numel() for layer in tower.modules() if isinstance(layer, torch.nn.Linear)]
+    return int(_OF_A_LAUNCH[half] * len(weights) / sum(weights)) if weights else 16_384
 
 
 def pack(lengths: Tensor, budget: int, padded: bool, start_tokens: int = 32) -> list[Tensor]:

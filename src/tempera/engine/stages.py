@@ -195,6 +195,11 @@ class _Sampled(Cache):
     most: int | None = None
     whole: Plan
     times = 1.0
+    half = False
+
+    def in_half(self) -> bool:
+        """Return whether towers multiply in half precision, which meta tensors do not tell."""
+        return self.half
 
     def plan(self, towers: Any, batch: Batch[Any], group: Group = ALONE) -> Plan:
         """Return at most `most` micro-batches, as many of those that keep their graph and of the others as there are of each."""
@@ -212,7 +217,7 @@ def _cache(options: Training, device: torch.device, free: float | None) -> _Samp
     autocast = partial(AsAccelerator, half) if device == META else autocast
     sizes = _Sampled(options.cache, options.cache_memory, device=CPU if free is None else META, free=free)
     cache = _Sampled(options.cache, sizes.bytes, options.micro_batch_tokens, device, autocast, options.backward)
-    cache.micro_bytes = sizes.micro_bytes
+    cache.micro_bytes, cache.half = sizes.micro_bytes, half != torch.float32
     return cache
 
 

@@ -27,6 +27,7 @@ WEIGHTS = tuple(i / 10 for i in range(11))  # candidates of the first system's w
 USUAL = 0.3  # where nothing can be chosen: even with a poor first system it was not below the second (bench/hybrid.py)
 _ROUNDED = 1e-5  # of standardised scores, whose deviation is far below 1 where they are cosines
 _RANKS = 60  # of reciprocal rank fusion
+_SHOWN, _ALIKE = 2, 0.5  # standard errors by which a weight is better than another, and within which it is as good
 
 
 def standardised(scores: Scores) -> Floats:
@@ -103,7 +104,9 @@ class Fusion:
 
         The mean over queries is smooth in the weight and its noise is not: each weight is judged together with its two
         neighbours, as the middle of a plateau. One of the systems alone, the first or the last weight, is chosen only if it is
-        above its neighbour by more than a standard error of their difference.
+        above its neighbour by more than a standard error of their difference. Where a gain over the second system alone is not
+        shown by two standard errors, the least weight is taken that is within half of one of the best: the first system is the
+        one that has learned from few data.
 
         >>> Fusion.chosen({0.0: np.array([0.6]), 0.5: np.array([0.9]), 1.0: np.array([0.7])})
         Fusion(weight=0.5, queries=1)
@@ -113,7 +116,10 @@ class Fusion:
         smooth[1:-1] = (smooth[:-2] + smooth[1:-1] + smooth[2:]) / 3
         best = int(smooth.argmax())
         inner = min(max(best, 1), len(smooth) - 2)
-        ahead = values[best] - values[inner]
-        if ahead.mean() <= ahead.std() / math.sqrt(len(ahead)):
-            best = inner
-        return cls(list(metric)[best], len(ahead))
+        gaps, root = values[best] - values, math.sqrt(values.shape[1])
+        if gaps[inner].mean() <= gaps[inner].std() / root:
+            best, gaps = inner, values[inner] - values
+        mean, error = gaps.mean(1), gaps.std(1) / root
+        if best and mean[0] <= _SHOWN * error[0]:
+            best = 1 + int((mean[1:] <= _ALIKE * error[1:]).argmax())
+        return cls(list(metric)[best], values.shape[1])
