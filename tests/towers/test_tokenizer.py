@@ -12,6 +12,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tempera.errors import ConfigError
+from tempera.towers import tokenizer as reading
 from tempera.towers import word_ids
 from tempera.towers.tokenizer import tokenize, train_tokenizer, without_repeats
 
@@ -134,6 +135,7 @@ def test_words_are_known_from_one_reading_to_the_next(monkeypatch: pytest.Monkey
         learn(self, known, parts)
 
     monkeypatch.setattr(word_ids._ByWords, "_learn", noted)
+    reading._reader.cache_clear()
     first, other = small(), small(max_length=9)
     for tokenizer in (first, Tokenizer.from_str(first.to_str()), other):
         for _ in range(2):

@@ -104,10 +104,12 @@ def settle(prepared: Prepared, free: Sequence[str], known: Mapping[str, Any] | N
 def _said(record: Mapping[str, Any]) -> str:
     """Return what was chosen, and apart from it what no setting had another value of."""
     tried, chosen = record["tried"], record["chosen"]
-    alike = {name: value for name, value in chosen.items() if all(each["values"].get(name) == value for each in tried)}
     won = next(each for each in tried if each["values"] == chosen)
-    named = setting(won | {"values": {name: value for name, value in chosen.items() if name not in alike}})
-    return f"chosen on validation: {named}" + (f"; by the data: {setting({'values': alike})}" if alike else "")
+    if won["name"]:
+        return f"chosen on validation: {won['name']}"
+    alike = {name: value for name, value in chosen.items() if all(each["values"].get(name) == value for each in tried)}
+    raced = setting({"values": {name: value for name, value in chosen.items() if name not in alike}})
+    return f"chosen on validation: {raced}" + (f"; by the data: {setting({'values': alike})}" if alike else "")
 
 
 def with_setting(prepared: Prepared, values: Values) -> Prepared:
