@@ -18,7 +18,11 @@ from torch.utils._pytree import tree_leaves
 
 from tempera.core.batch import Batch, Side
 from tempera.core.ragged import Ragged
+from tempera.engine import stages
 from tempera.engine.cache import Cache, size_of
+from tempera.engine.cost import META
+from tempera.engine.devices import start
+from tempera.engine.loop import Training
 from tempera.engine.plan import Footprint, footprint, keep, pack, probe_rows, start_tokens
 from tempera.towers.transformer import Transformer
 
@@ -223,3 +227,11 @@ def test_a_start_costs_a_gpu_more_tokens_of_small_layers_and_of_half_precision()
     assert start_tokens(gpu, narrow, True) == pytest.approx(4 * start_tokens(gpu, narrow), abs=4)
     assert start_tokens(gpu, torch.nn.Embedding(9, 9)) == 16_384 and start_tokens(torch.device("cpu"), wide) == 32
     assert start_tokens(torch.device("cpu"), wide, half=True) == start_tokens(torch.device("cpu"), narrow, True) == 192
+
+
+@pytest.mark.parametrize(("precision", "half"), [("no", False), ("bf16", True)])
+def test_a_cache_knows_half_precision_on_paper_too(precision: Any, half: bool) -> None:
+    options = Training(mixed_precision=precision)
+    assert Cache(autocast=start(precision).autocast).in_half() == half
+    for device, free in ((META, 1e10), (torch.device("cpu"), None)):
+        assert stages._cache(options, device, free).in_half() == half
