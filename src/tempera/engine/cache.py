@@ -38,6 +38,7 @@ from .backward import Drawn, Share, chances, draw
 from .clock import Clock
 from .distributed import ALONE, Group
 from .dropout import dropout_on
+from .linear_layers import in_half
 from .lookup import merge
 from .micro_batches import Micro, Plan, Work, fillers
 from .plan import Footprint, footprint, keep, pack, probe_rows, start_tokens
@@ -291,9 +292,8 @@ class Cache:
 
     def in_half(self) -> bool:
         """Return whether towers multiply in half precision."""
-        kind = self.device.type
         with self.autocast():
-            return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+            return in_half(self.device)
 
     def _footprint(self, work: Work, group: Group) -> Footprint:
         size = self.footprints.get(id(work.tower))

@@ -30,6 +30,11 @@ _FEWEST = 32  # rows that are multiplied together
 _casts: MutableMapping[Tensor, tuple[int, StorageWeakRef, Tensor]] = WeakTensorKeyDictionary()
 
 
+def in_half(device: torch.device) -> bool:
+    """Return True if autocast multiplies in half precision on a device; on paper, which it does not know, it is False."""
+    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+
+
 class LinearLayers:
     """The linear layers of a tower while it embeds a batch, and what their weights are in another precision."""
 
@@ -48,9 +53,7 @@ class LinearLayers:
 
         Weights that are trained are left to autocast on an accelerator, whose graph needs them.
         """
-        if not torch.amp.is_autocast_available(device.type) or not torch.is_autocast_enabled(
-            device.type
-        ):  # or on paper
+        if not in_half(device):
             return computing_by({})
         dtype, on_cpu = torch.get_autocast_dtype(device.type), device.type == "cpu"
         last = LastRows(lambda rows: filled(rows.detach().flatten(0, -2), dtype)) if on_cpu else None

@@ -10,7 +10,6 @@ Letters in shapes: q queries, c documents, k depth.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -87,6 +86,12 @@ def rank_by_weight(
     return [np.concatenate(ranked) for ranked in parts]
 
 
+def standard_error(values: Floats) -> Floats:
+    """Return the standard error of the means over queries, [..., q] -> [...]."""
+    error: Floats = values.std(-1) / np.sqrt(values.shape[-1])
+    return error
+
+
 @dataclass(frozen=True)
 class Fusion:
     """The weight of the first of two systems, and the number of queries that it was chosen on; 0 queries chose nothing."""
@@ -116,10 +121,10 @@ class Fusion:
         smooth[1:-1] = (smooth[:-2] + smooth[1:-1] + smooth[2:]) / 3
         best = int(smooth.argmax())
         inner = min(max(best, 1), len(smooth) - 2)
-        gaps, root = values[best] - values, math.sqrt(values.shape[1])
-        if gaps[inner].mean() <= gaps[inner].std() / root:
+        gaps = values[best] - values
+        if gaps[inner].mean() <= standard_error(gaps[inner]):
             best, gaps = inner, values[inner] - values
-        mean, error = gaps.mean(1), gaps.std(1) / root
+        mean, error = gaps.mean(1), standard_error(gaps)
         if best and mean[0] <= _SHOWN * error[0]:
             best = 1 + int((mean[1:] <= _ALIKE * error[1:]).argmax())
         return cls(list(metric)[best], values.shape[1])

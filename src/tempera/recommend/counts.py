@@ -6,7 +6,6 @@ Letters in shapes: r queries of a block, c items.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from scipy import sparse
 from ..errors import DataError
 from ..io.documents import parsed
 from ..io.tables import parquet_table
-from ..ranking.fusion import Fusion, fused, standardised
+from ..ranking.fusion import Fusion, fused, standard_error, standardised
 from ..towers.stamp import refuse_foreign
 from .baselines import Floats, ItemToItem
 from .full_catalogue import Histories, Scores
@@ -49,7 +48,7 @@ class Counting:
         """Return the same with the weight that is best by a metric of each validation query, [q], for rising weights."""
         fusion = Fusion.chosen(metric)
         ahead = metric[fusion.weight] - metric[1.0]
-        return replace(self, fusion=fusion, served=bool(ahead.mean() > ahead.std() / math.sqrt(len(ahead))))
+        return replace(self, fusion=fusion, served=bool(ahead.mean() > standard_error(ahead)))
 
     def fused(self, vectors: Floats, histories: Histories, weight: float | None = None) -> Floats:
         """Return scores of vectors and of counts in one, [r, c]: the weighted mean of both, standardised for each query.

@@ -50,8 +50,10 @@ class Subwords:
 
     def vectors(self, dimensions: int) -> Tensor:
         """Draw a unit vector for each token, [v, D]: sqrt(0.3) of one of its own and sqrt(0.7) of the sum of its n-grams'."""
-        own = _normalize(torch.randn(len(self.grams), dimensions))
-        return _normalize(own.mul_(math.sqrt(1 - SHARE)).add_(self._sums(dimensions), alpha=math.sqrt(SHARE)))
+        vectors = torch.randn(len(self.grams), dimensions)
+        F.normalize(vectors, out=vectors)
+        vectors.mul_(math.sqrt(1 - SHARE)).add_(self._sums(dimensions), alpha=math.sqrt(SHARE))
+        return F.normalize(vectors, out=vectors)
 
     def _sums(self, dimensions: int) -> Tensor:
         """Return what `_draw` returns, drawn once for the towers of a run."""
@@ -69,12 +71,7 @@ class Subwords:
             table = torch.randn(len(self.weights), min(_COLUMNS, dimensions - first), generator=draw)
             table *= self.weights[:, None]
             parts.append(F.embedding_bag(self.grams.values, table, self.grams.offsets[:-1], mode="sum"))
-        return _normalize(torch.cat(parts, 1))
-
-
-def _normalize(rows: Tensor) -> Tensor:
-    """Divide rows by their lengths, in place."""
-    return rows.div_(rows.norm(dim=1, keepdim=True).clamp_(min=1e-12))
+        return F.normalize(torch.cat(parts, 1))
 
 
 def ngrams(token: str) -> dict[str, None]:
