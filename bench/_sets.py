@@ -63,7 +63,7 @@ def parser_of_sets(doc: str | None, sets: Iterable[str], seeds: int) -> argparse
 
 def measured_sets(names: Iterable[str], measured: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
     """Return what is measured on each of `SETS` by its name, if its file is there."""
-    return _measured({name: SETS[name][0] for name in names}, measured)
+    return measured_files({name: SETS[name][0] for name in names}, measured)
 
 
 def measured_cases(
@@ -71,10 +71,11 @@ def measured_cases(
 ) -> dict[str, Any]:
     """Return what is measured on the first cases, a file with options each, of which the files are there."""
     paths = {name: path for name, (path, _) in list(cases.items())[:most]}
-    return _measured(paths, lambda name: measured(DATA / cases[name][0], cases[name][1]))
+    return measured_files(paths, lambda name: measured(DATA / cases[name][0], cases[name][1]))
 
 
-def _measured(paths: Mapping[str, str], measured: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+def measured_files(paths: Mapping[str, str], measured: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """Return what is measured by name, if the file of that name is there."""
     figures = {}
     for name, path in paths.items():
         if not (DATA / path).is_file():

@@ -39,6 +39,7 @@ from tempera.engine.devices import start
 from tempera.engine.distributed import Group
 from tempera.engine.machines import measured
 from tempera.engine.step import step
+from tempera.engine.training_options import Training
 from tempera.towers.transformer import Transformer
 
 ROOT = Path(__file__).parents[1]
@@ -150,7 +151,7 @@ def towers(sizes: Sizes, pairs: int, options: Transformer) -> tuple[Any, Batch[A
 
 def whole_step(sizes: Sizes) -> Figures:
     """Time a training step in bf16: towers, loss stage, backward passes and optimiser, with as many graphs as fit."""
-    devices, options = start("bf16"), loop.Training(mixed_precision="bf16", learning_rate=5e-4, evaluations=0)
+    devices, options = start("bf16"), Training(mixed_precision="bf16", learning_rate=5e-4, evaluations=0)
     tower, batch = towers(sizes, sizes.pairs, sizes.tower)
     device, count = devices.group.device, sizes.rounds + 1
     state = loop.begin(tower.to(device), mnr().to(device), options, devices)

@@ -42,8 +42,9 @@ from tempera.core.table import Table
 from tempera.engine.devices import Devices
 from tempera.engine.distributed import Group
 from tempera.engine.divided_tables import divided
-from tempera.engine.loop import Training, begin, train
+from tempera.engine.loop import begin, train
 from tempera.engine.shards import part
+from tempera.engine.training_options import Training
 from tempera.recommend.encoders import Entities, Id
 from tempera.recommend.features import Features
 

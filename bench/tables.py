@@ -22,8 +22,9 @@ from tempera.core.batch import Batch, Side
 from tempera.core.ragged import Ragged
 from tempera.core.table import Table
 from tempera.engine.checkpoint import State
-from tempera.engine.loop import Training, begin, train
+from tempera.engine.loop import begin, train
 from tempera.engine.optim import set_sparse
+from tempera.engine.training_options import Training
 
 ROWS, WIDTH, BATCH, HISTORY = (100_000, 1_000_000, 4_000_000), 64, 1024, 10
 STEPS, ROUNDS = 4, 7  # a measurement, and how many

@@ -16,7 +16,7 @@ from tempera.builder import Builder
 from tempera.config import COMMAND_LINE, Options, dump, inline, load, of, parse
 from tempera.core.objective import Objective
 from tempera.core.temperature import Temperature
-from tempera.engine.loop import Training
+from tempera.engine.training_options import Training
 from tempera.errors import ConfigError
 from tempera.names import PARTS, hints_of
 from tempera.ranking.ranking import Evaluation

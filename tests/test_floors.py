@@ -37,7 +37,7 @@ CEILINGS = {
     "artifacts": 2000,  # with ids in any spelling, and times of another unit
     "cli": 913,
     "core": 2067,  # with devices, copies to them, how they multiply fast, chosen rows of a batch, and words that it refuses
-    "engine": 3384,  # with memory that stays, rows none reads, half precision, divided tables, kernels, paper, costs of launches
+    "engine": 3396,  # with options apart from the loop, memory that stays, half precision, divided tables, kernels, paper
     "experiments": 2313,  # with a folder for each file, and what a race leaves to the data
     "integrations": 481,  # with a temperature that stays on the host, and models that nothing asks
     "io": 1153,  # with vectors of other programs, texts of polars, lines of text, a run that replaces another or stands for data

@@ -10,7 +10,7 @@ from .builder import Builder, shown
 from .config import Options
 from .core.corrections import LogQ
 from .core.objective import Objective
-from .engine.loop import COLUMNS
+from .engine.training_options import COLUMNS
 from .forms import with_source
 from .names import AUTO, PARTS, PLAIN, RECIPE, SECTIONS, WRAPPER, describe, name_and_options, of_wrapper, options_of
 from .ranking.resolved import Config as Config

@@ -17,7 +17,7 @@ from .core.memory import Memory
 from .core.objective import Objective
 from .core.pools import POOLS, Pool
 from .core.temperature import Temperature
-from .engine.loop import Training
+from .engine.training_options import Training
 from .ranking.ranking import Evaluation
 from .ranking.showcase import Labels
 from .recommend.division import AtRandom, Divide, Fitting, GlobalTime, LeaveLastOut, NamedFiles, Undivided

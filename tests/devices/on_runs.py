@@ -23,6 +23,7 @@ from tempera.core import abilities
 from tempera.engine import cache, lookup, loop, micro_batches
 from tempera.engine.devices import Devices, Precision, start
 from tempera.engine.distributed import Group
+from tempera.engine.training_options import Training
 from tempera.errors import ConfigError
 from tempera.io.documents import JsonLines
 from tempera.run.fit import fit
@@ -347,9 +348,9 @@ def test_a_run_takes_the_accelerator_and_resumes_and_its_files_are_those_of_the_
 
 
 def test_a_device_is_chosen_by_name() -> None:
-    assert not loop.Training().large_pays and loop.Training(mixed_precision="bf16").large_pays
+    assert not Training().large_pays and Training(mixed_precision="bf16").large_pays
     with Accelerator() as used:
-        assert loop.Training().large_pays and not loop.Training(device="cpu").large_pays
+        assert Training().large_pays and not Training(device="cpu").large_pays
         assert start().group.device == start(device="pretend").group.device == used.device
         assert start(device="cpu").group.device.type == "cpu"
         for name, message in (("cuda", "torch finds pretend and a CPU here"), ("pretend:7", "there are 1 of pretend")):

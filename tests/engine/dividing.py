@@ -32,6 +32,7 @@ from tempera.engine.distributed import ALONE, Group
 from tempera.engine.divided_tables import divided, release
 from tempera.engine.shards import gather, part, whole
 from tempera.engine.step import step
+from tempera.engine.training_options import Training
 from tempera.io.documents import JsonLines
 from tempera.run.fit import fit
 from tempera.run.prepare import prepare
@@ -98,13 +99,13 @@ def _dense(grad: Tensor) -> Any:
     return torch.cat(parts)
 
 
-def begun(group: Group, options: loop.Training) -> State:
+def begun(group: Group, options: Training) -> State:
     torch.manual_seed(1)
     towers = Pair().double() if group.size == 1 else divided(Pair().double(), group, 1)
     return loop.begin(towers, worlds.OBJECTIVES["mnr"](), options, Devices(group))  # type: ignore[arg-type]
 
 
-def run(group: Group, options: loop.Training) -> Found:
+def run(group: Group, options: Training) -> Found:
     """Norms and weights of some steps at once, and in two runs, of which the second may be of one process."""
     through, first, again, alone = (begun(each, options) for each in (group, group, group, ALONE))
     norms = table_towers.taken(through, END, group, options, torch.float64)

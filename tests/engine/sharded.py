@@ -26,9 +26,10 @@ from tempera.engine import loop
 from tempera.engine.cache import Cache, Mode
 from tempera.engine.devices import Devices
 from tempera.engine.distributed import Group
-from tempera.engine.loop import Progress, Training
+from tempera.engine.loop import Progress
 from tempera.engine.shards import part, shard, whole
 from tempera.engine.step import step
+from tempera.engine.training_options import Training
 from tempera.errors import TemperaError
 from tempera.recommend.encoders import Categories, Elapsed, Entities, Id
 from tempera.recommend.features import Features

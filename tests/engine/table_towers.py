@@ -16,9 +16,10 @@ from tempera.engine import loop
 from tempera.engine.checkpoint import State
 from tempera.engine.devices import Devices
 from tempera.engine.distributed import ALONE, Group
-from tempera.engine.loop import Training, train
+from tempera.engine.loop import train
 from tempera.engine.optim import set_sparse
 from tempera.engine.step import step
+from tempera.engine.training_options import Training
 
 UNREAD = 10  # rows of a table that no batch reads
 STEPS = 5

@@ -19,8 +19,8 @@ from tempera.core.ragged import Ragged
 from tempera.engine.backward import added, chances, draw, draws
 from tempera.engine.cache import Cache
 from tempera.engine.dropout import RowDropout
-from tempera.engine.loop import Training
 from tempera.engine.step import step
+from tempera.engine.training_options import Training
 from tempera.errors import ConfigError, TemperaError
 
 

@@ -21,7 +21,8 @@ from tempera.core.pools import memory as memory_pool
 from tempera.core.temperature import Temperature
 from tempera.engine import loop
 from tempera.engine.checkpoint import State
-from tempera.engine.loop import Training, train
+from tempera.engine.loop import train
+from tempera.engine.training_options import Training
 from tempera.errors import DataError
 
 STEPS = 4

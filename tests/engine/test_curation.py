@@ -25,8 +25,8 @@ from tempera.engine.cache import Cache
 from tempera.engine.curation import By, as_many, curated
 from tempera.engine.distributed import ALONE, Group
 from tempera.engine.faults import NotFinite
-from tempera.engine.loop import Training
 from tempera.engine.step import step
+from tempera.engine.training_options import Training
 from tempera.errors import ConfigError, DataError
 
 LAYOUT = LAYOUTS[2]

@@ -14,8 +14,8 @@ from worlds import WORDS
 from tempera.engine.devices import Devices
 from tempera.engine.distributed import ALONE, Group
 from tempera.engine.divided_tables import divided
-from tempera.engine.loop import Training
 from tempera.engine.step import step
+from tempera.engine.training_options import Training
 from tempera.errors import ConfigError
 
 

@@ -15,7 +15,7 @@ from tempera.engine import loop
 from tempera.engine.devices import Devices
 from tempera.engine.distributed import ALONE
 from tempera.engine.faults import NotFinite, trace
-from tempera.engine.loop import Training
+from tempera.engine.training_options import Training
 from tempera.errors import DataError
 
 LAYOUT = LAYOUTS[2]

@@ -23,6 +23,7 @@ from tempera.core.teacher import Teacher
 from tempera.core.tiles import sweep
 from tempera.engine import fused, loop
 from tempera.engine.devices import Devices
+from tempera.engine.training_options import Training
 from tempera.errors import ConfigError
 
 pytest.importorskip("triton")
@@ -234,7 +235,7 @@ def test_a_run_takes_the_kernels_where_its_option_says_so_or_where_they_pay(
     assert fused.reach(torch.device("cpu")) == "no"
     monkeypatch.setattr(loop, "reach", lambda device: "pay" if pays else "run")
     objective = mnr()
-    options = loop.Training(kernel=kernel)
+    options = Training(kernel=kernel)
     loop.begin(torch.nn.Linear(2, 2), torch.nn.Sequential(objective), options, Devices(mixed_precision="bf16"))  # type: ignore[arg-type]
     wanted = {"triton": fused.Fused(1), "auto": fused.Fused(1, fused.MANY) if pays else sweep}
     assert objective.sweep == wanted.get(kernel, sweep)

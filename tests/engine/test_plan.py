@@ -22,8 +22,8 @@ from tempera.engine import stages
 from tempera.engine.cache import Cache, size_of
 from tempera.engine.cost import META
 from tempera.engine.devices import start
-from tempera.engine.loop import Training
 from tempera.engine.plan import Footprint, footprint, keep, pack, probe_rows, start_tokens
+from tempera.engine.training_options import Training
 from tempera.towers.transformer import Transformer
 
 fixed = settings(max_examples=60, deadline=None, derandomize=True)

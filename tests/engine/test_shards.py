@@ -16,8 +16,8 @@ from worlds import LAYOUTS, Found
 
 from tempera.engine.devices import Devices
 from tempera.engine.distributed import ALONE, Group
-from tempera.engine.loop import Training
 from tempera.engine.shards import _apart, _layers, refuse_compiled
+from tempera.engine.training_options import Training
 from tempera.errors import ConfigError
 
 SIZES = [2, pytest.param(4, marks=pytest.mark.long)]

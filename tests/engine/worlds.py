@@ -35,8 +35,8 @@ from tempera.engine.checkpoint import State
 from tempera.engine.devices import Devices
 from tempera.engine.distributed import Group
 from tempera.engine.faults import NotFinite
-from tempera.engine.loop import Training
 from tempera.engine.step import step
+from tempera.engine.training_options import Training
 from tempera.errors import TemperaError
 
 WIDTH, WORDS = 4, 20

@@ -175,7 +175,7 @@ def _names() -> tuple[tuple[str, ...], ...]:
     """Names of parts, and of all options of all sections."""
     import inspect
 
-    from tempera.engine.loop import Training
+    from tempera.engine.training_options import Training
     from tempera.names import hints_of
     from tempera.ranking.ranking import Evaluation
     from tempera.ranking.showcase import Labels

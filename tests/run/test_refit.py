@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from tempera.artifacts.run_folder import Run
-from tempera.engine.loop import Refit
+from tempera.engine.training_options import RefitOn
 from tempera.errors import ConfigError
 from tempera.run.train import train
 
@@ -39,7 +39,7 @@ def options(tmp_path: Path) -> dict[str, Any]:
     }
 
 
-def trained(options: dict[str, Any], refit: Refit, folder: Path) -> tuple[Run, dict[str, Any], list[dict[str, Any]]]:
+def trained(options: dict[str, Any], refit: RefitOn, folder: Path) -> tuple[Run, dict[str, Any], list[dict[str, Any]]]:
     run = train({**options, "train": {**options["train"], "refit": refit}}, folder / refit)
     log = [json.loads(line) for line in (folder / refit / "log.jsonl").read_text().splitlines()]
     return run, run.document, [record for record in log if record["event"] == "refit"]

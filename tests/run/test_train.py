@@ -25,8 +25,8 @@ from tempera.core.objective import Objective
 from tempera.core.ragged import Ragged
 from tempera.core.temperature import Temperature
 from tempera.engine import loop
-from tempera.engine.loop import Training
 from tempera.engine.optim import adam, schedule_factor
+from tempera.engine.training_options import Training
 from tempera.errors import ConfigError, DataError, OutputError, TemperaError
 from tempera.ranking.fusion import standardised
 from tempera.run.train import train

@@ -34,8 +34,9 @@ from .cost import Call, Kind, Operation, Stage, real
 from .devices import WORTH, Precision, Wanted
 from .distributed import CPU
 from .fused import Reach, reach
-from .loop import Training, begin, train
+from .loop import begin, train
 from .stages import step_on_paper
+from .training_options import Training
 
 _F32, _BF16, _F16 = torch.float32, torch.bfloat16, torch.float16
 _STEPS = 12

@@ -28,9 +28,9 @@ from .devices import DTYPES
 from .distributed import ALONE, CPU, Group, buckets
 from .exchange import columns_of, header_of, leaf, places
 from .fused import Fused, Kernel, Reach
-from .loop import Training
 from .micro_batches import Plan
 from .optim import adagrad_rows, adam, total_norm
+from .training_options import Training
 
 GUIDE, CHOICE = "choice, losses", "choice, towers"
 FIRST, LOSS, BACKWARD = "towers, first pass", "loss", "towers, backward"

@@ -9,7 +9,7 @@ from typing import Any
 from ..core.matryoshka import Matryoshka
 from ..core.objective import Objective, base_of
 from ..core.similarity import Similarity
-from ..engine.loop import Training
+from ..engine.training_options import Training
 from .ranking import Evaluation
 from .showcase import Labels
 

@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from ..engine import loop
 from ..engine.clock import Phases
+from ..engine.training_options import RefitOn
 from ..io.console import logger, silenced
 from ..io.documents import JsonLines
 from ..ranking.ranking import Part
@@ -20,7 +20,7 @@ from .prepare import Prepared
 WORTH = 0.05  # share of the data that is held out, from which `auto` trains again
 LEARNED: dict[Part, str] = {"validation": "also on validation", "test": "also on all that was held out"}
 # With withheld items, validation is not trained on before the test: it may hold them.
-_PARTS: dict[loop.Refit, tuple[Part, ...]] = {"none": (), "validation": ("validation",), "all": ("validation", "test")}
+_PARTS: dict[RefitOn, tuple[Part, ...]] = {"none": (), "validation": ("validation",), "all": ("validation", "test")}
 
 
 class Refit:

@@ -29,9 +29,9 @@ from ..engine.cache import Cache
 from ..engine.curation import guides_of, judging, scored
 from ..engine.devices import Devices, settled
 from ..engine.distributed import Group
-from ..engine.loop import Training
 from ..engine.optim import set_sparse
 from ..engine.step import step
+from ..engine.training_options import Training
 from ..io.console import logger
 from ..io.documents import JsonLines
 from .prepare import Prepared, prepare

@@ -17,7 +17,7 @@ from ..core.batch import Batch, Role
 from ..core.ragged import Ragged
 from ..engine.batches import Draws, Examples, Sampler, Shuffled
 from ..engine.distributed import ALONE, Group
-from ..engine.loop import COLUMNS, SELF, Training
+from ..engine.training_options import COLUMNS, SELF, Training
 from ..errors import ConfigError
 from ..io.console import logger
 from ..mining.guide import CrossEncoder, Guide
