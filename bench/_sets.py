@@ -55,15 +55,26 @@ def pairs_of(path: str, query: str, doc: str, most: int) -> pa.Table:
 def parser_of_sets(doc: str | None, sets: Iterable[str], seeds: int) -> argparse.ArgumentParser:
     """Return a parser of sets by name, a number of seeds and a folder."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sets", nargs="?", default=",".join(sets), help="names, separated by commas")
+    parser.add_argument(
+        "sets",
+        nargs="?",
+        default=",".join(sets),
+        help="names, or Parquet files with query and document, separated by commas",
+    )
     parser.add_argument("seeds", nargs="?", type=int, default=seeds)
     parser.add_argument("--cache", type=Path, required=True, help="folder of vectors and runs")
     return parser
 
 
+def source(name: str) -> tuple[str, str, str, int]:
+    """Return what `pairs_of` takes for one of `SETS`, or for a Parquet file with the columns query and document."""
+    return SETS.get(name) or (str(Path(name).resolve()), "query", "document", 12_000)
+
+
 def measured_sets(names: Iterable[str], measured: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-    """Return what is measured on each of `SETS` by its name, if its file is there."""
-    return measured_files({name: SETS[name][0] for name in names}, measured)
+    """Return what is measured on each of `SETS`, or each file, by its name without ending, if it is there."""
+    paths = {name: source(name)[0] for name in names}
+    return {Path(name).stem: figures for name, figures in _measured(paths, measured).items()}
 
 
 def measured_cases(
@@ -71,11 +82,10 @@ def measured_cases(
 ) -> dict[str, Any]:
     """Return what is measured on the first cases, a file with options each, of which the files are there."""
     paths = {name: path for name, (path, _) in list(cases.items())[:most]}
-    return measured_files(paths, lambda name: measured(DATA / cases[name][0], cases[name][1]))
+    return _measured(paths, lambda name: measured(DATA / cases[name][0], cases[name][1]))
 
 
-def measured_files(paths: Mapping[str, str], measured: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-    """Return what is measured by name, if the file of that name is there."""
+def _measured(paths: Mapping[str, str], measured: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
     figures = {}
     for name, path in paths.items():
         if not (DATA / path).is_file():

