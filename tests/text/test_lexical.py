@@ -75,6 +75,19 @@ def test_an_index_that_was_written_gives_the_same_bits(tmp_path: Path) -> None:
     assert np.array_equal(again.scores(QUERIES), index.scores(QUERIES))
 
 
+@pytest.mark.parametrize("settings", [Settings(), Settings(0.9, 0.4, True)])
+def test_an_index_in_another_order_is_that_of_the_documents_in_it(settings: Settings) -> None:
+    docs = [*CORPUS, ""]
+    places = np.random.default_rng(1).permutation(len(docs))
+    moved = [docs[i] for i in places.argsort()]
+    index, expected = (BM25.of(WordCounts.of(texts), settings) for texts in (docs, moved))
+    ordered = index.ordered(places)
+    assert np.array_equal(ordered.scores(QUERIES), expected.scores(QUERIES))
+    assert ordered.scores(QUERIES).any() and not np.array_equal(ordered.scores(QUERIES), index.scores(QUERIES))
+    rows = zip(*(ordered.table()[name].to_pylist() for name in ("word", "docs")), strict=True)
+    assert dict(rows) == dict(zip(*(expected.table()[name].to_pylist() for name in ("word", "docs")), strict=True))
+
+
 @pytest.mark.parametrize("damage", ["docs", "scores", "metadata"])
 def test_a_damaged_index_is_refused(damage: str) -> None:
     table = BM25.of(WordCounts.of(CORPUS), Settings()).table()

@@ -216,9 +216,11 @@ class HeldOutQueries:
 
     def words_of_all(self) -> BM25 | None:
         """Return the index of the words of the documents that are searched; None without BM25."""
-        catalogue = self.texts.catalogue
-        if self.words is None or np.array_equal(self.texts.ranked, catalogue.searched):
-            return self.words
+        catalogue, ranked = self.texts.catalogue, self.texts.ranked
+        if self.words is None:
+            return None
+        if np.array_equal(np.sort(ranked), catalogue.searched):
+            return self.words.ordered(np.searchsorted(catalogue.searched, ranked))
         return Lexical(catalogue.docs.take(catalogue.searched)).index(self.words.settings)
 
     def about(self) -> dict[str, Any]:
