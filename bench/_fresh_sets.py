@@ -1,7 +1,7 @@
 """Eight sets of pairs from what Debian and GitHub offer, to judge defaults on that were chosen on others by `bench/recipe.py`.
 
-`python bench/_fresh_sets.py SOURCES OUTPUT` writes OUTPUT/NAME.parquet, with the columns query and document, for each folder or file
-that SOURCES holds:
+`python bench/_fresh_sets.py SOURCES OUTPUT` writes OUTPUT/NAME.parquet, with the columns query and document, for each folder or
+file that SOURCES holds:
 
     elisp     the package emacs-el, unpacked: the first line that documents a function, and the function without what documents it
     perl      the package perl-doc, unpacked: the heading of a section, and its text
