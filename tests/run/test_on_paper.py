@@ -11,7 +11,7 @@ import torch
 from tempera import Batch, Side, mnr
 from tempera.config import of
 from tempera.core import tiles
-from tempera.engine import fused, loop
+from tempera.engine import fused, training_options
 from tempera.engine.cost import META, Ledger, Operation, Stage
 from tempera.engine.fused import Fused
 from tempera.engine.machines import MACHINES, Machine
@@ -89,7 +89,7 @@ def test_a_pretrained_tower_has_a_larger_batch_on_an_accelerator(tmp_path: Path)
 def test_a_plan_counts_the_kernels_where_a_run_takes_them(
     pairs: Path, device: str, least: int, chosen: list[str], kernel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "MANY", least)
+    monkeypatch.setattr(training_options, "MANY", least)
     plan = planned(of({"data": {"path": str(pairs)}}, [*STATIC, *chosen]), device=device)
     assert plan["kernel"] == kernel and ("loss: by fused kernels" in lines(plan)) == (kernel == "triton")
 
