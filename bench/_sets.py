@@ -32,8 +32,14 @@ SETS: dict[str, tuple[str, str, str, int]] = {
 }
 
 
-def pairs_of(path: str, query: str, doc: str, most: int) -> pa.Table:
-    """Return pairs of a query and a document, both with text, a sample of many."""
+def source(name: str) -> tuple[str, str, str, int]:
+    """Return path, columns and most rows of one of `SETS`, or of a Parquet file with the columns query and document."""
+    return SETS.get(name) or (str(Path(name).resolve()), "query", "document", 12_000)
+
+
+def pairs_of(name: str, most: int | None = None) -> pa.Table:
+    """Return pairs of a query and a document of a set, both with text, a sample of many."""
+    path, query, doc, usual = source(name)
     if path.endswith(".gz"):
         with gzip.open(DATA / path, "rt", encoding="utf-8") as file:
             rows = pa.Table.from_pylist([json.loads(line) for line in file])
@@ -49,26 +55,21 @@ def pairs_of(path: str, query: str, doc: str, most: int) -> pa.Table:
             fill_value=False,
         )
     )
-    return kept.take(pa.array(np.random.default_rng(0).permutation(len(kept))[:most]))
+    return kept.take(pa.array(np.random.default_rng(0).permutation(len(kept))[: most or usual]))
 
 
 def parser_of_sets(doc: str | None, sets: Iterable[str], seeds: int) -> argparse.ArgumentParser:
     """Return a parser of sets by name, a number of seeds and a folder."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "sets",
-        nargs="?",
-        default=",".join(sets),
-        help="names, or Parquet files with query and document, separated by commas",
-    )
+    parser.add_argument("sets", nargs="?", default=",".join(sets), help="names, separated by commas")
     parser.add_argument("seeds", nargs="?", type=int, default=seeds)
     parser.add_argument("--cache", type=Path, required=True, help="folder of vectors and runs")
     return parser
 
 
-def source(name: str) -> tuple[str, str, str, int]:
-    """Return what `pairs_of` takes for one of `SETS`, or for a Parquet file with the columns query and document."""
-    return SETS.get(name) or (str(Path(name).resolve()), "query", "document", 12_000)
+def record_of(bench: str, sets: Iterable[str]) -> str:
+    """Return the name of a benchmark's record, another one for files."""
+    return bench if all(name in SETS for name in sets) else f"{bench}_fresh"
 
 
 def measured_sets(names: Iterable[str], measured: Callable[[str], dict[str, Any]]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from torch import Tensor
 
 import tempera
 from _harness import Aim, alternate, finish, table
-from _sets import SETS, measured_sets, pairs_of, shown
+from _sets import measured_sets, pairs_of, shown
 from recipe import METRIC, MODEL_DIR, Judge
 from step import SCALE, Work
 from tempera.core.presets import mnr
@@ -169,7 +169,7 @@ def measured(name: str, options: argparse.Namespace, tower: list[str]) -> dict[s
 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        parquet.write_table(pairs_of(*SETS[name][:3], options.pairs), folder / "all.parquet")
+        parquet.write_table(pairs_of(name, options.pairs), folder / "all.parquet")
         judge = Judge(folder / "all.parquet", folder, options.pairs // 8, options.pairs // 2)
         pairs = judge.pairs("train", "validation")
         parquet.write_table(pairs, folder / "train.parquet")

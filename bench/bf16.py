@@ -27,7 +27,7 @@ import torch
 
 import tempera
 from _harness import Aim, alternate, finish, table
-from _sets import SETS, measured_sets, pairs_of, parser_of_sets, shown
+from _sets import measured_sets, pairs_of, parser_of_sets, shown
 from recipe import MODEL_DIR, Judge
 from tempera import Batch, Side, mnr
 from tempera.engine.cache import Cache
@@ -48,7 +48,7 @@ ROUNDS, DRAWN = 3, 256  # pairs that each of them trains on
 
 def speed(name: str) -> dict[str, Any]:
     """Return CPU seconds of steps and of reading in both precisions, and the least cosine of what is read."""
-    rows = pairs_of(*SETS[name])
+    rows = pairs_of(name)
     tower: Any = Pretrained(str(MODEL_DIR)).build([])
     texts = [rows[column].to_pylist()[: max(*BATCHES, READ)] for column in ("query", "document")]
     queries, docs = (tower.features(column) for column in texts)
@@ -85,7 +85,7 @@ def quality(name: str, folder: Path, seeds: range) -> dict[str, Any]:
     """Return the scores in both precisions, the difference, and CPU seconds of training and of judging."""
     folder = folder / name.replace(" ", "-")
     folder.mkdir(parents=True, exist_ok=True)
-    parquet.write_table(pairs_of(*SETS[name][:3], PAIRS), folder / "pairs.parquet")
+    parquet.write_table(pairs_of(name, PAIRS), folder / "pairs.parquet")
     judge = Judge(folder / "pairs.parquet", folder, QUERIES)
     scores: dict[str, list[Floats]] = {each: [] for each in PRECISIONS}
     seconds: dict[str, list[dict[str, float]]] = {each: [] for each in PRECISIONS}

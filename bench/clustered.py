@@ -36,7 +36,7 @@ from torch import Tensor
 
 import tempera
 from _harness import Aim, arguments, finish, table
-from _sets import SETS, measured_sets, pairs_of, shown
+from _sets import measured_sets, pairs_of, shown
 from recipe import METRIC, MODEL_DIR, Judge, encoding
 from tempera.text import retrieval
 
@@ -121,7 +121,7 @@ def measured(name: str, pairs: int, seeds: int, model: SentenceTransformer) -> d
 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        parquet.write_table(pairs_of(*SETS[name][:3], pairs), folder / "all.parquet")
+        parquet.write_table(pairs_of(name, pairs), folder / "all.parquet")
         judge = Judge(folder / "all.parquet", folder, pairs // 3, pairs)
         trained = judge.pairs("train", "validation")
         parquet.write_table(trained, folder / "train.parquet")

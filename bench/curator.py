@@ -32,7 +32,7 @@ from torch import Tensor
 
 import tempera
 from _harness import Aim, arguments, finish, table
-from _sets import SETS, measured_sets, pairs_of, shown
+from _sets import measured_sets, pairs_of, shown
 from recipe import METRIC, MODEL_DIR, Judge
 from tempera.engine import curation
 
@@ -90,7 +90,7 @@ def measured(name: str, pairs: int, seeds: int) -> dict[str, Any]:
     found: dict[str, list[tuple[float, float]]] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        parquet.write_table(pairs_of(*SETS[name][:3], pairs), folder / "everything.parquet")
+        parquet.write_table(pairs_of(name, pairs), folder / "everything.parquet")
         judge = Judge(folder / "everything.parquet", folder, pairs // 6, pairs)
         true = judge.pairs("train", "validation")
         mixed, wrong = exchanged(true["document"].to_pylist())

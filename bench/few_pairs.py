@@ -21,7 +21,7 @@ import pyarrow.parquet as parquet
 
 import tempera
 from _harness import Aim, finish, table
-from _sets import SETS, measured_sets, pairs_of, parser_of_sets, shown
+from _sets import measured_sets, pairs_of, parser_of_sets, shown
 from recipe import Judge
 from tempera.ranking.compare import Floats
 
@@ -33,7 +33,7 @@ def measured(name: str, folder: Path, seeds: range) -> dict[str, Any]:
     """Return the scores without and with training again, and the difference, for each number of pairs."""
     folder = folder / name.replace(" ", "-")
     folder.mkdir(parents=True, exist_ok=True)
-    parquet.write_table(pairs_of(*SETS[name]), folder / "pairs.parquet")
+    parquet.write_table(pairs_of(name), folder / "pairs.parquet")
     judge = Judge(folder / "pairs.parquet", folder)
     given, figures = judge.given(), {}
     for size in SIZES:

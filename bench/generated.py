@@ -24,7 +24,7 @@ import torch
 
 import tempera
 from _harness import Aim, finish, table
-from _sets import SETS, measured_sets, pairs_of, parser_of_sets, shown
+from _sets import measured_sets, pairs_of, parser_of_sets, shown
 from tempera.ranking.compare import Floats
 from tempera.ranking.metrics import Relevant
 from tempera.ranking.ranking import Ranking
@@ -39,7 +39,7 @@ def measured(name: str, folder: Path, seeds: range, arms: Mapping[str, tuple[str
     """Return the scores of each arm, and its differences from training on all pairs."""
     folder = folder / name
     folder.mkdir(parents=True, exist_ok=True)
-    rows = pairs_of(*SETS[name][:3], sum(PARTS))
+    rows = pairs_of(name, sum(PARTS))
     ends = np.cumsum(PARTS)
     parts = dict(zip(("clean", "validation", "test"), np.split(np.arange(len(rows)), ends[:2]), strict=True))
     tables = {part: rows.take(pa.array(of)) for part, of in parts.items()}

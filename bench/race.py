@@ -54,7 +54,7 @@ def best_of(swept: dict[Setting, tuple[Floats, Floats]]) -> Setting:
 
 def case(name: str, init: str, pairs: int, folder: Path) -> dict[str, Any]:
     """Return the sweep's best setting, the race's, their difference and the cost of one set and tower."""
-    parquet.write_table(pairs_of(*SETS[name][:3], pairs), folder / "pairs.parquet")
+    parquet.write_table(pairs_of(name, pairs), folder / "pairs.parquet")
     options, free = opened(config.of({"data": {"path": str(folder / "pairs.parquet")}, "tower": {"init": init}}))
     with JsonLines(folder / "log.jsonl") as log, silenced():
         prepared = prepare(build(options), start("no"), folder, log)

