@@ -64,6 +64,45 @@ def test_columns_that_are_named(put: Put) -> None:
         build(load(inside))
 
 
+LONG = "a text of many words that is the document"
+
+
+@pytest.mark.parametrize(
+    ("content", "overrides", "roles"),
+    [
+        (f"heading,section\nhow to read,{LONG}\n", [], ("heading", "section")),
+        (f"id,first,second,year\n7,{LONG},how to read a file,1999\n", [], ("first", "second")),  # alike: in their order
+        (f"section,heading\n{LONG} {LONG},how to read\n", [], ("heading", "section")),  # more than twice as long
+        (f"question,solution,tag\nhow?,{LONG},x\n", [], (None, "solution")),  # the other has a usual name
+        (f"asked,reply,why\nhow?,{LONG},no words at all\n", ["data.query=asked", "data.metadata=[why]"], ("asked", "reply")),
+        (f"query_id,heading,section\n1,how to read,{LONG}\n", ["data.query_id=query_id"], ("heading", "section")),
+    ],
+)  # fmt: skip
+def test_columns_that_are_known_by_their_texts(
+    put: Put, content: str, overrides: list[str], roles: tuple[str | None, str]
+) -> None:
+    path = put("faq.csv", content)
+    chosen = options(path, *overrides)
+    assert (chosen["source"], chosen.get("query"), chosen["doc"]) == ("pairs", *roles)
+    pairs, _ = build(load(path, overrides)).data.read()
+    assert f"doc = {roles[1]}" in pairs.about and pairs.texts("doc")[0].startswith(("a text", "how to"))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        f"user_id,title,review\nada,how to read,{LONG}\n",  # events of an item that is not known
+        f"a,b,c\n{LONG},{LONG},{LONG}\n",
+        f"a,b\ntwo words,{LONG}\n",
+        "a,b\n1,2\n",
+        f"{LONG} and more,how to read\n{LONG},how to read\n",  # a line of data in place of names
+    ],
+)
+def test_columns_that_are_not_known_by_their_texts(put: Put, content: str) -> None:
+    with pytest.raises(DataError, match=r"with no usual name for .*data.query=COLUMN"):
+        build(load(put("faq.csv", content)))
+
+
 def test_a_table_without_a_line_of_names_is_told(put: Put) -> None:
     path = put("pairs.tsv", "how do I reset the password of my account?\tby the link below\na\tb\n")
     with pytest.raises(DataError, match=r"or begin the file with a line of names, if its first line holds none$"):

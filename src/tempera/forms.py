@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from .errors import DataError
 from .io.columns import headless
 from .io.saved_sets import splits
@@ -19,6 +22,8 @@ from .text.roles import TABLE as PAIRS
 from .text.text_files import is_text_file
 
 _CALLED = {"query": "queries", "doc": "documents that answer"}
+_TOLD_BY = 1_000  # rows that tell what a column holds
+_WORDS = 3  # of the median text of a column that is known by its texts: names, ids and categories have fewer
 _USUAL = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 
 
@@ -28,7 +33,7 @@ def with_source(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     A folder is a BEIR set or one that `save_to_disk` has written, by the names of its files; else it has the form of most of
     its files: tables, texts or Python sources. A table holds pairs or interactions, by the names of its columns, and tables of
     users and items may lie beside the one of interactions. Columns without a role are not read, and neither are ids of
-    texts unless an option names them.
+    texts unless an option names them. Where names tell no form, two columns that hold texts of some words are a pair's.
 
     Args:
         path: the file or folder.
@@ -128,8 +133,48 @@ def _is_about(role: str, names: Sequence[str]) -> bool:
 
 def _columns(path: Path, options: Mapping[str, Any]) -> list[str]:
     """Return the names of the columns of a table, of whose rows some may be sessions."""
+    names: list[str] = _first_rows(path, options).column_names
+    return names
+
+
+def _first_rows(path: Path, options: Mapping[str, Any]) -> pa.Table:
     first = next((block for block in blocks(path) if len(block.table)), None)
-    return [] if first is None else Sessions(EVENTS, options).flat(first).table.column_names
+    return pa.table({}) if first is None else Sessions(EVENTS, options).flat(first).table
+
+
+def _by_texts(rows: pa.Table, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return columns for the roles of a pair that options and names leave open, where as many columns hold texts of some words.
+
+    The first holds queries, unless its texts are twice as long. Rows of a user or an item are no pairs.
+
+    >>> rows = pa.table({"id": ["a"], "heading": ["Reading a file"], "section": ["Open it, and read it line by line."]})
+    >>> _by_texts(rows, {})
+    {'query': 'heading', 'doc': 'section'}
+    >>> _by_texts(rows, {"query": "id"})
+    {}
+    """
+    names = rows.column_names
+    if headless(names) or any(EVENTS.has(role, options, names) for role in EVENTS.needed):
+        return {}
+    taken = {name for role in PAIRS.usual for name in PAIRS.usual_columns(role, names)}
+    named = [name for value in options.values() for name in (value if isinstance(value, list | tuple) else [value])]
+    words = {name: _median_words(rows[name][:_TOLD_BY]) for name in names if name not in taken and name not in named}
+    texts = [name for name, median in words.items() if median >= _WORDS]
+    roles = [role for role in PAIRS.needed if not PAIRS.has(role, options, names)]
+    if len(texts) != len(roles):
+        return {}
+    if len(texts) == 2 and words[texts[0]] > 2 * words[texts[1]]:
+        texts.reverse()
+    return dict(zip(roles, texts, strict=True))
+
+
+def _median_words(column: pa.ChunkedArray) -> float:
+    """Return the words of the median text of a column; 0 if it holds no texts."""
+    values = column.combine_chunks()
+    values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+        return 0.0
+    return float(pc.approximate_median(pc.count_substring_regex(values, r"\S+")).as_py() or 0)
 
 
 def _renamed(parts: Mapping[str, str], train: str) -> dict[str, str]:
@@ -137,10 +182,12 @@ def _renamed(parts: Mapping[str, str], train: str) -> dict[str, str]:
 
 
 def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    names = _columns(Path(path), options)
-    if PAIRS.suits(options, names):  # texts are told apart by their content
+    rows = _first_rows(Path(path), options)
+    names = rows.column_names
+    by_texts = {} if PAIRS.suits(options, names) or EVENTS.suits(options, names) else _by_texts(rows, options)
+    if by_texts or PAIRS.suits(options, names):  # texts are told apart by their content
         named = {role: name for role in IDS if (name := options.get(role))}
-        return {"source": "pairs", "metadata": [*Roles(**named).told_by_content(names).metadata]}
+        return {"source": "pairs", **by_texts, "metadata": [*Roles(**named).told_by_content(names).metadata]}
     if EVENTS.suits(options, names):
         return {"source": "interactions", "metadata": ["*"]}
     missing = [name for role, name in _CALLED.items() if not (options.get(role) or PAIRS.usual_columns(role, names))]
