@@ -56,11 +56,17 @@ def alternate(variants: Mapping[str, Callable[[], Any]], rounds: int, limit: flo
 
 def arguments(doc: str, **defaults: float) -> argparse.Namespace:
     """Return the numbers of the command line, by position and with defaults; `one` is for `by_line`."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(doc, **defaults)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def parser_of(doc: str, **defaults: float) -> argparse.ArgumentParser:
+    """Return a parser of numbers by position, with defaults."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in defaults.items():
         parser.add_argument(name, nargs="?", type=type(default), default=default, help=f"default: {default:,}")
-    return parser.parse_args()
+    return parser
 
 
 def peak_bytes(script: str, *arguments: str) -> int:

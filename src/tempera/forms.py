@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from .errors import DataError
 from .io.columns import headless
+from .io.reader import is_text
 from .io.saved_sets import splits
 from .io.tables import blocks, files_of, is_run, is_table, visible_files
 from .recommend.interactions import TABLE as EVENTS
@@ -154,13 +155,13 @@ def _by_texts(rows: pa.Table, options: Mapping[str, Any]) -> dict[str, str]:
     {}
     """
     names = rows.column_names
-    if headless(names) or any(EVENTS.has(role, options, names) for role in EVENTS.needed):
+    roles = [role for role in PAIRS.needed if not PAIRS.has(role, options, names)]
+    if not roles or headless(names) or any(EVENTS.has(role, options, names) for role in EVENTS.needed):
         return {}
     taken = {name for role in PAIRS.usual for name in PAIRS.usual_columns(role, names)}
     named = [name for value in options.values() for name in (value if isinstance(value, list | tuple) else [value])]
     words = {name: _median_words(rows[name][:_TOLD_BY]) for name in names if name not in taken and name not in named}
     texts = [name for name, median in words.items() if median >= _WORDS]
-    roles = [role for role in PAIRS.needed if not PAIRS.has(role, options, names)]
     if len(texts) != len(roles):
         return {}
     if len(texts) == 2 and words[texts[0]] > 2 * words[texts[1]]:
@@ -170,11 +171,9 @@ def _by_texts(rows: pa.Table, options: Mapping[str, Any]) -> dict[str, str]:
 
 def _median_words(column: pa.ChunkedArray) -> float:
     """Return the words of the median text of a column; 0 if it holds no texts."""
-    values = column.combine_chunks()
-    values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
-    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+    if not is_text(column.type):
         return 0.0
-    return float(pc.approximate_median(pc.count_substring_regex(values, r"\S+")).as_py() or 0)
+    return float(pc.approximate_median(pc.count_substring_regex(column, r"\S+")).as_py() or 0)
 
 
 def _renamed(parts: Mapping[str, str], train: str) -> dict[str, str]:
@@ -183,9 +182,8 @@ def _renamed(parts: Mapping[str, str], train: str) -> dict[str, str]:
 
 def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     rows = _first_rows(Path(path), options)
-    names = rows.column_names
-    by_texts = {} if PAIRS.suits(options, names) or EVENTS.suits(options, names) else _by_texts(rows, options)
-    if by_texts or PAIRS.suits(options, names):  # texts are told apart by their content
+    names, by_texts = rows.column_names, _by_texts(rows, options)
+    if PAIRS.suits({**options, **by_texts}, names):  # texts are told apart by their content
         named = {role: name for role in IDS if (name := options.get(role))}
         return {"source": "pairs", **by_texts, "metadata": [*Roles(**named).told_by_content(names).metadata]}
     if EVENTS.suits(options, names):
