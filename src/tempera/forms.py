@@ -8,23 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from .errors import DataError
 from .io.columns import headless
-from .io.reader import is_text
 from .io.saved_sets import splits
 from .io.tables import blocks, files_of, is_run, is_table, visible_files
 from .recommend.interactions import TABLE as EVENTS
 from .recommend.sessions import Sessions
 from .text.beir import is_beir, split_names
-from .text.roles import IDS, Roles
+from .text.roles import IDS, Roles, known_by_texts
 from .text.roles import TABLE as PAIRS
 from .text.text_files import is_text_file
 
 _CALLED = {"query": "queries", "doc": "documents that answer"}
-_TOLD_BY = 1_000  # rows that tell what a column holds
-_WORDS = 3  # of the median text of a column that is known by its texts: names, ids and categories have fewer
 _USUAL = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 
 
@@ -144,36 +140,9 @@ def _first_rows(path: Path, options: Mapping[str, Any]) -> pa.Table:
 
 
 def _by_texts(rows: pa.Table, options: Mapping[str, Any]) -> dict[str, str]:
-    """Return columns for the roles of a pair that options and names leave open, where as many columns hold texts of some words.
-
-    The first holds queries, unless its texts are twice as long. Rows of a user or an item are no pairs.
-
-    >>> rows = pa.table({"id": ["a"], "heading": ["Reading a file"], "section": ["Open it, and read it line by line."]})
-    >>> _by_texts(rows, {})
-    {'query': 'heading', 'doc': 'section'}
-    >>> _by_texts(rows, {"query": "id"})
-    {}
-    """
-    names = rows.column_names
-    roles = [role for role in PAIRS.needed if not PAIRS.has(role, options, names)]
-    if not roles or headless(names) or any(EVENTS.has(role, options, names) for role in EVENTS.needed):
-        return {}
-    taken = {name for role in PAIRS.usual for name in PAIRS.usual_columns(role, names)}
-    named = [name for value in options.values() for name in (value if isinstance(value, list | tuple) else [value])]
-    words = {name: _median_words(rows[name][:_TOLD_BY]) for name in names if name not in taken and name not in named}
-    texts = [name for name, median in words.items() if median >= _WORDS]
-    if len(texts) != len(roles):
-        return {}
-    if len(texts) == 2 and words[texts[0]] > 2 * words[texts[1]]:
-        texts.reverse()
-    return dict(zip(roles, texts, strict=True))
-
-
-def _median_words(column: pa.ChunkedArray) -> float:
-    """Return the words of the median text of a column; 0 if it holds no texts."""
-    if not is_text(column.type):
-        return 0.0
-    return float(pc.approximate_median(pc.count_substring_regex(column, r"\S+")).as_py() or 0)
+    """Return columns of pairs that are known by their texts; rows of a user or an item are no pairs."""
+    events = any(EVENTS.has(role, options, rows.column_names) for role in EVENTS.needed)
+    return {} if events else known_by_texts(rows, options)
 
 
 def _renamed(parts: Mapping[str, str], train: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from tempera.mining.hard_negatives import Mining
 from tempera.text import mine as files
 from tempera.text.mine import mine
 from tempera.text.mining_task import MiningTask
-from tempera.text.sources import Given
+from tempera.text.sources import Given, PairsFile
+from tempera.text.tasks import RetrievalTask
+from tempera.text.unpaired_texts import Documents
 from tempera.towers.saved import load
 
 WORDS = ["ka", "ban", "zu", "mori", "tel", "fin", "gar", "hos", "lup", "dem"]
@@ -227,3 +230,24 @@ def test_negatives_of_the_table_are_candidates(tmp_path: Path) -> None:
 def test_columns_without_a_role_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "pairs.csv").write_text("query,doc,kind\na,x,1\n", encoding="utf-8")
     assert MiningTask.read(tmp_path / "pairs.csv").docs.texts == ["x"]
+
+
+def test_columns_are_known_by_their_texts_to_all_that_read_a_table(
+    tempera: Any, tiny_run: Path, tmp_path: Path
+) -> None:
+    rows = [f"{i},how to {word} a file,read all that {word} says of files and folders" for i, word in enumerate(WORDS)]
+    (path := tmp_path / "faq.csv").write_text("\n".join(["id,heading,section", *rows]))
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    said = f"{path}: by their texts, query = heading, doc = section"
+    output = tmp_path / "mined.parquet"
+    for command in (["evaluate", run], ["mine", run, "-o", output, "-n", "1"], ["calibrate", run]):
+        answer = tempera(*command, path)
+        assert answer.code == 0 and answer.err.count("by their texts") == 1 and said in answer.err, answer.err
+    assert parquet.read_table(output)["query"].to_pylist()[0] == "how to ka a file"
+    assert RetrievalTask.pairs(path).queries["text"].to_pylist() == MiningTask.read(path).queries.texts
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text("".join(json.dumps({"text": f"{word} {word}"}) + "\n" for word in WORDS))
+    real, _ = Documents(str(texts), validation=str(path)).read()
+    assert set(RetrievalTask.pairs(path).queries["text"].to_pylist()) <= set(real.texts("query"))
+    with pytest.raises(DataError, match="no column that is usual for a query"):  # strict: nothing is left unread
+        PairsFile(str(path)).read()

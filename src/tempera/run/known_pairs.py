@@ -6,7 +6,7 @@ Letters in shapes: q queries, c documents, r answers, n pairs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -82,6 +82,7 @@ def known(model: Model, path: Path | None, roles: Roles | None, depth: int, spli
     roles = roles or UNTRAINED
     pairs, _ = PairsFile(**{**vars(roles), "path": str(path), "min_score": _ALL}).read()
     assert isinstance(pairs.source, PairsFile)
+    roles = replace(roles, query=pairs.source.query, doc=pairs.source.doc)
     if pairs.source.score is not None:
         return _labelled(model, pairs, path, roles, pairs.source.score)
     if (run / "index").is_dir():

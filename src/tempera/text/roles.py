@@ -3,14 +3,17 @@
 # Annotations are evaluated here: options are read from the signatures of subclasses in other modules.
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field
 
 from ..errors import ConfigError, DataError
-from ..io.columns import Columns, RoleTable
+from ..io.columns import Columns, RoleTable, headless
+from ..io.reader import is_text
 
 # Usual names of the two roles that every table has.
 QUERY_NAMES = ("query", "anchor", "question", "premise", "sentence1", "text1")
@@ -34,6 +37,9 @@ USUAL: dict[str, tuple[str, ...]] = {
 }
 IDS = ("query_id", "doc_id", "negative_ids")
 TABLE = RoleTable(USUAL, ("query", "doc"), {"negatives": re.compile(r"(negative|neg)_\d+")}, unread=("negative_ranks",))
+
+_TOLD_BY = 1_000  # rows that tell what a column holds
+_WORDS = 3  # of the median text of a column that is known by its texts: names, ids and categories have fewer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +114,39 @@ class Roles:
 # Of tables that nothing is trained on: there, a query that is its own document is no fault, nor is a column without a role.
 UNTRAINED = Roles(identical="keep", metadata=("*",))
 WHOLE = Roles(identical="keep", missing_text="refuse")  # of columns of which no row may be left out
+
+
+def known_by_texts(rows: pa.Table, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return columns for the roles of a pair that options and names leave open, where as many columns hold texts of some words.
+
+    The first holds queries, unless its texts are twice as long.
+
+    >>> rows = pa.table({"id": ["a"], "heading": ["Reading a file"], "section": ["Open it, and read it line by line."]})
+    >>> known_by_texts(rows, {})
+    {'query': 'heading', 'doc': 'section'}
+    >>> known_by_texts(rows, {"query": "id"})
+    {}
+    """
+    names = rows.column_names
+    roles = [role for role in TABLE.needed if not TABLE.has(role, options, names)]
+    if not roles or headless(names):
+        return {}
+    taken = {name for role in TABLE.usual for name in TABLE.usual_columns(role, names)}
+    named = [name for value in options.values() for name in (value if isinstance(value, list | tuple) else [value])]
+    words = {name: _median_words(rows[name][:_TOLD_BY]) for name in names if name not in taken and name not in named}
+    texts = [name for name, median in words.items() if median >= _WORDS]
+    if len(texts) != len(roles):
+        return {}
+    if len(texts) == 2 and words[texts[0]] > 2 * words[texts[1]]:
+        texts.reverse()
+    return dict(zip(roles, texts, strict=True))
+
+
+def _median_words(column: pa.ChunkedArray) -> float:
+    """Return the words of the median text of a column; 0 if it holds no texts."""
+    if not is_text(column.type):
+        return 0.0
+    return float(pc.approximate_median(pc.count_substring_regex(column, r"\S+")).as_py() or 0)
 
 
 def refuse_roles(path: object, roles: Roles | None) -> None:

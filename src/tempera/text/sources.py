@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import tee
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -16,6 +17,7 @@ from pydantic import Field
 
 from ..errors import ConfigError, DataError
 from ..io.columns import Columns, ColumnsSoFar, RoleTable
+from ..io.console import logger
 from ..io.ids import Ids, content_ids, given_ids
 from ..io.streams import stream
 from ..io.tables import TableBlock, blocks, read_table
@@ -23,7 +25,7 @@ from ..towers.saved import model_folder
 from .beir import UNNAMED, Beir, read_beir
 from .pairs import RANKED, TRAIN, Pairs, Source, Text
 from .parts import joined, named_parts
-from .roles import DOC_NAMES, QUERY_NAMES, TABLE, Roles
+from .roles import DOC_NAMES, QUERY_NAMES, TABLE, Roles, known_by_texts
 from .round_trip import found_again
 from .rows import docs_of, rows_of
 
@@ -218,10 +220,11 @@ def documents(path: Path) -> list[str]:
 def _pairs(
     read: Iterator[TableBlock], roles: PairsFile | Given, folder: Path | None
 ) -> tuple[Pairs, NDArray[np.bool_]]:
-    dropped: Counter[str] = Counter()
+    dropped, where = Counter[str](), roles.path if isinstance(roles, PairsFile) else "data"
+    if "*" in roles.metadata:
+        roles, read = _by_texts(read, roles, where)
     so_far = ColumnsSoFar(roles.columns)
     pairs = Pairs.distinct_of((rows_of(block, roles, so_far.columns, dropped) for block in so_far.of(read)), folder)
-    where = roles.path if isinstance(roles, PairsFile) else "data"
     if not len(pairs):
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
         raise DataError(f"{where}: no rows are left: {reasons}")
@@ -229,6 +232,18 @@ def _pairs(
     dropped.update(_hidden_texts(pairs, so_far.columns))
     about, source = so_far.sentence(where, "pairs"), replace(roles, **TABLE.options(so_far.columns))
     return _asked(replace(pairs, dropped=dict(dropped), source=source, about=about))
+
+
+def _by_texts(
+    read: Iterator[TableBlock], roles: PairsFile | Given, where: str
+) -> tuple[PairsFile | Given, Iterator[TableBlock]]:
+    """Return roles with the columns that are known by their texts, and what is read."""
+    ahead, read = tee(read)
+    first = next((block.table for block in ahead if len(block.table)), pa.table({}))
+    chosen = known_by_texts(first, vars(roles))
+    if chosen:
+        logger.info(f"{where}: by their texts, {', '.join(f'{role} = {name}' for role, name in chosen.items())}")
+    return replace(roles, **chosen), read
 
 
 def _hidden_texts(pairs: Pairs, columns: Columns) -> dict[str, int]:

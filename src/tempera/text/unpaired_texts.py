@@ -22,7 +22,7 @@ from ..io.tables import blocks, is_table
 from .beir import is_beir, split_names, texts_of
 from .pairs import RANKED, TEST, TRAIN, VALIDATION, Pairs
 from .parts import joined
-from .roles import DOC_NAMES, QUERY_NAMES, TABLE, USUAL
+from .roles import DOC_NAMES, QUERY_NAMES, TABLE, USUAL, known_by_texts
 from .sources import BeirFolder, PairsFile, read_table
 from .text_files import MADE, UNDIVIDED, Rule, files_of, is_code, is_text_file, pair_of, passages, unread
 
@@ -251,8 +251,9 @@ def _judged(path: Path, name: str) -> Pairs:
 
 def _pairs(path: Path) -> Pairs:
     """Return the pairs of a table, told apart by their content alone; no other column is read."""
-    names = next(blocks(path)).table.column_names
-    if not TABLE.suits({}, names):
+    rows = next(blocks(path)).table
+    names = rows.column_names
+    if not TABLE.suits(known_by_texts(rows, {}), names):
         raise DataError(
             f"{path} is to hold queries and documents that answer them, and its columns are {', '.join(names)}: rename those of "
             "the pairs to query and doc"
