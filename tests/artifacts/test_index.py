@@ -122,6 +122,17 @@ def test_vectors_that_were_changed_are_refused(
         Index(tmp_path / "index")
 
 
+@pytest.mark.parametrize("stamp", [b"{}", b"no JSON", b'["a"]'])
+def test_a_damaged_stamp_is_named(vectors: np.ndarray, tmp_path: Path, stamp: bytes) -> None:
+    write_index(tmp_path / "index", vectors, documents())
+    path = tmp_path / "index" / DOCUMENTS
+    table = pa.ipc.open_file(path.read_bytes()).read_all().replace_schema_metadata({b"tempera": stamp})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(DataError, match="index is damaged: what it says of its vectors is not readable"):
+        Index(tmp_path / "index")
+
+
 VECTORS, DOCUMENTS = "vectors.npy", "documents.arrow"
 
 

@@ -90,6 +90,15 @@ def test_the_share_that_each_mask_leaves_out(data: Batch[Tensor]) -> None:
             count += sum(len(data.sides()[block[1]]) - len(never) for never in nothing)
             out += sum(len(masked[i] - positives[i] - nothing[i]) for i in range(len(data)))
         assert found[name] == pytest.approx(out / count, rel=1e-12) and out
+    counted = Objective(pools=objective.pools, masks=[KnownPositives()], numerator="mean", memory=Memory(3))
+    asked = Definition(counted, data, whole.scale)
+    out = sum(
+        len(asked.masked(block)[i] - asked.positives(block, several=True)[i] - whole.no_candidates(block)[i])
+        for block in asked.softmaxes()[0]
+        for i in range(len(data))
+    )
+    assert diagnose(counted, examples.batch_of(data)).masked["KnownPositives"] == pytest.approx(out / count, rel=1e-12)
+    assert out / count < found["KnownPositives"]
     assert diagnose(presets.mnr(), examples.batch_of(data)).masked == {}
     twice = diagnose(Objective(masks=[Guided(0.5), SameId(), Guided(0.0)]), examples.batch_of(data)).masked
     each = [

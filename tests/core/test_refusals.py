@@ -14,6 +14,7 @@ from examples import Parts
 from tempera.core import pools
 from tempera.core.batch import Batch, Side
 from tempera.core.corrections import Hardness, LogQ, expected_logq
+from tempera.core.diagnose import diagnose
 from tempera.core.masks import Guided, KnownPositives, SameId
 from tempera.core.memory import Memory
 from tempera.core.objective import Objective
@@ -205,6 +206,26 @@ def test_words_that_are_not_known(made: Any, said: str) -> None:
     """A misspelt word would take the last branch and train another loss."""
     with pytest.raises(ConfigError, match=f"^{re.escape(said)}"):
         made()
+
+
+@pytest.mark.parametrize("word", ["Auto", "0.05"])
+def test_a_temperature_is_no_word(word: Any) -> None:
+    for make in (lambda: Temperature(word), lambda: Temperature(0.1, final=word)):
+        with pytest.raises(ConfigError, match=f"a temperature is a number, or auto, and not {word!r}"):
+            make()
+
+
+def test_embeddings_are_rows_of_one_kind() -> None:
+    rows = torch.eye(3)
+    with pytest.raises(
+        DataError, match=r"embeddings are rows of vectors, \[n, D\], and those of query have the shape \[3\]"
+    ):
+        Objective()(torch.ones(3), torch.ones(3))
+    with pytest.raises(DataError, match=r"all float64 or none, and these are query torch\.float64, doc torch\.float32"):
+        Objective()(rows.double(), rows)
+    Objective()(rows.bfloat16(), rows)  # a frozen side may be in another one
+    with pytest.raises(DataError, match="a batch without rows cannot be diagnosed"):
+        diagnose(Objective(), rows[:0], rows[:0])
 
 
 def test_a_memory_keeps_something() -> None:

@@ -149,6 +149,17 @@ def test_a_list_is_softened_without_what_is_masked() -> None:
     torch.testing.assert_close(losses, torch.stack([(p * (p / q).log()).sum(), 0 * p[0]]), rtol=1e-12, atol=1e-12)
 
 
+def test_scores_far_apart_have_a_loss() -> None:
+    """The teacher's probability of the second candidate is 0 in float64."""
+    side = Side(torch.eye(2, dtype=torch.float64), score=torch.tensor([900.0, 0.0], dtype=torch.float64))
+    objective = Objective(teacher=Teacher(1.0, by="scores"))
+    batch = Batch(side, side)
+    losses = objective(batch)
+    want = defined_losses(objective, batch)
+    assert bool(losses.isfinite().all())
+    torch.testing.assert_close(losses, want, rtol=1e-12, atol=1e-12)
+
+
 def test_a_student_that_copies_its_teacher_has_nothing_to_align_or_to_widen() -> None:
     batch = examples.batch_of(copied(BATCH), grad=True)
     for teacher in (Teacher(1.0, loss="align"), Teacher(1.0, loss="margin_mse"), Teacher(1.0, over="own")):

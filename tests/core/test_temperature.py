@@ -264,8 +264,8 @@ def test_cosine_with_a_high_temperature() -> None:
     assert heads(Objective(cosine, 1.0)) == ["cosine with temperature 1"]
     assert "logits stay within -1 and 1" in cautions(Objective(cosine, 1.0))[0]
     assert heads(Objective(dot, 1.0), normalised=True) == ["cosine with temperature 1"]
-    assert heads(Objective(cosine, Temperature(0.5, final=0.4))) == ["cosine with temperature 0.5"]
-    for silent in (0.2, 0.05, 0.01, Temperature(1.0, learnable=True)):
+    assert heads(Objective(cosine, Temperature(0.5, final=0.4))) == ["cosine with temperature 0.4"]
+    for silent in (0.2, 0.05, 0.01, Temperature(1.0, learnable=True), Temperature(0.5, final=0.02)):
         assert heads(Objective(cosine, silent)) == []
     assert heads(Objective(dot, 1.0)) == []
 
@@ -274,7 +274,9 @@ def test_dot_with_a_low_temperature() -> None:
     start = "dot with temperature 0.05 on embeddings that are not normalised"
     assert heads(Objective(dot, 0.05)) == [start]
     assert heads(Objective(dot, Temperature(1.0, final=0.05))) == [start]
-    assert heads(Objective(dot, Temperature(1.0, learnable=True, floor=0.05))) == [start]
+    falls = start.replace("temperature 0.05", "a temperature that may fall to 0.05 (temperature.floor)")
+    assert heads(Objective(dot, Temperature(1.0, learnable=True, floor=0.05))) == [falls]
+    assert heads(Objective(dot, Temperature(0.05, learnable=True, floor=0.05))) == [start]
     for silent in (0.5, 1.0, 2.0, Temperature(1.0, learnable=True, floor=0.5)):
         assert heads(Objective(dot, silent)) == []
     assert heads(Objective(dot, 0.05), normalised=True) == []
@@ -288,8 +290,9 @@ def test_dot_with_a_low_temperature() -> None:
 def test_a_temperature_below_what_the_precision_holds(dtype: torch.dtype, below: float, above: float) -> None:
     name = str(dtype).removeprefix("torch.")
     head = f"temperature {below:g} is below what {name} embeddings hold"
+    falls = head.replace(f"temperature {below:g}", f"a temperature that may fall to {below:g} (temperature.floor)")
     for dial in (below, Temperature(0.1, final=below), Temperature(0.1, learnable=True, floor=below)):
-        assert heads(Objective(cosine, dial), dtype=dtype) == [head]
+        assert heads(Objective(cosine, dial), dtype=dtype) == [falls if getattr(dial, "learnable", False) else head]
     assert heads(Objective(cosine, above), dtype=dtype) == []
     assert heads(Objective(dot, below), dtype=dtype, normalised=True) == [head]
     assert heads(Objective(dot, 1.0), dtype=dtype) == []

@@ -20,6 +20,8 @@ from tempera import Temperature, mnr, train
 from tempera.build import build
 from tempera.config import of
 from tempera.core import abilities
+from tempera.core.batch import Side
+from tempera.core.memory import Memory
 from tempera.engine import cache, lookup, loop, micro_batches
 from tempera.engine.devices import Devices, Precision, start
 from tempera.engine.distributed import Group
@@ -214,6 +216,28 @@ def test_a_run_ends_with_the_bits_of_the_cpu(choice: Choice, tmp_path: Path) -> 
 
 
 @pytest.mark.gpu
+def test_sparse_gradients_of_several_batches_are_the_sums_of_the_cpu(tmp_path: Path) -> None:
+    train = {"train.table_optimizer": "rowwise_adagrad", "train.gradient_accumulation_steps": 2}
+    choice = {**ITEMS["doc"][0], **train, "train.max_grad_norm": 0.1}
+    want = ended(choice, tmp_path / "cpu", torch.device("cpu"))
+    with Accelerator() as used:
+        got = ended(choice, tmp_path / "device", used.device)
+    losses = [[step.loss for step in steps] for steps in (got[0], want[0])]
+    assert losses[0] == (losses[1] if used.exact else pytest.approx(losses[1], rel=1e-2))
+
+
+@pytest.mark.gpu
+def test_what_a_checkpoint_remembers_moves_to_the_device() -> None:
+    memory = Memory(3)
+    with Accelerator() as used:
+        memory.push(Side(torch.eye(2)))
+        memory.push(Side(torch.eye(2, device=used.device)))
+        rows = memory.rows
+        assert rows is not None and rows.device.type == used.device.type
+        assert rows.cpu().tolist() == [[0, 1], [1, 0], [0, 1]]
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("by", ["guide", "learnability"])
 def test_a_guide_chooses_the_rows_that_it_chooses_on_the_cpu(by: str, tmp_path: Path) -> None:
     Static(dimensions=6, vocabulary=200, init="normal").build(pairs()["query"].to_pylist()).save(tmp_path / "guide")
@@ -352,7 +376,7 @@ def test_a_device_is_chosen_by_name() -> None:
     with Accelerator() as used:
         assert Training().large_pays and not Training(device="cpu").large_pays
         assert start().group.device == start(device="pretend").group.device == used.device
-        assert start(device="cpu").group.device.type == "cpu"
+        assert start(device="cpu").group.device.type == start(device="cpu:0").group.device.type == "cpu"
         for name, message in (("cuda", "torch finds pretend and a CPU here"), ("pretend:7", "there are 1 of pretend")):
             with pytest.raises(ConfigError, match=message):
                 start(device=name)

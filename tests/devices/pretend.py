@@ -413,15 +413,24 @@ def _run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         raw = tree_map(_raw, (args, kwargs))
-        out = op(*raw[0], **raw[1])
+        out = _appended(*raw[0]) if op is _aten.add_.Tensor and raw[0][0].is_sparse else op(*raw[0], **raw[1])
     if launched:
         _add_bytes(op, *raw, out)
     if op._schema.is_mutable:
+        if op is _aten.add_.Tensor:
+            args[0].raw = out
         if "out" in kwargs:
             return kwargs["out"]
         if args and isinstance(args[0], torch.Tensor) and op._schema.name.endswith("_"):
             return args[0]
     return tree_map(_wrap, out) if device is None or _is_here(device) else out
+
+
+def _appended(rows: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
+    """Add sparse rows as CUDA does: one behind the other, where a CPU merges them."""
+    parts = [[each._indices(), each._values()] for each in (rows, more)]
+    indices, values = (torch.cat(part, dim) for part, dim in zip(zip(*parts, strict=True), (1, 0), strict=True))
+    return _SPARSE(indices, values, rows.shape, check_invariants=False)  # type: ignore[no-any-return]
 
 
 def _copied(op: Any, args: Any, kwargs: dict[str, Any], here: bool) -> Any:

@@ -12,6 +12,7 @@ import worlds
 from worlds import LAYOUTS, found
 
 from tempera.engine.distributed import Group
+from tempera.errors import TemperaError
 
 SIZES = [2, pytest.param(4, marks=pytest.mark.long)]
 
@@ -46,6 +47,14 @@ def test_processes_find_what_one_finds(name: str, size: int) -> None:
 def test_one_process_is_a_group_as_well(name: str) -> None:
     layout = worlds.Layout((9,), (5,), (4,))
     close(worlds._together(Group(), layout, torch.float64, name), worlds.alone(name, layout), 1e-12)
+
+
+def test_memory_that_runs_out_in_an_exchange_is_no_lost_process() -> None:
+    with pytest.raises(torch.OutOfMemoryError, match=r"^CUDA"), Group()._together("an exchange"):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    lost = r"rank 0 of 1 lost the other ranks during an exchange \(gone\)"
+    with pytest.raises(TemperaError, match=lost), Group()._together("an exchange"):
+        raise RuntimeError("gone")
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -192,7 +192,7 @@ def test_drawn_items_are_those_that_no_row_has_brought() -> None:
     for step in range(30):
         batch = made.batch(events, step)
         mine = drawn(batch)
-        raw = Draws(9, 0.0, 7)(made.proposal, step).tolist()
+        raw = Draws(9, 0.0, 7)(made.ends, step).tolist()
         assert mine == sorted(set(raw) - set(codes(batch.doc.rows)))
 
 

@@ -107,7 +107,7 @@ def test_a_plan_counts_the_choice_of_rows_and_the_step_of_those_that_are_chosen(
     def refused(device: torch.device) -> int:
         raise ValueError(f"{device} is not the accelerator of this machine")
 
-    monkeypatch.setattr(tiles, "free_memory", refused)  # a device on paper is not asked
+    monkeypatch.setattr(tiles, "free_bytes", refused)  # a device on paper is not asked
     Static(dimensions=8, vocabulary=100).build(pairs.read_text().split()).save(tmp_path / "guide")
     guide = ["train.guide=" + str(tmp_path / "guide")]
     options = [of({"data": {"path": str(pairs)}}, [*STATIC, *guide, *more]) for more in ([], ["train.select=0.5"])]

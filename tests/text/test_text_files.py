@@ -48,6 +48,19 @@ def test_a_block_ends_with_the_sign_that_opened_it(block: str) -> None:
     assert [section.heading for section in sections(f"# One\n{block}\n# Two")] == ["", "One", "One: Two"]
 
 
+def test_signs_at_the_end_of_a_heading_stand_behind_a_space() -> None:
+    headings = [section.heading for section in sections("# C#\n\na\n## F# ##\nb\n## ##\nc\n# Tea#\t#\nd")]
+    assert headings == ["", "C#", "C#: F#", "C#", "C#: Tea#"]
+
+
+def test_a_text_between_two_rules_is_no_front_matter() -> None:
+    assert [tuple(each) for each in sections("---\n\nBefore. It all.\n\n---\n# Tea\nDrink it.")] == [
+        ("", "---\n\nBefore. It all.\n\n---", 1),
+        ("Tea", "Drink it.", 6),
+    ]
+    assert [each.heading for each in sections("---\n# of a page\n\ntitle: Tea\n---\nDrink it.")] == ["Tea"]
+
+
 def test_front_matter_and_comments_are_no_text() -> None:
     text = (
         '---\ntitle: "Tea policy"\ndate: 2024-01-01\n---\nFive <!-- not\nfour --> days.\n# Tea policy\n## When\nNow.\n'
@@ -170,6 +183,10 @@ def test_a_section_that_html_does_not_know_is_a_comment(page: str, text: str) ->
     ("page", "text"),
     [
         ("One.<br/>Two.<br>Three.<br /><br />Four.", "One.\nTwo.\nThree.\n\nFour."),
+        ("<h1>A</h1><pre><code>a = <b>1</b>\n  # b\n</code></pre> C\nd", "# A\n\n```\na = 1\n  # b\n\n```\n\nC d"),
+        ("<title>A</title><pre># b</pre>", "# A\n\n```\n# b\n```"),
+        ("<pre>a\nb<h2>C</h2>d\ne", "```\na\nb\n```\n\n## C\n\nd e"),  # that nothing closes
+        ("<h1></h1><p>One", "One"),
         ("<ul>\n<li>One</li>\n<li>Two</li>\n</ul>\nAfter.", "One\nTwo\n\nAfter."),
         ("<table><tr><th>One</th><td>two</td></tr><tr><td>three</td></tr></table>", "One two\nthree"),
         ("<dl><dt>One</dt><dd>two</dd></dl>", "One\ntwo"),

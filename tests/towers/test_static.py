@@ -19,6 +19,7 @@ from tempera.errors import DataError, MissingLibrary
 from tempera.towers.saved import load
 from tempera.towers.static import Static, StaticTower
 from tempera.towers.subwords import Subwords
+from tempera.towers.tokenizer import train_tokenizer
 
 CORPUS = ["parse the date of a mail", "parseHTTPDate of a raw_text2", "the mail, the date", "Größe 漢字 of a mail"] * 3
 # An empty text, one without words, unknown letters, one far longer than is read, and one with them all.
@@ -190,6 +191,15 @@ def test_vectors_begin_with_those_of_a_teacher(tmp_path: Path) -> None:
     assert torch.equal(options.again(tower).embedding.weight, tower.embedding.weight)
     wide = Static(vocabulary=60, teacher=str(tmp_path)).build(CORPUS, embed)
     assert wide.embedding.embedding_dim == 5  # at most that of the teacher
+
+
+def test_a_table_in_half_precision_is_trained_in_single(tmp_path: Path) -> None:
+    made = StaticTower(train_tokenizer(CORPUS, 60, LENGTH), 4)
+    made.embedding.weight.data = made.embedding.weight.data.half()
+    made.save(tmp_path)
+    tower = Static(dimensions=4, teacher=str(tmp_path)).build(CORPUS)
+    assert tower.embedding.weight.dtype == torch.float32
+    assert torch.equal(tower.embedding.weight, made.embedding.weight.float())
 
 
 def test_vectors_begin_near_those_with_the_same_character_ngrams() -> None:

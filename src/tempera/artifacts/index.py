@@ -104,7 +104,7 @@ class Index:
             )
         try:
             self.documents, self.vectors = _opened(folder)
-            self.stamp = Stamp.read(self.documents.schema.metadata)
+            self.stamp = Stamp.read(self.documents.schema.metadata, folder)
             self.documents = self.documents.select(_COLUMNS).cast(_SCHEMA)
             self.documents.validate(full=True)  # a damaged file could point anywhere in memory
         except FileNotFoundError as error:

@@ -14,6 +14,7 @@ import typer
 
 from .. import __version__
 from ..errors import TemperaError
+from ..io.signals import heard_signals
 from .distilling import distill
 from .laboratory import calibrate, learn, sweep, tune
 from .models import evaluate, export, merge, mine
@@ -83,9 +84,8 @@ def main() -> None:
         signals.append(number)
         sys.exit(128 + number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
-            signal.signal(number, stop)
+    for number in heard_signals():
+        signal.signal(number, stop)
     try:
         code = app(_arguments(sys.argv[1:]) or ["--help"], standalone_mode=False)
     except typer.Exit as end:

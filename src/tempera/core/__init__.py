@@ -1,1 +1,1 @@
-"""The objective: tensors in, tensors out. No I/O, no devices, no text, no model."""
+"""The objective: tensors in, tensors out. No files, no text, no model; of devices, what they can do."""

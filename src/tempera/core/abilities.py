@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import psutil
 import torch
 from torch import Tensor
 
@@ -31,6 +32,12 @@ def free_memory(device: torch.device) -> int | None:
         return int(torch.accelerator.get_memory_info(device)[0]) + kept
     except (RuntimeError, AttributeError):
         return None
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return the bytes that are free on an accelerator, or on the machine where the device cannot be asked."""
+    free = free_memory(device)
+    return int(psutil.virtual_memory().available) if free is None else free
 
 
 def widest(device: torch.device) -> torch.dtype:

@@ -24,23 +24,26 @@ def cautions(objective: Objective, dtype: torch.dtype = torch.float32, normalise
     if temperature.start == "auto" and temperature.log_scale.isnan():
         return []
     bounded = objective.similarity == cosine or normalised
-    t = temperature.value
-    lowest = min(t, temperature.final or t, temperature.floor if temperature.learnable else t)
+    t = min(temperature.value, temperature.final or temperature.value)
+    lowest = min(t, temperature.floor) if temperature.learnable else t
+    named = f"temperature {lowest:g}"
+    if lowest < t and named != f"temperature {t:g}":
+        named = f"a temperature that may fall to {lowest:g} (temperature.floor)"
     warnings = []
     if bounded and t >= 0.3 and not temperature.learnable:
         warnings.append(
-            f"cosine with temperature {t:g}: logits stay within {-1 / t:.3g} and {1 / t:.3g}, so every negative counts "
+            f"cosine with {named}: logits stay within {-1 / t:.3g} and {1 / t:.3g}, so every negative counts "
             f"about the same and the loss cannot fall far below log(candidates); usual values are 0.01 to 0.2"
         )
     if not bounded and lowest < 0.5:
         warnings.append(
-            f"dot with temperature {lowest:g} on embeddings that are not normalised: logits of unbounded size saturate "
+            f"dot with {named} on embeddings that are not normalised: logits of unbounded size saturate "
             f"the softmax; use cosine, or a temperature near 1"
         )
     epsilon = torch.finfo(dtype).eps
     if bounded and epsilon / lowest > 1:
         warnings.append(
-            f"temperature {lowest:g} is below what {str(dtype).removeprefix('torch.')} embeddings hold: a rounding error "
+            f"{named} is below what {str(dtype).removeprefix('torch.')} embeddings hold: a rounding error "
             f"of {epsilon:.2g} in a cosine moves its logit by {epsilon / lowest:.2g}; usual values are 0.01 to 0.2"
         )
     return warnings

@@ -103,8 +103,7 @@ class Definition:
                 positive += [holds_positive(block) and place == self.places(block[1])[i] for place in chosen]
             u, v = torch.cat(student), torch.cat(target)
             if teacher.loss == "kl":
-                p, log_q = v.softmax(0), u.log_softmax(0)
-                losses.append(torch.sum(p * (p.log() - log_q)))
+                losses.append(torch.sum(v.softmax(0) * (v.log_softmax(0) - u.log_softmax(0))))
             else:
                 own, others = positive.index(True), [c for c, held in enumerate(positive) if not held]
                 squares = [((u[own] - u[c]) - (v[own] - v[c])) ** 2 for c in others]

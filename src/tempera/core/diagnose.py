@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import DataError
 from .batch import Batch, as_batch
 from .objective import Objective, autocast_off
 from .pools import Block
@@ -36,7 +37,7 @@ class Diagnosis:
     positive: Tensor  # similarity of the pair
     hardest: Tensor  # highest similarity of a negative
     random: Tensor  # similarity of the query to the document of another row drawn at random
-    masked: dict[str, float]  # share of all candidates that each mask leaves out
+    masked: dict[str, float]  # share of all candidates that each mask leaves out; never a positive
     alignment: float  # mean squared distance of the unit vectors of a pair (Wang and Isola 2020, eq. 1)
     uniformity: float  # log mean exp(-2 squared distance) of random documents (eq. 2)
     temperature: float
@@ -79,7 +80,7 @@ def diagnose(
         seed: seed of the rows that are compared at random.
 
     Raises:
-        DataError: a part needs ids or other data that the batch does not have.
+        DataError: a part needs ids or other data that the batch does not have, or there is no row.
 
     >>> diagnosis = diagnose(Objective(temperature=0.1), torch.eye(4), torch.eye(4))
     >>> diagnosis.rank.tolist(), round(float(diagnosis.effective_negatives.mean()), 3)
@@ -95,6 +96,8 @@ def diagnose(
     ...
     """
     batch = as_batch(queries, documents)
+    if batch.local.stop <= batch.local.start:
+        raise DataError("a batch without rows cannot be diagnosed: give at least one pair")
     with torch.no_grad(), autocast_off(batch.doc.rows):
         return _diagnosis(objective, batch, seed)
 
@@ -157,7 +160,7 @@ def _hardest_similarity(group: Sequence[Term], vectors: Vectors, tile: Tile) -> 
 
 
 def _masked(objective: Objective, batch: Batch[Tensor]) -> dict[str, float]:
-    """Share of the candidates of all pools that each mask leaves out, the positives not counted."""
+    """Return which share of the candidates of all pools each mask leaves out; positives are candidates that none leaves out."""
     sides = batch.sides()
     shares: dict[str, float] = {}
     blocks = [Block(batch, a, c) for pool in objective.pools for a, c in pool.blocks if c in sides and len(sides[c])]
@@ -170,6 +173,10 @@ def _masked(objective: Objective, batch: Batch[Tensor]) -> dict[str, float]:
                 table = torch.zeros(tile.stop - tile.start, c, device=block.device)
                 for exclusion in mask(block):
                     leave_out(table, exclusion(tile))
+                kept = torch.zeros_like(table)
+                for others in objective.others(block):
+                    leave_out(kept, others(tile))
+                table.masked_fill_(kept.isinf(), 0)
                 for own in (block.positive, block.own if block.own_kind and block.paired else None):
                     if own is not None:
                         table[torch.arange(len(table)), own[tile]] = 0

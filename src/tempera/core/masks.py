@@ -76,8 +76,7 @@ class KnownPositives:
     def __call__(self, block: Block) -> tuple[Exclusion, ...]:
         known = block.batch.known
         if isinstance(known, Shared) and block.candidate != "query":
-            ids = _paired_ids(block) if block.paired else _candidate_ids(block)
-            return (_shared(known[block.batch.local], ids, block.device),)
+            return (_shared(known[block.batch.local], _known_ids(block), block.device),)
         return self.matches(block)
 
     def matches(self, block: Block) -> tuple[Matches, ...]:
@@ -86,10 +85,7 @@ class KnownPositives:
         if batch.known is None:
             raise DataError("known_positives needs the known answers of every query: give the batch known=Ragged")
         mine = batch.known[batch.local]
-        if block.paired:
-            matches = [match(mine.values, _paired_ids(block), mine.offsets)]
-        else:
-            matches = [match(mine.values, _candidate_ids(block), mine.offsets)]
+        matches = [match(mine.values, _known_ids(block), mine.offsets)]
         if block.candidate == "query":
             rows = torch.repeat_interleave(batch.known.lengths)
             matches.append(match(doc_ids(block)[batch.local], batch.known.values, columns=rows))
@@ -181,6 +177,11 @@ def doc_ids(block: Block) -> Tensor:
 def _paired_ids(block: Block) -> Tensor:
     """Ids of the documents that the candidates of a paired block are or belong to, [c]."""
     return doc_ids(block) if block.candidate == "query" or block.batch.answer is None else _candidate_ids(block)
+
+
+def _known_ids(block: Block) -> Tensor:
+    """Ids of the documents among which a query's known answers are looked for, [c]."""
+    return _paired_ids(block) if block.paired else _candidate_ids(block)
 
 
 def _candidate_ids(block: Block) -> Tensor:

@@ -24,7 +24,7 @@ class Memory(nn.Module):
 
     Raises:
         ConfigError: a size below 1.
-        DataError: documents with ids, logq, or vectors of a guide or teacher after some without.
+        DataError: documents with and without ids, logq, or vectors of a guide or teacher.
 
     >>> memory = Memory(3)
     >>> memory.push(Side(torch.eye(2), ids=torch.tensor([1, 2])))
@@ -61,7 +61,8 @@ class Memory(nn.Module):
         for name in _FIELDS:
             old, new = getattr(self, name), getattr(side, name)
             if new is not None:
-                joined = new.detach() if old is None else torch.cat([old, new.detach().to(old)])
+                # Where the new ones are: a checkpoint has brought the old ones to the host.
+                joined = new.detach() if old is None else torch.cat([old.to(new.device), new.detach().to(old.dtype)])
                 setattr(self, name, joined[-self.size :].clone())
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:

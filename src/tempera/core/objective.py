@@ -27,7 +27,7 @@ from .masks import KnownPositives, Mask, SameId
 from .matches import Listed, Matches
 from .memory import Memory
 from .row_losses import Numerator
-from .similarity import Similarity, cosine
+from .similarity import Similarity, cosine, exact
 from .teacher import Teacher
 from .temperature import Temperature
 from .tiles import Problem, Softmax, Sweep, Term, sweep, tile_elements
@@ -42,7 +42,8 @@ class Objective(nn.Module):
         pools: who stands in the denominator; one of them must hold the positive (docs, or back_queries). A pool whose
             rows the batch does not have is empty.
         corrections: terms added to the logits.
-        masks: candidates that are left out; never a row's own positive. A row whose every negative is left out has loss 0.
+        masks: candidates that are left out; never a row's own positive. A row whose every negative is left out has
+            loss 0, or log 2 where one softmax holds its positive in both directions (`gte`).
         partition: "joint" is one softmax over all pools; "per_direction" is one for each direction, averaged.
         numerator: "one" is the row's own positive; with several known positives of a query in the batch (by equal ids, or
             `Batch.known`), "mean" takes the mean of their log-probabilities (Khosla et al. 2020, eq. 2) and "sum" the
@@ -208,6 +209,14 @@ class Objective(nn.Module):
             taught: False leaves the teacher out.
         """
         sides = batch.sides()
+        for role, side in sides.items():
+            if side.rows.dim() != 2:
+                raise DataError(
+                    f"embeddings are rows of vectors, [n, D], and those of {role} have the shape {[*side.rows.shape]}"
+                )
+        if len({exact(side.rows[:0]).dtype for side in sides.values()}) > 1:
+            kinds = ", ".join(f"{role} {side.rows.dtype}" for role, side in sides.items())
+            raise DataError(f"embeddings of one batch are all float64 or none, and these are {kinds}")
         if len(widths := sorted({side.rows.shape[1] for side in sides.values()})) > 1:
             raise DataError(f"embeddings of one batch have one width, and these have {widths}")
         weight = self.teacher.share(self.progress) if self.teacher is not None and taught else 0.0
@@ -265,10 +274,14 @@ class Objective(nn.Module):
         with autocast_off(batch.doc.rows):
             return weight * self.teacher.alignment(batch, self.alignment)
 
+    def others(self, block: P.Block) -> tuple[Matches, ...]:
+        """Return the positives of other rows that the numerator counts with each row's own."""
+        if self.numerator == "one" or block.positive is None:
+            return ()
+        return *SameId()(block), *(KnownPositives().matches(block) if block.batch.known is not None else ())
+
     def _term(self, block: P.Block, first: bool) -> Term:
-        others: tuple[Matches, ...] = ()
-        if self.numerator != "one" and first and block.positive is not None:
-            others = (*SameId()(block), *(KnownPositives().matches(block) if block.batch.known is not None else ()))
+        others = self.others(block) if first else ()
         positive = block.positive
         positive = positive if positive is None or others else sent(positive, block.device)
         additions = [correction(block) for correction in self.corrections]

@@ -56,7 +56,7 @@ class Temperature(nn.Module):
         self.final, self.schedule = final, schedule
         self.floor, self.ceiling = floor, ceiling
         for temperature in (value, final):
-            if isinstance(temperature, float | int):
+            if temperature is not None and temperature != "auto":
                 refuse_temperature(temperature)
         if learnable and final is not None:
             raise ConfigError("a temperature is learned or follows a schedule, not both: drop learnable or final")
@@ -150,6 +150,8 @@ def starting_value(candidates: int, normalised: bool) -> float:
 
 def refuse_temperature(value: float) -> None:
     """Raise ConfigError for what is no temperature, or has a scale that float32 cannot hold."""
+    if isinstance(value, str):
+        raise ConfigError(f"a temperature is a number, or auto, and not {value!r}; {_USUAL}")
     if value == math.inf:
         raise ConfigError(
             "an infinite temperature, which is a scale of 0, makes every logit 0 and every loss log(candidates) whatever "

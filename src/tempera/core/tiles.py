@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .abilities import free_memory, sent, widest
+from .abilities import free_bytes, sent, widest
 from .batch import Role
 from .corrections import Addition
 from .matches import Index, Matches
@@ -30,7 +30,6 @@ from .row_losses import TAUGHT, Numerator, Taught, Tile, contrasted
 TILE_ELEMENTS = 1 << 20
 _DEVICE_SHARE = 1 / 16  # of an accelerator's free memory: every tile costs it the same launches, whatever its height
 _SCORE_BYTES = 8  # of float32, and as much for what is made of it on the way
-_UNKNOWN_MEMORY = 8 << 30
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def tile_elements(device: torch.device, free: float | None = None) -> int:
     """
     if device.type == "cpu":
         return TILE_ELEMENTS
-    return int((free or free_memory(device) or _UNKNOWN_MEMORY) * _DEVICE_SHARE / _SCORE_BYTES)
+    return int((free or free_bytes(device)) * _DEVICE_SHARE / _SCORE_BYTES)
 
 
 def tiles(problem: Problem, vectors: Vectors, scale: float) -> Iterator[Tile]:

@@ -17,7 +17,7 @@ from ..core.ragged import Ragged, from_lengths, spread
 from ..errors import ConfigError
 
 Vectors = Callable[[Role, Tensor], Tensor]
-_MULTINOMIAL = 1 << 24  # torch.multinomial takes no more
+_STREAM = 1 << 21  # of random numbers, apart from those that order the rows
 
 
 class Sampler(Protocol):
@@ -50,14 +50,18 @@ class Draws:
         weight = torch.where(frequency > 0, frequency**self.power, 0.0)
         return weight / weight.sum()
 
-    def __call__(self, proposal: Tensor, step: int) -> Tensor:
+    def ends(self, proposal: Tensor) -> Tensor:
+        """Return where each document's stretch of a line as long as all chances ends, [u], in float64.
+
+        In float32, as torch.multinomial adds, the stretches of a million documents differ by percents from their chances,
+        and many of those of a catalogue by frequency are empty.
+        """
+        return proposal.cumsum(0, dtype=torch.float64)
+
+    def __call__(self, ends: Tensor, step: int) -> Tensor:
         """Return the documents that step `step` draws, [count]."""
-        generator = torch.Generator().manual_seed(hash((self.seed, step)) & 0x7FFF_FFFF_FFFF_FFFF)
-        if len(proposal) > _MULTINOMIAL:
-            ends = proposal.cumsum(0, dtype=torch.float64)
-            at = torch.rand(self.count, dtype=torch.float64, generator=generator) * ends[-1]
-            return torch.searchsorted(ends, at, right=True)
-        return torch.multinomial(proposal, self.count, replacement=True, generator=generator)
+        at = torch.from_numpy(np.random.default_rng((self.seed, step, _STREAM)).random(self.count)) * ends[-1]
+        return torch.searchsorted(ends, at, right=True)
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,11 @@ class Examples:
         return self.draws.proposal(self.doc_frequency)
 
     @cached_property
+    def ends(self) -> Tensor:
+        """Return those of the draws, [u]."""
+        return self.draws.ends(self.proposal)
+
+    @cached_property
     def id_of_doc(self) -> Tensor:
         """The id of each distinct document that is trained on, [u]."""
         return torch.zeros(len(self.docs), dtype=torch.int64).index_put_((self.doc,), self.doc_ids)
@@ -135,7 +144,7 @@ class Examples:
         """Return the chosen rows, and the documents that step `step` draws."""
         query, doc, drawn = self.query[rows], self.doc[rows], None
         if self.draws.count:
-            chosen = self.draws(self.proposal, step)
+            chosen = self.draws(self.ends, step)
             drawn = self._docs("sampled", chosen, self.id_of_doc[chosen], len(rows))
         logq = expected_logq(len(rows), self.query_frequency[query])
         score = None if self.scores is None else self.scores[0][rows]

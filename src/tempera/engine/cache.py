@@ -28,7 +28,7 @@ import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor
 
-from ..core.abilities import free_memory, placed, seeded, sent
+from ..core.abilities import free_bytes, placed, seeded, sent
 from ..core.advice import refuse_batch_statistics
 from ..core.batch import Batch, Role
 from ..core.similarity import exact
@@ -317,12 +317,3 @@ class Cache:
         with self.autocast():
             embeddings: Tensor = work.tower(work.features.to(self.device))
         return embeddings
-
-
-def free_bytes(device: torch.device) -> int:
-    """Return the bytes of free memory on a device, or of the machine where the device cannot be asked."""
-    if (free := free_memory(device)) is not None:
-        return free
-    import psutil
-
-    return int(psutil.virtual_memory().available)

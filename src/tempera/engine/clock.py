@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import resource
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Annotated, Any
 
+import psutil
 import torch
 from pydantic import BeforeValidator, Field
 
 from ..core.abilities import event
+
+if sys.platform != "win32":
+    import resource
 
 _UNITS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600}  # in seconds
 
@@ -125,8 +130,16 @@ class Phases:
 
 
 def _now() -> tuple[float, float]:
-    uses = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return time.perf_counter(), sum(use.ru_utime + use.ru_stime for use in uses)
+    ended = os.times()
+    return time.perf_counter(), time.process_time() + ended.children_user + ended.children_system
+
+
+def peak_memory_bytes() -> int:
+    """Return the most memory that this process has held, and with it the largest of its workers, except on Windows."""
+    if sys.platform == "win32":
+        return int(psutil.Process().memory_info().peak_wset)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def fastest(

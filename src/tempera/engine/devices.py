@@ -28,6 +28,7 @@ Wanted = Literal["auto", "no", "bf16", "fp16"]
 WORTH = 1.5  # times as fast as float32 are products in bf16, for which it is chosen
 # What launchers leave in the environment: torchrun and accelerate, Intel MPI and MPICH, Open MPI, MVAPICH.
 _SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+_YES = ("1", "true", "yes", "y", "on", "t")  # as accelerate reads its switches
 DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -123,7 +124,8 @@ def named(name: str) -> torch.device:
         raise ConfigError(
             f"train.device is {name!r}, which torch does not know: use auto, cpu, cuda, xpu or mps"
         ) from None
-    if wanted == CPU or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "y", "on", "t"):
+    on_cpu = wanted is not None and wanted.type == "cpu"
+    if on_cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() in _YES:
         return CPU
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if wanted is None and accelerator is None:

@@ -221,6 +221,8 @@ class Group:
     def _together(self, exchange: str) -> Iterator[None]:
         try:
             yield
+        except torch.OutOfMemoryError:  # a RuntimeError, too, of this process
+            raise
         except RuntimeError as error:
             raise TemperaError(
                 f"rank {self.rank} of {self.size} lost the other ranks during {exchange} "

@@ -175,7 +175,7 @@ def seed_of(seed: int, step: int, rank: int) -> int:
 
 
 def moments(steps: int, count: int) -> set[int]:
-    """Return `count` steps spread evenly over the run, the last one excluded.
+    """Return up to `count` steps, spread evenly over the run, the last one excluded.
 
     >>> sorted(moments(100, 3))
     [25, 50, 75]

@@ -251,7 +251,7 @@ def _numbers(grad: Tensor | None) -> Tensor:
 
 
 def schedule_factor(step: int, steps: int, warmup_ratio: float, schedule: Schedule) -> float:
-    """Return the factor of the learning rate in step `step` of `steps`: a rise from 0, then the schedule's fall.
+    """Return the factor of the learning rate in step `step` of `steps`: a rise to 1, then the schedule's fall.
 
     >>> [round(schedule_factor(s, 10, 0.2, "linear"), 2) for s in range(10)]
     [0.5, 1.0, 1.0, 0.88, 0.75, 0.62, 0.5, 0.38, 0.25, 0.12]

@@ -42,8 +42,10 @@ def negatives(objective: Objective, batch: Batch[Any], group: Group, most: int =
         if count > 0:
             name = names.get(candidate, "remembered documents")
             parts.setdefault(anchor, []).append(quantity(count, name))
+    called = {"doc": "document"}
     compared = [
-        f"each {anchor} is compared with {', '.join(names)}" for anchor, names in sorted(parts.items(), reverse=True)
+        f"each {called.get(anchor, anchor)} is compared with {', '.join(names)}"
+        for anchor, names in sorted(parts.items(), reverse=True)
     ]
     processes = f"{group.size} process{'es' if group.size > 1 else ''}"
     limit = f" (of at most {most:,}, all batches of one size)" if counts["query"] < most else ""

@@ -24,6 +24,7 @@ from ..core.temperature import Temperature
 from ..errors import TemperaError
 from .cache import Cache
 from .distributed import ALONE, Group, LeftBehind
+from .lookup import merge
 from .shards import can_restart, restart
 
 X = TypeVar("X")
@@ -142,6 +143,7 @@ def add_gradients(
     for p, grad in zip(parameters, earlier, strict=True):
         if grad is not None:
             p.grad = grad if p.grad is None else p.grad.add_(grad)
+            merge([p])  # CUDA puts the rows of one sparse gradient behind those of the other
     return result
 
 

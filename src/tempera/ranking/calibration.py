@@ -146,7 +146,9 @@ def fit(pairs: Scored, folds: int = FOLDS, seed: int = 0) -> FittedMap:
     few = len(pairs) < ISOTONIC[0] or min(right, wrong) < ISOTONIC[1]
     tried = {name: make for name, make in MAPS.items() if not (few and name == "isotonic")}
     maps = {name: make(pairs.scores, pairs.relevant) for name, make in tried.items()}
-    if (slope := Logistic.fit(pairs.scores, pairs.relevant).slope) <= 0:
+    logistic = maps["logistic"]
+    assert isinstance(logistic, Logistic)
+    if (slope := logistic.slope) <= 0:
         raise DataError(
             f"relevant pairs are not more similar than others (slope {slope:.3g}), so there is nothing to calibrate: check the "
             "labels, or use another model"

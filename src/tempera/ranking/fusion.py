@@ -42,7 +42,7 @@ def standardised(scores: Scores) -> Floats:
 
 
 def reciprocal_ranks(scores: Scores) -> Floats:
-    """Return 1 / (60 + rank) for scores, [q, c]; equal scores have the lowest of their ranks.
+    """Return 1 / (60 + rank) for scores, [q, c]; equal scores have the last of their ranks.
 
     >>> (1 / reciprocal_ranks(np.array([[0.2, 0.9, 0.2]]))).round().tolist()
     [[63.0, 61.0, 63.0]]

@@ -56,8 +56,8 @@ def top(
     position -1.
 
     Args:
-        queries: [q, D].
-        docs: [c, D]; float16 and memory-mapped files are read block by block.
+        queries: [q, D], finite (`refuse_not_finite`).
+        docs: [c, D], finite; float16 and memory-mapped files are read block by block.
         k: number of documents for each query.
         block: largest number of queries at once.
         without: excluded pairs, as positions of queries, ascending, and of documents, [e] each.

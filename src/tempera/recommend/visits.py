@@ -75,6 +75,11 @@ class Visits:
         return self.draws.proposal(self.frequency)
 
     @cached_property
+    def ends(self) -> Tensor:
+        """Return those of the draws, [i]."""
+        return self.draws.ends(self.proposal)
+
+    @cached_property
     def expected_dislikes(self) -> Tensor | None:
         """Return how often a row of a batch is expected to bring each item as a dislike, [i]."""
         if self.disliked is None:
@@ -114,7 +119,7 @@ class Visits:
         distinct = torch.unique(answer)  # [d]
         drawn = torch.empty(0, dtype=torch.int64)
         if self.draws.count:
-            drawn = torch.unique(self.draws(self.proposal, step))
+            drawn = torch.unique(self.draws(self.ends, step))
             drawn = drawn[~torch.isin(drawn, distinct)]
         weight = self.timeline.weight
         disliked, owner = drawn[:0], drawn[:0]

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.abilities import free_bytes
 from ..core.batch import Batch, Role, divide
 from ..engine import loop, outlook
-from ..engine.cache import free_bytes
 from ..engine.checkpoint import State
 from ..engine.curation import as_many
 from ..engine.digest import digest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from ..artifacts.card import Card, render_card
 from ..artifacts.index import write_searched
 from ..artifacts.report import RunReport, render
 from ..artifacts.report_tables import tables
+from ..engine.clock import peak_memory_bytes
 from ..io.documents import first_event, write_json
 from ..ranking.compare import Difference, bootstrap_metrics
 from ..ranking.fusion import Fusion
@@ -265,8 +265,3 @@ def _only(names: Sequence[str], scores: Mapping[str, float]) -> dict[str, float]
 def _size(path: Path) -> int:
     """Return the bytes of a file, or of all files of a folder."""
     return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
-
-
-def peak_memory_bytes() -> int:
-    """Return the most memory that this process has held, and with it the largest of its workers."""
-    return 1024 * sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))

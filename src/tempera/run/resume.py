@@ -28,6 +28,7 @@ from ..engine.checkpoint import State
 from ..errors import DataError, OutputError
 from ..io.console import logger
 from ..io.documents import first_event, parsed, read_json, read_json_lines
+from ..io.signals import heard_signals
 from ..io.untrusted import refuse_unsafe
 
 EVERY = 600.0  # seconds from one checkpoint to the next, where no number of steps is given
@@ -239,12 +240,7 @@ def interruptible() -> Iterator[Interruption]:
         interruption.number = number
         logger.info(f"{signal.Signals(number).name}: stopping after this step; repeat the signal to stop now")
 
-    numbers = [
-        number
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) != signal.SIG_IGN
-    ]
-    before = {int(number): signal.signal(number, note) for number in numbers}
+    before = {int(number): signal.signal(number, note) for number in heard_signals()}
     try:
         yield interruption
     finally:

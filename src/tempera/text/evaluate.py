@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,7 +43,7 @@ class Finding:
     systems: dict[str, TaskScores]
     trained: Mapping[str, int] = field(default_factory=dict)  # queries that a run was trained on, by run
 
-    @property
+    @cached_property
     def comparisons(self) -> dict[str, dict[str, Comparison]]:
         """Comparisons of the first system with each other one, by metric."""
         (_, first), *others = self.systems.items()

@@ -132,7 +132,7 @@ class IndexSide(Frozen):
     def __init__(self, path: Path, ids: Path | None = None) -> None:
         file = read_vectors(path, ids)
         super().__init__(file.vectors)
-        self.path, self.stamp = path, Stamp.read(file.metadata)
+        self.path, self.stamp = path, Stamp.read(file.metadata, path)
         if self.stamp is not None and file.exact:
             self.stamp.refuse_changed(file.vectors, path)
         contents = self.stamp is not None and pc.all(pc.match_substring_regex(file.ids, r"^-?\d+$")).as_py()

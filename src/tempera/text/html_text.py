@@ -9,10 +9,11 @@ _UNREAD = {"script", "style", "template", "noscript", "svg", "nav"}
 _BLOCKS = {"p", "div", "section", "article", "ul", "ol", "table", "pre", "blockquote", "dl", "main", "header", "footer"}
 _LINES = {"br", "li", "tr", "dt", "dd"}  # begin a line
 _CELLS = {"td", "th"}
+_FENCE = "```"  # around code, whose lines and blanks stay
 
 
 def markdown(page: str) -> str:
-    r"""Return the text of a page, each heading behind its number signs, without scripts, styles and navigation.
+    r"""Return the text of a page, each heading behind its number signs, `pre` in fences, without scripts, styles and navigation.
 
     The title of a page without a first heading stands in its place.
 
@@ -24,9 +25,14 @@ def markdown(page: str) -> str:
     parser = _Page()
     parser.feed(page)
     parser.close()
-    lines = [" ".join(line.split()) for line in "".join(parser.parts).split("\n")]
+    lines, fenced, headed = [], False, False
+    for line in "".join(parser.parts).split("\n"):
+        fenced ^= line == _FENCE
+        text = line.rstrip() if fenced else " ".join(line.split())
+        headed |= text.startswith("# ") and not fenced
+        lines.append("" if re.fullmatch("#+", text) and not fenced else text)  # a heading may be empty
     title = " ".join("".join(parser.title).split())
-    if title and not any(line.startswith("# ") for line in lines):
+    if title and not headed:
         lines = [f"# {title}", "", *lines]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
@@ -37,24 +43,28 @@ class _Page(HTMLParser):
         self.parts: list[str] = []
         self.title: list[str] = []
         self.in_title = False
+        self.in_code = False
         self.unread = 0  # depth of elements that are not read
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
         self.unread += tag in _UNREAD
         self.in_title = tag == "title" and not self.unread
+        heading = re.fullmatch("h[1-6]", tag) is not None
+        self._fence((self.in_code or tag == "pre") and not heading and not self.unread)
         self._space(tag)
         self.parts.append("\n" if tag in _LINES else " " if tag in _CELLS else "")
-        if re.fullmatch("h[1-6]", tag) and not self.unread:
+        if heading and not self.unread:
             self.parts.append("#" * int(tag[1]) + " ")
 
     def handle_endtag(self, tag: str) -> None:
         self.unread = max(0, self.unread - (tag in _UNREAD))
         self.in_title = False
+        self._fence(self.in_code and tag != "pre")
         self._space(tag)
 
     def handle_data(self, data: str) -> None:
         if not self.unread:
-            (self.title if self.in_title else self.parts).append(data.replace("\n", " "))
+            (self.title if self.in_title else self.parts).append(data if self.in_code else data.replace("\n", " "))
 
     def parse_marked_section(self, i: int, report: bool = True) -> int:
         """Read `<![` that begins no known section as browsers do: as a comment that ends with the next `>`."""
@@ -63,5 +73,12 @@ class _Page(HTMLParser):
         except AssertionError:
             return self.parse_bogus_comment(i)
 
+    def _fence(self, opens: bool) -> None:
+        if opens != self.in_code:
+            self.parts.append(f"\n{_FENCE}\n")
+            self.in_code = opens
+
     def _space(self, tag: str) -> None:
+        if self.in_code:
+            return
         self.parts.append("\n\n" if tag in _BLOCKS or re.fullmatch("h[1-6]", tag) else "")

@@ -26,12 +26,13 @@ from ..io.documents import parsed
 from ..io.flat import spread
 from ..ranking.metrics import Relevant, evaluate
 from ..ranking.nearest import blocks, top_of
+from ..towers.word_ids import CASE_CHANGE
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 _ASCII = "".join(chr(i) if chr(i).isalnum() else " " for i in range(128))  # what else separates words
-_CASE_CHANGE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_CASE_CHANGE = re.compile(CASE_CHANGE)
 _WORD = re.compile(r"[^\W\d_]+|\d+")
 # Scripts without spaces between words: Thai and Lao, Burmese, Khmer, Japanese and Chinese.
 _UNSPACED = re.compile(

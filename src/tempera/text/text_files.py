@@ -26,7 +26,7 @@ _CODE = (
     *(".swift", ".scala", ".sh", ".sql", ".r", ".jl", ".lua"),
 )
 _ENDINGS = 5  # that are named
-_HEADING = re.compile(r"#{1,6}[ \t]+(.*?)[ \t#]*")
+_HEADING = re.compile(r"#{1,6}[ \t]+(.*?)(?:(?:(?<=[ \t])|[ \t]+)#+)?[ \t]*")  # signs at the end stand behind a space
 _FENCE = re.compile(r"[ \t]*(`{3,}(?=[^`]*\Z)|~{3,})")  # opens a block; what it holds in its own line is no block
 # Sentences of Chinese and Japanese end without a space behind them; of Hindi, with a danda before one.
 _SENTENCE = re.compile(r"(.+?(?:[.!?…।][\"')\]]*(?=\s)|[。！？]++[」』”’）]*+))\s*(\S.*)", re.DOTALL)
@@ -36,7 +36,10 @@ _BETWEEN = re.compile(
     r"(?:(?<=[.!?…।。！？])|(?<=[.!?…।。！？][\"')\]」』”’）]))\s+|\n[ \t]*\n\s*"
     r"|(?:(?<=[。！？])|(?<=[。！？][」』”’）]))(?![」』”’）。！？\s]|\Z)"
 )
-_MATTER = re.compile(r"\A---[ \t]*\n(.*?\n)(?:---|\.\.\.)[ \t]*(?=\n|\Z)", re.DOTALL)
+# YAML, which a name and a colon begin; a text between two rules begins otherwise.
+_MATTER = re.compile(
+    r"\A---[ \t]*\n(?=(?:[ \t]*(?:#.*)?\n)*[\w\"'-]+[ \t]*:)(.*?\n)(?:---|\.\.\.)[ \t]*(?=\n|\Z)", re.DOTALL
+)
 _TITLED = re.compile(r"^title:[ \t]*(.+?)[ \t]*$", re.MULTILINE)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _DIVIDERS = (_PARAGRAPH, "\n\n"), (re.compile(r"\n"), "\n"), (_BETWEEN, " "), (re.compile(r"\s+"), " ")
@@ -147,7 +150,8 @@ def sections(text: str) -> Iterator[Section]:
             lines.append(line)
             continue
         yield Section(heading, "\n".join(lines).strip(), start)
-        heading, start, lines = f"{page}: {title[1]}" if page not in ("", title[1]) else title[1], number, []
+        apart = page and title[1] not in ("", page)
+        heading, start, lines = f"{page}: {title[1]}" if apart else title[1] or page, number, []
         page = page or title[1]
     yield Section(heading, "\n".join(lines).strip(), start)
 

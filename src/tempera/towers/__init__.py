@@ -1,1 +1,1 @@
-"""Towers: features in, embeddings out. The only floor that knows sentence-transformers."""
+"""Towers: features in, embeddings out. Here, and in integrations, sentence-transformers is known."""

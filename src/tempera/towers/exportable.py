@@ -17,7 +17,7 @@ from ..errors import ConfigError
 from ..io.documents import read_json
 from ..io.untrusted import inside, refuse_unsafe
 from .pretrained import open_model
-from .saved import truncation
+from .saved import prompts_of, truncation
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def exportable(folder: Path) -> Exportable:
     refuse_unsafe(folder)
     modules = read_json(folder / "modules.json")
     kinds = [module["type"].rsplit(".", 1)[-1] for module in modules]
-    prompts = _prompts(folder)
+    prompts = prompts_of(folder)
     if kinds[0] == "StaticEmbedding" and set(kinds[1:]) <= {"Normalize"}:
         path = inside(folder, modules[0]["path"])
         table = load_file(path / "model.safetensors")["embedding.weight"].float()[:, : truncation(folder)].contiguous()
@@ -76,17 +76,6 @@ def exportable(folder: Path) -> Exportable:
         )
     pad = model.tokenizer.pad_token_id or 0
     return Exportable(_Text(model, model.truncate_dim).eval(), fast.to_str(), model.max_seq_length, True, pad, prompts)
-
-
-def _prompts(folder: Path) -> dict[str, str]:
-    path = folder / "config_sentence_transformers.json"
-    if not path.is_file():
-        return {}
-    about = read_json(path)
-    prompts = about.get("prompts") or {}
-    default = prompts.get(about.get("default_prompt_name") or "", "")
-    names = {"query": ("query",), "doc": ("document", "passage", "corpus")}
-    return {role: next((prompts[name] for name in of if name in prompts), default) for role, of in names.items()}
 
 
 def example(vocabulary: int) -> tuple[Tensor, Tensor]:

@@ -24,12 +24,12 @@ from ..errors import ConfigError
 from ..io.console import progress_bar, quietly
 from .half import lowered
 from .pair import Tower, Towers
+from .prompts import prompt_among
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 TASKS: dict[Role, str] = {"query": "query", "doc": "document"}
-_PROMPT_NAMES: dict[Role, tuple[str, ...]] = {"query": ("query",), "doc": ("document", "passage", "corpus")}
 # What flattened attention reads besides token ids.
 _FLAT = {"position_ids", "seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"}
 # What forward makes again, or, for the token types of one text, may leave out.
@@ -122,19 +122,21 @@ class TextTower(Tower):
         lengths = features.lengths.cpu()[order].clamp(min=1)
         self.eval()
         end = len(order)
-        with lowered(self, self.reads):
-            while end:  # the longest first: memory is short at once or never
-                start = max(0, end - max(1, tokens // int(lengths[end - 1])))
-                rows = order[start:end]
-                try:
-                    vectors[rows] = F.normalize(self(features[rows].to(device)).float(), dim=-1).cpu()
-                except torch.OutOfMemoryError:
-                    if len(rows) == 1:
-                        raise
-                    tokens = len(rows) // 2 * int(lengths[end - 1])
-                    continue
-                end = start
-        self.train(training)
+        try:
+            with lowered(self, self.reads):
+                while end:  # the longest first: memory is short at once or never
+                    start = max(0, end - max(1, tokens // int(lengths[end - 1])))
+                    rows = order[start:end]
+                    try:
+                        vectors[rows] = F.normalize(self(features[rows].to(device)).float(), dim=-1).cpu()
+                    except torch.OutOfMemoryError:
+                        if len(rows) == 1:
+                            raise
+                        tokens = len(rows) // 2 * int(lengths[end - 1])
+                        continue
+                    end = start
+        finally:
+            self.train(training)
         return vectors
 
     def save(self, folder: Path) -> None:
@@ -181,8 +183,7 @@ def read_in(tower: nn.Module, dtype: torch.dtype) -> None:
 
 def prompt_of(model: SentenceTransformer, role: Role) -> str | None:
     """Return the prompts that `encode_query` and `encode_document` put before a text."""
-    names = [name for name in (*_PROMPT_NAMES[role], model.default_prompt_name) if name in model.prompts]
-    return model.prompts[names[0]] if names else None
+    return prompt_among(model.prompts, model.default_prompt_name, role)
 
 
 def constants_of(read: Mapping[str, Any], model: SentenceTransformer) -> dict[str, Any]:

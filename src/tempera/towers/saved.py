@@ -15,6 +15,7 @@ from ..io.console import quietly
 from ..io.documents import read_json
 from ..io.require import require
 from ..io.untrusted import inside, refuse_unsafe, without_panics
+from .prompts import NAMES, prompt_among
 from .word_ids import reader
 
 if TYPE_CHECKING:  # it would load torch
@@ -94,6 +95,13 @@ def is_static(folder: Path) -> bool:
     return kinds_of(folder)[:1] == ["StaticEmbedding"]
 
 
+def prompts_of(folder: Path) -> dict[str, str]:
+    """Return the prompts of a saved model for queries and documents; "" for none."""
+    about = _about(folder)
+    prompts, default = about.get("prompts", {}), about.get("default_prompt_name")
+    return {role: prompt_among(prompts, default, role) or "" for role in NAMES}
+
+
 def _has_prompts(folder: Path) -> bool:
     return any(_about(folder).get("prompts", {}).values())
 
@@ -140,7 +148,9 @@ def read_static(folder: Path) -> tuple[Tokenizer, NDArray[np.float32]]:
     if table.ndim != 2 or len(table) < tokenizer.get_vocab_size():
         raise DataError(f"{folder} is damaged: {table.shape} embeddings for {tokenizer.get_vocab_size()} tokens")
     tokenizer.no_padding()
-    return tokenizer, table
+    return tokenizer, table.astype(
+        np.float32, copy=False
+    )  # a file may hold half precision, which is not to be trained in
 
 
 def _static(folder: Path, width: int | None) -> Encode:

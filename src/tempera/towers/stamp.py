@@ -31,10 +31,17 @@ class Stamp:
     checksum: str | None = None  # of the vectors; None where they are not kept as they were computed
 
     @classmethod
-    def read(cls, metadata: Mapping[bytes, bytes] | None) -> Stamp | None:
-        """Return the stamp in the metadata of an Arrow or Parquet schema; None if there is none."""
+    def read(cls, metadata: Mapping[bytes, bytes] | None, place: Path) -> Stamp | None:
+        """Return the stamp in the metadata of an Arrow or Parquet schema; None if there is none.
+
+        Raises:
+            DataError: it is damaged.
+        """
         text = (metadata or {}).get(_KEY)
-        return None if text is None else cls(**parsed(text))
+        try:
+            return None if text is None else cls(**parsed(text))
+        except (ValueError, TypeError):
+            raise DataError(f"{place} is damaged: what it says of its vectors is not readable; make it again") from None
 
     def metadata(self) -> dict[bytes, bytes]:
         """Return the stamp as metadata of a schema."""
