@@ -1,6 +1,6 @@
 """Abilities of a device, asked of torch and not guessed from its name; where one is missing there is something else to do.
 
-A CPU is the host: nothing waits for it, and what it has is not asked for.
+A CPU is the host: nothing waits for it, and torch is not asked about it.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def placed(tensor: Tensor, like: Tensor) -> Tensor:
 def sent(rows: X, device: torch.device | str) -> X:
     """Return a tensor, or rows of several, on a device; CUDA reads pinned memory of the host while the program goes on.
 
-    It copies other memory when it has done all that it was given to do, and the program waits until then.
+    Memory that is not pinned is copied when the device has done all its work, and the program waits for that.
     """
     here: Any = rows
     read_by_cuda = isinstance(rows, Tensor) and rows.device.type == "cpu" and torch.device(device).type in _CUDA

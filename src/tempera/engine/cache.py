@@ -251,7 +251,7 @@ class Cache:
             for work in plan.works:
                 work.seeds = torch.randint(2**62, (len(work.features),))
         for kept in (False, True):
-            # A context each: weights that autocast has made without graph must not reach what is kept.
+            # A context each: autocast keeps the weights that it casts, and those cast without a graph must not stand in one.
             with torch.set_grad_enabled(kept), self.autocast():
                 for micro in plan.micros:
                     if micro.kept == kept:

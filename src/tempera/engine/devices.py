@@ -159,7 +159,7 @@ def _checked(group: Group, wanted: Wanted) -> Devices:
 
 @contextmanager
 def one_voice(group: Group) -> Iterator[None]:
-    """Show progress and messages of the main process only; an error that ends a process is shown outside, for all of them."""
+    """Show progress and messages of the main process only; errors pass, so that each process shows its own."""
     if group.main:
         yield
         return

@@ -24,7 +24,7 @@ def found_again(pairs: Pairs, k: int, model: Path | None = None) -> Pairs:
 
     Round-trip consistency (Alberti et al. 2019; Dai et al. 2023, Promptagator): a query that does not find the document that it was
     written for is about something else, or too general. All distinct documents are searched. Only training leaves such pairs out:
-    a test on queries that BM25 has chosen would find BM25 perfect.
+    if a test did, it would hold only queries for which BM25 finds the document, and BM25 would seem perfect.
 
     Args:
         model: folder of the saved model that finds them by its vectors; None is BM25.

@@ -101,7 +101,7 @@ class Documents:
 
     @property
     def schedule(self) -> Callable[[int, bool], tuple[int, float]] | None:
-        """Return a function to batches of 1,024 texts and 300 of them, or one epoch of more; None leaves pairs to the tower."""
+        """Return a function to a batch of 1,024 texts and the epochs of 300 such batches, one at least; pairs are left to the tower."""
         return _schedule if self.rule is None else None
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
