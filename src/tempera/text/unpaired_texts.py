@@ -101,7 +101,7 @@ class Documents:
 
     @property
     def schedule(self) -> Callable[[int, bool], tuple[int, float]] | None:
-        """Return a function to a batch of 1,024 texts and the epochs of 300 such batches, one at least; pairs are left to the tower."""
+        """Return a function to a batch of 1,024 texts and the epochs of 300 batches, at least one; the tower schedules pairs."""
         return _schedule if self.rule is None else None
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
