@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -47,6 +48,26 @@ def test_rows_are_chosen_among_pairs_of_texts_alone() -> None:
     corrected = refusal(*share, "objective.preset=sampled_softmax")
     assert "which log_q corrects for: give objective.corrections=[]" in corrected
     assert made(*share, "objective.preset=sampled_softmax", "objective.corrections=[]").train.select == 0.8
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "mining.every=5",
+        "mining.cross_encoder=model",
+        "train.guide=model",
+        "evaluation.shared_documents=keep",
+        "train.teacher=m",
+    ],
+)
+def test_what_does_nothing_for_interactions_is_refused(option: str) -> None:
+    said = refusal(option, "data.source=interactions", "data.path=events.csv")
+    assert re.match(r"[a-z_.]+: is for models of texts, and the data are interactions", said), said
+
+
+@pytest.mark.parametrize("option", ["evaluation.cold_items=0.1", "evaluation.baselines=true"])
+def test_what_does_nothing_for_texts_is_refused(option: str) -> None:
+    assert "is for recommenders, and the data are texts" in refusal(option)
 
 
 def test_nothing_given_is_the_default_job() -> None:

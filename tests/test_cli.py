@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -236,6 +237,14 @@ def test_an_error_of_ours_is_one_line_too(tempera: Any, monkeypatch: pytest.Monk
     answer = tempera()
     assert (answer.code, answer.out) == (1, "")
     assert answer.err == "tempera: unexpected IndexError: index 7 is out of bounds (--verbose shows where)\n"
+
+
+def test_an_error_without_words_is_no_lack_of_memory(tempera: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tempera import cli
+
+    for error, says in ((AssertionError(), "unexpected AssertionError: no message"), (MemoryError(), "out of memory")):
+        monkeypatch.setattr(cli, "app", Mock(side_effect=error))
+        assert tempera().err.startswith(f"tempera: {says}")
 
 
 # ---- refusals

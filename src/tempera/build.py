@@ -16,6 +16,7 @@ from .names import AUTO, PARTS, PLAIN, RECIPE, SECTIONS, WRAPPER, describe, name
 from .ranking.resolved import Config as Config
 from .recommend.interactions import Interactions
 from .text.made_rows import obstacle
+from .text.renewal import RepeatedMining
 from .text.roles import UNTRAINED, Roles
 from .text.sources import Given
 from .text.two_towers import QuerySide, TwoTowers
@@ -23,8 +24,11 @@ from .text.unpaired_texts import Documents
 from .towers.pair import TowerOptions
 
 
-def build(options: Options) -> Config:
+def build(options: Options, data: Any = None) -> Config:
     """Check options and build their objects.
+
+    Args:
+        data: the source that is built already, whose section `options` lack.
 
     Raises:
         ConfigError: an unknown section, option or name, or a wrong value, with its place.
@@ -69,6 +73,8 @@ def build(options: Options) -> Config:
         if wrapper and (wrapper["matryoshka"] is not None or wrapper["precisions"]):
             made[name] = builder.wrapped(made[name], wrapper)
             resolved[name] |= of_wrapper(made[name])
+    if data is not None:
+        made["data"] = data
     config = Config(**made, resolved=resolved)
     _refuse_misfits(config, builder)
     return config
@@ -82,8 +88,6 @@ def _refuse_misfits(config: Config, builder: Builder) -> None:
         )
     if config.base.teacher is not None and config.train.teacher == COLUMNS and config.base.teacher.by == "vectors":
         builder.fail("objective.teacher.by", "is vectors, but train.teacher is columns of scores: give scores")
-    if config.train.teacher is not None and isinstance(config.data, Interactions):
-        builder.fail("train.teacher", "is for models of texts, and the data are interactions")
     if config.train.select != 1:
         if isinstance(config.data, Interactions) or _is_unpaired(config.data):
             what = "interactions" if isinstance(config.data, Interactions) else "documents without pairs"
@@ -93,10 +97,9 @@ def _refuse_misfits(config: Config, builder: Builder) -> None:
                 "train.select",
                 "changes how often a document comes, which log_q corrects for: give objective.corrections=[]",
             )
+    _refuse_idle(config, builder)
     if config.train.made_rows not in ("auto", 0) and (why := obstacle(config)) is not None:
         builder.fail("train.made_rows", f"makes rows of documents, but {why}: give 0")
-    if config.evaluation.also and isinstance(config.data, Interactions):
-        builder.fail("evaluation.also", "is for models of texts, and the data are interactions")
     if _is_unpaired(config.data):
         teacher = config.base.teacher
         if teacher is None or teacher.by != "vectors":
@@ -108,6 +111,25 @@ def _refuse_misfits(config: Config, builder: Builder) -> None:
             builder.fail("objective.teacher", "its weight has to be 1 throughout: documents have no pairs to train on")
         if teacher.own or teacher.loss == "margin_mse":
             builder.fail("objective.teacher", "documents have no answers and no negatives: use kl over pools, or align")
+
+
+def _refuse_idle(config: Config, builder: Builder) -> None:
+    """Refuse options that would do nothing."""
+    train, evaluation = config.train, config.evaluation
+    if isinstance(config.data, Interactions):
+        whose, what = "models of texts", "interactions"
+        idle = {
+            "mining": config.mining != RepeatedMining(),
+            "train.teacher": train.teacher is not None,
+            "train.guide": train.guide is not None,
+            "evaluation.also": bool(evaluation.also),
+            "evaluation.shared_documents": evaluation.shared_documents != "drop",
+        }
+    else:
+        whose, what = "recommenders", "texts"
+        idle = {"evaluation.cold_items": evaluation.cold_items > 0, "evaluation.baselines": evaluation.baselines}
+    for path in (path for path, is_idle in idle.items() if is_idle):
+        builder.fail(path, f"is for {whose}, and the data are {what}")
 
 
 def _is_unpaired(data: Any) -> bool:
@@ -151,10 +173,10 @@ def with_options(config: Config, values: Mapping[str, Any]) -> Config:
     for path, value in values.items():
         name, _, key = path.partition(".")
         sections[name][key] = value
-    made = build(Options({name: section for name, section in sections.items() if name != "data"}))
+    made = build(Options({name: section for name, section in sections.items() if name != "data"}), config.data)
     resolved = {**made.resolved, "data": config.resolved["data"]}
     resolved["train"] = {**config.resolved["train"], **{key: resolved["train"][key] for key in _keys("train", values)}}
-    return replace(made, data=config.data, resolved=resolved)
+    return replace(made, resolved=resolved)
 
 
 def _keys(section: str, values: Mapping[str, Any]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import examples
 import pytest
@@ -158,6 +159,13 @@ def test_scores_far_apart_have_a_loss() -> None:
     want = defined_losses(objective, batch)
     assert bool(losses.isfinite().all())
     torch.testing.assert_close(losses, want, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["kl", "margin_mse"])
+def test_vectors_in_single_precision_are_compared_in_that_of_the_embeddings(loss: Any) -> None:
+    batch = examples.with_sides(copied(BATCH), lambda side: replace(side, teacher=side.teacher.float()))
+    objective = Objective(teacher=Teacher(0.5, loss=loss))
+    torch.testing.assert_close(objective(batch), defined_losses(objective, batch), rtol=1e-12, atol=1e-12)
 
 
 def test_a_student_that_copies_its_teacher_has_nothing_to_align_or_to_widen() -> None:

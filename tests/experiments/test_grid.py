@@ -97,3 +97,8 @@ def test_no_axis_too_many_and_one_twice_are_refused(over: list[str], says: str) 
 def test_only_numbers_are_numeric() -> None:
     assert Axis("a.b", (1, 2.5)).numeric
     assert not Axis("a.b", (1, "x")).numeric and not Axis("a.b", (True, False)).numeric
+
+
+def test_one_value_is_no_list() -> None:
+    with pytest.raises(ConfigError, match=r"--over train.batch_size: 64 is one value: give a list, \[64\]"):
+        Axis.of("train.batch_size", 64)

@@ -17,6 +17,7 @@ from tempera import config
 from tempera.build import build, with_options
 from tempera.engine.batches import Shuffled
 from tempera.engine.devices import Devices, start
+from tempera.engine.faults import Fault, NotFinite
 from tempera.errors import ConfigError, DataError
 from tempera.experiments import race as racing
 from tempera.experiments.recipe import opened, shown, train
@@ -193,6 +194,40 @@ def test_a_race_begins_with_the_default() -> None:
     other = with_options(made, {TEMPERATURE: 0.1, RATE: 0.01})
     assert (other.base.temperature.value, other.train.learning_rate) == (pytest.approx(0.1), 0.01)
     assert made.base.temperature.value == pytest.approx(0.05) and made.train.learning_rate == 0.003
+
+
+def test_options_of_interactions_stay_theirs() -> None:
+    made = build(config.of({"data": {"source": "interactions", "path": "a.csv"}, "evaluation": {"baselines": True}}))
+    other = with_options(made, {RATE: 0.01})
+    assert other.evaluation.baselines and other.data is made.data and other.train.learning_rate == 0.01
+
+
+def test_an_automatic_temperature_that_learns_has_a_value_after_a_race(options: dict[str, Any], tmp_path: Path) -> None:
+    learned = {**options, "objective": {"temperature": {"value": "auto", "learnable": True}}}
+    run = train(learned, tmp_path / "run")
+    assert [set(each["values"]) for each in tried(run.folder)["tried"]] == [{RATE}] * 3
+    written = yaml.safe_load((run.folder / "config.yaml").read_text())["objective"]["temperature"]
+    assert written["learnable"] and run.metrics
+
+
+def test_a_setting_that_diverges_loses_the_race(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained, fault = racing.trained, Fault(1, "loss", (), "the rate is high")
+
+    def diverging(prepared: Any, values: Any, steps: int) -> Any:
+        if values[RATE] == pytest.approx(diverges):
+            raise NotFinite(fault)
+        return trained(prepared, values, steps)
+
+    monkeypatch.setattr(racing, "trained", diverging)
+    diverges = 0.001
+    record = tried(train(options, tmp_path / "run").folder)
+    scores = {each["values"][RATE]: each["score"] for each in record["tried"] if each["values"][TEMPERATURE] == 0.05}
+    assert scores[diverges] == 0 < min(score for rate, score in scores.items() if rate != diverges)
+    monkeypatch.setattr(racing, "trained", lambda *_: (_ for _ in ()).throw(NotFinite(fault)))
+    with pytest.raises(NotFinite):  # as all of them do
+        train(options, tmp_path / "none")
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 import time
@@ -207,3 +208,19 @@ def test_options_pass_through_json(small: dict[str, Any]) -> None:
 
     options = build(Options(small)).resolved
     assert build(Options(json.loads(json.dumps(options)))).resolved == options
+
+
+def test_a_process_that_starts_while_its_worker_closes_is_ended(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Worker()
+    made.command = (sys.executable, str(script))
+    popen, started = subprocess.Popen, []
+
+    def closing(*given: Any, **options: Any) -> Any:
+        made.close()
+        started.append(popen(*given, **options))
+        return started[-1]
+
+    monkeypatch.setattr("tempera.experiments.runner.subprocess.Popen", closing)
+    with pytest.raises(Stopped):
+        made._started()
+    assert started[0].poll() is not None

@@ -167,3 +167,10 @@ def test_a_space_is_yaml(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir() if name == "folder" else (tmp_path / name).write_text("{}")
     with pytest.raises(ConfigError, match=f"{name} is no space: give a YAML file, whose name ends in .yaml"):
         Space.of(tmp_path / name)
+
+
+def test_choices_within_choices_have_names_of_their_own(tmp_path: Path) -> None:
+    inner = {"train.optimizer": {"adamw": {"train.made_rows": [0, 1]}, "sgd": {"train.made_rows": [0, 2]}}}
+    names = [field.name for field in Space.of({"tower.kind": {"static": inner, "transformer": inner}}).fields]
+    assert len(names) == len(set(names)) == 7
+    assert "train.made_rows (train.optimizer (tower.kind=static)=sgd)" in names

@@ -12,6 +12,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -379,3 +380,27 @@ def test_what_is_read_is_never_forgotten(small: dict[str, Any], pairs_file: Path
     with pytest.raises(OutputError, match=r"is, or holds, .*pairs.jsonl, which this command reads"):
         tune(mine, SPACE, 1, out, overwrite=True)
     assert (out / "pairs.jsonl").exists()
+
+
+def test_a_folder_that_is_cleared_in_part_can_be_cleared_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "out"
+    for name in ("a", "trials", "z"):
+        (folder / name).mkdir(parents=True)
+    (folder / "tune.yaml").write_text("one")
+    with monkeypatch.context() as patch:
+        patch.setattr("tempera.experiments.claim.shutil.rmtree", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt), claimed(folder, "tune.yaml", "two", "tuning", overwrite=True):
+            pass
+    assert (folder / "tune.yaml").is_file()
+    (folder / "tune.yaml.partial").write_text("t")
+    with claimed(folder, "tune.yaml", "two", "tuning", overwrite=True):
+        assert {path.name for path in folder.iterdir()} == {"lock", "tune.yaml"}
+    (folder / "tune.yaml.partial").write_text("t")  # killed in its first write
+    with claimed(folder, "tune.yaml", "three", "tuning", overwrite=True):
+        assert (folder / "tune.yaml").read_text() == "three"
+
+
+def test_a_name_that_is_written_halfway_is_no_other_file(tmp_path: Path) -> None:
+    (tmp_path / "tune.yaml.partial").write_text("t")
+    with claimed(tmp_path, "tune.yaml", "one", "tuning", overwrite=False):
+        assert (tmp_path / "tune.yaml").read_text() == "one"

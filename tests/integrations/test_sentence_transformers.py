@@ -463,6 +463,8 @@ def test_schedules_and_automatic_temperatures_follow_the_trainer(tmp_path: Path)
     trainer(tmp_path, model, loss, texts(24), [ObjectiveState(loss)]).train()
     assert abs(loss.temperature - 0.02) < 1e-9
     loss = ContrastiveLoss(model, presets.mnr(Temperature("auto")))
+    with torch.no_grad():  # an evaluation of three rows before the first step
+        loss([model.preprocess(list(column)[:3]) for column in texts(24).values()], None)
     trainer(tmp_path, model, loss, texts(24)).train()
     assert abs(loss.temperature - 1 / math.log(6)) < 1e-9
 

@@ -6,6 +6,7 @@ import json
 import random
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 
 from tempera.engine import loop
 from tempera.errors import DataError
+from tempera.run.fit import _Course
 from tempera.run.train import train
 from tempera.text.held_out import HeldOutQueries
 
@@ -148,6 +150,25 @@ def test_patience_ends_a_run_that_does_not_rise(
     assert looks < len(values) and [value for value, _ in asked.looks[len(values) :]] == values[:looks]
     assert max(values[: looks - 2]) == best["value"] >= max(values[looks - 2 : looks])
     assert best["taken"] < metrics(tmp_path / "every")["best"]["taken"] or every == run.metrics
+
+
+def test_patience_counts_as_the_process_that_judges() -> None:
+    """Validation rises at every second look, which the other process does not see."""
+    judged = iter([0, 1, 0, 1, 0])
+
+    class Main:
+        main = False
+
+        def all_reduce_max(self, mine: int) -> int:
+            return max(mine, next(judged))
+
+    course = Mock(spec=_Course, group=Main(), pauses={3}, state=Mock(step=3), position=Mock(looks_since=0))
+    course.options = Mock(patience=2)
+    seen = []
+    for _ in range(5):
+        _Course.look(course)
+        seen.append(course.position.looks_since)
+    assert seen == [0, 1, 0, 1, 0]
 
 
 @pytest.mark.parametrize(

@@ -458,3 +458,9 @@ def test_the_command_that_resumes_does_not_overwrite(tmp_path: Path) -> None:
     assert kept.command == "the same command again"
     kept.begin(anew=True)
     assert kept.command == "the same command without --overwrite"
+
+
+def test_a_longer_wait_and_another_card_are_no_other_run() -> None:
+    one = {"train": {"ddp_timeout": 1800.0, "seed": 1}, "card": {"language": "en"}}
+    other = {"train": {"ddp_timeout": 7200.0, "seed": 1}, "card": {}}
+    assert checkpoints._lasting(one) == checkpoints._lasting(other) == {"train": {"seed": 1}}

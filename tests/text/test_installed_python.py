@@ -548,3 +548,10 @@ if True:
         return b
 """
     assert [row[1] for row in PythonSource(source).made()] == ["free_function"]
+
+
+def test_other_files_of_a_folder_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text('def f():\n    """Return one."""\n    return 1\n')
+    (tmp_path / "b.md").write_text("# A page")
+    pairs, _ = read(tmp_path)
+    assert pairs.dropped == {"files with other endings (.md)": 1}

@@ -434,3 +434,14 @@ def test_ids_that_begin_anew_in_each_file_are_refused(tmp_path: Path) -> None:
             PairsFile(**given, **{option: "n"}).read()
     assert len(PairsFile(**given, metadata=["n"]).read()[0]) == 60
     assert len(PairsFile(**{**given, "test": given["path"]}, doc_id="n", metadata=["*"]).read()[0]) == 60
+
+
+def test_prompts_that_the_model_does_not_keep_are_told(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("query,doc\na,b\n")
+    about = PairsFile(str(tmp_path / "a.csv"), query_prompt="q: ").read()[0].about
+    assert about.endswith(
+        "each query begins with 'q: ': so has a search to begin, since the saved model does not add it"
+    )
+    (tmp_path / "b.csv").write_text("query,doc,prompt\na,b,p\n")
+    assert "begins with its row's prompt" in PairsFile(str(tmp_path / "b.csv")).read()[0].about
+    assert "begin" not in PairsFile(str(tmp_path / "a.csv"), doc_prompt="d: ").read()[0].about

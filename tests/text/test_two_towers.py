@@ -89,6 +89,8 @@ def test_what_is_unusual_of_an_index_is_said(vectors: np.ndarray, tmp_path: Path
         write(tmp_path / "long.parquet", vectors * np.arange(1, 10)[:, None].astype(np.float32), ids())
     ).notes()
     assert "lengths from 1 to 9" in note and "cosine" in note
+    (note,) = IndexSide(write(tmp_path / "double.parquet", 2 * vectors, ids())).notes()
+    assert "lengths from 2 to 2" in note
 
 
 @pytest.mark.parametrize(

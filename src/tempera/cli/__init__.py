@@ -122,7 +122,8 @@ def _arguments(arguments: list[str]) -> list[str]:
 def _fail(error: Exception) -> int:
     """Print one line about an error, and return the exit code: 2 for a mistake of the user, 1 for a fault of ours."""
     mistake = isinstance(error, TemperaError | OSError | MemoryError) or hasattr(error, "format_message")
-    text = error.format_message() if hasattr(error, "format_message") else str(error) or "out of memory"
+    text = error.format_message() if hasattr(error, "format_message") else str(error)
+    text = text or ("out of memory" if isinstance(error, MemoryError) else "no message")
     line = " ".join((text if mistake else f"unexpected {type(error).__name__}: {text} (--verbose shows where)").split())
     print(f"tempera: {line}", file=sys.stderr)
     if "--json" in sys.argv:

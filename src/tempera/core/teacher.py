@@ -206,8 +206,8 @@ class Teacher:
 
     def _of(self, batch: Batch[Tensor], role: str, field: str) -> Tensor:
         values: Tensor | None = getattr(getattr(batch, role), field)
-        if values is not None:
-            return exact(values)
+        if values is not None:  # products in float64 where the embeddings are, as in a proof
+            return values.to(torch.promote_types(exact(values).dtype, exact(batch.doc.rows[:0]).dtype))
         if field == "score":
             raise DataError(
                 f"a teacher by scores needs them of each pair and of its negatives, and {role} has none: give score= "

@@ -110,6 +110,12 @@ class Temperature(nn.Module):
         """Stay on the host in float64, wherever the towers go: the host needs the number, and some devices have no float64."""
         return self
 
+    def unsettle(self) -> None:
+        """Forget the value of an auto temperature, which the next `settle` gives anew."""
+        with torch.no_grad():
+            self.origin.fill_(math.nan)
+            self.log_scale.fill_(math.nan)
+
     def settle(self, candidates: int, normalised: bool) -> None:
         """Give an auto temperature its value; see `starting_value`. Every other keeps its own."""
         if self.log_scale.isnan():

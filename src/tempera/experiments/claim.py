@@ -34,7 +34,11 @@ def claimed(
     known = folder / name
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"--output {folder} is a file; give a folder")
-    if folder.is_dir() and {path.name for path in folder.iterdir()} - {_LOCK} and not known.is_file():
+    if (
+        folder.is_dir()
+        and {path.name for path in folder.iterdir()} - {_LOCK, f"{name}.partial"}
+        and not known.is_file()
+    ):
         raise OutputError(f"--output {folder} holds files that are not a {what}; give another folder")
     busy = f"--output {folder} is in use by another process; every {what} that runs has a folder of its own"
     with ExitStack() as stack:
@@ -42,7 +46,7 @@ def claimed(
             stack.enter_context(alone(folder / _LOCK, busy, _PATIENCE))
         if overwrite:
             refuse_read(folder, read)
-            _clear(folder)
+            _clear(folder, name)
         elif known.is_file() and known.read_text(encoding="utf-8") != about:
             raise OutputError(
                 f"--output {folder} holds a {what} of another configuration ({known}); give another folder, or --overwrite"
@@ -56,9 +60,9 @@ def claimed(
                     known.unlink()
 
 
-def _clear(folder: Path) -> None:
-    """Remove everything but the lock, which somebody may wait for."""
-    for path in folder.iterdir():
+def _clear(folder: Path, name: str) -> None:
+    """Remove everything but the lock, which somebody may wait for; last the file that says what the rest is."""
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == name):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         elif path.name != _LOCK:

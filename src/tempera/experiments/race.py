@@ -13,16 +13,18 @@ from dataclasses import asdict, dataclass, replace
 from statistics import mean
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..artifacts.pictures import setting
 from ..build import with_options
 from ..engine.distributed import Group
+from ..engine.faults import NotFinite
 from ..io.console import logger, progress_bar
 from ..ranking.compare import Floats, bootstrap
 from ..ranking.ranking import LEAST_TO_CHOOSE, Part
 from ..ranking.verdict import main_metric
-from ..run.prepare import CACHE, Prepared, settle_widths
+from ..run.prepare import CACHE, Prepared, move_tower, reading_of, settle_objective
 from ..run.task import RunTask
 from ..run.time_limit import short_run, step_seconds
 from ..towers.rounds import LEARNING_RATE, TEMPERATURE, Race, Setting, Values
@@ -118,12 +120,14 @@ def with_setting(prepared: Prepared, values: Values) -> Prepared:
         return prepared
     config = with_options(prepared.config, values)
     if {*values} <= {TEMPERATURE, LEARNING_RATE}:
-        settle_widths(config, prepared.task)
+        settle_objective(config, prepared.task)
         return replace(prepared, config=config)
     torch.manual_seed(config.train.seed)
-    task = prepared.task.fresh(config, prepared.folder / CACHE)
-    settle_widths(config, task)
-    return replace(prepared, config=config.settled(task.showcase.facts().counts["train"]), task=task)
+    task = prepared.task.fresh(reading_of(config, prepared.devices), prepared.folder / CACHE)
+    move_tower(config, task, prepared.devices)
+    config = config.settled(task.showcase.facts().counts["train"])
+    settle_objective(config, task)
+    return replace(prepared, config=config, task=task)
 
 
 def run_race(prepared: Prepared, race: Race, steps: int) -> tuple[list[Tried], Setting]:
@@ -159,11 +163,20 @@ def compare(prepared: Prepared, race: Race, settings: Sequence[Setting], steps: 
         seconds = sum(mean(step_seconds(with_setting(prepared, each), _MEASURED)[1:]) for each in trials.values())
         names = "; ".join(setting(asdict(each)) for each in new.values())
         logger.info(f"trying {names}: {steps:,} steps each, about {steps * seconds:,.0f} s together")
+    failed: dict[str, tuple[NotFinite, float]] = {}
     with progress_bar("choosing options", len(new), "setting") as bar:
         for place, values in trials.items():
             began = time.process_time()
-            known[place] = score(trained(prepared, values, steps)), round(time.process_time() - began, 3)
+            try:
+                known[place] = score(trained(prepared, values, steps)), round(time.process_time() - began, 3)
+            except NotFinite as error:
+                failed[place] = error, round(time.process_time() - began, 3)
             bar.update()
+    for place, (fault, cpu) in failed.items():  # a setting that diverges finds nothing
+        if not known:
+            raise fault
+        logger.info(f"{setting({'values': new[place].values})} diverges")
+        known[place] = np.zeros_like(next(iter(known.values()))[0]), cpu
     scores = [known[place] for place in places]
     best = max((values for values, _ in scores), key=lambda values: float(values.mean()))
     gaps = [bootstrap(values, best, draws=2000) for values, _ in scores]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,8 +92,10 @@ def listed(values: Any) -> tuple[Any, ...]:
     """Return values as they are meant: numbers as numbers.
 
     Raises:
-        ConfigError: one of them is a range that is written as a mapping.
+        ConfigError: no list, or one of them is a range that is written as a mapping.
     """
+    if not isinstance(values, Iterable):
+        raise ConfigError(f"{values!r} is one value: give a list, [{values}]")
     for value in values:
         refuse_mapping(value)
     return tuple(number(value) for value in values)

@@ -72,6 +72,9 @@ class Worker:
             # In a session of its own: Ctrl-C is for the program that waits for it.
             pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
             self.process = subprocess.Popen(self.command, encoding="utf-8", start_new_session=True, **pipes)
+            if self.closed:  # meanwhile, when there was no process to end
+                self.close()
+                raise Stopped
         return self.process
 
     def _answered(self, process: subprocess.Popen[str], job: dict[str, Any], report: Report) -> Record:

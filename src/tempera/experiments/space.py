@@ -118,7 +118,7 @@ class Space:
         for i, field in enumerate(fields):
             if field.opener is not None and counts[field.field] > 1:
                 place, label = field.opener
-                fields[i] = replace(field, name=f"{field.field} ({fields[place].field}={label})")
+                fields[i] = replace(field, name=f"{field.field} ({fields[place].name}={label})")
         return cls(tuple(fields), options.values)
 
     def ask(self, pick: Callable[[Field], Any]) -> dict[str, Any]:

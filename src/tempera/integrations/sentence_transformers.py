@@ -157,12 +157,15 @@ class ContrastiveLoss(nn.Module):
         group = world if self.gather_across_devices else ALONE
         embedded = self._cache(towers).embed(towers, batch, group)
         everyone = group.gather(embedded.batch.map(exact))  # gradients are scaled before they are rounded
+        passing = not training and self._dial.start == "auto"  # an evaluation before the first step settles nothing
         self._dial.settle(len(everyone), normalised=self._parts.similarity == cosine)
         recalled, shares = self.objective.recall(everyone), everyone.shares()
         if training:
             losses, dial = self._propagate(recalled, shares)
         else:
             losses = self.objective(recalled)
+        if passing:
+            self._dial.unsettle()
         total = group.all_reduce_sum(float((losses * shares.to(losses)).sum()))
         loss = torch.tensor(_finite(total), device=self._device)
         if not training:

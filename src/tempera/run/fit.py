@@ -291,7 +291,8 @@ class _Course:
             with self.prepared.phases("evaluate"):
                 self._look(step)
         if self.options.patience is not None:
-            self.position.looks_since = self.group.all_reduce_max(self.position.looks_since)
+            since = self.position.looks_since if self.group.main else 0  # that process weighs
+            self.position.looks_since = self.group.all_reduce_max(since)
 
     def _look(self, step: int) -> None:
         start = time.perf_counter()

@@ -108,7 +108,9 @@ def unlearned(run: Path) -> tuple[Split, Rows]:
     split, _ = divided_again(run, f"give pairs that it has not seen: tempera calibrate {quote(str(run))} PAIRS")
     rows = split.test if "validation" in learned(run) or not len(split.validation) else split.validation
     if not len(rows):
-        raise DataError(f"{run} has learned all that it has held out (train.refit): give pairs that it has not seen")
+        held = len(split.test) or len(split.validation)
+        why = "has learned all that it has held out (train.refit)" if held else "has held out nothing"
+        raise DataError(f"{run} {why}: give pairs that it has not seen")
     return split, rows
 
 

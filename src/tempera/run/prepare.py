@@ -65,10 +65,7 @@ def prepare(
     """
     phases, cache, store = Phases(), folder / CACHE, vectors or folder / "vectors"
     torch.manual_seed(config.train.seed)
-    # The task reads texts, which bf16 makes faster on a CPU only.
-    half = devices.mixed_precision == "bf16" and devices.group.device == CPU
-    read = replace(config.train, mixed_precision="bf16" if half else "no", device=str(devices.group.device))
-    reading = replace(config, train=read)
+    reading = reading_of(config, devices)
     task: RunTask
     if shared is None and (foreword := getattr(config.data, "foreword", None)):
         logger.info(foreword)
@@ -89,31 +86,42 @@ def prepare(
     if facts.source is not None:
         ((name, options),) = describe(facts.source).items()
         config = replace(config, resolved={**config.resolved, "data": {"source": name, **options}})
-    if half:
-        read_in(task.data.tower, torch.bfloat16)
-    if not config.train.divides:
-        task.data.tower.to(devices.group.device)  # before it is judged for the first time
+    move_tower(config, task, devices)
     for line in facts.lines:
         logger.info(line)
     log.write(event="data", pairs=facts.counts["pairs"], dropped=facts.counts["dropped"])
-    _settle(config, task, devices, log)
-    settle_widths(config, task)
+    settle_objective(config, task)
+    for caution in cautions(config.base, DTYPES[devices.mixed_precision], task.data.tower.unit):
+        logger.warning(f"caution: {caution}")
+        log.write(event="caution", text=caution)
     return Prepared(config, task, devices, folder, log, phases)
 
 
-def settle_widths(config: Config, task: RunTask) -> None:
-    """Give a teacher that aligns the widths of the tower's embeddings and of its own vectors, before an optimiser is made."""
+def reading_of(config: Config, devices: Devices) -> Config:
+    """Return a configuration by which a task reads texts: on the device, and in bf16 on a CPU alone, where that is faster."""
+    half = _half(devices)
+    read = replace(config.train, mixed_precision="bf16" if half else "no", device=str(devices.group.device))
+    return replace(config, train=read)
+
+
+def _half(devices: Devices) -> bool:
+    return devices.mixed_precision == "bf16" and devices.group.device == CPU
+
+
+def move_tower(config: Config, task: RunTask, devices: Devices) -> None:
+    """Move a task's tower to the device, before it is judged for the first time, and let it read in the precision of the run."""
+    if _half(devices):
+        read_in(task.data.tower, torch.bfloat16)
+    if not config.train.divides:
+        task.data.tower.to(devices.group.device)
+
+
+def settle_objective(config: Config, task: RunTask) -> None:
+    """Settle an automatic temperature, and give a teacher that aligns the widths of both models, before an optimiser is made."""
+    options, base = config.train, config.base
+    base.temperature.settle(options.size + options.sampled, normalised=base.similarity == cosine)
     if config.base.teacher is not None and config.base.teacher.loss == "align":
         batch = task.data.batch(next(iter(task.data.sampler(0, 1)))[:1], 0)
         assert batch.doc.teacher is not None
         width = task.data.tower.encode(batch.doc.rows).shape[1]
         config.base.settle(width, batch.doc.teacher.shape[1])
-
-
-def _settle(config: Config, task: RunTask, devices: Devices, log: JsonLines) -> None:
-    """Settle an automatic temperature, and warn of what cannot work well."""
-    options, base = config.train, config.base
-    base.temperature.settle(options.size + options.sampled, normalised=base.similarity == cosine)
-    for caution in cautions(base, DTYPES[devices.mixed_precision], task.data.tower.unit):
-        logger.warning(f"caution: {caution}")
-        log.write(event="caution", text=caution)

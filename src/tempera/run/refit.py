@@ -15,7 +15,7 @@ from ..io.console import logger, silenced
 from ..io.documents import JsonLines
 from ..ranking.ranking import Part
 from .fit import Fitted, fit
-from .prepare import Prepared
+from .prepare import Prepared, move_tower, reading_of
 
 WORTH = 0.05  # share of the data that is held out, from which `auto` trains again
 LEARNED: dict[Part, str] = {"validation": "also on validation", "test": "also on all that was held out"}
@@ -55,9 +55,10 @@ class Refit:
         if part not in self.parts or not best:
             return run
         config = replace(run.config, objective=copy.deepcopy(self.objective))
-        with run.phases("refit"), TemporaryDirectory(dir=run.folder) as place:
+        with run.phases("refit"), TemporaryDirectory(dir=run.folder) as folder:
             torch.manual_seed(self.train.seed)  # of the first weights, as `prepare` does
-            task = run.task.extended(config, part)
+            task = run.task.extended(reading_of(config, run.devices), part)
+            move_tower(config, task, run.devices)
             pairs = task.showcase.facts().counts["train"]
             if pairs == self.latest:
                 return run
@@ -65,7 +66,7 @@ class Refit:
             steps = max(1, round(best * pairs / self.pairs))
             logger.info(f"training again, {LEARNED[part]}: {steps:,} steps on {pairs:,} pairs")
             run.log.write(event="refit", part=part, pairs=pairs, steps=steps)
-            with JsonLines(Path(place) / "log.jsonl") as log, silenced(bars=True):
+            with JsonLines(Path(folder) / "log.jsonl") as log, silenced(bars=True):
                 train = replace(self.train, max_steps=steps, max_time=None)
                 again = replace(run, config=replace(config, train=train), task=task, log=log, phases=Phases())
                 fit(again, looks=False)

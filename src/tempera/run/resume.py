@@ -194,11 +194,12 @@ def _damaged(folder: Path, error: Exception) -> DataError:
 def _lasting(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options as JSON has them, without those that may change when a run is resumed."""
     known: dict[str, Any] = parsed(json.dumps(config, default=str))
-    reporting = ("save_steps", "save_total_limit", "skip_non_finite", "report_to")
+    reporting = ("save_steps", "save_total_limit", "skip_non_finite", "report_to", "ddp_timeout")
     # Fitted to what memory there is: equal up to rounding, and to what dropout draws.
     fitted = ("cache", "cache_memory", "micro_batch_tokens", "fsdp", "divide_tables", "device", "kernel")
     for name in (*reporting, *fitted):
         known.get("train", {}).pop(name, None)
+    known.pop("card", None)
     return known
 
 

@@ -147,7 +147,7 @@ class IndexSide(Frozen):
                 "give every document one vector"
             )
         lengths = self._lengths()
-        self.bounds = float(lengths.min(initial=1)), float(lengths.max(initial=1))
+        self.bounds = (float(lengths.min()), float(lengths.max())) if len(lengths) else (1.0, 1.0)
 
     def _lengths(self) -> NDArray[np.float32]:
         blocks = (self.vectors[start : start + _BLOCK] for start in range(0, max(1, len(self.vectors)), _BLOCK))

@@ -18,6 +18,7 @@ import sys
 import sysconfig
 import tokenize
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -32,9 +33,11 @@ from numpy.typing import NDArray
 
 from ..errors import DataError, quantity
 from ..io.console import progress_bar
+from ..io.tables import visible_files
 from .pairs import RANKED, TRAIN, Pairs
 from .parts import joined
 from .python_source import PythonSource
+from .text_files import unread
 
 File = tuple[str, str]  # the root and the path
 
@@ -102,8 +105,12 @@ class InstalledPython:
         made = _pairs(kinds["made"].take(pa.array(chosen)))
         pairs = joined({TRAIN: pairs, RANKED: unasked} if len(unasked) else {TRAIN: pairs})
         hold = "hold" if len(roots) > 1 else "holds"
+        others = Counter[str]()
+        for own in map(Path, self.roots):
+            others += unread(own, [file for file in visible_files(own) if file.suffix == ".py"])
         about = f"{' and '.join(map(str, roots))} {hold} {quantity(len(files), 'Python files')}: query = docstring, doc = code"
-        return replace(pairs, made=made, about=about), _asked(pairs, roots if self.roots else roots[:1], roots)
+        pairs = replace(pairs, made=made, about=about, dropped={**pairs.dropped, **others})
+        return pairs, _asked(pairs, roots if self.roots else roots[:1], roots)
 
 
 def _pairs(table: pa.Table) -> Pairs:

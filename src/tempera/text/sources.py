@@ -231,6 +231,9 @@ def _pairs(
     dropped.update(pairs.dropped)
     dropped.update(_hidden_texts(pairs, so_far.columns))
     about, source = so_far.sentence(where, "pairs"), replace(roles, **TABLE.options(so_far.columns))
+    if roles.query_prompt or "prompt" in so_far.columns:
+        prompt = repr(roles.query_prompt) if "prompt" not in so_far.columns else "its row's prompt"
+        about += f"; each query begins with {prompt}: so has a search to begin, since the saved model does not add it"
     return _asked(replace(pairs, dropped=dict(dropped), source=source, about=about))
 
 

@@ -37,8 +37,9 @@ class Merged:
         shapes = [{name: tuple(each.shape) for name, each in end.items()} for end in self.ends]
         if lost := sorted(dict(shapes[0].items() ^ shapes[1].items())):
             sizes = " and ".join(str(shape.get(lost[0], "missing")) for shape in reversed(shapes))
+            own = "" if lost[0] in shapes[0] else ", and a run with two towers, heads or adapters of its own has none"
             raise DataError(
-                f"{both}: their shapes differ ({lost[0]}: {sizes}); give the model that {trained} began with"
+                f"{both}: their shapes differ ({lost[0]}: {sizes}); give the model that {trained} began with{own}"
             )
         if all(torch.equal(start, end) for start, end in zip(*(each.values() for each in self.ends), strict=True)):
             raise DataError(f"{both}: their weights are the same, as where training has kept the untrained model")

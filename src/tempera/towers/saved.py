@@ -61,8 +61,8 @@ def load(folder: Path, role: Role = "query", half: bool = False, device: torch.d
     refuse_unsafe(folder)
     if role == "doc" and (folder / KEPT).is_file():
         raise DataError(
-            f"{folder} embeds queries alone, for the index that its {KEPT} describes: search that index with it, or judge it by "
-            "what its run has held out: tempera evaluate RUN"
+            f"{folder} embeds queries alone, for the index that its {KEPT} describes, and documents are needed here, too: search "
+            "that index with it, or judge it by what its run has held out: tempera evaluate RUN"
         )
     try:
         modules = read_json(folder / "modules.json")
