@@ -426,6 +426,8 @@ def test_texts_that_are_integers_of_the_run_are_no_new_items(data: Path, tmp_pat
     opened = Run(train(given, tmp_path / "run").folder)
     for name in ("03", 3.0, np.int64(3)):
         assert opened.recommend(name, [7]) == opened.recommend(3, ["007"])
+    for name in ("0_3", "٣"):
+        assert opened.recommend(name).notes == (f"user {name!r} is unknown; recommended by no history",)
     assert opened.recommend("3.5").notes == ("user '3.5' is unknown; recommended by no history",)
     assert opened.recommend_all(tmp_path / "all.parquet", ["03", 3, "3", "x"], k=1)["users"] == 2
     parquet.write_table(pa.table({"user": ["03", "3"]}), tmp_path / "few.parquet")

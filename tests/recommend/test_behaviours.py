@@ -16,6 +16,7 @@ from tempera import train
 from tempera.build import build
 from tempera.core.frame import Events
 from tempera.errors import ConfigError, DataError
+from tempera.recommend import timeline as timelines
 from tempera.recommend.disliked import known_dislikes
 from tempera.recommend.division import AtRandom, GlobalTime, LeaveLastOut
 from tempera.recommend.encoders import Category
@@ -64,6 +65,20 @@ def told(line: Timeline) -> list[tuple[Any, ...]]:
     happened = line.contexts.take(pa.array(line.context)).to_pydict()
     items = line.item_ids.to_numpy()[line.item].tolist()
     return list(zip(users, items, line.time.tolist(), happened["behaviour"], happened["device"]))
+
+
+@pytest.mark.parametrize("at_once", [1 << 20, 4])
+def test_events_that_come_in_blocks_are_the_same(at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timelines, "_ROWS", at_once)
+    rows = generated()
+    whole = read(rows)
+    blocks = pa.concat_tables([table(rows[start : start + 7]) for start in range(0, len(rows), 7)])
+    given = {"behaviour": "event", "targets": TARGETS, "dislikes": ("skip",), "context": ("device",)}
+    for folder in (None, tmp_path):
+        line = Interactions.of(blocks, **given).read(folder)
+        assert told(line) == told(whole)
+        for name in ("item", "time", "target", "weight"):
+            assert np.array_equal(getattr(line, name), getattr(whole, name)), name
 
 
 def test_events_keep_what_they_happened_in_and_what_they_are_for() -> None:

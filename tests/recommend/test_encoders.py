@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from tempera.core.ragged import Ragged
 from tempera.errors import ConfigError, DataError
 from tempera.recommend import encoders
+from tempera.recommend.candidates import features_of
 from tempera.recommend.encoders import (
     UNKNOWN,
     Bag,
@@ -445,3 +446,20 @@ def test_columns_that_cannot_be_read_are_named(feature: Any, message: str) -> No
 def test_a_number_that_nobody_has_is_told() -> None:
     with pytest.raises(DataError, match="column 'n' has no number in training"):
         encoder(Number("n"), entities(n=[None, 2.0, None, None, 5.0]))
+
+
+def test_a_column_that_is_the_same_in_training_is_not_stretched() -> None:
+    made = Number("price").encoder(entities([3, 3, 3, 0], id=list("abcd"), price=[0.1, 0.1, 0.1, 0.2]), "doc", 2, {})
+    assert made.values[:, 0].tolist() == pytest.approx([0, 0, 0, 0.1], abs=1e-6)
+
+
+def test_columns_that_no_feature_reads_tell_nothing() -> None:
+    columns = {
+        "vector": pa.array([[0.1, 0.2], [0.3]], pa.list_(pa.float64())),
+        "fixed": pa.array([[0.1], [0.3]], pa.list_(pa.float64(), 1)),
+        "record": pa.array([{"a": 1}, {"a": 2}]),
+        "bytes": pa.array([b"a", b"b"]),
+        "span": pa.array([1, 2], pa.duration("s")),
+        "tags": pa.array([["a"], ["b", "c"]]),
+    }
+    assert features_of(entities([1, 1], id=["a", "b"], **columns)) == [{"categories": {"column": "tags"}}]

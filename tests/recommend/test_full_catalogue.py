@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,8 @@ from tempera.errors import ConfigError, DataError
 from tempera.ranking.metrics import KINDS, Relevant, evaluate
 from tempera.recommend import full_catalogue as catalogue
 from tempera.recommend.full_catalogue import Histories, Ranks, inner, metrics_of, rank
+from tempera.recommend.interactions import Interactions
+from tempera.recommend.later_events import judge_events
 
 
 def histories(rows: list[list[int]]) -> Histories:
@@ -82,6 +86,31 @@ def test_metrics_of_ranks_are_those_of_the_lists() -> None:
     assert np.array_equal(metrics_of(found.excluded, ["mrr@40"])["mrr@40"], 1 / found.excluded)
     with pytest.raises(ConfigError, match="no metric 'auc@3'"):
         metrics_of(found.excluded, ["auc@3"])
+
+
+def test_what_was_seen_and_is_to_be_found_again_is_ranked_once() -> None:
+    """Users who take an item again: each metric is that of the list without what was seen and is not to be found."""
+    scores = np.array([[0.1, 0.9, 0.8, 0.85], [0.4, 0.3, 0.2, 0.1]], np.float32)
+    seen = histories([[0, 1], [3, 0]])
+    target, of = np.array([1, 2, 2]), np.array([0, 0, 1])
+    ranks = rank(lambda rows: scores[rows].copy(), 4, target, seen, 4, of=of)
+    assert (ranks.excluded.tolist(), ranks.included.tolist()) == ([1, 3, 2], [1, 3, 3])
+    assert ranks.top.tolist() == [[1, 3, 2, -1], [1, 2, -1, -1]]
+
+
+def test_an_item_that_comes_twice_in_the_test_is_one_to_find(tmp_path: Path) -> None:
+    for name, items in (("train", "ab"), ("test", "bbc")):
+        rows = "".join(f"u,{item},{at + 10 * (name == 'test')}\n" for at, item in enumerate(items))
+        (tmp_path / f"{name}.csv").write_text("user,item,time\n" + rows)
+    line = Interactions(path=str(tmp_path / "train.csv"), test=str(tmp_path / "test.csv")).read()
+    (test,) = line.source.split(line).test.values()
+    scores = np.array([[0.1, 0.9, 0.8]], np.float32)
+    names = ("ndcg@10", "map@10", "precision@1", "recall@10")
+    judged = judge_events(lambda rows: scores[: rows.stop - rows.start].copy(), test, line, np.ones(3, np.int64), names)
+    assert all(0 < float(values.max()) <= 1 for values in judged.per_query.values())
+    assert {name: float(judged.per_query[name][0]) for name in names[:3]} == pytest.approx(
+        dict.fromkeys(names[:3], 1.0)
+    )
 
 
 def test_what_is_given_stays_as_it_is_and_scratch_is_used_again() -> None:

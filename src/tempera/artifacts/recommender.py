@@ -6,8 +6,8 @@ Letters in shapes: n rows, u users, i items, w items of a history, D width.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -40,6 +40,7 @@ from .onnx_users import write_users
 from .stored_histories import Codes, StoredHistories
 
 BLANK = "the model knows nothing of a user without a history: items by their number of training events"
+_WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")
 _NO_CONTEXT = "the model reads what a user asks in, and it is not given: name it with --context NAME=VALUE"
 _NO_FEATURE = "the model has no feature that reads the context of a query"
 _NO_ELAPSED = "the model has no feature that reads the time since the latest event"
@@ -274,10 +275,7 @@ class Recommender(RunFolder):
         """Return an id as the run has it, as a text: where it has integers, "007" and 7.0 are 7."""
         whole = isinstance(name, float | np.floating) and float(name).is_integer()
         text = str(int(name) if whole else name)
-        if self.integers[role]:
-            with suppress(ValueError):
-                return str(int(text))
-        return text
+        return str(int(text)) if self.integers[role] and _WHOLE.fullmatch(text) else text
 
     def codes(self, ids: Sequence[str]) -> Codes:
         """Return the codes of items.

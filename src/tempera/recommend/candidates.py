@@ -68,6 +68,11 @@ OPEN = {
     "train.patience": Open(3, False, _LOOKS),
     "train.refit": Open("auto", False, _PARTS),
 }
+# Types of columns that a feature reads, beside texts and lists of texts or of whole numbers.
+_READ = (
+    *(pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal),
+    *(pa.types.is_date, pa.types.is_timestamp),
+)
 _FEW = 5  # entities that a value has on average, for a column of categories
 
 
@@ -110,8 +115,11 @@ def features_of(entities: Entities) -> list[dict[str, Any]]:
 
 def _kind(values: pa.ChunkedArray) -> str:
     """Return the kind of feature that reads a column's values, without nulls; empty if they tell nothing."""
-    if is_list(values.type):
-        return "categories"
+    kind = values.type
+    if is_list(kind):
+        return "categories" if is_text(kind.value_type) or pa.types.is_integer(kind.value_type) else ""
+    if not (is_text(kind) or any(is_one(kind) for is_one in _READ)):
+        return ""
     distinct = pc.count_distinct(values).as_py()
     if distinct < 2:
         return ""

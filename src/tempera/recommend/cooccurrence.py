@@ -1,4 +1,4 @@
-"""First vectors of items: those that users take soon after each other begin near each other.
+"""First vectors of items: those that are taken beside the same other items begin near each other.
 
 Letters in shapes: e events, u users, c items, D width.
 """

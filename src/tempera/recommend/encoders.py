@@ -151,8 +151,8 @@ class Id:
         table: name of the table; features with the same one share it. None is user or item.
         buckets: ids share this many vectors, by hash, new ones too; None gives each its own.
         unknown: share of the rows that train the vector for unknown ids instead of their own; at 0 that vector is 0.
-        init: the vectors to begin with: "random", or by "cooccurrence", where items that users have taken soon after each
-            other begin near each other; it is for items, without buckets.
+        init: the vectors to begin with: "random", or by "cooccurrence", where items that are taken beside the same other
+            items begin near each other; it is for items, without buckets.
 
     Raises:
         ConfigError: buckets with unknown or cooccurrence; in buckets no id is unknown, and none is alone.
@@ -273,7 +273,7 @@ class Number:
         if not len(seen):
             raise DataError(f"tower: column {self.column!r} has no number in training")
         if self.buckets is None:
-            normal = (values - seen.mean()) / (seen.std() or 1.0)
+            normal = (values - seen.mean()) / (seen.std() if np.ptp(seen) else 1.0)
             return ScaledVector(torch.from_numpy(np.where(np.isfinite(normal), normal, np.nan)).float(), width, missing)
         edges = np.unique(np.quantile(seen, np.linspace(0, 1, self.buckets + 1)[1:-1]))
         row_of = np.where(np.isfinite(values), 1 + np.searchsorted(edges, values, side="right"), UNKNOWN)

@@ -130,7 +130,7 @@ def rank(scores: Scores, items: int, target: Ints, seen: Histories, k: int = 0, 
     >>> ranks.excluded.tolist(), ranks.included.tolist(), ranks.top.tolist()
     ([2], [3], [[2, 1]])
     """
-    of = np.arange(len(target)) if of is None else of
+    several, of = of is not None, np.arange(len(target)) if of is None else of
     _check(items, target, seen, of)
     included, excluded = np.empty(len(target), np.int64), np.empty(len(target), np.int64)
     queries = len(seen) if len(target) else 0
@@ -141,6 +141,9 @@ def rank(scores: Scores, items: int, target: Ints, seen: Histories, k: int = 0, 
         mine, row = target[these], of[these] - rows.start
         own = block[row, mine]
         at, codes = seen[of[these]].pairs()
+        if several:  # what a query has seen and finds again is no more left out for its other targets than for itself
+            others = ~np.isin(row[at] * items + codes, row * items + mine)
+            at, codes = at[others], codes[others]
         above = _seen_above(block[row[at], codes], own[at], codes < mine[at], at * items + codes) // items
         included[these] = _count(block, row, mine)
         excluded[these] = included[these] - np.bincount(above, minlength=len(mine))

@@ -240,5 +240,8 @@ def judge_events(
     """
     seen = Histories(*timeline.taken(events))
     of, target = Histories(timeline.item, events, timeline.answers(events)).pairs()
-    several = None if timeline.part is None else of
+    several = None
+    if timeline.part is not None:  # an item that comes again is one to find
+        first = np.sort(np.unique(of * len(timeline.item_ids) + target, return_index=True)[1])
+        several, target = of[first], target[first]
     return Recommended.of(scores, target, seen, Popularity(counts), metrics, timeline.user_of(events), query=several)

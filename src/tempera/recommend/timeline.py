@@ -236,12 +236,13 @@ def numbered(ids: pa.ChunkedArray) -> tuple[pa.Array, list[NDArray[np.int32]]]:
     order = pc.array_sort_indices(distinct)
     place = np.empty(len(distinct), np.int32)
     place[order.to_numpy()] = np.arange(len(distinct), dtype=np.int32)
-    return distinct.take(order), [place[part.indices.to_numpy()] for part in _chunks(encoded)]
+    indices = pa.chunked_array([part.indices for part in encoded.chunks])
+    return distinct.take(order), [place[part.to_numpy()] for part in _chunks(indices)]
 
 
 def _chunks(column: pa.ChunkedArray) -> list[pa.Array]:
-    """Yield pieces of a column of limited length; the same pieces for all columns of a table."""
-    return [chunk.slice(start, _ROWS) for chunk in column.chunks for start in range(0, len(chunk), _ROWS)]
+    """Return pieces of a column of limited length: the same rows for all columns of a table, whatever chunks each has."""
+    return [column.slice(start, _ROWS).combine_chunks() for start in range(0, len(column), _ROWS)]
 
 
 def _numbers(values: pa.Array) -> NDArray[Any]:
