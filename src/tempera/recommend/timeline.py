@@ -229,7 +229,7 @@ def numbered(ids: pa.ChunkedArray) -> tuple[pa.Array, list[NDArray[np.int32]]]:
 
     >>> distinct, numbers = numbered(pa.chunked_array([["b", "a"], ["c", "b"]]))
     >>> distinct.to_pylist(), [part.tolist() for part in numbers]
-    (['a', 'b', 'c'], [[1, 0], [2, 1]])
+    (['a', 'b', 'c'], [[1, 0, 2, 1]])
     """
     encoded = ids.dictionary_encode()
     distinct = encoded.chunk(0).dictionary
