@@ -41,6 +41,9 @@ def build(options: Options, data: Any = None) -> Config:
     made: dict[str, Any] = {}
     resolved: dict[str, Any] = {}
     for name, plain in sections.items():
+        if name == "data" and data is not None:
+            made[name] = data
+            continue
         section = options.values.get(name)
         if section is not None and not isinstance(section, Mapping):
             builder.fail(name, f"is {shown(section)}; expected a mapping of options")
@@ -73,8 +76,6 @@ def build(options: Options, data: Any = None) -> Config:
         if wrapper and (wrapper["matryoshka"] is not None or wrapper["precisions"]):
             made[name] = builder.wrapped(made[name], wrapper)
             resolved[name] |= of_wrapper(made[name])
-    if data is not None:
-        made["data"] = data
     config = Config(**made, resolved=resolved)
     _refuse_misfits(config, builder)
     return config

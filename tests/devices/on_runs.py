@@ -215,15 +215,19 @@ def test_a_run_ends_with_the_bits_of_the_cpu(choice: Choice, tmp_path: Path) -> 
     assert all(torch.equal(got[1][name], want[1][name]) for name in want[1])
 
 
+def losses_are_those_of_the_cpu(choice: Choice, folder: Path) -> None:
+    want = ended(choice, folder / "cpu", torch.device("cpu"))
+    with Accelerator() as used:
+        got = ended(choice, folder / "device", used.device)
+    losses = [[step.loss for step in steps] for steps in (got[0], want[0])]
+    assert losses[0] == (losses[1] if used.exact else pytest.approx(losses[1], rel=1e-2))
+
+
 @pytest.mark.gpu
 def test_sparse_gradients_of_several_batches_are_the_sums_of_the_cpu(tmp_path: Path) -> None:
     train = {"train.table_optimizer": "rowwise_adagrad", "train.gradient_accumulation_steps": 2}
     choice = {**ITEMS["doc"][0], **train, "train.max_grad_norm": 0.1}
-    want = ended(choice, tmp_path / "cpu", torch.device("cpu"))
-    with Accelerator() as used:
-        got = ended(choice, tmp_path / "device", used.device)
-    losses = [[step.loss for step in steps] for steps in (got[0], want[0])]
-    assert losses[0] == (losses[1] if used.exact else pytest.approx(losses[1], rel=1e-2))
+    losses_are_those_of_the_cpu(choice, tmp_path)
 
 
 @pytest.mark.gpu
@@ -243,11 +247,7 @@ def test_a_guide_chooses_the_rows_that_it_chooses_on_the_cpu(by: str, tmp_path: 
     Static(dimensions=6, vocabulary=200, init="normal").build(pairs()["query"].to_pylist()).save(tmp_path / "guide")
     train = {"train.guide": str(tmp_path / "guide"), "train.select": 0.6, "train.select_by": by}
     choice = {"tower": SMALL, "objective.preset": "symmetric", **train}
-    want = ended(choice, tmp_path / "cpu", torch.device("cpu"))
-    with Accelerator() as used:
-        got = ended(choice, tmp_path / "device", used.device)
-    losses = [[step.loss for step in steps] for steps in (got[0], want[0])]
-    assert losses[0] == (losses[1] if used.exact else pytest.approx(losses[1], rel=1e-2))
+    losses_are_those_of_the_cpu(choice, tmp_path)
 
 
 @pytest.mark.gpu

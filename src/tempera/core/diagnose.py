@@ -168,14 +168,14 @@ def _masked(objective: Objective, batch: Batch[Tensor]) -> dict[str, float]:
         left_out = total = 0
         for block in blocks:
             b, c = len(block.rows), len(block.candidates)
+            exclusions, others = mask(block), objective.others(block)
             for start in range(0, b, height := max(1, objective.tile_size(block.device) // c)):
                 tile = slice(start, min(start + height, b))
                 table = torch.zeros(tile.stop - tile.start, c, device=block.device)
-                for exclusion in mask(block):
-                    leave_out(table, exclusion(tile))
                 kept = torch.zeros_like(table)
-                for others in objective.others(block):
-                    leave_out(kept, others(tile))
+                for into, indices in ((table, exclusions), (kept, others)):
+                    for index in indices:
+                        leave_out(into, index(tile))
                 table.masked_fill_(kept.isinf(), 0)
                 for own in (block.positive, block.own if block.own_kind and block.paired else None):
                     if own is not None:

@@ -9,6 +9,7 @@ _UNREAD = {"script", "style", "template", "noscript", "svg", "nav"}
 _BLOCKS = {"p", "div", "section", "article", "ul", "ol", "table", "pre", "blockquote", "dl", "main", "header", "footer"}
 _LINES = {"br", "li", "tr", "dt", "dd"}  # begin a line
 _CELLS = {"td", "th"}
+_HEADING = re.compile("h[1-6]")
 _FENCE = "```"  # around code, whose lines and blanks stay
 
 
@@ -49,7 +50,7 @@ class _Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: object) -> None:
         self.unread += tag in _UNREAD
         self.in_title = tag == "title" and not self.unread
-        heading = re.fullmatch("h[1-6]", tag) is not None
+        heading = _HEADING.fullmatch(tag) is not None
         self._fence((self.in_code or tag == "pre") and not heading and not self.unread)
         self._space(tag)
         self.parts.append("\n" if tag in _LINES else " " if tag in _CELLS else "")
@@ -79,6 +80,5 @@ class _Page(HTMLParser):
             self.in_code = opens
 
     def _space(self, tag: str) -> None:
-        if self.in_code:
-            return
-        self.parts.append("\n\n" if tag in _BLOCKS or re.fullmatch("h[1-6]", tag) else "")
+        if not self.in_code and (tag in _BLOCKS or _HEADING.fullmatch(tag)):
+            self.parts.append("\n\n")

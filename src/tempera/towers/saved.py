@@ -148,9 +148,8 @@ def read_static(folder: Path) -> tuple[Tokenizer, NDArray[np.float32]]:
     if table.ndim != 2 or len(table) < tokenizer.get_vocab_size():
         raise DataError(f"{folder} is damaged: {table.shape} embeddings for {tokenizer.get_vocab_size()} tokens")
     tokenizer.no_padding()
-    return tokenizer, table.astype(
-        np.float32, copy=False
-    )  # a file may hold half precision, which is not to be trained in
+    # A file may hold half precision, which is not to be trained in.
+    return tokenizer, table.astype(np.float32, copy=False)
 
 
 def _static(folder: Path, width: int | None) -> Encode:
