@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tempera.artifacts.index import Found, Index, write_index
+from tempera.artifacts.index import Found, Index, write_approximate, write_index, write_parquet
 from tempera.errors import DataError
+from tempera.io.vector_files import read_vectors
 from tempera.text.pairs import Pairs
 from tempera.towers.stamp import Stamp
 
@@ -61,6 +62,39 @@ def test_what_was_written_is_there(written: Path, vectors: np.ndarray) -> None:
         "preview": [doc[:400] for doc in DOCS],
     }
     assert sorted(path.name for path in written.iterdir()) == ["documents.arrow", "vectors.npy"]
+
+
+@pytest.mark.parametrize("to", ["exact", "parquet", "hnsw"])
+def test_hits_have_the_users_ids_and_documents_are_found_by_keys(to: str, vectors: np.ndarray, tmp_path: Path) -> None:
+    if to == "hnsw":
+        pytest.importorskip("faiss")
+    table = documents()
+    given = [f"url{i}" if i % 3 else None for i in range(COUNT)]  # as in a mixture, where one source has ids
+    write_index(tmp_path / "index", vectors, table.append_column("given_doc_id", pa.array(given, pa.large_string())))
+    folder = tmp_path / "index"
+    if to == "parquet":
+        write_parquet(folder := tmp_path / to, Index(tmp_path / "index"))
+    elif to == "hnsw":
+        write_approximate(folder := tmp_path / to, Index(tmp_path / "index"), to)
+    index, keys = Index(folder), table["doc_id"].to_pylist()
+    expected = [name or str(key) for name, key in zip(given, keys, strict=True)]
+    assert index.documents["id"].to_pylist() == expected
+    assert index.keys.to_pylist() == [str(key) for key in keys]
+    (hit,) = index.search(vectors[4], 1)
+    assert hit.json() == {
+        "rank": 1,
+        "score": hit.score,
+        "id": "url4",
+        "name": "m.f4",
+        "place": "e",
+        "preview": DOCS[4],
+    }
+    file = read_vectors(folder)
+    assert file.ids.to_pylist() == expected and file.keys is not None and file.keys.tolist() == keys
+    # Ids that the user gives to the vectors replace both.
+    (tmp_path / "ids.txt").write_text("\n".join(map(str, range(COUNT))))
+    file = read_vectors(folder, tmp_path / "ids.txt")
+    assert file.ids.to_pylist() == [str(i) for i in range(COUNT)] and file.keys is None
 
 
 def test_an_index_is_not_read_before_it_is_asked_and_never_changed(written: Path) -> None:

@@ -302,6 +302,8 @@ def test_documents_with_equal_texts_rank_as_in_the_run(run: Path, tmp_path: Path
     given["train"]["max_steps"] = 20
     trained = train(given, tmp_path / "run")
     export_held_out(trained.folder, tmp_path / "set")
+    corpus = [json.loads(line)["_id"] for line in (tmp_path / "set" / "corpus.jsonl").open(encoding="utf-8")]
+    assert set(corpus) <= {str(row["sku"]) for row in rows} and corpus == trained.index.documents["id"].to_pylist()
     for finding in (evaluate_held_out(trained.folder), *evaluate(trained.folder, tmp_path / "set")):
         (scores,) = finding.systems.values()
         assert scores.metrics["ndcg@10"] == pytest.approx(trained.metrics["trained"]["ndcg@10"], abs=1e-9)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tempera.errors import DataError
-from tempera.text.beir import is_beir, read_beir
+from tempera.text.beir import is_beir, read_beir, write_beir
 
 CORPUS: list[dict[str, Any]] = [
     {"_id": "d1", "title": "A title", "text": "and text", "metadata": {"url": [1]}},
@@ -206,3 +206,9 @@ def test_what_is_not_there(write: Write, tmp_path: Path) -> None:
     assert str(error.value) == f"no such file: {folder}/corpus.jsonl; there is queries"
     with pytest.raises(DataError, match="no such folder"):
         read_beir(tmp_path / "none")
+
+
+def test_an_id_that_would_divide_a_row_of_judgements_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"'q\\t1' cannot be an id"):
+        write_beir(tmp_path, {"d": "a text"}, {"q\t1": "asks"}, {"test": (["q\t1"], ["d"])})
+    assert not list(tmp_path.iterdir())

@@ -7,15 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 import torch
 
 from tempera.core.ragged import Ragged
 from tempera.engine.batches import Draws
-from tempera.io.ids import content_id
+from tempera.io.ids import content_id, given_ids
 from tempera.text.catalogue import Catalogue, stored
+from tempera.text.mixture import Mixture
 from tempera.text.pairs import Pairs
-from tempera.text.sources import Given
+from tempera.text.sources import Given, PairsFile
 
 ROWS = [("a", "x", ["u", "y"], 1.0), ("b", "y", [], 2.0), ("c", "x", ["u"], 0.5), ("a", "y", ["v", "w"], 3.0)]
 
@@ -28,6 +30,34 @@ def pairs() -> Pairs:
 def letters(texts: list[str]) -> Ragged:
     """A row is one token: the letter."""
     return Ragged.of([[ord(text)] for text in texts])
+
+
+def test_documents_and_negatives_keep_the_ids_that_they_were_given(tmp_path: Path) -> None:
+    """In a mixture of rows with ids of documents and negatives, of documents alone, of negatives alone, and without any."""
+    both = {
+        "query": ["a", "b"],
+        "doc": ["x", "y"],
+        "doc_id": [7, 8],
+        "negatives": [["u", ""], ["v"]],
+        "negative_ids": [[1, 2], [3]],
+    }
+    docs = {"query": ["c"], "doc": ["z"], "doc_id": ["z1"], "negatives": [["w"]]}
+    negatives = {"query": ["d"], "doc": ["p"], "negatives": [["q", "r"]], "negative_ids": [["q1", "r1"]]}
+    none = {"query": ["e", "f"], "doc": ["s", "t"]}
+    sources = []
+    for name, columns in {"both": both, "docs": docs, "negatives": negatives, "none": none}.items():
+        parquet.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+        sources.append(PairsFile(path=str(tmp_path / f"{name}.parquet")))
+    for folder in (None, tmp_path / "rows"):
+        mixed = Mixture(sources).read(folder)[0]
+        table = Catalogue.of(mixed).table()
+        own = dict(zip(table["doc"].to_pylist(), table["given_doc_id"].to_pylist(), strict=True))
+        assert own == dict(
+            zip("xyuvzwpqrst", ["7", "8", "1", "3", "z1", None, None, "q1", "r1", None, None], strict=True)
+        )
+        keys = dict(zip(table["doc"].to_pylist(), table["doc_id"].to_pylist(), strict=True))
+        assert keys["v"] == given_ids(pa.array(["3"]))[0] and keys["w"] == content_id("w")
+    assert "given_doc_id" not in Catalogue.of(pairs()).table().column_names
 
 
 @pytest.mark.parametrize("mapped", [False, True])

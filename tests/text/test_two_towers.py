@@ -26,6 +26,7 @@ from tempera.run.calibrate import calibrate
 from tempera.run.dry_run import rehearse
 from tempera.run.train import train
 from tempera.text.frozen import HeadTower, IndexSide
+from tempera.text.sources import read_table
 from tempera.text.two_towers import FrozenModel, Head, KeptIndex, TwoTowers
 from tempera.towers.saved import fingerprint, load, model_folder
 from tempera.towers.stamp import Kept, Stamp, checksum
@@ -149,6 +150,29 @@ def options(pairs: Path, run: Path, **evaluation: Any) -> dict[str, Any]:
         "train": {"batch_size": 64, "num_train_epochs": 30, "learning_rate": 0.02},
         "evaluation": {"queries": 60, "validation": 60, "bm25": False, **evaluation},
     }
+
+
+def test_a_run_finds_the_users_ids_again_in_its_index_and_in_that_of_another_run(
+    pairs_file: Path, tiny_run: Path, tmp_path: Path
+) -> None:
+    rows = read_table(pairs_file)
+    texts = list(dict.fromkeys(rows["doc"].to_pylist()))
+    names = [f"https://example.org/{texts.index(text)}" for text in rows["doc"].to_pylist()]
+    parquet.write_table(rows.append_column("url", pa.array(names)), tmp_path / "pairs.parquet")
+    chosen = options(tmp_path / "pairs.parquet", tiny_run)
+    chosen["data"] |= {"doc_id": "url", "metadata": ["*"]}
+    chosen["tower"] = {"kind": "static", "dimensions": 8}
+    first = train(chosen, tmp_path / "first")
+    named = dict(zip(texts, dict.fromkeys(names), strict=True))
+    hits = first.search("kaban lodor", k=10, hybrid=True)
+    assert [hit.id for hit in hits] == [next(n for t, n in named.items() if t.startswith(hit.preview)) for hit in hits]
+    assert calibrate(first.folder).about["queries"] == first.document["data"]["queries"]
+    # Queries of another run are trained for this index, and its documents found by the same ids.
+    chosen["tower"] = options(pairs_file, tmp_path / "first")["tower"]
+    run = train(chosen, tmp_path / "second")
+    assert sorted(run.index.documents["id"].to_pylist()) == sorted(first.index.documents["id"].to_pylist())
+    judged = evaluate_held_out(run.folder).systems
+    assert judged[str(run.folder)].metrics["ndcg@10"] == pytest.approx(run.metrics["trained"]["ndcg@10"])
 
 
 @pytest.fixture

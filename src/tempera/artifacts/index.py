@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..io.tables import parquet_table
 from ..io.untrusted import refuse_unsafe
-from ..io.vector_files import matrix
+from ..io.vector_files import KEY, matrix
 from ..ranking.nearest import top
 from ..ranking.showcase import Searched
 from ..ranking.small_vectors import SmallVectors
+from ..text.pairs import GIVEN
 from ..towers.saved import fingerprint
 from ..towers.stamp import Stamp, beside, checksum
 from . import approximate
@@ -33,7 +34,7 @@ Positions = NDArray[np.int64]
 _PREVIEW = 400
 _VECTORS, _DOCUMENTS, _TABLE = "vectors.npy", "documents.arrow", "vectors.parquet"
 _COLUMNS = ["id", "name", "place", "preview"]
-_SCHEMA = pa.schema([(name, pa.large_string()) for name in _COLUMNS])
+_SCHEMA = pa.schema([*((name, pa.large_string()) for name in _COLUMNS), (KEY, pa.int64())])
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Found:
 
     rank: int  # from 1
     score: float  # cosine; of a hybrid search, standard deviations above the corpus
-    id: str
+    id: str  # as the data has it (data.doc_id, or _id of a BEIR folder), else a hash of the content
     name: str
     place: str
     preview: str  # the text, or its first 400 letters
@@ -54,16 +55,24 @@ class Found:
 
 
 def write_index(folder: Path, vectors: Vectors, documents: pa.Table, stamp: Stamp | None = None) -> None:
-    """Write unit vectors, [c, D], and a table of their documents with the columns doc_id, name, place and doc."""
+    """Write unit vectors, [c, D], and a table of their documents.
+
+    Args:
+        documents: columns doc_id, name, place and doc; where the source has ids of its own, given_doc_id, which are shown.
+    """
     folder.mkdir(parents=True)
     vectors = np.ascontiguousarray(vectors, np.float32)
     np.save(folder / _VECTORS, vectors, allow_pickle=False)
+    ids, keys = pc.cast(documents["doc_id"], pa.large_string()), {}
+    if GIVEN["doc"] in documents.column_names:
+        ids, keys = pc.coalesce(documents[GIVEN["doc"]], ids), {KEY: documents["doc_id"]}
     table = pa.table(
         {
-            "id": pc.cast(documents["doc_id"], pa.string()),
+            "id": ids,
             "name": documents["name"],
             "place": documents["place"],
             "preview": pc.utf8_slice_codeunits(documents["doc"], 0, _PREVIEW),
+            **keys,
         }
     )
     _write_documents(folder, table, stamp and replace(stamp, checksum=checksum(vectors)))
@@ -105,7 +114,7 @@ class Index:
         try:
             self.documents, self.vectors = _opened(folder)
             self.stamp = Stamp.read(self.documents.schema.metadata, folder)
-            self.documents = self.documents.select(_COLUMNS).cast(_SCHEMA)
+            self.documents = _typed(self.documents)
             self.documents.validate(full=True)  # a damaged file could point anywhere in memory
         except FileNotFoundError as error:
             raise DataError(f"{folder} is not an index: {error.filename or error} is missing") from None
@@ -161,8 +170,17 @@ class Index:
 
     def hits(self, scores: Sequence[float] | NDArray[np.floating], positions: NDArray[np.int64]) -> list[Found]:
         """Return the documents at some positions, best first, with their scores."""
-        rows = self.documents.take(pa.array(positions)).to_pylist()
+        rows = self.documents.select(_COLUMNS).take(pa.array(positions)).to_pylist()
         return [Found(i + 1, float(score), **row) for i, (score, row) in enumerate(zip(scores, rows, strict=True))]
+
+    @property
+    def keys(self) -> pa.ChunkedArray:
+        """Return what each document was told apart by in training, [c]: its key where ids were given to it, else its id."""
+        return (
+            self.documents["id"]
+            if KEY not in self.documents.column_names
+            else self.documents[KEY].cast(pa.large_string())
+        )
 
     def _not_finite(self) -> DataError:
         return DataError(f"the embeddings of {self.folder}, or of the query, are not finite")
@@ -196,6 +214,12 @@ class Index:
         if have != width:
             raise DataError(f"{self.folder}: the model has {have} dimensions, but the index has {width}")
         return query
+
+
+def _typed(documents: pa.Table) -> pa.Table:
+    """Return the columns that an index knows, the key only where there is one."""
+    schema = pa.schema([field for field in _SCHEMA if field.name != KEY or KEY in documents.column_names])
+    return documents.select(schema.names).cast(schema)
 
 
 def _opened(folder: Path) -> tuple[pa.Table, Any]:

@@ -23,6 +23,7 @@ from .require import require
 from .tables import parquet_table
 from .untrusted import refuse_unsafe
 
+KEY = "key"  # column of the ids by which a run has told documents apart, beside the ids that the user gave them
 _COLUMNS = RoleTable(
     {"id": ("id", "_id", "doc_id", "docid"), "vector": ("vector", "embedding", "vectors", "embeddings")},
     ("id", "vector"),
@@ -37,6 +38,7 @@ class VectorFile:
     ids: pa.Array  # [c] large_string
     metadata: Mapping[bytes, bytes] | None = None  # of the table of ids
     exact: bool = True  # FAISS may have compressed them
+    keys: NDArray[np.int64] | None = None  # [c] what a run has told the documents apart by, where it is not the id
 
 
 def read_vectors(path: Path, ids: Path | None = None) -> VectorFile:
@@ -64,7 +66,7 @@ def read_vectors(path: Path, ids: Path | None = None) -> VectorFile:
         raise DataError(
             f"{path} has vectors of shape {file.vectors.shape} for {len(names):,} ids; expected one for each"
         )
-    return replace(file, ids=names)
+    return replace(file, ids=names, keys=file.keys if ids is None else None)
 
 
 def _folder(path: Path) -> VectorFile:
@@ -76,7 +78,7 @@ def _folder(path: Path) -> VectorFile:
     file = _faiss(graph) if graph.exists() else _numpy(folder / "vectors.npy")
     table = pa.ipc.open_file(pa.memory_map(str(folder / "documents.arrow"))).read_all()
     table.validate(full=True)
-    return replace(file, ids=_texts(table["id"]), metadata=table.schema.metadata)
+    return replace(file, ids=_texts(table["id"]), metadata=table.schema.metadata, keys=_keys(table))
 
 
 def _file(path: Path) -> VectorFile:
@@ -87,8 +89,16 @@ def _parquet(path: Path) -> VectorFile:
     table = parquet_table(path)
     options = SimpleNamespace(id=None, vector=None, metadata=("*",))
     names = _COLUMNS.columns(options, table.column_names, str(path))
-    metadata = table.schema.metadata
-    return VectorFile(matrix(table[names["vector"][0]], str(path)), _texts(table[names["id"][0]]), metadata)
+    vectors, ids = matrix(table[names["vector"][0]], str(path)), _texts(table[names["id"][0]])
+    return VectorFile(vectors, ids, table.schema.metadata, keys=_keys(table))
+
+
+def _keys(table: pa.Table) -> NDArray[np.int64] | None:
+    """Return the keys of documents, if a table has any."""
+    if KEY not in table.column_names or table[KEY].type != pa.int64() or table[KEY].null_count:
+        return None
+    keys: NDArray[np.int64] = table[KEY].to_numpy()
+    return keys
 
 
 def matrix(column: pa.ChunkedArray, where: str) -> NDArray[np.floating[Any]]:

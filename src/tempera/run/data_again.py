@@ -18,7 +18,7 @@ from ..errors import DataError
 from ..text.embedder import trained_on
 from ..text.held_out import HELD_OUT, Questions
 from ..text.lexical import Settings
-from ..text.pairs import Pairs, Rows, Text
+from ..text.pairs import Rows
 from ..text.sources import Given
 from ..text.split import Split, hold_out
 from ..text.tasks import RetrievalTask
@@ -93,14 +93,15 @@ def asked(run: Path, name: str, split: Split, rows: Rows) -> RetrievalTask:
     """
     pairs = split.pairs
     questions = Questions.of(split, pairs.distinct("query")[1], pairs.distinct("doc")[1], rows)
-    queries = _table(ids_of(pairs, "query", questions.rows), questions.queries)
-    docs = _table(ids_of(pairs, "doc", split.corpus), pairs.texts("doc", split.corpus))
+    queries = _table(pairs.shown_ids("query", questions.rows), questions.queries)
+    docs = _table(pairs.shown_ids("doc", split.corpus), pairs.texts("doc", split.corpus))
+    docs = docs.append_column("key", pairs.table["doc_id"].take(pa.array(split.corpus)).cast(pa.large_string()))
     task = RetrievalTask.of(name, queries, docs, questions.relevant, {})
     if tuned := Run(run).document.get("bm25"):  # on other queries
         task = replace(task, words=Settings(**tuned))
     if Kept.read(model_folder(run)) is None:
         return task
-    index, places = indexed(run, model_folder(run), task.corpus["id"])
+    index, places = indexed(run, model_folder(run), task.corpus["key"])
     if lost := int((places < 0).sum()):
         raise DataError(
             f"{index.folder} lacks {lost:,} of the {len(places):,} documents of its run: copy the run's own index, or train again"
@@ -108,8 +109,8 @@ def asked(run: Path, name: str, split: Split, rows: Rows) -> RetrievalTask:
     return replace(task, kept=index.vectors[places])
 
 
-def indexed(run: Path, model: Path, ids: pa.ChunkedArray | pa.Array) -> tuple[Index, Rows]:
-    """Return the index of a run, and where it holds the documents with some ids, [n]; -1 for one that it lacks.
+def indexed(run: Path, model: Path, keys: pa.ChunkedArray | pa.Array) -> tuple[Index, Rows]:
+    """Return the index of a run, and where it holds the documents with some keys, [n]; -1 for one that it lacks.
 
     Raises:
         DataError: no index, or one that another model has made.
@@ -117,14 +118,9 @@ def indexed(run: Path, model: Path, ids: pa.ChunkedArray | pa.Array) -> tuple[In
     index = Index(run / "index")
     if index.stamp is not None:
         index.stamp.refuse_other(fingerprint(model), index.folder)
-    places = pc.fill_null(pc.index_in(ids, value_set=index.documents["id"].combine_chunks()), -1)
+    places = pc.fill_null(pc.index_in(keys, value_set=index.keys.combine_chunks()), -1)
     return index, places.to_numpy().astype(np.int64)
 
 
-def ids_of(pairs: Pairs, role: Text, rows: Rows) -> list[str]:
-    """Return the ids of queries or documents as the index of a run has them."""
-    return [str(name) for name in pairs.ids(role)[rows].tolist()]
-
-
-def _table(ids: Sequence[str], texts: Sequence[str]) -> pa.Table:
+def _table(ids: pa.ChunkedArray, texts: Sequence[str]) -> pa.Table:
     return pa.table({"id": ids, "text": pa.array(texts, pa.large_string())})

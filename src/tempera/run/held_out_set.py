@@ -21,7 +21,7 @@ from ..text.evaluate import Finding, evaluate
 from ..text.pairs import Pairs, Rows, Text
 from ..towers.saved import fingerprint, model_folder
 from ..towers.stamp import Kept
-from .data_again import asked, divided_again, evaluated, ids_of
+from .data_again import asked, divided_again, evaluated
 
 _SPLITS = {"test": "test", "validation": "dev"}  # by the names that BEIR has for them
 
@@ -135,7 +135,8 @@ def export_held_out(run: str | Path, output: str | Path | None = None, overwrite
     with staged(place, overwrite, [run, *config.read]) as folder:
         pairs = split.pairs
         judged = {
-            _SPLITS[part]: (ids_of(pairs, "query", rows), ids_of(pairs, "doc", rows)) for part, rows in parts.items()
+            _SPLITS[part]: (pairs.shown_ids("query", rows).to_pylist(), pairs.shown_ids("doc", rows).to_pylist())
+            for part, rows in parts.items()
         }
         queries = _texts(pairs, "query", np.concatenate(list(parts.values())))
         write_beir(folder, _texts(pairs, "doc", split.corpus), queries, judged)
@@ -149,4 +150,4 @@ def _texts(pairs: Pairs, role: Text, rows: Rows) -> dict[str, str]:
     """Return texts by their ids: of several texts with one id the first, which alone is read."""
     first, which = pairs.distinct(role)
     chosen = first[np.unique(which[rows])]
-    return dict(zip(ids_of(pairs, role, chosen), pairs.texts(role, chosen), strict=True))
+    return dict(zip(pairs.shown_ids(role, chosen).to_pylist(), pairs.texts(role, chosen), strict=True))

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +90,15 @@ def write_beir(
     Args:
         corpus: texts by id; `queries` likewise.
         judged: of each split, queries and documents that answer them, by id, [r] each; a pair may stand there twice.
+
+    Raises:
+        DataError: an id that holds a tab or the end of a line, which divide the rows of judgements.
     """
+    for key in chain(corpus, queries):
+        if set(key) & set("\t\n\r"):
+            raise DataError(
+                f"{key!r} cannot be an id in a BEIR folder, whose judgements are divided by tabs: leave tabs out of ids"
+            )
     for name, texts in (("corpus", corpus), ("queries", queries)):
         with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
             for key, text in texts.items():

@@ -16,7 +16,7 @@ from ..core.ragged import Ragged
 from ..engine.batches import Draws, Examples
 from ..io.ids import Ids
 from ..io.texts import Texts
-from .pairs import Pairs, Rows, Text, distinct
+from .pairs import GIVEN, Pairs, Rows, Text, distinct
 from .samplers import keys_of
 
 _BLOCK = 100_000  # texts whose features are in memory at once
@@ -115,7 +115,7 @@ class Catalogue:
         return np.flatnonzero(held)
 
     def table(self) -> pa.Table:
-        """Return the documents that are searched as an index describes them: doc_id, name, place, doc.
+        """Return the documents that are searched as an index describes them: doc_id, name, place, doc; given_doc_id if any has one.
 
         A negative has the place of its row.
         """
@@ -125,6 +125,9 @@ class Catalogue:
         names = self.pairs.texts("name", self.doc_first[:count]) + [""] * len(row)
         columns = {"name": names, "place": places, "doc": self.docs[:]}
         table = pa.table({name: pa.array(column, pa.large_string()) for name, column in columns.items()})
+        own = pa.chunked_array([*self.pairs.given("doc").chunks, *self.pairs.negative_given.chunks])
+        if own.null_count < len(own):
+            table = table.append_column(GIVEN["doc"], own.take(pa.array(self.doc_first)))
         return table.append_column("doc_id", pa.array(self.doc_ids)).take(pa.array(self.searched))
 
 

@@ -22,7 +22,7 @@ from ..core.batch import Role
 from ..core.ragged import Ragged
 from ..errors import DataError
 from ..io.ids import content_ids, given_ids, places
-from ..io.vector_files import read_vectors
+from ..io.vector_files import VectorFile, read_vectors
 from ..ranking.nearest import refuse_not_finite
 from ..towers.composed import write_copy, write_routed, write_with_head
 from ..towers.pair import Embed, Tower, Towers
@@ -61,6 +61,15 @@ class Frozen(Tower):
         """Unit vectors of rows, [n, D]."""
         blocks = [features[start : start + _BLOCK] for start in range(0, max(1, len(features)), _BLOCK)]
         return torch.cat([F.normalize(self(block).float(), dim=-1).cpu() for block in blocks])
+
+
+def _keys(file: VectorFile) -> NDArray[np.int64]:
+    """Return what the model of an index has told its documents apart by: their keys, else hashes of contents, else of ids."""
+    if file.keys is not None:
+        return file.keys
+    hashed = pc.all(pc.match_substring_regex(file.ids, r"^-?\d+$")).as_py()  # an index without keys holds hashes alone
+    keys: NDArray[np.int64] = file.ids.cast(pa.int64()).to_numpy() if hashed else given_ids(file.ids)
+    return keys
 
 
 def numbered(rows: NDArray[np.int64]) -> Ragged:
@@ -135,8 +144,7 @@ class IndexSide(Frozen):
         self.path, self.stamp = path, Stamp.read(file.metadata, path)
         if self.stamp is not None and file.exact:
             self.stamp.refuse_changed(file.vectors, path)
-        contents = self.stamp is not None and pc.all(pc.match_substring_regex(file.ids, r"^-?\d+$")).as_py()
-        keys = file.ids.cast(pa.int64()).to_numpy() if contents else given_ids(file.ids)
+        keys = given_ids(file.ids) if self.stamp is None else _keys(file)
         self.example = file.ids[0].as_py() if len(file.ids) else ""
         self.keys, self.order = keys, np.argsort(keys, kind="stable")
         rising = keys[self.order]

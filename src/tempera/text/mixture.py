@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..core.temperature import refuse_temperature
@@ -17,7 +18,7 @@ from ..errors import ConfigError, DataError
 from ..io.ids import Ids, content_ids, mixed
 from ..io.texts import Texts
 from .catalogue import Catalogue
-from .pairs import Pairs, Source
+from .pairs import GIVEN, Pairs, Source
 from .samplers import Mixed
 
 _ROWS = 1 << 16  # that are copied at once
@@ -92,8 +93,12 @@ def _apart(pairs: Pairs, earlier: Sequence[Pairs], salt: int) -> Pairs:
         taken = [_with_another_text(own.distinct(role), each.distinct(role)) for each in catalogues]
         ids, others = pairs.ids(role), np.concatenate([*taken, np.empty(0, np.int64)])
         if len(others):
-            changed = pa.array(np.where(np.isin(ids, others), mixed(ids, salt), ids))
-            table = table.set_column(table.column_names.index(f"{role}_id"), f"{role}_id", changed)
+            twice = np.isin(ids, others)
+            changed = {f"{role}_id": pa.array(np.where(twice, mixed(ids, salt), ids))}
+            if GIVEN[role] in table.column_names:  # which two texts would share
+                changed[GIVEN[role]] = pc.if_else(pa.array(twice), None, table[GIVEN[role]])
+            for name, column in changed.items():
+                table = table.set_column(table.column_names.index(name), name, column)
     return replace(pairs, table=table)
 
 

@@ -24,7 +24,10 @@ Text = Literal["query", "doc"]
 REPEATED = "repeated pairs"
 TRAIN, VALIDATION, TEST, RANKED = 0, 1, 2, 3  # of the column `part`
 TRAINABLE = "trainable"  # column of generated queries
+# columns of ids as the source has them
+GIVEN = {"query": "given_query_id", "doc": "given_doc_id", "negatives": "given_negative_ids"}
 MADE_OF = "made_of"  # column of rows that are made of a document
+_KIND = pa.large_string()
 _BLOCK = 100_000  # texts that are in memory at once
 _LABEL = 200  # letters of a document that has no name
 
@@ -34,7 +37,8 @@ class Pairs:
     """Row i pairs `query[i]` with `doc[i]`; equal ids are the same content, or the same given id.
 
     Columns of the table: query, doc, query_id, doc_id, name (what to call the document), place (where it stands); where
-    the source has them also weight, positive_score, negatives with their ids and scores (lists), source (its position in a
+    the source has them also given_query_id and given_doc_id (as the source has them, of which the ids are hashes), weight,
+    positive_score, negatives with their ids, given ids and scores (lists), source (its position in a
     mixture), trainable (whether a generated query finds its document), made_of (the id of the document that this one is made of,
     which the index of a run holds in its place), and part (TRAIN, VALIDATION or TEST, where a user has named files for them;
     RANKED for a document without a query, which is only searched).
@@ -191,9 +195,40 @@ class Pairs:
     @property
     def negative_texts(self) -> pa.ChunkedArray:
         """Texts of all negatives, row after row, [m]."""
-        if "negatives" not in self.table.column_names:
-            return pa.chunked_array([], pa.large_string())
-        return pa.chunked_array([chunk.flatten() for chunk in self.table["negatives"].chunks], pa.large_string())
+        return self._of_negatives("negatives")
+
+    def given(self, role: Text) -> pa.ChunkedArray:
+        """Return the ids of the queries or documents as the source has them, [n]; null for one that has none."""
+        column = GIVEN[role]
+        return self.table[column] if column in self.table.column_names else _nulls(len(self))
+
+    @property
+    def negative_given(self) -> pa.ChunkedArray:
+        """Ids of all negatives as the source has them, row after row, [m]; null for one that has none."""
+        counts, column = np.diff(self.negatives[1]), GIVEN["negatives"]
+        if column not in self.table.column_names:
+            return _nulls(int(counts.sum()))
+        known = np.repeat(self.table[column].is_valid().to_numpy(), counts)
+        return self._of_negatives(column).take(pa.array(known.cumsum() - 1, mask=~known))
+
+    def shown_ids(self, role: Text, rows: Rows) -> pa.ChunkedArray:
+        """Return ids of some queries or documents as a user knows them: those that the source has, else those of their content.
+
+        >>> Pairs.of(["a"], ["x"]).shown_ids("doc", np.array([0])).to_pylist() == [str(content_id("x"))]
+        True
+        """
+        at = pa.array(rows)
+        return pc.coalesce(self.given(role).take(at), self.table[f"{role}_id"].take(at).cast(_KIND))
+
+    def _of_negatives(self, column: str) -> pa.ChunkedArray:
+        """Return a column of lists of texts, row after row; nothing without the column."""
+        if column not in self.table.column_names:
+            return _nulls(0)
+        return pa.chunked_array([chunk.flatten() for chunk in self.table[column].chunks], _KIND)
+
+
+def _nulls(count: int) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.nulls(count, _KIND)])
 
 
 def distinct(ids: Ids) -> tuple[Rows, Rows]:

@@ -18,6 +18,7 @@ from ..io.columns import Columns
 from ..io.ids import content_ids, given_ids, mixed
 from ..io.reader import BlockReader, Mask, Rows, is_list, is_text
 from ..io.tables import TableBlock
+from .pairs import GIVEN
 from .roles import WHOLE, Roles
 
 _NOTHING, _SPACE = (pa.scalar(text, pa.large_string()) for text in ("", " "))
@@ -32,10 +33,13 @@ class RoleTexts:
     ids: Rows  # [k]
     content: Rows  # [k] ids of the texts before their prompt
     scores: NDArray[np.float64] | None = None  # [k]
+    own_ids: pa.Array | None = None  # [k] large_string, the ids as the table holds them
 
     def __getitem__(self, keep: Mask) -> RoleTexts:
         scores = None if self.scores is None else self.scores[keep]
-        return RoleTexts(self.texts.filter(pa.array(keep)), self.rows[keep], self.ids[keep], self.content[keep], scores)
+        own_ids = None if self.own_ids is None else self.own_ids.filter(pa.array(keep))
+        texts = self.texts.filter(pa.array(keep))
+        return RoleTexts(texts, self.rows[keep], self.ids[keep], self.content[keep], scores, own_ids)
 
     def at(self, rows: Rows) -> Rows:
         """Return the position of the first text of each of these rows."""
@@ -43,7 +47,7 @@ class RoleTexts:
 
 
 def rows_of(block: TableBlock, roles: Roles, columns: Columns, dropped: Counter[str]) -> pa.Table:
-    """Return the pairs of a block: query, doc, query_id, doc_id, name, place; weight, negatives and their ids and scores if any.
+    """Return the pairs of a block: query, doc, query_id, doc_id, name, place; if any, given ids, weight and negatives.
 
     Args:
         columns: the columns of each role.
@@ -88,6 +92,10 @@ class PairReader(BlockReader):
             "query_id": query.ids[queries],
             "doc_id": doc.ids,
         }
+        if query.own_ids is not None:
+            pairs[GIVEN["query"]] = query.own_ids.take(pa.array(queries))
+        if doc.own_ids is not None:
+            pairs[GIVEN["doc"]] = doc.own_ids
         if "weight" in self.columns:
             pairs["weight"] = self.weights()[doc.rows]
         if doc.scores is not None:
@@ -120,12 +128,16 @@ class PairReader(BlockReader):
             texts, rows = texts.filter(pa.array(kept)), rows[kept]
         content, own = content_ids(texts), [part for _, _, part in parts if part is not None]
         prompts = self.prompts(role, prompt, rows)
+        own_ids = None
         if ids in self.columns:
-            keys = given_ids(self.ids(ids, self.flat(ids, rows, every, kept), rows))
+            own_ids = self.ids(ids, self.flat(ids, rows, every, kept), rows)
         elif own and len(own) == len(parts):
             if len({part.type for part in own}) > 1:
                 own = [part.cast(pa.large_string()) for part in own]
-            keys = given_ids(self.ids(role, pa.concat_arrays(own).take(pa.array(order[kept])), rows))
+            own_ids = self.ids(role, pa.concat_arrays(own).take(pa.array(order[kept])), rows)
+        if own_ids is not None:
+            own_ids = own_ids.cast(pa.large_string()).fill_null("")
+            keys = given_ids(own_ids)
         else:
             keys = content if prompts is None else mixed(content, content_ids(prompts))
         if prompts is not None:
@@ -133,7 +145,7 @@ class PairReader(BlockReader):
         numbers = None
         if scores in self.columns:
             numbers = self.numbers(scores, self.flat(scores, rows, every, kept), rows)
-        return RoleTexts(texts, rows, keys, content, numbers)
+        return RoleTexts(texts, rows, keys, content, numbers, own_ids)
 
     def prompts(self, role: str, prompt: str, rows: Rows) -> pa.Array | None:
         """Return the prompt of each text, [k]; None without prompts."""
@@ -226,6 +238,8 @@ class PairReader(BlockReader):
         columns = {"negatives": items.texts, "negative_ids": pa.array(items.ids)}
         if items.scores is not None:
             columns["negative_scores"] = pa.array(items.scores)
+        if items.own_ids is not None:
+            columns[GIVEN["negatives"]] = items.own_ids
         return {name: pa.LargeListArray.from_arrays(offsets, values) for name, values in columns.items()}
 
 

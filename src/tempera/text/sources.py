@@ -23,7 +23,7 @@ from ..io.streams import stream
 from ..io.tables import TableBlock, blocks, read_table
 from ..towers.saved import model_folder
 from .beir import UNNAMED, Beir, read_beir
-from .pairs import RANKED, TRAIN, Pairs, Source, Text
+from .pairs import GIVEN, RANKED, TRAIN, Pairs, Source, Text
 from .parts import joined, named_parts
 from .roles import DOC_NAMES, QUERY_NAMES, TABLE, Roles, known_by_texts
 from .round_trip import found_again
@@ -185,9 +185,9 @@ class BeirFolder:
         """Return a row for every judgement above 0."""
         good = np.flatnonzero(beir.grade > 0)
         query, doc = (pa.array(side[good]) for side in (beir.query, beir.doc))
-        return self._rows(
-            beir.queries["text"].take(query), given_ids(beir.queries["id"].take(query)), beir.corpus.take(doc)
-        )
+        ids = beir.queries["id"].take(query)
+        rows = self._rows(beir.queries["text"].take(query), given_ids(ids), beir.corpus.take(doc))
+        return rows.append_column(GIVEN["query"], ids)
 
     def _unasked(self, beir: Beir, others: NDArray[np.int64]) -> pa.Table:
         """Return a row for each of some documents, without a query."""
@@ -201,6 +201,7 @@ class BeirFolder:
             "doc": docs["text"],
             "name": pa.array([""] * len(docs)),
             "place": pa.array([f"{self.path}:{name}" for name in docs["id"].to_pylist()]),
+            GIVEN["doc"]: docs["id"],
         }
         columns = {name: column.cast(pa.large_string()) for name, column in texts.items()}
         return pa.table({**columns, "query_id": query_ids, "doc_id": given_ids(docs["id"])})

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
@@ -131,13 +130,13 @@ def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation, most: int | N
         left = np.sort(np.random.default_rng(options.seed).permutation(left)[:most])
     ranked = np.flatnonzero(candidates)
     # Where scores are equal, answers come no sooner, and other programs rank the same documents first.
-    ids, first = np.unique(doc_ids[ranked], return_index=True)
+    distinct = ranked[np.unique(doc_ids[ranked], return_index=True)[1]]
     split = Split(
         pairs,
         left,
         np.flatnonzero(validation),
         np.flatnonzero(test),
-        ranked[first[falling(pa.array(ids))]],
+        distinct[falling(pairs.shown_ids("doc", distinct))],
         lost,
         int(shared[left].sum()) if pairs.paired else 0,
         _fewer(drawn, part, options),

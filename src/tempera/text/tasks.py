@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..errors import DataError
@@ -79,12 +80,14 @@ class RetrievalTask:
 
     @classmethod
     def pairs(cls, path: str | Path, roles: Roles = UNTRAINED) -> RetrievalTask:
-        """Read a table of pairs: each distinct query ranks every distinct document; ids number the pairs that are read, from 1."""
+        """Read a table of pairs: each distinct query ranks every distinct document; ids that the table lacks are row numbers."""
         pairs, _ = PairsFile(**{**vars(roles), "path": str(path)}).read()
         sides, at = {}, {}
         for role in ("query", "doc"):
             first, at[role] = pairs.distinct(role)
-            sides[role] = pa.table({"id": [str(row + 1) for row in first], "text": pairs.texts(role, first)})
+            numbers = pa.array(first + 1).cast(pa.large_string())
+            ids = pc.coalesce(pairs.given(role).take(pa.array(first)), numbers)
+            sides[role] = pa.table({"id": ids, "text": pairs.texts(role, first)})
         relevant = Relevant.of_pairs(len(sides["query"]), at["query"], at["doc"])
         return cls.of(Path(path).name, sides["query"], sides["doc"], relevant, dict(pairs.dropped))
 
