@@ -12,6 +12,7 @@ import yaml
 from tempera.build import build
 from tempera.config import Options
 from tempera.errors import ConfigError
+from tempera.experiments.race import with_setting
 from tempera.run import time_limit
 from tempera.run.train import train
 
@@ -59,6 +60,34 @@ def test_a_limited_run_is_the_run_of_that_many_steps_and_resumes_exactly(
             train(options, tmp_path / "run")
     monkeypatch.setattr(time_limit, "step_seconds", lambda *_: pytest.fail("measured again"))
     assert left(train(options, tmp_path / "run").folder) == left(whole.folder)
+
+
+def test_steps_are_measured_anew_where_open_options_make_another_tower(
+    pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first limit is that of the race; the tower that it chooses takes two seconds a step."""
+    limits, inner = list[int | None](), time_limit.step_seconds
+
+    def seconds(prepared: Any, count: int) -> list[float]:
+        return [2.0 if prepared.config.resolved["tower"]["dimensions"] == 32 else 1.0] * len(inner(prepared, count))
+
+    def wider(prepared: Any, known: Any = None) -> Any:
+        limits.append(prepared.config.train.max_steps)
+        return with_setting(prepared, {"tower.dimensions": 32, "train.num_train_epochs": 9.0})
+
+    monkeypatch.setattr(time_limit, "step_seconds", seconds)
+    options = text_options(pairs_file, max_time="18s", num_train_epochs=1, save_steps=2)
+    whole = train(options, tmp_path / "whole", settle=wider)
+    (event,) = (record for record in logged(whole.folder) if record["event"] == "time limit")
+    assert event == {"event": "time limit", "steps": 5, "seconds": 18.0, "step_seconds": 2.0}  # 18 less 4 of 2
+    assert whole.document["steps"] == 5 and limits == [None]  # an epoch is less than the 14 steps of the first limit
+    with monkeypatch.context() as patch:
+        stop_after(patch, 4 + 4 + 3)
+        with pytest.raises(Stopped):
+            train(options, tmp_path / "run", settle=wider)
+    monkeypatch.setattr(time_limit, "step_seconds", lambda *_: pytest.fail("measured again"))
+    assert left(train(options, tmp_path / "run", settle=wider).folder) == left(whole.folder)
+    assert limits == [None, None, 5]
 
 
 def test_training_again_is_within_the_time(pairs_file: Path, tmp_path: Path, slow: list[int]) -> None:

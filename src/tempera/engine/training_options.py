@@ -37,7 +37,8 @@ class Training:
         max_steps: number of optimiser steps to stop after; None follows num_train_epochs.
         max_time: largest time of the optimiser steps: seconds, or a text such as 60s, 5min or 1h. It becomes a number of steps
             before the first one, from the rate of a few steps that are taken for it and forgotten, which the learning rate then
-            follows. Training again is counted; reading, the race, evaluation and saving are not. None is no limit.
+            follows; a race is limited likewise, and the rate is measured again if its winner is another tower. Training again is
+            counted; reading, the race, evaluation and saving are not. None is no limit.
         made_rows: number of rows beside each pair of texts, in the first steps, that are made of documents: a random span of a
             text's tokens asks for the others (15 % of the steps, batches of at most 2,048 rows), or the name or the comments of a
             Python function without a docstring ask for its code (40 %, 4,096). "auto" is 4 for a static tower on more than

@@ -88,7 +88,7 @@ def settle(prepared: Prepared, free: Sequence[str], known: Mapping[str, Any] | N
             logger.info(f"{few if task.held_out.looks else 'without validation nothing is chosen'}: {name}")
         return with_setting(prepared, race.unproven or {})
     steps = config.train.steps(task.data.sampler.batches_per_epoch)
-    if steps < LEAST_STEPS or config.train.divides:
+    if not known and (steps < LEAST_STEPS or config.train.divides):
         return prepared  # too short to tell settings apart, or a tower that one process cannot hold
     record = dict(known or {})
     if not record and group.main:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -25,28 +25,54 @@ _COUNT = 16  # of the first, where the steps at the beginning have more rows: en
 _SHARE = 0.05
 
 
-def limited(prepared: Prepared, known: Mapping[str, Any] | None = None) -> Prepared:
+def limited(
+    prepared: Prepared, known: Mapping[str, Any] | None = None, settle: Callable[[Prepared], Prepared] | None = None
+) -> Prepared:
     """Return the run with at most as many steps as `train.max_time` allows it and its training again, if there is one.
 
     All processes call, and the slowest decides.
 
     Args:
         known: what an interrupted run has recorded of its limit, which then stands.
+        settle: chooses options that are still open, within the limit of the run as it is. Where the tower is another one after
+            that, its steps are measured anew.
     """
-    options, group = prepared.config.train, prepared.devices.group
+    options, settle = prepared.config.train, settle or (lambda run: run)
     if options.max_time is None:
-        return prepared
-    record = dict(known or {})
-    if not record:
-        step, spent = rate(prepared, options.max_time)
-        allowed = max(1, int((options.max_time - spent) / step / Refit(prepared).times))
-        record = {"steps": -group.all_reduce_max(-allowed), "seconds": options.max_time, "step_seconds": step}
-    wanted, allowed = options.steps(prepared.task.data.sampler.batches_per_epoch), int(record["steps"])
-    if group.main:
-        prepared.log.write(event=TIME_LIMIT, **record)
+        return settle(prepared)
+    record = dict(known or measured(prepared, options.max_time))
+    settled = settle(_within(prepared, record))
+    train = replace(settled.config.train, max_time=options.max_time, max_steps=None)
+    settled = replace(settled, config=replace(settled.config, train=train))
+    if not known and settled.task is not prepared.task:
+        record = measured(settled, options.max_time)
+    wanted, allowed = _steps(settled), int(record["steps"])
+    if settled.devices.group.main:
+        settled.log.write(event=TIME_LIMIT, **record)
         verdict = "more than it needs" if allowed >= wanted else f"of {wanted:,} without the limit"
         logger.info(f"train.max_time of {options.max_time:g} s allows {allowed:,} steps, {verdict}")
-    train = replace(options, max_time=None, max_steps=allowed if allowed < wanted else None)
+    return _within(settled, record)
+
+
+def measured(prepared: Prepared, limit: float) -> dict[str, float]:
+    """Return the steps that fit a limit in seconds, the limit, and the seconds of a step."""
+    step, spent = rate(prepared, limit)
+    allowed = max(1, int((limit - spent) / step / Refit(prepared).times))
+    return {
+        "steps": -prepared.devices.group.all_reduce_max(-allowed),
+        "seconds": limit,
+        "step_seconds": step,
+    }
+
+
+def _steps(prepared: Prepared) -> int:
+    return prepared.config.train.steps(prepared.task.data.sampler.batches_per_epoch)
+
+
+def _within(prepared: Prepared, record: Mapping[str, float]) -> Prepared:
+    """Return the run with the steps of a limit in place of its time, unless it takes fewer."""
+    allowed = int(record["steps"])
+    train = replace(prepared.config.train, max_time=None, max_steps=allowed if allowed < _steps(prepared) else None)
     return replace(prepared, config=replace(prepared.config, train=train))
 
 

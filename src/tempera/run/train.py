@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -122,11 +123,10 @@ def _run(
     checkpoints: Checkpoints,
     settle: Settle | None,
 ) -> None:
-    """Prepare, limit, settle, fit, train again, judge, publish. One process judges and writes for all."""
+    """Prepare, settle within the limit of time, fit, train again, judge, publish. One process judges and writes for all."""
     prepared = prepare(config, devices, folder, log, vectors, checkpoints.folder / f"anew-{devices.group.rank}")
-    prepared = limited(prepared, checkpoints.record(TIME_LIMIT))
-    if settle is not None:
-        prepared = settle(prepared, known=checkpoints.record("recipe"))
+    choose = None if settle is None else partial(settle, known=checkpoints.record("recipe"))
+    prepared = limited(prepared, checkpoints.record(TIME_LIMIT), choose)
     main, again = devices.group.main, Refit(prepared)
     before = judge(prepared) if main else None
     fitted = fit(prepared, checkpoints)
