@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 _LONGEST = 1000  # letters of a message, which may quote its input
+_MOST = 10_000  # known words that are compared with one letter by letter
 # Control characters, line ends, writing directions, surrogates: a terminal obeys or cannot show them.
 _HIDDEN = {"Cc", "Cf", "Zl", "Zp", "Cs"}
 
@@ -86,7 +87,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def nearest(word: str, known: Sequence[str]) -> str | None:
     """Return the known word that has the letters of this one as initials, is spelt like it, or holds it; None if there is none."""
     near = [name for name in known if word == "".join(part[:1] for part in name.split("_"))]
-    near += difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    alike = known if len(known) <= _MOST else [name for name in known if name[:2] == word[:2]][:_MOST]
+    near += difflib.get_close_matches(word, alike, n=1, cutoff=0.6)
     near += [name for name in known if word in name and len(word) > 2]
     return near[0] if near else None
 

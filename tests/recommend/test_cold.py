@@ -145,3 +145,19 @@ def test_an_event_without_a_history_is_not_asked() -> None:
     fewer, _, cold = withhold(whole, division, 0.34, seed)
     assert cold.items.tolist() == [0] and fewer.item.tolist() == [1, 0, 2, 0]
     assert cold.targets.tolist() == [3]
+    # The asked event of user 2 follows withheld ones only.
+    division = Division(
+        np.array([0, 1, 2, 0, 0, 2], np.uint8),
+        {"last": np.array([1])},
+        {"last": np.array([2, 5]), "next": np.array([5])},
+    )
+    whole = Timeline.of([1, 1, 1, 2, 2, 2], list("abcccb"))
+    seed = next(
+        seed for seed in range(99) if np.random.default_rng(seed).permutation(2)[0] == 1
+    )  # of a and c, the latter
+    with pytest.raises(DataError, match="none of which occurs"):
+        withhold(whole.kept(np.arange(6) > 2), Division(np.array([0, 0, 2], np.uint8), {}, {}), 0.5, seed)
+    fewer, moved, cold = withhold(whole, division, 0.5, seed)
+    assert cold.items.tolist() == [2] and fewer.item.tolist() == [0, 1, 2, 1]
+    assert {name: events.tolist() for name, events in moved.test.items()} == {"last": [2], "next": []}
+    assert moved.validation["last"].tolist() == [1] and cold.targets.tolist() == [2]

@@ -12,7 +12,7 @@ import pytest
 from tempera.errors import ConfigError, DataError
 from tempera.recommend.division import TEST, TRAIN, VALIDATION, Division, GlobalTime, LeaveLastOut
 from tempera.recommend.interactions import Interactions
-from tempera.recommend.timeline import Timeline
+from tempera.recommend.timeline import Timeline, timeline_of
 
 
 def generated(seed: int, events: int = 400, users: int = 30, times: int = 90) -> Timeline:
@@ -80,6 +80,31 @@ def test_with_strict_time_nobody_is_asked_without_a_history() -> None:
         assert division.test["rolling"].tolist() == asked
         begin, stop = replace(timeline, strict_time=strict).histories(division.test["rolling"])
         assert (begin < stop).all()
+    timeline = Timeline.of([1, 1, 1, 2, 2, 2], ["x", "y", "z", "x", "y", "z"], time=[8, 8, 9, 1, 2, 2])
+    for strict, asked in ((False, [1, 4]), (True, [4])):
+        assert LeaveLastOut()(replace(timeline, strict_time=strict)).validation["last"].tolist() == asked
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("strict", [False, True])
+def test_histories_of_named_parts_are_of_earlier_parts_and_times(seed: int, strict: bool) -> None:
+    draw = np.random.default_rng(seed)
+    part, time = np.sort(draw.integers(0, 3, (20, 12))), np.sort(draw.integers(0, 6, (20, 12)))
+    rows = pa.table(
+        {
+            "user": np.repeat(np.arange(20), 12),
+            "item": draw.integers(0, 9, 240),
+            "part": part.ravel().astype(np.uint8),
+            "time": time.ravel(),
+        }
+    )
+    timeline = timeline_of(rows, strict_time=strict)
+    begin, stop = timeline.histories(np.arange(240))
+    for k in range(240):
+        own = range(k // 12 * 12, k // 12 * 12 + 12)
+        known = [j for j in own if timeline.part[j] < timeline.part[k] or (timeline.part[k] == TRAIN and j < k)]
+        before = [j for j in known if not strict or timeline.time[j] < timeline.time[k]]
+        assert list(range(begin[k], stop[k])) == before
 
 
 def training_stands_first(timeline: Timeline, division: Division) -> bool:

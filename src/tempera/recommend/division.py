@@ -157,7 +157,8 @@ class LeaveLastOut:
         ends = np.searchsorted(judged, timeline.offsets)
         two = np.diff(ends) >= 2
         before = judged[ends[1:][two] - 2]
-        enough = before > timeline.offsets[:-1][two]  # something stands before it
+        begin, end = timeline.histories(before)
+        enough = begin < end
         before, last, stop = before[enough], judged[ends[1:][two] - 1][enough], timeline.offsets[1:][two][enough]
         if not len(last):
             raise DataError("leave_last_out needs users with at least 3 events, but there are none: give more data")

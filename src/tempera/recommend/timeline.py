@@ -151,8 +151,9 @@ class Timeline:
     def histories(self, events: Events) -> tuple[Events, Events]:
         """Return the start of the history of each event, and its end (exclusive), which is the event itself.
 
-        With `strict_time` it stops at the first event of the same user and time. Where there are parts, it holds events of
-        earlier parts only; without an order, that of a training event is all training events of its user, with itself.
+        With `strict_time` it stops at the first event of the same user and time. Where there are parts, whose times are to rise
+        from one to the next, it holds events of earlier parts only; without an order, that of a training event is all training
+        events of its user, with itself.
 
         >>> timeline = Timeline.of([1, 1, 1, 2], ["x", "y", "z", "x"], time=[5, 7, 7, 1])
         >>> [ends.tolist() for ends in timeline.histories(np.arange(4))]
@@ -161,17 +162,17 @@ class Timeline:
         user = self.user_of(events)
         begin: Events = self.offsets[user]
         stop = events
+        if self.part is not None:
+            part = self.part[events]
+            known = self.ends[user, np.maximum(part, 1) - 1]
+            stop = np.where(part == 0, events, known) if self.ordered else known
         if self.strict_time and self.time is not None:
             time, low = self.time[events], begin
             while (low < stop).any():  # halved until none is left, all events at once
                 middle = (low + stop) // 2
                 earlier = self.time[middle] < time
                 low, stop = np.where(earlier & (low < stop), middle + 1, low), np.where(earlier, stop, middle)
-        if self.part is None:
-            return begin, stop
-        part = self.part[events]
-        known = self.ends[user, np.maximum(part, 1) - 1]
-        return begin, np.where(part == 0, stop, known) if self.ordered else known
+        return begin, stop
 
     def taken(self, events: Events) -> tuple[NDArray[np.int32], Events, Events]:
         """Return the items of all targets, and where among them those of the history of each event start and end."""

@@ -46,9 +46,7 @@ def withhold(timeline: Timeline, division: Division, share: float, seed: int) ->
     left = ~(cold[timeline.item] & (division.part == TRAIN))
     place = np.cumsum(left) - 1  # of an event that is left
     fewer, part = timeline.kept(left), division.part[left]
-    targets = np.flatnonzero(cold[fewer.item] & (part == TEST))
-    begin, stop = fewer.histories(targets)
-    targets = targets[begin < stop]
+    targets = _asked(fewer, np.flatnonzero(cold[fewer.item] & (part == TEST)))
     if not len(targets):
         raise DataError(
             f"evaluation.cold_items is {share:g}: it withholds {len(items)} items, none of which occurs in the test: "
@@ -57,9 +55,15 @@ def withhold(timeline: Timeline, division: Division, share: float, seed: int) ->
     moved = replace(
         division,
         part=part,
-        validation={name: place[events] for name, events in division.validation.items()},
-        test={name: place[events] for name, events in division.test.items()},
+        validation={name: _asked(fewer, place[events]) for name, events in division.validation.items()},
+        test={name: _asked(fewer, place[events]) for name, events in division.test.items()},
         counts={**division.counts, "interactions with items that are withheld": int((~left).sum())},
         notes=(*division.notes, f"{len(items):,} items are withheld from training and evaluated as new ones"),
     )
     return fewer, moved, Withheld(items, counts[items], targets, timeline)
+
+
+def _asked(timeline: Timeline, events: Events) -> Events:
+    """Return the events that have a history."""
+    begin, stop = timeline.histories(events)
+    return events[begin < stop]
