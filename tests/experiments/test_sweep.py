@@ -247,6 +247,13 @@ def test_names_are_drawn_side_by_side(small: dict[str, Any], tmp_path: Path) -> 
     assert found.points[3].over == {"objective.preset": "symmetric", "train.batch_size": 32}
 
 
+def test_points_that_ask_other_queries_are_not_said_to_be_paired_over_them(
+    small: dict[str, Any], tmp_path: Path
+) -> None:
+    found = sweep(small, {"evaluation.validation": [55, 60]}, 2, tmp_path / "out", ["train.max_steps=2"])
+    assert "paired over 2 seeds, since queries differ)" in found.sentence
+
+
 # ---- kills and failures
 
 

@@ -227,6 +227,25 @@ def test_fewer_than_fifty_queries_choose_nothing(tempera: Any, small: dict[str, 
     assert result.config == build(configuration.of(config, [*QUICK, "train.refit=auto"])).resolved
 
 
+def test_queries_of_a_kept_index_are_not_compared_untrained(
+    small: dict[str, Any], tiny_run: Path, tmp_path: Path
+) -> None:
+    tower = {"query": {"kind": "head", "model": str(tiny_run)}, "doc": {"index": str(tiny_run)}}
+    given = {**small, "tower": tower, "evaluation": {**small["evaluation"], "validation": 0}}
+    with pytest.raises(
+        TemperaError, match=r"untrained, since nothing shows .*: raise it above 0, or set train.keep_best=false"
+    ):
+        tune(given, {"train.learning_rate": [0.001, 0.02]}, 2, tmp_path / "none", QUICK)
+    result = tune(
+        given,
+        {"train.learning_rate": [0.001, 0.02]},
+        2,
+        tmp_path / "out",
+        ["train.max_steps=8", "train.keep_best=false"],
+    )
+    assert len({trial.loss for trial in result.trials}) == 2  # nothing has none
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_failures_are_told_and_counted(small: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     space = {"train.learning_rate": [0.03, 1e38]}

@@ -111,6 +111,11 @@ class Trainings:
                 "interactions by another data.split than none"
             )
         chooses = held_out.chooses or config.evaluation.validation == 0
+        if chooses and not held_out.chooses and config.train.keep_best and self.data.task.data.tower.guarded:
+            raise ConfigError(
+                "evaluation.validation=0 leaves queries for kept documents untrained, since nothing shows that training helps: "
+                "raise it above 0, or set train.keep_best=false"
+            )
         listener = _watch(metric, lambda value: report(value) and chooses)
         with JsonLines(folder / "log.jsonl", listener) as log:
             prepared = limited(prepare(config, devices, folder, log, Path(job["vectors"]), shared=self.data.task))

@@ -177,6 +177,8 @@ class Sweep:
         field = " x ".join(axis.field for axis in self.axes)
         queries = len(best.done[0].per_query)
         noise = f"{quantity(len(self.seeds), 'seeds')} and {quantity(queries, 'queries')}"
+        if len({point.queries for point in self.points if point.done}) > 1:
+            noise = f"{quantity(len(self.seeds), 'seeds')}, since queries differ"
         alone = "; one seed does not show what another would give" if len(self.seeds) == 1 else ""
         text = f"best {field}: {best.name} ({label(self.metric)} {number(best.metric(self.metric).mean)})"
         verdict = f"not shown to be worse: {'; '.join(others)}" if others else "all others are shown to be worse"
