@@ -37,7 +37,7 @@ CEILINGS = {
     "artifacts": 2013,  # with ids in any spelling, and times of another unit
     "cli": 914,  # with errors that have no words
     "core": 2093,  # with devices and their memory, copies to them, how they multiply fast, chosen rows, and what it refuses
-    "engine": 3409,  # with options apart from the loop, memory that stays, half precision, divided tables, kernels, paper
+    "engine": 3415,  # with options apart from the loop, memory that stays, half precision, divided tables, kernels, paper
     "experiments": 2342,  # with a folder for each file, what a race leaves to the data, and settings of it that diverge
     "integrations": 484,  # with a temperature that stays on the host, and models that nothing asks
     "io": 1166,  # with vectors of other programs, texts of polars, lines of text, signals, what a run replaces, keys beside ids

@@ -68,3 +68,24 @@ def test_search_in_a_static_run_loads_no_torch(cold: Any, tiny_run: Path) -> Non
     seen = loaded(answer.err)
     assert {"numpy", "tokenizers"} <= seen
     assert sorted(seen & {"torch", "transformers", "sentence_transformers", "matplotlib", "optuna", "faiss"}) == []
+
+
+TRAINED = """
+import sys
+import tempera
+options = {{
+    "recipe": "none",
+    "data": {{"source": "pairs", "path": {path!r}}},
+    "tower": {{"kind": "static", "dimensions": 8, "vocabulary": 300}},
+    "train": {{"max_steps": 2, "refit": "all"}},
+    "evaluation": {{"queries": 20, "validation": 0}},
+}}
+tempera.train(options, {output!r})
+assert "torch._dynamo" not in sys.modules
+"""
+
+
+def test_a_run_does_without_the_compiler(pairs_file: Path, tmp_path: Path) -> None:
+    """Torch imports it around an optimiser's methods, for a second."""
+    code = TRAINED.format(path=str(pairs_file), output=str(tmp_path / "run"))
+    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=True)

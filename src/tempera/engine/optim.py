@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from inspect import unwrap
 from typing import Any, Literal
 
 import torch
@@ -86,6 +87,13 @@ class AdamWByRow(torch.optim.AdamW):
     of thousands, of which a run on a few thousand texts reads few. `lookup` knows which they are, on a CPU in one process.
     """
 
+    # Around these torch imports its compiler, which takes a second of every run; no optimiser is compiled here.
+    add_param_group, zero_grad, state_dict, load_state_dict = (
+        unwrap(getattr(torch.optim.AdamW, name))
+        for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+    )
+    _adamw = unwrap(torch.optim.AdamW.step)
+
     def __init__(self, groups: list[dict[str, Any]]) -> None:
         super().__init__(groups, fused=True)
         self.read: MutableMapping[Tensor, _RowsRead] = WeakTensorKeyDictionary()
@@ -101,7 +109,7 @@ class AdamWByRow(torch.optim.AdamW):
                     self._forget(p)
                 elif self._picked(p, rows, group):
                     grads[p], p.grad = p.grad, None  # AdamW passes over it
-        super().step()
+        self._adamw()
         for p, grad in grads.items():
             p.grad = grad
 
