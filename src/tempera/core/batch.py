@@ -38,6 +38,9 @@ class Side(Generic[X]):
         teacher: [n, T] a teacher's unit vectors of the same rows.
         score: [n] a teacher's scores: of a query with its own document, of a negative with its own row's query.
 
+    Raises:
+        DataError: something of another number than the rows.
+
     >>> side = Side(torch.eye(3), ids=torch.tensor([7, 8, 9]))
     >>> len(side), side[1:].ids.tolist()
     (3, [8, 9])
@@ -50,6 +53,12 @@ class Side(Generic[X]):
     owner: Tensor | None = None
     teacher: Tensor | None = None
     score: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("ids", "logq", "guide", "owner", "teacher", "score"):
+            value = getattr(self, name)
+            if value is not None and len(value) != len(self):
+                raise DataError(f"a side of {len(self)} rows has {name} of {len(value)}: give one for each row")
 
     def __len__(self) -> int:
         return len(self.rows)  # type: ignore[arg-type]
@@ -88,7 +97,8 @@ class Batch(Generic[X]):
         temperature: of this batch in place of the objective's, which then learns nothing from it.
 
     Raises:
-        DataError: queries and documents of different number, an answer to documents without ids, negatives without owner.
+        DataError: queries and documents of different number, an answer to documents without ids, negatives without owner, or
+            something of another number than the rows.
         ConfigError: a temperature of 0 or below.
 
     >>> q, d = torch.randn(4, 8), torch.randn(4, 8)
@@ -116,6 +126,15 @@ class Batch(Generic[X]):
             raise DataError("answer names the document of every query, by id: give one a row, and doc its ids")
         if self.negatives is not None and self.negatives.owner is None:
             raise DataError("negatives need an owner: the row each one came with, Side(rows, owner=...)")
+        owner = None if self.negatives is None else self.negatives.owner
+        if owner is not None and owner.device.type == "cpu" and len(owner) and int(owner.max()) >= len(self.query):
+            raise DataError(
+                f"a batch of {len(self.query)} rows has a negative of row {int(owner.max())}: count them from 0"
+            )
+        for name in ("weight", "known"):
+            value = getattr(self, name)
+            if value is not None and len(value) != len(self.query):
+                raise DataError(f"a batch of {len(self.query)} rows has {name} of {len(value)}: give one for each row")
         if self.temperature is not None:
             refuse_temperature(self.temperature)
 

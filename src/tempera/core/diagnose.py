@@ -141,7 +141,7 @@ def _diagnosis(objective: Objective, batch: Batch[Tensor], seed: int) -> Diagnos
         hardest_share=share,
         positive=(query * doc).sum(1)[batch.local],
         hardest=hardest,
-        random=(query * doc[other]).sum(1)[batch.local],
+        random=(query * doc[other]).sum(1)[batch.local] if n > 1 else torch.full_like(hardest, math.nan),
         masked=_masked(objective, batch),
         alignment=float((units[0] - units[1]).square().sum(1).mean()),
         uniformity=float((-2 * far).exp().mean().log()),

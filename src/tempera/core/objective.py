@@ -107,7 +107,9 @@ class Objective(nn.Module):
         return self.numerator != "one" or any(isinstance(mask, KnownPositives) for mask in self.masks)
 
     def forward(self, queries: Batch[Tensor] | Tensor, documents: Tensor | None = None) -> Tensor:
-        """Return one loss a row, [b], differentiable for every embedding and the temperature; train on its `.mean()`.
+        """Return one loss a row, [b], differentiable for every embedding and the temperature.
+
+        Train on its `.mean()`, or where a batch has weights, which the losses do not hold, on `(batch.shares() * losses).sum()`.
 
         Args:
             queries: embeddings, [b, D]; or a `Batch`, which also holds negatives, ids and weights, of whose rows the losses

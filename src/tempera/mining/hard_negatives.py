@@ -118,10 +118,11 @@ def mine(
     ([[1]], [[1]])
     """
     blocks = list(mine_blocks(queries, docs, answers, options, itself, cross, search))
-    empty = np.empty((0, options.negatives))
+    ints, floats = np.empty((0, options.negatives), np.int64), np.empty((0, options.negatives), np.float32)
+    empty = Mined(ints, floats, ints, np.empty(0, np.float32), Report())
 
     def all_of(name: str) -> NDArray[Any]:
-        return np.concatenate([getattr(block, name) for block in blocks] or [empty])
+        return np.concatenate([getattr(block, name) for block in blocks or [empty]])
 
     arrays = all_of("positions"), all_of("scores"), all_of("ranks"), all_of("answer_scores")
     return Mined(*arrays, sum((block.report for block in blocks), Report()))

@@ -145,7 +145,7 @@ def _tensor(array: NDArray[np.float32]) -> Tensor:
 def by_faiss(docs: NDArray[np.float32], factory: str) -> Search:
     """Return a search in the index that `faiss.index_factory` describes: Flat, HNSW32, IVF1024,Flat or another.
 
-    An approximate index may miss documents; ranks then count the documents that it returns.
+    An approximate index may miss documents; ranks then count the documents that it returns. Their scores are exact.
 
     Raises:
         MissingLibrary: FAISS is not installed.
@@ -164,11 +164,12 @@ def by_faiss(docs: NDArray[np.float32], factory: str) -> Search:
 
     def find(queries: NDArray[np.float32], k: int, without: Pairs) -> tuple[NDArray[np.float32], Ints]:
         most = int(np.bincount(without[0], minlength=1).max()) if len(without[0]) else 0
-        scores, positions = index.search(queries, min(k + most, len(docs)))
+        positions = index.search(queries, min(k + most, len(docs)))[1]
         wrong = np.isin(np.arange(len(queries))[:, None] * len(docs) + positions, without[0] * len(docs) + without[1])
         wrong |= positions < 0
-        kept = np.argsort(wrong, axis=1, kind="stable")[:, :k]
-        scores, positions = np.where(wrong, -np.inf, scores).astype(np.float32), np.where(wrong, -1, positions)
+        exact = scores_at(queries, docs, np.where(wrong, 0, positions))  # those of the index may be rounded
+        scores, positions = np.where(wrong, np.float32(-np.inf), exact), np.where(wrong, -1, positions)
+        kept = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         return np.take_along_axis(scores, kept, 1), np.take_along_axis(positions, kept, 1)
 
     return find

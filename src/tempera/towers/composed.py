@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from ..io.console import quietly
@@ -31,10 +32,10 @@ def write_with_head(model: Path, weight: Tensor, bias: Tensor, folder: Path) -> 
     from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
     opened = open_model(str(model))
-    body: list[Any] = list(opened)
+    body = _whole(opened)
     body += [] if isinstance(body[-1], Normalize) else [Normalize()]
     head = Dense(weight.shape[1], weight.shape[0], True, nn.Identity(), init_weight=weight, init_bias=bias)
-    _write(SentenceTransformer(modules=[*body, head, Normalize()], **settings_of(opened)), folder)
+    _write(SentenceTransformer(modules=[*body, head, Normalize()], **_settings(opened)), folder)
 
 
 def write_routed(query: Write, doc: Write, folder: Path) -> None:
@@ -47,10 +48,27 @@ def write_routed(query: Write, doc: Write, folder: Path) -> None:
         for name, write in (("query", query), ("doc", doc)):
             write(Path(place) / name)
             models.append(open_model(str(Path(place) / name)))
-    router = Router.for_query_document(*(list(each) for each in models))  # type: ignore[arg-type]
+    router = Router.for_query_document(*(_whole(each) for each in models))  # type: ignore[arg-type]
     prompts = {"query": prompt_of(models[0], "query") or "", "document": prompt_of(models[1], "doc") or ""}
-    settings = {**settings_of(models[0]), "prompts": prompts, "default_prompt_name": None}
+    settings = {**_settings(models[0]), "prompts": prompts, "default_prompt_name": None}
     _write(SentenceTransformer(modules=[router], **settings), folder)
+
+
+def _whole(model: SentenceTransformer) -> list[Any]:
+    """Return the modules of a model, with those that cut its vectors where `truncate_dim` did."""
+    from sentence_transformers.sentence_transformer.modules import Dense, Normalize
+
+    modules: list[Any] = list(model)
+    with model.truncate_embeddings(None):
+        width = model.get_embedding_dimension()
+    if model.truncate_dim is None or width is None or width <= model.truncate_dim:
+        return modules
+    cut = Dense(width, model.truncate_dim, False, nn.Identity(), init_weight=torch.eye(model.truncate_dim, width))
+    return [*modules, cut, *([Normalize()] if isinstance(modules[-1], Normalize) else [])]
+
+
+def _settings(model: SentenceTransformer) -> dict[str, Any]:
+    return {**settings_of(model), "truncate_dim": None}
 
 
 def _write(model: SentenceTransformer, folder: Path) -> None:

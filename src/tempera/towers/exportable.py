@@ -10,14 +10,13 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..errors import ConfigError
 from ..io.documents import read_json
 from ..io.untrusted import inside, refuse_unsafe
 from .pretrained import open_model
-from .saved import prompts_of, truncation
+from .saved import prompts_of, read_static, truncation
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def exportable(folder: Path) -> Exportable:
     prompts = prompts_of(folder)
     if kinds[0] == "StaticEmbedding" and set(kinds[1:]) <= {"Normalize"}:
         path = inside(folder, modules[0]["path"])
-        table = load_file(path / "model.safetensors")["embedding.weight"].float()[:, : truncation(folder)].contiguous()
+        table = torch.from_numpy(read_static(path)[1])[:, : truncation(folder)].contiguous()
         tokenizer = (path / "tokenizer.json").read_text(encoding="utf-8")
         return Exportable(_Static(table).eval(), tokenizer, None, False, 0, prompts)
     model = open_model(str(folder)).eval()

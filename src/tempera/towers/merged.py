@@ -11,6 +11,7 @@ from ..errors import DataError
 from ..io.console import quietly
 from ..io.untrusted import refuse_unsafe
 from .saved import Encode, encoder_of, model_folder, opened
+from .stamp import Kept
 
 
 class Merged:
@@ -68,3 +69,5 @@ class Merged:
         """Write the folder that `SentenceTransformer(folder)` opens."""
         with quietly():
             self.model.save(str(folder), create_model_card=False)
+        if (kept := Kept.read(self.folder)) is not None:
+            kept.write(folder)

@@ -80,7 +80,8 @@ class Pretrained:
     @property
     def _static(self) -> bool:
         """Return whether the model is a static embedding, for which a transformer's rates and batches are too small."""
-        return is_static(_place(self.model))
+        folder = _files(self.model)
+        return folder is not None and is_static(folder)
 
     def build(self, texts: Sequence[str], embed: Embed = embedded) -> Tower:
         """The model as it was saved; no text teaches it anything yet.
@@ -122,11 +123,12 @@ def _place(name: str) -> Path:
 
 def _files(name: str) -> Path | None:
     """Return the folder that holds a model's files, which may be in the hub's cache; None if there is none."""
-    from huggingface_hub import try_to_load_from_cache
-
     folder = _place(name)
     if folder.is_dir() or name.count("/") != 1:
         return folder if folder.is_dir() else None
+    require("text", "a pretrained tower")
+    from huggingface_hub import try_to_load_from_cache
+
     file = try_to_load_from_cache(name, "modules.json")
     return Path(file).parent if isinstance(file, str) else None
 
@@ -134,13 +136,14 @@ def _files(name: str) -> Path | None:
 def open_model(
     name: str, trust_remote_code: bool = False, model_options: dict[str, Any] | None = None
 ) -> SentenceTransformer:
-    """A model in single precision on the CPU.
+    """A model in single precision on the CPU; one whose vectors have several lengths compares them by cosine from now on.
 
     Raises:
         ConfigError: there is no such model.
     """
     require("text", "a pretrained tower")
     from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize
 
     folder = _place(name)
     if not folder.is_dir() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
@@ -156,6 +159,8 @@ def open_model(
             )
     except Exception as error:  # whatever its modules, the hub or the tokenizer raise
         raise ConfigError(f"tower.model: sentence-transformers does not open {name}: {said(error)}") from None
+    if not isinstance(model[-1], Normalize):
+        model.similarity_fn_name = "cosine"  # as everything here ranks, whatever the lengths of its vectors
     return model.float()
 
 
@@ -182,4 +187,5 @@ def _limit(model: SentenceTransformer, max_length: int) -> None:
         raise ConfigError(f"tower.max_length is {max_length} and the model has {most} positions: give at most {most}")
     if not transformers_of(model):
         raise ConfigError("tower.max_length is for transformers, and this model has none: drop it")
-    model.max_seq_length = max_length
+    for transformer in transformers_of(model):
+        transformer.max_seq_length = max_length

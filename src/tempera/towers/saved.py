@@ -29,6 +29,7 @@ KEPT = "kept_index.json"  # in the folder of a model of queries: facts about the
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 # The model of a run, and the one that was judged, where the first has then learned what was held out.
 MODEL, EVALUATED = "model", "evaluated"
+_KINDS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2"}  # in files of safetensors
 EXPORTS = "export"  # the folder for other programs, in that of a run or a model
 TRAINED = "trained.npy"  # of a run and its evaluated model: ids of the contents of the training queries, rising, [u]
 
@@ -103,7 +104,7 @@ def prompts_of(folder: Path) -> dict[str, str]:
 
 
 def _has_prompts(folder: Path) -> bool:
-    return any(_about(folder).get("prompts", {}).values())
+    return any(prompts_of(folder).values())
 
 
 def truncation(folder: Path) -> int | None:
@@ -115,7 +116,8 @@ def truncation(folder: Path) -> int | None:
 def _about(folder: Path) -> dict[str, Any]:
     try:
         about = read_json(folder / "config_sentence_transformers.json")
-        return {**about, "prompts": dict(about.get("prompts") or {})}
+        known = {name: prompt or "" for name, prompt in dict(about.get("prompts") or {}).items()}
+        return {**about, "prompts": {"query": "", "document": "", **known}}  # as sentence-transformers fills them up
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError):
@@ -136,20 +138,53 @@ def read_static(folder: Path) -> tuple[Tokenizer, NDArray[np.float32]]:
     Raises:
         DataError: a damaged file, or fewer rows than tokens.
     """
-    from safetensors.numpy import load_file
     from tokenizers import Tokenizer
 
     try:
         with without_panics():
             tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        table = load_file(folder / "model.safetensors")["embedding.weight"]
+        table = _table(folder / "model.safetensors")
     except Exception as error:  # tokenizers raises no narrower one
         raise DataError(f"{folder} is not a readable static embedding: {error}") from None
     if table.ndim != 2 or len(table) < tokenizer.get_vocab_size():
         raise DataError(f"{folder} is damaged: {table.shape} embeddings for {tokenizer.get_vocab_size()} tokens")
     tokenizer.no_padding()
-    # A file may hold half precision, which is not to be trained in.
-    return tokenizer, table.astype(np.float32, copy=False)
+    return tokenizer, table
+
+
+def _table(path: Path) -> NDArray[np.float32]:
+    """Return the vectors of tokens in a file, in single precision, [v, D].
+
+    A file of model2vec (Minish Lab) holds `embeddings`, and may say by `mapping` which of them a token has, and by `weights` what
+    its vector is multiplied by.
+    """
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy") as file:
+        halves = any(file.get_slice(name).get_dtype() == "BF16" for name in file.keys())  # noqa: SIM118  # it is no mapping
+        tensors = {} if halves else {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    tensors = tensors or _with_halves(path)
+    if "embeddings" not in tensors:
+        return tensors["embedding.weight"].astype(np.float32, copy=False)
+    table = tensors["embeddings"]
+    if "mapping" in tensors:
+        table = table[tensors["mapping"]]
+    table = table.astype(np.float32, copy=False)
+    return table * tensors["weights"][:, None].astype(np.float32) if "weights" in tensors else table
+
+
+def _with_halves(path: Path) -> dict[str, NDArray[Any]]:
+    """Return the tensors of a file that holds some in bf16, which numpy lacks, in single precision."""
+    from safetensors import deserialize
+
+    tensors = {}
+    for name, each in deserialize(path.read_bytes()):  # type: ignore[no-untyped-call]
+        if each["dtype"] == "BF16":  # the upper half of a float32
+            values = (np.frombuffer(each["data"], "<u2").astype("<u4") << 16).view(np.float32)
+        else:
+            values = np.frombuffer(each["data"], _KINDS[each["dtype"]])
+        tensors[name] = values.reshape(each["shape"])
+    return tensors
 
 
 def _static(folder: Path, width: int | None) -> Encode:

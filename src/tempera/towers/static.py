@@ -170,7 +170,10 @@ class StaticTower(Tower):
         self.scale = scale  # of each token's random vector, [vocabulary]
         shape = tokenizer.get_vocab_size(), dimensions
         weight = torch.randn(shape).div_(math.sqrt(dimensions)) if start is None else start.vectors(dimensions)
-        self.embedding = Table(*shape, _weight=weight if scale is None else weight.mul_(scale[:, None]))
+        # A trained table may have more rows than there are tokens.
+        self.embedding = Table(
+            len(weight), dimensions, _weight=weight if scale is None else weight.mul_(scale[:, None])
+        )
 
     def forward(self, features: Ragged) -> Tensor:
         return self.embedding.mean_of(features.values, features.offsets[:-1])
