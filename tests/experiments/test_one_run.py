@@ -40,6 +40,7 @@ def job(given: dict[str, Any], folder: Path, *overrides: str, **changed: Any) ->
         "metric": metrics[0],
         "part": "validation",
         "data": "",
+        "source": "",
         "watched": False,
         "publish": False,
         "bar": None,

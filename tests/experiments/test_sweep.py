@@ -23,11 +23,13 @@ from tempera import config as configuration
 from tempera.build import build
 from tempera.config import Options
 from tempera.core.temperature import Temperature
+from tempera.engine.training_options import Training
 from tempera.errors import ConfigError, OutputError, TemperaError
 from tempera.experiments import one_run
 from tempera.experiments.figures import figures
 from tempera.experiments.grid import axes_of
 from tempera.experiments.points import SweepPlan
+from tempera.experiments.recipe import opened
 from tempera.experiments.record import Record, read_records
 from tempera.experiments.result import Sweep
 from tempera.experiments.runner import Worker
@@ -252,6 +254,20 @@ def test_points_that_ask_other_queries_are_not_said_to_be_paired_over_them(
 ) -> None:
     found = sweep(small, {"evaluation.validation": [55, 60]}, 2, tmp_path / "out", ["train.max_steps=2"])
     assert "paired over 2 seeds, since queries differ)" in found.sentence
+
+
+def test_a_preset_and_a_kind_of_tower_bring_what_a_run_of_their_own_has(recommender: dict[str, Any]) -> None:
+    events = {**recommender, "tower": {"dimensions": 8}, "evaluation": {"metrics": ["hit@3"]}}
+    presets = Template.of(events, [], None, ["objective.preset"])
+    for name in ("mnr", "hardness"):
+        alone = build(opened(configuration.of(events, [f"objective.preset={name}"]))[0]).resolved
+        assert presets.config({"objective.preset": name}).resolved["objective"] == alone["objective"]
+    looks = Template.of(events, [], None, ["train.evaluations"]).config({"train.evaluations": 20})
+    assert looks.train.patience is None
+    texts = {"data": {"source": "pairs", "path": "pairs.jsonl"}, "tower": {"kind": "static"}}
+    kinds = Template.of(texts, [], None, ["tower.kind"])
+    refits = [kinds.config({"tower.kind": kind}).train.refit for kind in ("static", "transformer")]
+    assert refits == [build(opened(configuration.of(texts))[0]).train.refit, Training().refit] and len(set(refits)) == 2
 
 
 # ---- kills and failures

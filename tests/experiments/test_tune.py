@@ -274,6 +274,21 @@ def test_settings_that_only_together_are_refused_fail(small: dict[str, Any], tmp
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("field", ["tower.dimensions", "train.max_pairs"])
+def test_data_that_change_are_refused_whatever_of_them_runs_read(
+    field: str, small: dict[str, Any], pairs_file: Path, tmp_path: Path
+) -> None:
+    """Of the same number of queries, which no difference in numbers would show."""
+    lines, pairs = pairs_file.read_text().splitlines(keepends=True), tmp_path / "pairs.jsonl"
+    pairs.write_text("".join(lines))
+    mine = {**small, "data": {"source": "pairs", "path": str(pairs)}}
+    sweep(mine, {field: [32, 48]}, 1, tmp_path / "out", QUICK)
+    pairs.write_text("".join(lines[1:]))
+    with pytest.raises(OutputError, match="2 runs were made on other data"):
+        sweep(mine, {field: [32, 48, 64]}, 1, tmp_path / "out", QUICK)
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_trials_on_other_data_are_refused(small: dict[str, Any], pairs_file: Path, tmp_path: Path) -> None:
     lines = pairs_file.read_text().splitlines(keepends=True)
     pairs = tmp_path / "pairs.jsonl"

@@ -42,12 +42,13 @@ class Pruned(Exception):
 
 @dataclass(frozen=True)
 class ReadData:
-    """Data that were read once, the rows of the fixed batch, and a hash of it all."""
+    """Data that were read once, the rows of the fixed batch, a hash of it all, and one of what there is to read."""
 
     reference: Mapping[str, Any]
     task: RunTask
     batch: Tensor
     hash: str
+    source: str
 
 
 class Trainings:
@@ -64,16 +65,18 @@ class Trainings:
 
         Args:
             job: options, reference, record as in `PlannedRun`; folder of the run; cache for its data; vectors of guides; metric,
-                and part of what is held out to measure it on; data, the hash that they need to have, or empty; watched, to
-                evaluate on the way in any case; publish, to leave a run folder if its value is above bar; threads of this process.
+                and part of what is held out to measure it on; data and source, the hashes that they need to have, or empty;
+                watched, to evaluate on the way in any case; publish, to leave a run folder if its value is above bar; threads
+                of this process.
             report: is called at every evaluation on the way.
         """
         record, began = Record(**job["record"]), time.perf_counter()
         if job["threads"]:
             torch.set_num_threads(job["threads"])
         try:
-            record = replace(record, data=self.read(job).hash)
-            if job["data"] in ("", record.data):
+            data = self.read(job)
+            record = replace(record, data=data.hash, source=data.source)
+            if job["data"] in ("", record.data) and job["source"] in ("", record.source):
                 record = self._trained(job, record, report)
         except Pruned:
             record = replace(record, pruned=True)
@@ -96,7 +99,8 @@ class Trainings:
                 devices = start(config.train.mixed_precision, config.train.device)
                 task = prepare(config, devices, cache, log, Path(job["vectors"])).task
             batch = next(iter(task.data.sampler(0, 1)))
-            self.data = ReadData(job["reference"], task, batch, f"{digest(task.data.content()):016x}")
+            hashes = (f"{digest(each):016x}" for each in (task.data.content(), task.data.source()))
+            self.data = ReadData(job["reference"], task, batch, *hashes)
         return self.data
 
     def _trained(self, job: Mapping[str, Any], record: Record, report: Report) -> Record:

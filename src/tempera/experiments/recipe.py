@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,11 @@ def train(
     return train_resolved(options, output, overwrite=overwrite, data=data, settle=partial(settle, free=free))
 
 
-def opened(options: Options) -> tuple[Options, list[str]]:
+def opened(options: Options, varied: Collection[str] = ()) -> tuple[Options, list[str]]:
     """Return options in which those left open have the recipe's values, and the names of those that a race may choose.
+
+    Args:
+        varied: options that are set elsewhere, in which runs differ.
 
     >>> opened(Options({"objective": {"temperature": 0.1}}))[1]
     ['train.learning_rate', 'tower.dimensions']
@@ -63,15 +66,19 @@ def opened(options: Options) -> tuple[Options, list[str]]:
     if options.values.get(RECIPE, AUTO) != AUTO:
         return options, []
     known = open_options(kind_of_tower(options))
-    names = [name for name, each in known.items() if not any(_is_set(options, one) for one in (name, *each.beside))]
+    names = [
+        name
+        for name, each in known.items()
+        if not any(one in varied or _is_set(options, one) for one in (name, *each.beside))
+    ]
     values = {
         name: dict(section) if isinstance(section, Mapping) else section for name, section in options.values.items()
     }
-    for name in names:
+    for name in [*names, *(name for name in varied if name in known and not _is_set(options, name))]:
         section, _, key = name.partition(".")
         own = values.setdefault(section, {}) or {}
         values[section] = {option: value for option, value in own.items() if option != key}
-        if known[name].value is not None:
+        if name in names and known[name].value is not None:
             values[section][key] = known[name].value
     return Options(values, options.places), [name for name in names if known[name].raced]
 

@@ -27,6 +27,8 @@ class Record:
         worker: machine and folder of the tuning that made it.
         reading: hash of the options that data are read by.
         data: hash of the data; equal texts are the same data.
+        origin: hash of the options that say where data come from.
+        source: hash of what is there, whatever of it a run reads.
         error: message of a run that failed.
         pruned: it was stopped on the way, because other trials were better.
         value: the metric by which runs are compared; of a pruned run, at its last evaluation.
@@ -51,6 +53,8 @@ class Record:
     worker: str = ""
     reading: str = ""
     data: str = ""
+    origin: str = ""
+    source: str = ""
     error: str | None = None
     pruned: bool = False
     value: float | None = None

@@ -121,7 +121,8 @@ class Runner:
         self.folder, self.metric, self.part = folder, metric, part
         self.threads = None if jobs == 1 else max(1, cores() // jobs)
         self.workers = [Worker() for _ in range(jobs)]
-        self.data: dict[str, list[str]] = defaultdict(list)  # hashes of earlier runs' data, by how these were read
+        # Hashes of earlier runs' data, by how these were read, and of what there was to read, by where it is from.
+        self.data: dict[str, list[str]] = defaultdict(list)
 
     def all(self, loop: Callable[[Worker], None]) -> None:
         """Run `loop` once for each worker, at once, until all of them return; an error ends the others."""
@@ -169,7 +170,7 @@ class Runner:
             OutputError: the data have changed since earlier runs.
             Stopped: the runner ended meanwhile.
         """
-        folder, known = self.run_folder(name), self.data[run.record.reading]
+        folder, known, source = self.run_folder(name), self.data[run.record.reading], self.data[run.record.origin]
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         way: list[float | None] = []
@@ -186,17 +187,19 @@ class Runner:
             "metric": self.metric,
             "part": self.part,
             "data": known[0] if known else "",
+            "source": source[0] if source else "",
             "watched": report is not None,
             "publish": publish,
             "bar": bar,
             "threads": self.threads,
         }
         record = worker.run(job, watch)
-        if known and record.data not in ("", known[0]):
-            raise OutputError(
-                f"{self.folder}: {len(known)} runs were made on other data than there are now, although the options are the "
-                "same; give another folder, or --overwrite"
-            )
+        for earlier, now in ((known, record.data), (source, record.source)):
+            if earlier and now not in ("", earlier[0]):
+                raise OutputError(
+                    f"{self.folder}: {len(earlier)} runs were made on other data than there are now, although the options are the "
+                    "same; give another folder, or --overwrite"
+                )
         self.know(record)
         if record.pruned:
             record = replace(record, value=next((value for value in reversed(way) if value is not None), None))
@@ -210,8 +213,9 @@ class Runner:
 
     def know(self, record: Record) -> None:
         """Take note of a run's data, which later runs need to have."""
-        if record.data:
-            self.data[record.reading].append(record.data)
+        for place, content in ((record.reading, record.data), (record.origin, record.source)):
+            if content:
+                self.data[place].append(content)
 
 
 def cores() -> int:

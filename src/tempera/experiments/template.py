@@ -44,12 +44,13 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Template:
-    """The options that all runs have in common, and the metric by which runs are compared."""
+    """The options that all runs have in common, as they are given, and the metric by which runs are compared."""
 
     options: Mapping[str, Any]
     places: Mapping[str, str]
     base: Config
     metric: str
+    varied: Collection[str] = ()  # options that are no default, since runs differ in them
     kept: str = ""  # what `tempera train` would race for, with the defaults that it has here
 
     @classmethod
@@ -70,9 +71,10 @@ class Template:
         """
         if launched():
             raise ConfigError("sweeps and tunings start their processes themselves; start them without a launcher")
-        options, free = opened(configuration.of(config, overrides))
-        base, kept = build(options), ""
-        if free := [name for name in free if name not in varied]:
+        options = configuration.of(config, overrides)
+        resolved, free = opened(options, varied)
+        base, kept = build(resolved), ""
+        if free:
             values = {name: base.resolved[section][key] for name in free for section, _, key in [name.partition(".")]}
             values |= {TEMPERATURE: base.base.temperature.value} if TEMPERATURE in free else {}
             kept = ", ".join(
@@ -84,9 +86,8 @@ class Template:
         names = base.evaluation.metrics
         if metric is not None and metric not in names:
             raise ConfigError(f"--metric {metric} is not measured; evaluation.metrics has {', '.join(names)}")
-        return cls(
-            options.values, options.places, base, metric or ("ndcg@10" if "ndcg@10" in names else names[0]), kept
-        )
+        metric = metric or ("ndcg@10" if "ndcg@10" in names else names[0])
+        return cls(options.values, options.places, base, metric, varied, kept)
 
     def folder(self, output: str | Path | None, config: Any, kind: str) -> Path:
         """Return the output; without one runs/, the name of the file of options or data, and what is made of it."""
@@ -99,12 +100,12 @@ class Template:
             logger.info(f"no race: what a run leaves open has its default ({self.kept})")
 
     def config(self, values: Mapping[str, Any], places: Mapping[str, str] | None = None) -> Config:
-        """Return the configuration with some options set; `places` tells where these were written."""
+        """Return the configuration of a run, with what its recipe leaves to it; `places` tells where `values` were written."""
         options = configuration.of(
             self.options, [f"{field}={configuration.inline(value)}" for field, value in values.items()]
         )
         options.places.update({**self.places, **(places or {})})
-        config = build(options)
+        config = build(opened(options, self.varied)[0])
         if self.metric not in config.evaluation.metrics:
             raise ConfigError(f"evaluation.metrics: {self.metric} is missing, by which runs are compared")
         return config
@@ -118,7 +119,10 @@ class Template:
         }
         reference = self.config({**read, "train.batch_size": batch}).resolved
         reading = xxhash.xxh3_64_hexdigest(f"{_dumped(config, _READ)}{config.train.max_pairs}".encode())
-        return PlannedRun(replace(record, reading=reading), config.resolved, reference, _dumped(config, _QUERIES))
+        origin = xxhash.xxh3_64_hexdigest(_dumped(config, ("data",)).encode())
+        return PlannedRun(
+            replace(record, reading=reading, origin=origin), config.resolved, reference, _dumped(config, _QUERIES)
+        )
 
     def smallest_batch(self, settings: Iterable[Mapping[str, Any]]) -> int | Literal["auto"]:
         """Return the smallest batch size of these settings, of which the fixed batch is; "auto" if none is a number."""

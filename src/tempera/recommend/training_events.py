@@ -150,6 +150,11 @@ class TrainingEvents:
         yield torch.from_numpy(np.array(self.events.timeline.item))
         yield torch.from_numpy(self.events.division.train)
 
+    def source(self) -> Iterable[Tensor]:
+        """Yield how many events each user and each item has."""
+        whole = self.events.timeline if self.events.withheld is None else self.events.withheld.whole
+        yield from (torch.from_numpy(whole.lengths), torch.from_numpy(np.bincount(whole.item)))
+
     def called(self, rows: Tensor) -> list[str]:
         """Return the users and items of events."""
         timeline, events = self.events.timeline, rows.numpy()

@@ -46,6 +46,9 @@ class Data(Protocol):
     def content(self) -> Iterable[Tensor]:
         """Yield everything that has to be the same on all processes at the start, apart from the tower."""
 
+    def source(self) -> Iterable[Tensor]:
+        """Yield what tells the data from any others, whatever of them is held out, trained on, or cut."""
+
     def called(self, rows: Tensor) -> list[str]:
         """Return what a user knows training rows by: where they stand, or whose they are."""
 

@@ -131,6 +131,11 @@ class TrainingPairs:
             yield from (side.values, side.offsets)
         yield torch.from_numpy(self.texts.split.train)
 
+    def source(self) -> Iterable[Tensor]:
+        """Yield the ids of all queries and documents."""
+        pairs = self.texts.split.pairs
+        yield from (torch.from_numpy(np.array(pairs.ids(role))) for role in ("query", "doc"))
+
     def called(self, rows: Tensor) -> list[str]:
         """Return the place, or else the number, of each pair, with the beginning of its query."""
         at, pairs = self.texts.split.train[rows.numpy()], self.texts.split.pairs
