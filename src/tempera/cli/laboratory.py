@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ..errors import TemperaError
-from .shared import Arguments, Count, Json, answer, one_with_roles, say, split
+from .shared import Arguments, Count, Json, answer, one_with_roles, refuse_split, say, split
 
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1)]
 
@@ -170,6 +170,7 @@ def calibrate(
     from ..text.embedder import Model
 
     path, roles = one_with_roles(pairs) if pairs else (None, None)
+    refuse_split(split, "test", path)
     stated = (precision, recall) if precision or recall else ([0.9], [0.9])
     result = run_calibration(run, path, roles, stated[0] or (), stated[1] or (), depth, split)
     folder = Model(str(run)).folder

@@ -10,7 +10,7 @@ import typer
 
 from ..errors import TemperaError
 from .output import print_events, print_findings, print_merge
-from .shared import Count, Json, Output, answer, one_with_roles, say, with_roles
+from .shared import Count, Json, Output, answer, one_with_roles, refuse_split, say, with_roles
 from .shared import split as split_arguments
 
 _FACTS = {  # numbers of an export, in words
@@ -77,12 +77,11 @@ def evaluate(
     if per_query is not None:
         judge.refuse_scores(per_query, overwrite, paths or inputs_of(model))
     how: dict[str, Any] = {"metrics": names, "k": depths, "mixed_precision": mixed_precision, **comparison}
-    if paths:
-        findings = judge.evaluate(model, *paths, split=split, roles=roles, **how)
-    elif split != "test":
-        raise TemperaError("--split is of a BEIR folder: give one")
-    else:
-        findings = [evaluate_held_out(model, **how)]
+    if not paths:
+        refuse_split(split, "test")
+    findings = (
+        judge.evaluate(model, *paths, split=split, roles=roles, **how) if paths else [evaluate_held_out(model, **how)]
+    )
     if per_query is not None:
         judge.write_per_query(per_query, findings, overwrite)
     documents = [finding.json() for finding in findings]
@@ -198,6 +197,9 @@ def mine(
 
     options = Mining(negatives, skip, depth, absolute_margin, relative_margin, cross_margin)
     path, roles = one_with_roles(pairs)
+    refuse_split(split, "train", path, corpus)
+    if cross_encoder is None and cross_margin != Mining.cross_margin:
+        raise TemperaError("--cross-margin is of a cross-encoder: give one as --cross-encoder")
     how: dict[str, Any] = {"faiss": faiss, "mixed_precision": mixed_precision}
     places: dict[str, Any] = {"corpus": corpus, "cross_encoder": cross_encoder, "cache": cache, "overwrite": overwrite}
     report = run_mining(model, path, output, options, split=split, roles=roles, **how, **places)

@@ -11,6 +11,8 @@ from ..errors import quantity
 from .shared import say
 
 if TYPE_CHECKING:  # it takes time to load
+    from rich.console import Console
+
     from ..ranking.fusion import Fusion
 
 _WIDEST = 1000  # letters of a line of a table
@@ -107,12 +109,22 @@ def _print_tables(document: dict[str, Any], sections: Sequence[str] = ("tried", 
 
 def _show(table: Any) -> None:
     """Print a table, which is never cut: where it is wider than the terminal, the terminal wraps it."""
-    from rich.console import Console
     from rich.measure import Measurement
 
-    console = Console()
-    needed = Measurement.get(console, console.options.update(max_width=_WIDEST), table).maximum
-    Console(width=max(console.width, needed)).print(table)
+    plain = console()
+    needed = Measurement.get(plain, plain.options.update(max_width=_WIDEST), table).maximum
+    console(width=max(plain.width, needed)).print(table)
+
+
+def console(**options: Any) -> Console:
+    """Return a console to which brackets in names are no markup, and which leaves a reader that has gone to `answer`."""
+    from rich.console import Console
+
+    class Plain(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return Plain(**{"markup": False, "emoji": False, **options})
 
 
 def _print_end(document: dict[str, Any], next_command: str) -> None:

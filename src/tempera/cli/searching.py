@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import one_line
+from .output import console
 from .shared import Json, answer
 
 if TYPE_CHECKING:
@@ -97,21 +98,20 @@ def _lines() -> Iterator[str]:
 
 def _show(query: str, hits: Sequence[Found], notes: Sequence[str]) -> None:
     """Print a line for each hit: its rank, score and name, or the beginning of its text, and its place."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False)
+    terminal = console(highlight=False)
     heads = [f"{hit.rank:>2}  {hit.score:.3f}  {percent(hit.probability)}" for hit in hits]
     places = [one_line(hit.place) for hit in hits]
     around = max((len(head) + len(place) + 2 for head, place in zip(heads, places)), default=0)
-    length = max(_LEAST, console.width - around) if console.is_terminal else _LENGTH
+    length = max(_LEAST, terminal.width - around) if terminal.is_terminal else _LENGTH
     texts = [one_line(hit.name or " ".join(hit.preview.split()))[:length] for hit in hits]
     width = max(map(len, texts), default=0)
     for head, text, place in zip(heads, texts, places):
         line = Text.assemble(head, marked(text, query), " " * (width - len(text) + 2), (place, "dim"))
-        console.print(line, soft_wrap=True)
+        terminal.print(line, soft_wrap=True)
     for note in notes:
-        console.print(note, markup=False, soft_wrap=True)
+        terminal.print(note, soft_wrap=True)
 
 
 def marked(text: str, query: str) -> Text:

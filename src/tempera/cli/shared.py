@@ -63,6 +63,14 @@ def one_with_roles(arguments: list[str]) -> tuple[Path, Any]:
     return paths[0], roles
 
 
+def refuse_split(split: str, usual: str, *paths: Path | None) -> None:
+    """Raise TemperaError if a split other than the usual one is given, and nothing has splits."""
+    from ..text.beir import is_beir
+
+    if split != usual and not any(path is not None and is_beir(path) for path in paths):
+        raise TemperaError("--split is of a BEIR folder: give one")
+
+
 def say(text: str) -> None:
     """Print lines, with control characters escaped."""
     print("\n".join(map(one_line, text.split("\n"))))

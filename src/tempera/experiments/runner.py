@@ -35,7 +35,8 @@ class Stopped(Exception):
 class Worker:
     """A process that trains, seen from outside; it is started with the first run, and again after one that ended it."""
 
-    command = (sys.executable, "-m", "tempera.experiments.worker")
+    # The folder that the user is in is no place for modules: a file of its own may have the name of one.
+    command = (sys.executable, "-P", "-m", "tempera.experiments.worker")
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[str] | None = None

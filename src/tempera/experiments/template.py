@@ -125,10 +125,10 @@ class Template:
         )
 
     def smallest_batch(self, settings: Iterable[Mapping[str, Any]]) -> int | Literal["auto"]:
-        """Return the smallest batch size of these settings, of which the fixed batch is; "auto" if none is a number."""
+        """Return the smallest batch size of these settings, of which the fixed batch is; "auto", which data have, if one is."""
         own = self.base.train.batch_size
         sizes = [values.get("train.batch_size", own) for values in settings]
-        return min((size for size in sizes if size != "auto"), default=own)
+        return "auto" if "auto" in sizes else min(sizes, default=own)
 
 
 def _dumped(config: Config, sections: Sequence[str]) -> str:

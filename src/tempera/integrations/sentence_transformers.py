@@ -286,7 +286,7 @@ class ContrastiveLoss(nn.Module):
         cache, kind = self._caches[training], self._device.type
         cache.autocast = partial(_autocast, kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
         if any(id(tower) not in cache.footprints for tower in towers.towers.values()):
-            longest = int(min(_LONG_WIDTH, self._reader.model.max_seq_length or _LONG_WIDTH))
+            longest = self._reader.longest(_LONG_WIDTH)
             rows = Ragged.of([[0] * min(_SHORT_WIDTH, longest)] * _SHORT + [[0] * longest])
             owner = torch.zeros(len(rows), dtype=torch.int64)
             cache.plan(towers, Batch(*(Side(rows, owner=owner) if role in towers.towers else None for role in _ROLES)))  # type: ignore[arg-type]

@@ -43,13 +43,15 @@ class GuideModel:
     """A guide or teacher that embeds the texts of the model in training, with its own prompts where it tokenises them itself."""
 
     def __init__(self, guide: SentenceTransformer, model: SentenceTransformer) -> None:
+        from tokenizers import Tokenizer
         from transformers import PreTrainedTokenizerBase
 
         self.tower: Tower = tower_of(guide)
         self.tokenizer: Any = model.tokenizer
-        alike = guide.tokenizer.get_vocab() == model.tokenizer.get_vocab()
+        alike = guide.tokenizer.get_vocab() == model.tokenizer.get_vocab() and _read_alike(guide, model)
         self.same_tokens = alike and (guide.max_seq_length or inf) >= (model.max_seq_length or inf)
-        if not self.same_tokens and not isinstance(self.tokenizer, PreTrainedTokenizerBase):
+        self.decode = getattr(self.tokenizer, "batch_decode", None) or getattr(self.tokenizer, "decode_batch", None)
+        if not self.same_tokens and not isinstance(self.tokenizer, PreTrainedTokenizerBase | Tokenizer):
             raise ConfigError(
                 "the guide has another tokenizer than the model, and the model's tokenizer cannot decode tokens to texts: "
                 "use a guide with the model's tokenizer"
@@ -60,7 +62,8 @@ class GuideModel:
         if not self.same_tokens:
             values, ends = tokens.values.tolist(), tokens.offsets.tolist()
             rows = [values[start:end] for start, end in pairwise(ends)]
-            tokens = self.tower.features(self.tokenizer.batch_decode(rows, skip_special_tokens=True), role=role)
+            assert self.decode is not None
+            tokens = self.tower.features(self.decode(rows, skip_special_tokens=True), role=role)
         return self.tower.encode(tokens, role)
 
 
@@ -84,6 +87,11 @@ class ColumnReader:
         self.model, self.labels = model, labels
         self.guide, self.teacher = (None if each is None else GuideModel(each, model) for each in (guide, teacher))
         self.towers: list[TextTower] = []  # one for each way in which columns are read: by prompt, by task
+
+    def longest(self, most: int) -> int:
+        """Return the most tokens of a text that every route of the model reads, at most so many."""
+        lengths = [getattr(module, "max_seq_length", None) for module in self.model.modules()]
+        return int(min([most, *(length for length in lengths if length)]))
 
     def read(self, columns: Columns, labels: Tensor | None) -> tuple[Batch[Ragged], ModelTowers]:
         """Return the batch, and the tower of each of its roles.
@@ -126,7 +134,7 @@ class ColumnReader:
         for tower in self.towers:
             if tower.constants == constants:
                 return tower
-        self.towers.append(TextTower(self.model, role))
+        self.towers.append(TextTower(self.model, role, task=constants.get("task")))
         self.towers[-1].constants = constants
         return self.towers[-1]
 
@@ -147,7 +155,28 @@ class ColumnReader:
             )
         if self.labels == "weight":
             return replace(batch, weight=labels.double())
-        return replace(batch, doc=replace(batch.doc, ids=labels.long()))
+        return _named(batch, labels.long())
+
+
+def _named(batch: Batch[Ragged], labels: Tensor) -> Batch[Ragged]:
+    """Return a batch whose documents have labels for ids, and so have negatives with a document's tokens."""
+    assert batch.doc.ids is not None
+    changed = replace(batch, doc=replace(batch.doc, ids=labels))
+    if batch.negatives is None or batch.negatives.ids is None:
+        return changed
+    known = dict(zip(batch.doc.ids.tolist(), labels.tolist(), strict=True))
+    ids = torch.tensor([known.get(number, number) for number in batch.negatives.ids.tolist()], dtype=torch.int64)
+    return replace(changed, negatives=replace(batch.negatives, ids=ids))
+
+
+def _read_alike(one: SentenceTransformer, other: SentenceTransformer) -> bool:
+    """Return True if two models make the same tokens of texts, special ones included."""
+    texts = ["", "A few words: of 12 letters, and more."]
+    try:
+        first, second = (rows_of(each.preprocess(texts, task="document")) for each in (one, other))
+    except ValueError:  # a model has routes of other names
+        return False
+    return torch.equal(first.values, second.values) and torch.equal(first.offsets, second.offsets)
 
 
 def _scored(batch: Batch[Ragged], labels: Tensor) -> Batch[Ragged]:

@@ -64,13 +64,23 @@ class TextTower(Tower):
     A transformer's rows are padded to the longest of those it is given, and without a mask where none is shorter; flash
     attention reads them one after the other; a static embedding takes them as bags. An empty text without special tokens
     has no tokens, and its row is as the model has it.
+
+    Args:
+        task: of a model with routes; None is that of the role.
     """
 
-    def __init__(self, model: SentenceTransformer, role: Role, saving: Saving = nullcontext, origin: str = "") -> None:
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        role: Role,
+        saving: Saving = nullcontext,
+        origin: str = "",
+        task: str | None = None,
+    ) -> None:
         from sentence_transformers.sentence_transformer.modules import Normalize
 
         super().__init__()
-        self.model, self.saving = model, saving
+        self.model, self.saving, self.task = model, saving, task
         self.unit = isinstance(model[-1], Normalize) and model.truncate_dim is None
         # Two texts of different length show what all rows have in common: padding, and what is no tensor.
         probe = self._read(["", "a a a a a a a a"], role)
@@ -145,7 +155,9 @@ class TextTower(Tower):
             self.model.save(str(folder), create_model_card=False)
 
     def _read(self, texts: list[str], role: Role) -> dict[str, Any]:
-        read: dict[str, Any] = self.model.preprocess(texts, prompt=prompt_of(self.model, role), task=TASKS[role])
+        read: dict[str, Any] = self.model.preprocess(
+            texts, prompt=prompt_of(self.model, role), task=self.task or TASKS[role]
+        )
         return read
 
     def _bags(self, rows: Ragged) -> dict[str, Any]:
