@@ -211,3 +211,9 @@ def test_autocast_does_not_lower_the_precision_of_what_is_seen() -> None:
         found = diagnose(presets.mnr(), batch)
     for name in EACH_ROW:
         torch.testing.assert_close(getattr(found, name), getattr(plain, name), rtol=1e-5, atol=1e-5)
+
+
+def test_one_row_has_no_random_document() -> None:
+    one = diagnose(presets.mnr(), torch.eye(2)[:1], torch.eye(2)[:1])
+    assert bool(one.random.isnan().all()) and one.random.shape == (1,) and one.positive.tolist() == [1.0]
+    assert bool(diagnose(presets.mnr(), torch.eye(2), torch.eye(2)).random.isfinite().all())

@@ -18,6 +18,7 @@ from tempera.core.diagnose import diagnose
 from tempera.core.masks import Guided, KnownPositives, SameId
 from tempera.core.memory import Memory
 from tempera.core.objective import Objective
+from tempera.core.ragged import Ragged
 from tempera.core.similarity import cosine
 from tempera.core.teacher import Teacher
 from tempera.core.temperature import Temperature
@@ -242,3 +243,20 @@ def test_what_the_examples_allow_is_what_the_objective_allows() -> None:
                     examples.objective_of(parts)
             else:
                 assert examples.objective_of(parts).similarity is cosine
+
+
+@pytest.mark.parametrize("other", [0, 2, 4])
+@pytest.mark.parametrize("field", ["ids", "logq", "guide", "owner", "teacher", "score"])
+def test_fields_of_a_side_are_as_long_as_its_rows(field: str, other: int) -> None:
+    with pytest.raises(DataError, match=f"^a side of 3 rows has {field} of {other}: give one for each row$"):
+        Side(torch.eye(3), **{field: torch.zeros(other, dtype=torch.int64)})  # type: ignore[arg-type]
+
+
+def test_fields_of_a_batch_are_as_long_as_its_rows_and_negatives_are_of_these() -> None:
+    side = Side(torch.eye(3))
+    for field, value in (("weight", torch.ones(2)), ("weight", torch.ones(4)), ("known", Ragged.of([[1], [2]]))):
+        with pytest.raises(DataError, match=f"^a batch of 3 rows has {field} of {len(value)}: give one for each row$"):
+            Batch(side, side, **{field: value})  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"^a batch of 3 rows has a negative of row 3: count them from 0$"):
+        Batch(side, side, negatives=Side(torch.eye(3), owner=torch.tensor([0, 3, -1])))
+    Batch(side, side, negatives=Side(torch.eye(3), owner=torch.tensor([0, 2, -1])))

@@ -363,3 +363,32 @@ def test_what_onednn_gains_is_measured_once_and_nothing_without_it(monkeypatch: 
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     assert search.onednn_gain() == 0
     search.onednn_gain.cache_clear()
+
+
+def test_no_queries_have_arrays_of_the_same_kinds() -> None:
+    none = np.empty(0, np.int64)
+    mined = mine(np.empty((0, 2)), np.eye(2), (none, none), Mining(2))
+    assert mined.positions.dtype == mined.ranks.dtype == np.int64 and mined.answer_scores.shape == (0,)
+    assert mined.scores.dtype == mined.answer_scores.dtype == np.float32
+
+
+@pytest.mark.parametrize("factory", ["PQ4x4", "IVF4,PQ4x4", "SQ4"])
+def test_an_index_that_compresses_scores_exactly_and_no_negative_violates_a_margin(factory: str) -> None:
+    """Half of the documents are near copies of others, which a compressed score does not tell apart."""
+    pytest.importorskip("faiss")
+    generator = np.random.default_rng(3)
+    docs = np.repeat(generator.normal(size=(320, 8)), 2, axis=0) + 0.02 * generator.normal(size=(640, 8))
+    queries = docs[:80] + 0.2 * generator.normal(size=(80, 8))
+    docs, queries = (np.float32(each / np.linalg.norm(each, axis=1, keepdims=True)) for each in (docs, queries))
+    answers, whole = (np.arange(80), np.arange(80)), queries.astype(np.float64) @ docs.T.astype(np.float64)
+    find = by_faiss(docs, factory)
+    scores, positions = find(queries, 20, answers)
+    there = positions >= 0
+    assert there.sum() > 1000 and np.isneginf(scores[~there]).all() and (scores[:, :-1] >= scores[:, 1:]).all()
+    np.testing.assert_allclose(scores[there], np.take_along_axis(whole, positions, 1)[there], rtol=0, atol=1e-6)
+    assert not (positions == np.arange(80)[:, None]).any()
+    mined = mine(queries, docs, answers, Mining(5, relative_margin=0.05), search=find)
+    rows, columns = np.nonzero(mined.positions >= 0)
+    true, own = whole[rows, mined.positions[rows, columns]], whole[rows, rows]
+    assert len(rows) > 300 and (true <= own - 0.05 * np.abs(own) + 1e-6).all()
+    np.testing.assert_allclose(mined.scores[rows, columns], true, rtol=0, atol=1e-6)

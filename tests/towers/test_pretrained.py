@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,15 @@ from torch import nn
 
 from tempera.core.ragged import Ragged
 from tempera.errors import ConfigError, DataError, MissingLibrary
+from tempera.mining.embed import embed_by
+from tempera.text.frozen import HeadTower
+from tempera.towers.composed import write_copy, write_routed
 from tempera.towers.exportable import example, exportable
 from tempera.towers.modules import TextTower, prompt_of, tower_of
 from tempera.towers.pair import Tower, Towers
 from tempera.towers.pretrained import Pretrained, open_model
-from tempera.towers.saved import load
+from tempera.towers.saved import load, prompts_of
+from tempera.towers.static import Static
 
 st = pytest.importorskip("sentence_transformers")
 parts = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
@@ -402,3 +407,102 @@ def test_token_types_of_a_tokenizer_are_given_to_the_model(tiny: Path, texts: li
     assert "token_type_ids" in model.preprocess(["the cat"])
     ours = vectors(tower_of(model), texts, "doc")
     np.testing.assert_allclose(ours, model.encode(texts, normalize_embeddings=True), rtol=0, atol=1e-5)
+
+
+def cut(folder: Path, to: Path, width: int | None, **about: Any) -> Path:
+    """A copy of a saved model that keeps the first columns of its vectors."""
+    st.SentenceTransformer(modules=list(opened(folder)), device="cpu", truncate_dim=width, **about).save(str(to))
+    return to
+
+
+@pytest.fixture(scope="module")
+def looked_up(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a static embedding of eight columns."""
+    folder = tmp_path_factory.mktemp("looked up") / "model"
+    Static(dimensions=8, vocabulary=60).build(texts).save(folder)
+    return folder
+
+
+@pytest.mark.parametrize("width", [3, 7])
+@pytest.mark.parametrize("body", ["static", "long static", "transformer"])
+def test_a_head_on_a_model_that_cuts_its_vectors_is_saved_as_it_was_trained(
+    looked_up: Path, tiny: Path, texts: list[str], body: str, width: int, tmp_path: Path
+) -> None:
+    if body == "long static":  # whose vectors have other lengths than 1
+        with_modules(looked_up).save(str(tmp_path / "long"))
+    folder = {"static": looked_up, "long static": tmp_path / "long", "transformer": tiny}[body]
+    model = cut(folder, tmp_path / "cut", 5, prompts={"query": "gold ", "document": ""})
+    head = HeadTower(model, lambda path, role, some, _: embed_by(path, role, some, tmp_path / "kept"), texts, width)
+    torch.manual_seed(0)
+    for parameter in head.residual.parameters():
+        nn.init.normal_(parameter)
+    head.save(tmp_path / "saved")
+    ours = vectors(head, texts, "query")
+    assert ours.shape == (len(texts), width) and ours.any(1).all()
+    np.testing.assert_allclose(opened(tmp_path / "saved").encode_query(texts), ours, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(load(tmp_path / "saved")(texts), ours, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("cut_side", ["query", "doc"])
+def test_routes_of_models_that_cut_their_vectors_differently_are_as_they_were(
+    looked_up: Path, tiny: Path, texts: list[str], cut_side: str, tmp_path: Path
+) -> None:
+    models = [looked_up, cut(tiny, tmp_path / "cut", 8)]
+    query, doc = models if cut_side == "doc" else models[::-1]
+    write_routed(partial(write_copy, query), partial(write_copy, doc), tmp_path / "routed")
+    routed = opened(tmp_path / "routed")
+    assert routed.get_embedding_dimension() == 8
+    asked: list[tuple[Any, ...]] = [(query, "query", routed.encode_query), (doc, "doc", routed.encode_document)]
+    for model, role, encode in asked:
+        ours = load(model, role)(texts)
+        np.testing.assert_allclose(encode(texts, normalize_embeddings=True), ours, rtol=0, atol=1e-6)
+
+
+def test_vectors_of_several_lengths_are_saved_with_cosine(looked_up: Path, tmp_path: Path) -> None:
+    with_modules(looked_up, similarity_fn_name="dot").save(str(tmp_path / "long"))
+    unit = cut(looked_up, tmp_path / "unit", None, similarity_fn_name="dot")
+    for folder, similarity in ((tmp_path / "long", "cosine"), (unit, "dot")):
+        assert opened(folder).similarity_fn_name == "dot"
+        Pretrained(str(folder)).build([]).save(tmp_path / "saved")
+        assert opened(tmp_path / "saved").similarity_fn_name == similarity
+
+
+def test_max_length_reaches_the_transformer_behind_a_static_route(
+    looked_up: Path, tiny: Path, texts: list[str], tmp_path: Path
+) -> None:
+    write_routed(partial(write_copy, looked_up), partial(write_copy, cut(tiny, tmp_path / "8", 8)), tmp_path / "routed")
+    tower = Pretrained(str(tmp_path / "routed"), max_length=7).build([])
+    assert tower.of("doc").features(texts).lengths.max() == 7
+    agree(tower, tmp_path / "again", [text for text in texts if text not in ("", "?!")])
+
+
+def test_a_static_model_by_its_name_trains_as_one_where_the_cache_has_it(
+    looked_up: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = {"some/static": looked_up, "some/transformer": tiny}
+
+    def found(name: str, file: str) -> str | None:
+        return str(cache[name] / file) if name in cache else None
+
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", found)
+    static, *others = (Pretrained(f"some/{name}") for name in ("static", "transformer", "other"))
+    assert static.learning_rate == Static.learning_rate and static.mixed_precision == "no"
+    assert static.schedule(5000) == Static().schedule(5000)
+    assert [(other.learning_rate, other.mixed_precision) for other in others] == [(5e-5, "auto")] * 2
+
+
+@pytest.mark.parametrize(("prompts", "default"), [
+    ({"query": "read: ", "passage": "date: "}, None), ({"passage": "date: "}, "passage"),
+])  # fmt: skip
+def test_prompts_of_a_folder_are_those_that_sentence_transformers_puts_before_texts(
+    looked_up: Path, tiny: Path, prompts: dict[str, str], default: str | None, tmp_path: Path
+) -> None:
+    for source in (looked_up, tiny):
+        folder = Path(shutil.copytree(source, tmp_path / str(source == tiny)))
+        about = {"prompts": prompts, "default_prompt_name": default}
+        (folder / "config_sentence_transformers.json").write_text(json.dumps(about))
+        assert prompts_of(folder) == exportable(folder).prompts == {"query": prompts.get("query", ""), "doc": ""}
+        model = opened(folder)
+        for role, encode in (("query", model.encode_query), ("doc", model.encode_document)):
+            behind = model.encode([prompts_of(folder)[role] + "the cat"], prompt="")
+            np.testing.assert_allclose(encode(["the cat"]), behind, rtol=0, atol=1e-6)

@@ -16,7 +16,10 @@ import torch
 
 from tempera.core.ragged import Ragged
 from tempera.errors import DataError, MissingLibrary
+from tempera.towers.exportable import exportable
+from tempera.towers.merged import Merged
 from tempera.towers.saved import load
+from tempera.towers.stamp import Kept
 from tempera.towers.static import Static, StaticTower
 from tempera.towers.subwords import Subwords
 from tempera.towers.tokenizer import train_tokenizer
@@ -343,3 +346,57 @@ def test_without_sentence_transformers_the_command_that_installs_it_is_named(
     with pytest.raises(MissingLibrary) as error:
         load(copy)
     assert str(error.value) == f"opening {copy} needs sentence-transformers: pip install 'tempera[text]'"
+
+
+@pytest.mark.parametrize(
+    "form", ["bf16", "embeddings", "float16", "mapping", "mapping and weights", "weights and bf16"]
+)
+def test_tables_in_other_forms_have_the_vectors_of_sentence_transformers(copy: Path, form: str) -> None:
+    st = pytest.importorskip("sentence_transformers")
+    from safetensors.torch import load_file, save_file
+    from tokenizers import Tokenizer
+
+    table, draw = load_file(copy / "model.safetensors")["embedding.weight"], torch.Generator().manual_seed(0)
+    table = table.bfloat16() if "bf16" in form else table.half() if "float16" in form else table
+    tensors = {"embedding.weight" if form == "bf16" else "embeddings": table}
+    if "mapping" in form:  # of which several tokens have one vector
+        tensors |= {"embeddings": table[:9].clone(), "mapping": torch.randint(9, (len(table),), generator=draw)}
+    if "weights" in form:
+        tensors["weights"] = torch.rand(len(table), generator=draw, dtype=torch.float64) + 0.1
+    save_file(tensors, copy / "model.safetensors")
+    model = st.SentenceTransformer(str(copy), device="cpu", local_files_only=True).float()
+    theirs = model.encode(TEXTS, normalize_embeddings=True)
+    close(load(copy)(TEXTS), theirs)
+    exported = exportable(copy)
+    rows = [Tokenizer.from_str(exported.tokenizer).encode(text, add_special_tokens=False).ids for text in TEXTS]
+    ids = [torch.tensor([row or [0]]) for row in rows]
+    found = [exported.module(each, torch.full_like(each, bool(row)))[0] for each, row in zip(ids, rows, strict=True)]
+    close(torch.stack(found).detach().numpy(), theirs)
+
+
+def test_a_static_teacher_with_more_rows_than_tokens_goes_on(copy: Path, by_hand: np.ndarray, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    table = load_file(copy / "model.safetensors")["embedding.weight"]
+    save_file({"embedding.weight": torch.cat([table, torch.ones(7, 6)])}, copy / "model.safetensors")
+    options = Static(dimensions=6, teacher=str(copy))
+    tower = options.build(CORPUS)
+    for each in (tower, options.again(tower)):
+        close(each.encode(each.features(TEXTS)).numpy(), by_hand)
+    tower.save(tmp_path / "saved")
+    close(load(tmp_path / "saved")(TEXTS), by_hand)
+
+
+def test_the_merged_model_of_a_kept_index_embeds_queries_alone(folder: Path, copy: Path, tmp_path: Path) -> None:
+    pytest.importorskip("sentence_transformers")
+    edit("model.safetensors", lambda data: data[:-4] + b"\0\0\0\0")(copy)
+    note = Kept("0123", None, 9, 6)
+    note.write(copy)
+    merged = Merged(copy, folder)
+    merged.at(0.5)
+    merged.save(tmp_path / "merged")
+    assert Kept.read(tmp_path / "merged") == note and load(tmp_path / "merged")(TEXTS).shape == (len(TEXTS), 6)
+    with pytest.raises(DataError, match=r"embeds queries alone, for the index that its kept_index\.json describes"):
+        load(tmp_path / "merged", "doc")
+    Merged(folder, copy).save(tmp_path / "both")  # of a trained model for documents, too
+    assert Kept.read(tmp_path / "both") is None and load(tmp_path / "both", "doc")(TEXTS).any()
