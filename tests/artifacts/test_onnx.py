@@ -16,6 +16,7 @@ from tempera.artifacts.export import export
 from tempera.artifacts.onnx_model import OnnxModel
 from tempera.errors import DataError, OutputError
 from tempera.towers.saved import load
+from tempera.towers.stamp import Kept
 from tempera.towers.static import StaticTower
 from tempera.towers.tokenizer import train_tokenizer
 
@@ -104,6 +105,13 @@ def test_a_network_of_another_model_is_not_kept(network: Path, tmp_path: Path, m
     with pytest.raises(OutputError, match=r"differs from it by 0.\d+ in a coordinate, so it is not kept"):
         export(other, "onnx", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_model_of_queries_alone_is_compared_by_them(tmp_path: Path) -> None:
+    model = static(tmp_path / "model")
+    Kept("0" * 16, None, 5, 8).write(model)
+    assert onnx.write_onnx(tmp_path / "onnx", model) < 1e-5
+    assert np.allclose(OnnxModel(tmp_path / "onnx").encode(["the date"]), load(model)(["the date"]), atol=1e-5)
 
 
 def test_a_folder_that_is_no_export(tmp_path: Path) -> None:

@@ -11,10 +11,14 @@ import yaml
 
 from tempera.build import build
 from tempera.config import Options
+from tempera.engine.devices import start
 from tempera.errors import ConfigError
 from tempera.experiments.race import with_setting
+from tempera.io.documents import JsonLines
 from tempera.run import time_limit
+from tempera.run.prepare import prepare
 from tempera.run.train import train
+from tempera.text import held_out
 
 from .test_resume import Stopped, left, stop_after, text_options
 
@@ -88,6 +92,24 @@ def test_steps_are_measured_anew_where_open_options_make_another_tower(
     monkeypatch.setattr(time_limit, "step_seconds", lambda *_: pytest.fail("measured again"))
     assert left(train(options, tmp_path / "run", settle=wider).folder) == left(whole.folder)
     assert limits == [None, None, 5]
+
+
+def test_looks_cost_little_beside_the_steps_that_the_limit_allows(
+    pairs_file: Path, tmp_path: Path, slow: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_out, "_FREE", 0)  # what costs nothing beside ranking is little here
+    options = text_options(pairs_file, max_time="8s")
+    options["tower"] = {"kind": "transformer", "layers": 1, "width": 16, "heads": 2, "vocabulary": 300}
+    options["train"]["num_train_epochs"] = 30
+    prepared = prepare(build(Options(options)), start("no", "cpu"), tmp_path, JsonLines(tmp_path / "log.jsonl"))
+    whole = prepared.task.held_out.corpus, prepared.task.held_out.evaluations
+    limited = time_limit.limited(prepared)
+    assert limited.config.train.max_steps == 2
+    short = limited.task.held_out.corpus, limited.task.held_out.evaluations
+    del options["train"]["max_time"]
+    options["train"]["max_steps"] = 2
+    same = prepare(build(Options(options)), start("no", "cpu"), tmp_path, JsonLines(tmp_path / "log.jsonl"))
+    assert short == (same.task.held_out.corpus, same.task.held_out.evaluations) != whole
 
 
 def test_training_again_is_within_the_time(pairs_file: Path, tmp_path: Path, slow: list[int]) -> None:

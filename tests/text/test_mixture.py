@@ -8,6 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 import torch
 
@@ -17,7 +19,11 @@ from tempera.core.definition import defined_losses
 from tempera.core.presets import mnr
 from tempera.errors import ConfigError, DataError
 from tempera.run.train import train
+from tempera.text.beir import write_beir
+from tempera.text.catalogue import Catalogue
+from tempera.text.mixture import Mixture
 from tempera.text.retrieval import TextTask
+from tempera.text.sources import BeirFolder, PairsFile
 
 TEMPERATURES = (0.02, None, 0.3)
 
@@ -62,6 +68,34 @@ def test_every_batch_has_its_source_s_prompt_and_temperature(tmp_path: Path) -> 
         plain = mnr(TEMPERATURES[source] or 0.1, masks=made.objective.masks)  # as a run of this source alone has it
         assert losses.tolist() == pytest.approx(defined_losses(plain, replace(batch, temperature=None)), rel=1e-9)
     assert seen == {0, 1, 2}
+
+
+@pytest.mark.parametrize("beir_first", [True, False])
+def test_ids_that_two_sources_give_to_other_texts_are_two_documents(beir_first: bool, tmp_path: Path) -> None:
+    """Of tables and BEIR folders in either order; the same text under the same id is one."""
+    (tmp_path / "beir").mkdir()
+    write_beir(
+        tmp_path / "beir", {"1": "one", "2": "two", "3": "same"}, {"q": "asks"}, {"train": (["q"] * 3, ["1", "2", "3"])}
+    )
+    rows = {
+        "query": ["a", "b", "c"],
+        "doc": ["other one", "its two", "same"],
+        "doc_id": [1, 2, 3],
+        "negatives": [["its two"], ["other one"], ["other one"]],
+        "negative_ids": [[2], [1], [1]],
+    }
+    parquet.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    sources = [BeirFolder(str(tmp_path / "beir")), PairsFile(path=str(tmp_path / "rows.parquet"))]
+    pairs = Mixture(sources if beir_first else sources[::-1]).read()[0]
+    table = Catalogue.of(pairs).table()
+    assert sorted(table["doc"].to_pylist()) == ["its two", "one", "other one", "same", "two"]
+    shown = [name for name in table["given_doc_id"].to_pylist() if name is not None]
+    assert sorted(shown) == ["1", "2", "3"]  # of the first source
+    catalogue = Catalogue.of(pairs)
+    of = {query: i for i, query in enumerate(pairs.texts("query"))}
+    for query, text in (("a", "its two"), ("b", "other one")):
+        (negative,) = catalogue.negatives[torch.tensor([of[query]])].values.tolist()
+        assert catalogue.docs[negative] == text
 
 
 def test_a_dial_learns_from_the_batches_without_a_temperature_only(tmp_path: Path) -> None:

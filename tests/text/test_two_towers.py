@@ -22,10 +22,12 @@ from tempera.errors import ConfigError, DataError
 from tempera.io.ids import content_ids, given_ids
 from tempera.io.vector_files import read_vectors
 from tempera.mining import embed
+from tempera.ranking.fusion import fused
 from tempera.run.calibrate import calibrate
 from tempera.run.dry_run import rehearse
 from tempera.run.train import train
 from tempera.text.frozen import HeadTower, IndexSide
+from tempera.text.lexical import Lexical
 from tempera.text.sources import read_table
 from tempera.text.two_towers import FrozenModel, Head, KeptIndex, TwoTowers
 from tempera.towers.saved import fingerprint, load, model_folder
@@ -173,6 +175,38 @@ def test_a_run_finds_the_users_ids_again_in_its_index_and_in_that_of_another_run
     assert sorted(run.index.documents["id"].to_pylist()) == sorted(first.index.documents["id"].to_pylist())
     judged = evaluate_held_out(run.folder).systems
     assert judged[str(run.folder)].metrics["ndcg@10"] == pytest.approx(run.metrics["trained"]["ndcg@10"])
+
+
+def test_integer_ids_of_a_stamped_index_are_found(vectors: np.ndarray, tmp_path: Path) -> None:
+    """As a recommender has them, and as a user names them for the vectors of a run."""
+    numbers = pa.array(range(9), pa.int64())
+    names = pa.table({"doc_id": numbers, **dict.fromkeys(("name", "place", "doc"), [""] * 9)})
+    write_index(tmp_path / "index", vectors, names, Stamp("0" * 32, WIDTH))
+    side = IndexSide(tmp_path / "index")
+    for ids in (given_ids(pa.array(["4", "0"])), np.array([4, 0])):  # given by a user, and as hashes are
+        assert torch.equal(side(side.named(ids, ["a", "b"])), torch.from_numpy(vectors[[4, 0]]))
+    (tmp_path / "ids.txt").write_text("\n".join(f"{i}{'0' * 20}" for i in range(9)))  # longer than a hash
+    side = IndexSide(tmp_path / "index", tmp_path / "ids.txt")
+    assert torch.equal(side(side.named(given_ids(pa.array([f"4{'0' * 20}"])), ["a"])), torch.from_numpy(vectors[[4]]))
+
+
+def test_words_belong_to_their_documents_in_an_index_of_another_order(tiny_run: Path, tmp_path: Path) -> None:
+    run = Run(tiny_run)
+    index, order = run.index, np.random.default_rng(0).permutation(len(run.index.documents))
+    named = index.documents.rename_columns(["doc_id", "name", "place", "doc"])
+    for folder, rows in (("turned", order), ("fewer", order[:50])):
+        write_index(tmp_path / folder, index.vectors[rows], named.take(pa.array(rows)), index.stamp)
+    own = run.search("kaban lodor", 20, hybrid=True)
+    turned = run.search("kaban lodor", 20, index=str(tmp_path / "turned"), hybrid=True)
+    assert {hit.id: round(hit.score, 4) for hit in turned} == {hit.id: round(hit.score, 4) for hit in own}
+    fewer = run.search("kaban lodor", 5, index=tmp_path / "fewer", hybrid=True)
+    words = Lexical(named["doc"].take(pa.array(order[:50])).to_pylist()).index(run._once(run._words, index).settings)
+    wanted = fused(
+        (index.vectors[order[:50]] @ run.encode(["kaban lodor"])[0])[None],
+        words.scores(["kaban lodor"]),
+        run.document["hybrid"]["weight"],
+    )
+    assert fewer[0].score == pytest.approx(wanted.max(), abs=1e-5)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from ..io.documents import write_json
 from ..io.require import require
 from ..towers.exportable import example, exportable
 from ..towers.saved import fingerprint, load
+from ..towers.stamp import Kept
 from .onnx_model import ABOUT, INPUTS, MODEL, TOKENIZER, OnnxModel
 
 Vectors = NDArray[np.float32]
@@ -59,7 +60,7 @@ def write_onnx(folder: Path, model: Path, probes: Sequence[str] = PROBES) -> flo
     }
     write_json(folder / ABOUT, about)
     worst = 0.0
-    roles: tuple[Role, ...] = ("query", "doc")
+    roles: tuple[Role, ...] = ("query",) if Kept.read(model) is not None else ("query", "doc")
     for role in roles:
         ours = OnnxModel(folder).encode(probes, role)
         worst = max(worst, float(np.abs(ours - load(model, role)(list(probes))).max()))

@@ -77,7 +77,7 @@ def _template() -> Any:
 def headline(report: RunReport) -> str:
     """Return the main result in a sentence: the main metric, compared with the rival and the untrained model."""
     if "trained" not in report.systems:
-        return "Trained, and not evaluated: no queries were held out"
+        return "Trained, and not evaluated: no queries were held out for a test"
     metric = main_metric(report.systems["trained"])
     scores = {name: values[metric] for name, values in report.systems.items() if metric in values}
     ours, parts = scores["trained"], []

@@ -9,12 +9,16 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow.compute as pc
+
 from ..errors import DataError
+from ..io.console import logger
 from ..io.documents import parsed
 from ..ranking.fusion import fused
 from ..ranking.nearest import top_of
 from ..text.hybrid import open_words, weight_of
-from ..text.lexical import BM25
+from ..text.lexical import BM25, Lexical
 from ..towers.saved import Encode, is_static, load
 from ..towers.stamp import Kept
 from .calibrated import FILE as CALIBRATION
@@ -89,8 +93,8 @@ class Run(RunFolder):
         self,
         query: str,
         k: int = 10,
-        index: Path | None = None,
-        onnx: Path | None = None,
+        index: str | Path | None = None,
+        onnx: str | Path | None = None,
         threshold: float | None = None,
         hybrid: bool = False,
     ) -> list[Found]:
@@ -119,8 +123,8 @@ class Run(RunFolder):
         if k < 1:
             raise DataError(f"k is {k}; expected at least 1")
         text = query.encode("utf-8", "replace").decode("utf-8")  # a terminal may pass on bytes that are no text
-        place: Index = self.index if index is None else self._once(Index, index)
-        model = self if onnx is None else self._once(OnnxModel, onnx)
+        place: Index = self.index if index is None else self._once(Index, Path(index))
+        model = self if onnx is None else self._once(OnnxModel, Path(onnx))
         vector = model.encode([text])[0]
         maker = self._maker(place) or model.fingerprint
         if place.vectors.shape[1] < len(vector) and threshold is not None:
@@ -145,7 +149,16 @@ class Run(RunFolder):
         return kept.model if kept is not None and index.stamp is not None and index.stamp.model == kept.model else None
 
     def _words(self, index: Index) -> BM25:
-        return open_words(self.folder, index.documents["preview"], self.fingerprint)
+        """Return the index of the words of an index's documents: the run's, in their order, where it has all of them."""
+        own = self.index
+        words = open_words(self.folder, own.documents["preview"], self.fingerprint)
+        places = pc.index_in(own.keys, value_set=index.keys.combine_chunks())
+        if len(own.documents) == len(index.documents) and not places.null_count:
+            return words.ordered(places.to_numpy().astype(np.int64))
+        logger.info(
+            f"{index.folder} holds other documents than {self.folder}: the beginning of each is indexed for its words"
+        )
+        return Lexical(index.documents["preview"].to_pylist()).index(words.settings)
 
     @cached_property
     def _opened(self) -> dict[tuple[Any, Any], Any]:

@@ -37,12 +37,16 @@ class LaterEvents:
 
     def __init__(self, config: Config, data: TrainingEvents) -> None:
         self.options, self.seed, self.data, self.events = config.evaluation, config.train.seed, data, data.events
-        self.evaluations = config.train.evaluations
+        self.afford(config)
         self.corpus: int | None = None  # items are never sampled
         self.reached: dict[str, dict[str, Recommended]] = {}  # by system and protocol
         self.cold: dict[str, Means] = {}  # what each system makes of withheld items
         self.chosen: dict[str, Any] = {}  # baselines with the settings that validation has chosen
         self.counting: Counting | None = None  # the baseline beside the vectors, once it is chosen
+
+    def afford(self, config: Config) -> None:
+        """Look as often as the options say: looking up vectors costs little."""
+        self.evaluations = config.train.evaluations
 
     @property
     def chooses(self) -> bool:

@@ -67,6 +67,9 @@ class HeldOut(Protocol):
     def looks(self) -> bool:
         """True if there is anything to judge by during training."""
 
+    def afford(self, config: Config) -> None:
+        """Choose how often the run is judged on its way, and by how much, so that this costs little beside its steps."""
+
     def embed(self) -> None:
         """Compute the vectors that the run's index will hold, if judging can use them too."""
 

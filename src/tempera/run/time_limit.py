@@ -51,7 +51,9 @@ def limited(
         settled.log.write(event=TIME_LIMIT, **record)
         verdict = "more than it needs" if allowed >= wanted else f"of {wanted:,} without the limit"
         logger.info(f"train.max_time of {options.max_time:g} s allows {allowed:,} steps, {verdict}")
-    return _within(settled, record)
+    within = _within(settled, record)
+    within.task.held_out.afford(within.config)  # fewer steps leave less for looks
+    return within
 
 
 def measured(prepared: Prepared, limit: float) -> dict[str, float]:

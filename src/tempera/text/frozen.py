@@ -63,12 +63,15 @@ class Frozen(Tower):
         return torch.cat([F.normalize(self(block).float(), dim=-1).cpu() for block in blocks])
 
 
-def _keys(file: VectorFile) -> NDArray[np.int64]:
-    """Return what the model of an index has told its documents apart by: their keys, else hashes of contents, else of ids."""
+def _keys(file: VectorFile, stamped: bool) -> NDArray[np.int64]:
+    """Return what the documents of a file are told apart by: their keys, else their ids, which are hashes in the index of a run."""
     if file.keys is not None:
         return file.keys
-    hashed = pc.all(pc.match_substring_regex(file.ids, r"^-?\d+$")).as_py()  # an index without keys holds hashes alone
-    keys: NDArray[np.int64] = file.ids.cast(pa.int64()).to_numpy() if hashed else given_ids(file.ids)
+    hashed = stamped and pc.all(pc.match_substring_regex(file.ids, r"^-?\d+$")).as_py()
+    try:
+        keys: NDArray[np.int64] = file.ids.cast(pa.int64()).to_numpy() if hashed else given_ids(file.ids)
+    except pa.ArrowInvalid:  # longer than a hash
+        return given_ids(file.ids)
     return keys
 
 
@@ -144,7 +147,9 @@ class IndexSide(Frozen):
         self.path, self.stamp = path, Stamp.read(file.metadata, path)
         if self.stamp is not None and file.exact:
             self.stamp.refuse_changed(file.vectors, path)
-        keys = given_ids(file.ids) if self.stamp is None else _keys(file)
+        keys = _keys(file, self.stamp is not None)
+        self.given = keys if file.keys is not None else given_ids(file.ids)  # a stamped index may have integers for ids
+        self.order_given = np.argsort(self.given, kind="stable")
         self.example = file.ids[0].as_py() if len(file.ids) else ""
         self.keys, self.order = keys, np.argsort(keys, kind="stable")
         rising = keys[self.order]
@@ -184,7 +189,8 @@ class IndexSide(Frozen):
 
     def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the row of each id, [n]; -1 for an id that the index lacks."""
-        return places(ids, self.keys, self.order)
+        rows = places(ids, self.keys, self.order)
+        return np.where(rows < 0, places(ids, self.given, self.order_given), rows)
 
     def named(self, ids: NDArray[np.int64], texts: Sequence[str]) -> Ragged:
         """Return the features of documents by their ids, or else by the content of their texts.

@@ -72,15 +72,20 @@ class HeldOutQueries:
         self.questions["validation"] = (
             self._questions(split.validation) if len(split.validation) else self.questions["test"]
         )
-        corpus = self.options.corpus
         self.corpus: int | None
-        self.corpus, self.evaluations = (
-            _affordable(config, data) if corpus == "auto" else (corpus, config.train.evaluations)
-        )
+        self.evaluations: int
+        self.afford(config)
         self.sample: Sample | None = None  # of the corpus, once validation has been asked
         self.widths = config.widths
         self.bias: dict[str, float] = {}  # of scores on the sample
         self.first = self  # the run whose validation has chosen settings
+
+    def afford(self, config: Config) -> None:
+        """Choose how many documents are ranked during training, and how often, by the steps of a run, before its first look."""
+        corpus = self.options.corpus
+        self.corpus, self.evaluations = (
+            _affordable(config, self.data) if corpus == "auto" else (corpus, config.train.evaluations)
+        )
 
     def _questions(self, rows: Rows) -> Questions:
         return Questions.of(self.texts.split, self.texts.catalogue.query_of, self.texts.catalogue.doc_of, rows)

@@ -57,8 +57,8 @@ class Mixture:
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """Return all pairs of all sources; evaluation may use those that it may use of each source."""
         read = [source.read(folder and folder / str(i)) for i, source in enumerate(self.sources)]
-        for i, source in enumerate(self.sources):
-            if getattr(source, "local_ids", False):
+        for i in range(1, len(read)):
+            if {*GIVEN.values()} & {*read[i][0].table.column_names}:
                 read[i] = _apart(read[i][0], [pairs for pairs, _ in read[:i]], i + 1), read[i][1]
         if not all(pairs.paired for pairs, _ in read):
             raise DataError("documents in a mixture need a rule, which makes pairs of them: give rule: heading")
@@ -87,7 +87,7 @@ class Mixture:
 
 
 def _apart(pairs: Pairs, earlier: Sequence[Pairs], salt: int) -> Pairs:
-    """Return pairs in which an id that has another text in earlier ones is another id."""
+    """Return pairs in which an id that has another text in earlier ones is another id, of a document or a negative, too."""
     own, table, catalogues = Catalogue.of(pairs), pairs.table, [Catalogue.of(each) for each in earlier]
     for role in ("query", "doc"):
         taken = [_with_another_text(own.distinct(role), each.distinct(role)) for each in catalogues]
@@ -97,6 +97,13 @@ def _apart(pairs: Pairs, earlier: Sequence[Pairs], salt: int) -> Pairs:
             changed = {f"{role}_id": pa.array(np.where(twice, mixed(ids, salt), ids))}
             if GIVEN[role] in table.column_names:  # which two texts would share
                 changed[GIVEN[role]] = pc.if_else(pa.array(twice), None, table[GIVEN[role]])
+            if role == "doc" and len(pairs.negatives[0]):
+                numbers, offsets = pairs.negatives
+                twice, ends = np.isin(numbers, others), pa.array(offsets)
+                lists = {"negative_ids": pa.array(np.where(twice, mixed(numbers, salt), numbers))}
+                if GIVEN["negatives"] in table.column_names:
+                    lists[GIVEN["negatives"]] = pc.if_else(pa.array(twice), None, pairs.negative_given.combine_chunks())
+                changed |= {name: pa.LargeListArray.from_arrays(ends, values) for name, values in lists.items()}
             for name, column in changed.items():
                 table = table.set_column(table.column_names.index(name), name, column)
     return replace(pairs, table=table)

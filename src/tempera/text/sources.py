@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import tee
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -149,8 +149,6 @@ class BeirFolder:
         corpus: documents that are ranked and searched: "all", as `tempera eval` ranks them, or those that are "judged" to be
             relevant to a query of any of these splits, where a model would embed the whole corpus for too long.
     """
-
-    local_ids: ClassVar[bool] = True  # those of another folder may be of other texts
 
     path: str
     split: str = "train"

@@ -50,8 +50,8 @@ def write_routed(query: Write, doc: Write, folder: Path) -> None:
             models.append(open_model(str(Path(place) / name)))
     router = Router.for_query_document(*(_whole(each) for each in models))  # type: ignore[arg-type]
     prompts = {"query": prompt_of(models[0], "query") or "", "document": prompt_of(models[1], "doc") or ""}
-    settings = {**_settings(models[0]), "prompts": prompts, "default_prompt_name": None}
-    _write(SentenceTransformer(modules=[router], **settings), folder)
+    settings = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    _write(SentenceTransformer(modules=[router], **{**_settings(models[0]), **settings}), folder)
 
 
 def _whole(model: SentenceTransformer) -> list[Any]:

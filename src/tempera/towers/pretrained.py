@@ -159,7 +159,7 @@ def open_model(
             )
     except Exception as error:  # whatever its modules, the hub or the tokenizer raise
         raise ConfigError(f"tower.model: sentence-transformers does not open {name}: {said(error)}") from None
-    if not isinstance(model[-1], Normalize):
+    if not isinstance(model[-1], Normalize) or model.truncate_dim is not None:
         model.similarity_fn_name = "cosine"  # as everything here ranks, whatever the lengths of its vectors
     return model.float()
 

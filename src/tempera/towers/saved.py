@@ -29,7 +29,9 @@ KEPT = "kept_index.json"  # in the folder of a model of queries: facts about the
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 # The model of a run, and the one that was judged, where the first has then learned what was held out.
 MODEL, EVALUATED = "model", "evaluated"
-_KINDS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2"}  # in files of safetensors
+_KINDS = {
+    f"{kind}{bits}": f"<{kind.lower()}{bits // 8}" for kind in "FIU" for bits in (8, 16, 32, 64)
+}  # of safetensors
 EXPORTS = "export"  # the folder for other programs, in that of a run or a model
 TRAINED = "trained.npy"  # of a run and its evaluated model: ids of the contents of the training queries, rising, [u]
 
