@@ -206,6 +206,36 @@ def test_a_reader_that_has_gone_is_no_reason_to_complain() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+def test_a_reader_that_has_gone_before_the_hits_is_none_either(tiny_run: Path) -> None:
+    command = [sys.executable, "-m", "tempera", "search", str(tiny_run), "kaban"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("name", ["a[v2]", "b[/x]"])
+def test_brackets_in_the_name_of_a_model_are_no_markup(
+    tempera: Any, tiny_run: Path, pairs_file: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(tiny_run / "model", name)
+    answer = tempera("evaluate", name, pairs_file)
+    assert answer.code == 0 and f" {name} " in answer.out
+
+
+def test_options_that_nothing_reads_are_refused(tempera: Any, tiny_run: Path, pairs_file: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    mine = ["mine", run, pairs_file, "--output", tmp_path / "mined.parquet"]
+    for command in (["calibrate", run], ["calibrate", run, pairs_file], mine):
+        refused(tempera(*command, "--split", "dev"), "--split is of a BEIR folder: give one")
+    refused(
+        tempera(*mine, "--cross-margin", "0.1"), "--cross-margin is of a cross-encoder: give one as --cross-encoder"
+    )
+    assert list(tmp_path.iterdir()) == [run] and tree(run) == tree(tiny_run)
+
+
 @pytest.mark.parametrize("place", [0, 1, 3])
 def test_options_of_every_command_stand_before_or_behind_it(tempera: Any, tiny_run: Path, place: int) -> None:
     words = ["search", str(tiny_run), "kaban"]

@@ -224,3 +224,10 @@ def test_a_process_that_starts_while_its_worker_closes_is_ended(script: Path, mo
     with pytest.raises(Stopped):
         made._started()
     assert started[0].poll() is not None
+
+
+def test_a_module_of_the_users_folder_is_none_of_a_worker(tmp_path: Path) -> None:
+    (tmp_path / "statistics.py").write_text("raise RuntimeError")
+    options = Worker.command[1 : Worker.command.index("-m")]
+    done = subprocess.run([sys.executable, *options, "-c", "import statistics"], cwd=tmp_path, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -326,6 +326,15 @@ def test_a_failed_point_is_told_and_tried_again(
     assert len(read_records(tmp_path / "out" / "points.jsonl")) == 4
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_a_batch_of_auto_is_compared_beside_one_that_is_larger_than_the_data(
+    small: dict[str, Any], tmp_path: Path
+) -> None:
+    good, bad = sweep(small, {"train.batch_size": ["auto", 100_000]}, 1, tmp_path / "out", QUICK).points
+    assert (good.failed, bad.failed) == (0, 1) and good.metric("ndcg@10").mean > 0
+    assert "train.batch_size is 100000 and the data has" in (bad.records[0].error or "")
+
+
 @pytest.mark.long
 def test_runs_side_by_side_are_the_runs_one_by_one_and_a_killed_one_has_failed(
     finished: Sweep, small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -29,7 +29,7 @@ from sentence_transformers import (
 )
 from sentence_transformers.sentence_transformer import losses as peer
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
-from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from sentence_transformers.sentence_transformer.modules import Router, StaticEmbedding
 from sentence_transformers.util import dot_score
 from small import Columns, learning, logged, texts, tiny, trainer, weights
 
@@ -188,7 +188,8 @@ def definition(model: Any, objective: Any, columns: Columns, guide: Any = None, 
     negatives = None
     if len(sides) > 2:
         owner = torch.arange(len(rows[0])).repeat(len(sides) - 2)
-        negatives = Side(torch.cat(rows[2:]), torch.cat(ids[2:]), owner=owner)
+        guided = None if guide is None else torch.cat(guides[2:])
+        negatives = Side(torch.cat(rows[2:]), torch.cat(ids[2:]), guide=guided, owner=owner)
     batch = Batch(sides[0], sides[1], negatives, **about)
     shares = batch.shares().tolist()
     return sum(share * loss for share, loss in zip(shares, defined_losses(objective, batch), strict=True))
@@ -239,6 +240,21 @@ def test_labels_are_weights_or_ids_or_refused(model: Any) -> None:
     for labels, given in ((None, ids), ("weight", None), ("id", weight)):
         with pytest.raises(DataError, match="labels"):
             ContrastiveLoss(model, labels=labels)(read, given)
+
+
+def test_a_negative_that_is_a_document_of_the_batch_has_its_label(model: Any) -> None:
+    data, ids = texts(ROWS, 3), torch.arange(ROWS) // 3
+    data["negative"][:6] = data["positive"][6:]
+    objective, read = Objective(masks=(SameId(),)), features(model, data)
+    found = ContrastiveLoss(model, objective, labels="id")(read, ids)
+    with torch.no_grad():
+        rows = [model(each)["sentence_embedding"] for each in read]
+    unknown = torch.arange(100, 100 + ROWS)
+    mean = []
+    for known in (torch.cat([ids[6:], unknown[6:]]), unknown):
+        batch = Batch(Side(rows[0]), Side(rows[1], ids), Side(rows[2], known, owner=torch.arange(ROWS)))
+        mean.append(float(sum(defined_losses(objective, batch))) / ROWS)
+    assert abs(float(found.detach()) - mean[0]) < 1e-5 and mean[1] - mean[0] > 1e-2
 
 
 # A teacher ------------------------------------------------------------------------------------------------------------
@@ -332,6 +348,45 @@ def test_static_embeddings_train_too(model: Any) -> None:
     assert abs(float(found - wanted)) < 1e-5
     (ours_of,), (theirs_of,) = ours.values(), theirs.values()
     torch.testing.assert_close(ours_of.to_dense(), theirs_of.to_dense(), rtol=1e-6, atol=1e-9)
+
+
+def static(tokenizer: Any, seed: int = 0) -> StaticEmbedding:
+    """Vectors of tokens, of which special ones are none."""
+    torch.manual_seed(seed)
+    return StaticEmbedding(tokenizer.backend_tokenizer, embedding_dim=32)
+
+
+@pytest.mark.parametrize("trained", ["transformer", "static"])
+def test_a_guide_of_one_vocabulary_reads_texts_with_its_own_special_tokens(model: Any, trained: str) -> None:
+    bags = SentenceTransformer(modules=[static(model.tokenizer)], device="cpu").double()
+    student, guide = map(copy.deepcopy, (model, bags) if trained == "transformer" else (bags, model))
+    assert student.tokenizer.get_vocab() == guide.tokenizer.get_vocab()
+    data, objective = texts(ROWS, 3), presets.gist()
+    loss = ContrastiveLoss(student, objective, guide=guide)
+    batch, _ = loss._reader.read(features(student, data), None)
+    for side, column in zip((batch.query, batch.doc, batch.negatives), data.values(), strict=True):
+        wanted = torch.tensor(guide.encode(column, normalize_embeddings=True))
+        torch.testing.assert_close(side.guide, wanted, rtol=0, atol=1e-6, check_dtype=False)
+    wanted_loss = definition(student, objective, data, guide=guide)
+    assert abs(float(loss(features(student, data), None).detach()) - wanted_loss) < 1e-5 * (1 + wanted_loss)
+
+
+@pytest.mark.parametrize("routes", [("query", "document"), ("short", "long")])
+@pytest.mark.parametrize("places", [(0, 1, 1), (1, 1, 1), (1, 0, 1)])
+def test_columns_go_the_routes_of_their_tasks(model: Any, routes: tuple[str, str], places: tuple[int, ...]) -> None:
+    """Bags beside a transformer."""
+    both = [static(model.tokenizer)], list(copy.deepcopy(model).children())
+    router = Router.for_query_document(*both) if routes[0] == "query" else Router(dict(zip(routes, both)))
+    routed, found = SentenceTransformer(modules=[router], device="cpu").double(), []
+    read = [routed.preprocess(c, task=routes[i]) for c, i in zip(texts(ROWS, 3).values(), places)]
+    for make in (MNR, lambda m: ContrastiveLoss(m, cache="always", micro_batch_tokens=40), ContrastiveLoss):
+        routed.zero_grad()
+        loss = make(routed)([dict(column) for column in read], None)
+        loss.backward()
+        grads = {name: p.grad.to_dense().clone() for name, p in routed.named_parameters() if p.grad is not None}
+        found.append((loss.detach(), grads))
+    for ours in found[1:]:
+        assert_same(ours, found[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
