@@ -39,7 +39,7 @@ CEILINGS = {
     "core": 2107,  # with devices and their memory, copies to them, how they multiply fast, chosen rows, and what it refuses
     "engine": 3415,  # with options apart from the loop, memory that stays, half precision, divided tables, kernels, paper
     "experiments": 2358,  # with a folder for each file, what a race leaves to the data, and settings of it that diverge
-    "integrations": 505,  # with a temperature that stays on the host, and models that nothing asks
+    "integrations": 518,  # with a temperature that stays on the host, and models that nothing asks
     "io": 1166,  # with vectors of other programs, texts of polars, lines of text, signals, what a run replaces, keys beside ids
     "mining": 619,  # with an exact search through candidates in bf16, and products by the faster library
     "ranking": 1002,  # with keys of scores and positions, a bound of ranks, and gains that validation does not show

@@ -29,7 +29,7 @@ from sentence_transformers import (
 )
 from sentence_transformers.sentence_transformer import losses as peer
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
-from sentence_transformers.sentence_transformer.modules import Router, StaticEmbedding
+from sentence_transformers.sentence_transformer.modules import Normalize, Router, StaticEmbedding
 from sentence_transformers.util import dot_score
 from small import Columns, learning, logged, texts, tiny, trainer, weights
 
@@ -686,3 +686,29 @@ def test_a_guide_or_a_teacher_that_nothing_asks(model: Any) -> None:
         ContrastiveLoss(model, presets.gist(), guide=model)
     assert all(p.requires_grad for p in model.parameters())
     ContrastiveLoss(model, presets.gist(), guide=other)
+
+
+def test_guides_of_models_with_routes(model: Any) -> None:
+    """Tokens are compared on both routes; those of several vocabularies are no texts, and routes of other names are refused."""
+    words = model.tokenizer
+    routes = SentenceTransformer(
+        modules=[Router.for_query_document(list(copy.deepcopy(model)), [static(words, 1).double(), Normalize()])],
+        device="cpu",
+    )
+    guide = SentenceTransformer(modules=[static(words, 1).double(), Normalize()], device="cpu")
+    data = texts(ROWS)
+    reader = ContrastiveLoss(routes, presets.gist(), guide=guide)._reader
+    columns = [
+        routes.preprocess(data[name], task=task) for name, task in (("anchor", "query"), ("positive", "document"))
+    ]
+    batch, _ = reader.read(columns, None)
+    for side, name in ((batch.query, "anchor"), (batch.doc, "positive")):
+        wanted = guide.encode(data[name], normalize_embeddings=True)
+        assert abs(side.guide.numpy() - wanted).max() < 1e-5
+    other = [static(tiny(vocabulary=40).tokenizer).double(), Normalize()]
+    several = SentenceTransformer(modules=[Router.for_query_document(list(copy.deepcopy(model)), other)], device="cpu")
+    with pytest.raises(ConfigError, match="whose routes have several tokenizers"):
+        ContrastiveLoss(several, presets.gist(), guide=guide)
+    named = SentenceTransformer(modules=[Router({"short": list(copy.deepcopy(model)), "long": other})], device="cpu")
+    with pytest.raises(ConfigError, match="no routes for queries and documents"):
+        ContrastiveLoss(model, presets.gist(), guide=named)

@@ -59,8 +59,6 @@ def search(
     opened = Run(run)
     piped = query is None and not _at_terminal()
     for text in _lines() if query is None else [query]:
-        if piped and not as_json:
-            print(f"search: {one_line(text)}")
         ranked = opened.search(text, k, index, onnx, None if threshold is None else 0.0, hybrid)
         hits = [hit for hit in ranked if threshold is None or (hit.probability or 0.0) >= threshold]
         document: dict[str, Any] = {"query": text, "hits": [hit.json() for hit in hits]}
@@ -68,7 +66,7 @@ def search(
         if threshold is not None:
             document |= {"threshold": threshold, "left_out": len(ranked) - len(hits)}
             notes += [f"left out: {len(ranked) - len(hits)} of {len(ranked)} with a probability below {threshold:g}"]
-        answer(document, as_json, lambda: _show(text, hits, notes))  # noqa: B023  # it is called at once
+        answer(document, as_json, lambda: _show(text, hits, notes, piped))  # noqa: B023  # it is called at once
 
 
 def _at_terminal() -> bool:
@@ -96,10 +94,12 @@ def _lines() -> Iterator[str]:
         yield line
 
 
-def _show(query: str, hits: Sequence[Found], notes: Sequence[str]) -> None:
-    """Print a line for each hit: its rank, score and name, or the beginning of its text, and its place."""
+def _show(query: str, hits: Sequence[Found], notes: Sequence[str], among: bool) -> None:
+    """Print a query that is `among` many, and a line for each hit: rank, score, name or beginning of its text, and place."""
     from rich.text import Text
 
+    if among:
+        print(f"search: {one_line(query)}")
     terminal = console(highlight=False)
     heads = [f"{hit.rank:>2}  {hit.score:.3f}  {percent(hit.probability)}" for hit in hits]
     places = [one_line(hit.place) for hit in hits]

@@ -18,7 +18,7 @@ from ..core.batch import Batch, Role, Side
 from ..core.ragged import Ragged
 from ..errors import ConfigError, DataError
 from ..io.ids import mixed
-from ..towers.modules import TextTower, constants_of, rows_of, tower_of
+from ..towers.modules import TASKS, TextTower, constants_of, rows_of, tower_of
 from ..towers.pair import Tower
 
 if TYPE_CHECKING:
@@ -46,10 +46,17 @@ class GuideModel:
         from tokenizers import Tokenizer
         from transformers import PreTrainedTokenizerBase
 
-        self.tower: Tower = tower_of(guide)
+        try:
+            self.tower: Tower = tower_of(guide)
+        except ValueError as error:
+            raise ConfigError(f"the guide has no routes for queries and documents: {error}") from None
         self.tokenizer: Any = model.tokenizer
         alike = guide.tokenizer.get_vocab() == model.tokenizer.get_vocab() and _read_alike(guide, model)
         self.same_tokens = alike and (guide.max_seq_length or inf) >= (model.max_seq_length or inf)
+        if not self.same_tokens and _has_several_tokenizers(model):
+            raise ConfigError(
+                "the guide reads other tokens than the model, whose routes have several tokenizers: use a guide with these routes"
+            )
         self.decode = getattr(self.tokenizer, "batch_decode", None) or getattr(self.tokenizer, "decode_batch", None)
         if not self.same_tokens and not isinstance(self.tokenizer, PreTrainedTokenizerBase | Tokenizer):
             raise ConfigError(
@@ -169,14 +176,23 @@ def _named(batch: Batch[Ragged], labels: Tensor) -> Batch[Ragged]:
     return replace(changed, negatives=replace(batch.negatives, ids=ids))
 
 
+def _has_several_tokenizers(model: SentenceTransformer) -> bool:
+    """Return True if routes of a model have other vocabularies, so that tokens do not say which texts they are of."""
+    tokenizers: list[Any] = [getattr(each, "tokenizer", None) for each in model.modules() if each is not model]
+    known = [each.get_vocab() for each in tokenizers if hasattr(each, "get_vocab")]
+    return any(each != known[0] for each in known)
+
+
 def _read_alike(one: SentenceTransformer, other: SentenceTransformer) -> bool:
     """Return True if two models make the same tokens of texts, special ones included."""
     texts = ["", "A few words: of 12 letters, and more."]
     try:
-        first, second = (rows_of(each.preprocess(texts, task="document")) for each in (one, other))
+        read = [[rows_of(each.preprocess(texts, task=task)) for task in TASKS.values()] for each in (one, other)]
     except ValueError:  # a model has routes of other names
         return False
-    return torch.equal(first.values, second.values) and torch.equal(first.offsets, second.offsets)
+    return all(
+        torch.equal(a.values, b.values) and torch.equal(a.offsets, b.offsets) for a, b in zip(*read, strict=True)
+    )
 
 
 def _scored(batch: Batch[Ragged], labels: Tensor) -> Batch[Ragged]:
