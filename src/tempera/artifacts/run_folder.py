@@ -152,6 +152,8 @@ class Run(RunFolder):
         """Return the index of the words of an index's documents: the run's, in their order, where it has all of them."""
         own = self.index
         words = open_words(self.folder, own.documents["preview"], self.fingerprint)
+        if index is own:
+            return words
         places = pc.index_in(own.keys, value_set=index.keys.combine_chunks())
         if len(own.documents) == len(index.documents) and not places.null_count:
             return words.ordered(places.to_numpy().astype(np.int64))

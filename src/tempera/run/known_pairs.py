@@ -88,7 +88,9 @@ def known(model: Model, path: Path | None, roles: Roles | None, depth: int, spli
     if (run / "index").is_dir():
         if (queries := _in_index(model, pairs)) is not None:
             return queries.shown(model, depth)
-        logger.info(f"no answer of {path} is in the corpus of {run}: the documents of {path} are searched instead")
+        logger.info(
+            f"no answer of {path} is in the corpus of {run} by data.doc_id or content: the documents of {path} are searched instead"
+        )
     return _of_task(model, RetrievalTask.pairs(path, roles)).shown(model, depth)
 
 

@@ -39,8 +39,8 @@ class KeptIndex:
 
     Args:
         path: a run or its index, an export to FAISS or Parquet, or a file of vectors: .parquet with columns id and vector, .npy,
-            or FAISS. A document is found by its `data.doc_id`, or else, in the index of a run, by its content. No text is
-            read, so that a column of ids may stand for the documents (`data.doc`).
+            or FAISS. A document is found by its `data.doc_id`, or by its content in the index of a run whose data had no ids.
+            No text is read, so that a column of ids may stand for the documents (`data.doc`).
         ids: ids of the vectors of a .npy or FAISS file, in their order: a text file with one a line, or .npy. Without it, they are
             the numbers of the rows, from 0.
     """

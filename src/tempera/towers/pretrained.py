@@ -126,9 +126,10 @@ def _files(name: str) -> Path | None:
     folder = _place(name)
     if folder.is_dir() or name.count("/") != 1:
         return folder if folder.is_dir() else None
-    require("text", "a pretrained tower")
-    from huggingface_hub import try_to_load_from_cache
-
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError:  # without it nothing is in its cache
+        return None
     file = try_to_load_from_cache(name, "modules.json")
     return Path(file).parent if isinstance(file, str) else None
 

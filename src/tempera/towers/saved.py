@@ -29,9 +29,8 @@ KEPT = "kept_index.json"  # in the folder of a model of queries: facts about the
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 # The model of a run, and the one that was judged, where the first has then learned what was held out.
 MODEL, EVALUATED = "model", "evaluated"
-_KINDS = {
-    f"{kind}{bits}": f"<{kind.lower()}{bits // 8}" for kind in "FIU" for bits in (8, 16, 32, 64)
-}  # of safetensors
+# Of safetensors, as numpy writes them.
+_KINDS = {f"{kind}{bits}": f"<{kind.lower()}{bits // 8}" for kind in "FIU" for bits in (8, 16, 32, 64)}
 EXPORTS = "export"  # the folder for other programs, in that of a run or a model
 TRAINED = "trained.npy"  # of a run and its evaluated model: ids of the contents of the training queries, rising, [u]
 
