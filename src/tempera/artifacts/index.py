@@ -176,8 +176,8 @@ class Index:
     @property
     def keys(self) -> pa.ChunkedArray:
         """Return what each document was told apart by in training, [c]: its key where ids were given to it, else its id."""
-        given = KEY in self.documents.column_names
-        return self.documents[KEY].cast(pa.large_string()) if given else self.documents["id"]
+        keyed = KEY in self.documents.column_names
+        return self.documents[KEY].cast(pa.large_string()) if keyed else self.documents["id"]
 
     def _not_finite(self) -> DataError:
         return DataError(f"the embeddings of {self.folder}, or of the query, are not finite")
