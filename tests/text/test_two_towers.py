@@ -168,6 +168,7 @@ def test_a_run_finds_the_users_ids_again_in_its_index_and_in_that_of_another_run
     named = dict(zip(texts, dict.fromkeys(names), strict=True))
     hits = first.search("kaban lodor", k=10, hybrid=True)
     assert [hit.id for hit in hits] == [next(n for t, n in named.items() if t.startswith(hit.preview)) for hit in hits]
+    assert all(hit.place.endswith(f", {hit.id}") for hit in hits)
     assert calibrate(first.folder).about["queries"] == first.document["data"]["queries"]
     # Queries of another run are trained for this index, and its documents found by the same ids.
     chosen["tower"] = options(pairs_file, tmp_path / "first")["tower"]

@@ -88,7 +88,7 @@ class PairReader(BlockReader):
             "query": query.texts.take(pa.array(queries)),
             "doc": doc.texts,
             "name": pa.nulls(len(rows), pa.large_string()).fill_null(""),
-            "place": pa.array([self.block.place(row) for row in doc.rows.tolist()], pa.large_string()),
+            "place": self.places(doc),
             "query_id": query.ids[queries],
             "doc_id": doc.ids,
         }
@@ -103,6 +103,15 @@ class PairReader(BlockReader):
         if "negatives" in self.columns:
             pairs |= {name: lists.take(rows) for name, lists in self.lists(self.negatives(query, doc)).items()}
         return pa.table(pairs)
+
+    def places(self, side: RoleTexts) -> pa.Array:
+        """Return where each text stands, [k], with its id where the table holds one."""
+        places = pa.array([self.block.place(row) for row in side.rows.tolist()], pa.large_string())
+        return (
+            places
+            if side.own_ids is None
+            else pc.binary_join_element_wise(places, side.own_ids, pa.scalar(", ", places.type))
+        )
 
     def refuse_blank(self, role: str, blank: Mask, rows: Rows, name: str | None = None) -> None:
         """Refuse texts that are missing or blank, [k], or leave their rows out."""
