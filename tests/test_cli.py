@@ -396,6 +396,7 @@ def test_an_unknown_key_of_a_file(tempera: Any, tmp_path: Path) -> None:
         (["train", "a.yaml", "b.yaml"], "give data or one configuration file, not 2 files: a.yaml, b.yaml"),
         (["train", "=1"], "expected an override dotted.key=value"),
         (["train", "train.seed=["], "is not YAML"),
+        (["train", "data.metadata=[*]"], "* begins an alias, so write"),
         (["train", "objective.temperature=0"], "objective.temperature: the temperature must be above 0 and is 0"),
         (["train", "objective.temperature=-1"], "objective.temperature: the temperature must be above 0 and is -1"),
         (["train", "objective.scale=0"], "so nothing can be learned"),

@@ -158,7 +158,8 @@ def _parse(text: str, what: str, prefix: str, place: Place) -> tuple[Any, dict[s
         raise
     except yaml.MarkedYAMLError as error:
         where = f" ({place(error.problem_mark.line)})" if error.problem_mark else ""
-        raise ConfigError(f"{what} is not YAML: {error.problem}{where}") from None
+        quotes = ': * begins an alias, so write "*" within quotes' if error.context == "while scanning an alias" else ""
+        raise ConfigError(f"{what} is not YAML: {error.problem}{where}{quotes}") from None
     except Exception as error:  # PyYAML's constructors let ValueError, KeyError, RecursionError and others through
         raise ConfigError(f"{what} is not YAML: {' '.join(str(error).split())}") from None
 
