@@ -147,7 +147,9 @@ def test_what_is_merged_is_never_replaced(judged: Path) -> None:
         merge(judged / "run", judged / "base", ["none.csv"], weights=0.5, output=judged / "fifth")
 
 
-def test_a_base_that_has_learned_validation_is_judged_by_the_model_that_had_not(judged: Path, tmp_path: Path) -> None:
+def test_a_base_that_has_learned_validation_is_judged_by_the_model_that_had_not(
+    judged: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     options = config.load(judged / "run" / "config.yaml").values
     options["train"] |= {"refit": "auto", "seed": 1}
     base = train(options, tmp_path / "base").folder
@@ -155,6 +157,7 @@ def test_a_base_that_has_learned_validation_is_judged_by_the_model_that_had_not(
     save_file({"embedding.weight": before}, base / "evaluated" / "model.safetensors")
     at_base = [merge(judged / "run", each)["points"][0]["scores"]["validation"] for each in (base, base / "model")]
     assert at_base[0] < 0.3 < 0.6 < at_base[1]  # the evaluated model has no vectors now, the saved one has
+    assert caplog.text.count(f"the curve is between {base / 'evaluated'} and ") == 1
 
 
 def test_other_data_are_not_taken_for_the_own_validation(

@@ -14,6 +14,7 @@ from ..build import Config
 from ..engine.devices import named
 from ..errors import ConfigError, DataError, OutputError
 from ..io.atomic import MARK, staged, write_file
+from ..io.console import logger
 from ..io.documents import write_json
 from ..ranking.ranking import LEAST_TO_CHOOSE
 from ..ranking.verdict import main_metric
@@ -76,7 +77,12 @@ def merge(
     with nullcontext() if output is None else staged(Path(output), overwrite, [run, base]) as folder:
         if weights is None:
             ends = evaluated(Path(run)), evaluated(Path(base))
-            between = merged if ends == (Path(run), Path(base)) else Merged(*ends, named("auto"))
+            between = merged
+            if ends != (Path(run), Path(base)):
+                logger.info(
+                    f"the curve is between {ends[1]} and {ends[0]}, from before they learned what they are asked"
+                )
+                between = Merged(*ends, named("auto"))
             document |= _drawn(Path(run), curve(between, Path(run), also, folder is not None))
         if folder is not None:
             merged.at(document["weight"])
