@@ -155,6 +155,7 @@ def test_a_base_that_has_learned_validation_is_judged_by_the_model_that_had_not(
     base = train(options, tmp_path / "base").folder
     before = torch.zeros_like(weights(base / "evaluated"))
     save_file({"embedding.weight": before}, base / "evaluated" / "model.safetensors")
+    caplog.set_level("INFO")
     at_base = [merge(judged / "run", each)["points"][0]["scores"]["validation"] for each in (base, base / "model")]
     assert at_base[0] < 0.3 < 0.6 < at_base[1]  # the evaluated model has no vectors now, the saved one has
     assert caplog.text.count(f"the curve is between {base / 'evaluated'} and ") == 1
