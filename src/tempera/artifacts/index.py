@@ -176,8 +176,14 @@ class Index:
     @property
     def keys(self) -> pa.ChunkedArray:
         """Return what each document was told apart by in training, [c]: its key where ids were given to it, else its id."""
-        keyed = KEY in self.documents.column_names
-        return self.documents[KEY].cast(pa.large_string()) if keyed else self.documents["id"]
+        has_keys = KEY in self.documents.column_names
+        return self.documents[KEY].cast(pa.large_string()) if has_keys else self.documents["id"]
+
+    def find(self, keys: pa.Array | pa.ChunkedArray) -> Positions:
+        """Return the position of the document with each key, [n]; -1 for one that the index lacks."""
+        places = pc.index_in(keys.cast(pa.large_string()), value_set=self.keys.combine_chunks())
+        positions: Positions = places.fill_null(-1).to_numpy().astype(np.int64)
+        return positions
 
     def _not_finite(self) -> DataError:
         return DataError(f"the embeddings of {self.folder}, or of the query, are not finite")

@@ -9,9 +9,6 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow.compute as pc
-
 from ..errors import DataError
 from ..io.console import logger
 from ..io.documents import parsed
@@ -154,9 +151,9 @@ class Run(RunFolder):
         words = open_words(self.folder, own.documents["preview"], self.fingerprint)
         if index is own:
             return words
-        places = pc.index_in(own.keys, value_set=index.keys.combine_chunks())
-        if len(own.documents) == len(index.documents) and not places.null_count:
-            return words.ordered(places.to_numpy().astype(np.int64))
+        places = index.find(own.keys)
+        if len(own.documents) == len(index.documents) and (places >= 0).all():
+            return words.ordered(places)
         logger.info(
             f"{index.folder} holds other documents than {self.folder}: the beginning of each is indexed for its words"
         )

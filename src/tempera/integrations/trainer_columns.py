@@ -50,15 +50,18 @@ class GuideModel:
             self.tower: Tower = tower_of(guide)
         except ValueError as error:
             raise ConfigError(f"the guide has no routes for queries and documents: {error}") from None
-        self.tokenizer: Any = model.tokenizer
         alike = guide.tokenizer.get_vocab() == model.tokenizer.get_vocab() and _read_alike(guide, model)
         self.same_tokens = alike and (guide.max_seq_length or inf) >= (model.max_seq_length or inf)
         if not self.same_tokens and _has_several_tokenizers(model):
             raise ConfigError(
                 "the guide reads other tokens than the model, whose routes have several tokenizers: use a guide with these routes"
             )
-        self.decode = getattr(self.tokenizer, "batch_decode", None) or getattr(self.tokenizer, "decode_batch", None)
-        if not self.same_tokens and not isinstance(self.tokenizer, PreTrainedTokenizerBase | Tokenizer):
+        self.decode: Any = None
+        if isinstance(model.tokenizer, PreTrainedTokenizerBase):
+            self.decode = model.tokenizer.batch_decode
+        elif isinstance(model.tokenizer, Tokenizer):
+            self.decode = model.tokenizer.decode_batch
+        if not self.same_tokens and self.decode is None:
             raise ConfigError(
                 "the guide has another tokenizer than the model, and the model's tokenizer cannot decode tokens to texts: "
                 "use a guide with the model's tokenizer"
@@ -69,7 +72,6 @@ class GuideModel:
         if not self.same_tokens:
             values, ends = tokens.values.tolist(), tokens.offsets.tolist()
             rows = [values[start:end] for start, end in pairwise(ends)]
-            assert self.decode is not None
             tokens = self.tower.features(self.decode(rows, skip_special_tokens=True), role=role)
         return self.tower.encode(tokens, role)
 

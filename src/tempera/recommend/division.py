@@ -157,8 +157,7 @@ class LeaveLastOut:
         ends = np.searchsorted(judged, timeline.offsets)
         two = np.diff(ends) >= 2
         before = judged[ends[1:][two] - 2]
-        begin, end = timeline.histories(before)
-        enough = begin < end
+        enough = timeline.has_history(before)
         before, last, stop = before[enough], judged[ends[1:][two] - 1][enough], timeline.offsets[1:][two][enough]
         if not len(last):
             raise DataError("leave_last_out needs users with at least 3 events, but there are none: give more data")
@@ -296,8 +295,8 @@ def _by_part(timeline: Timeline) -> Division:
     assert part is not None
     user = timeline.user_of(np.arange(len(part)))
     fresh = np.diff(user * 3 + part, prepend=-1) > 0
-    begin, stop = timeline.histories(np.arange(len(part)))
-    validation, test = (np.flatnonzero(fresh & (part == each) & (begin < stop)) for each in (VALIDATION, TEST))
+    fresh &= timeline.has_history(np.arange(len(part)))
+    validation, test = (np.flatnonzero(fresh & (part == each)) for each in (VALIDATION, TEST))
     untrained = len(timeline.user_ids) - len(np.unique(user[part == TRAIN]))
     counts = {"users without an event to train on": untrained}
     return Division(part, {"users": validation} if len(validation) else {}, {"users": test}, counts, timeline=timeline)

@@ -174,6 +174,11 @@ class Timeline:
                 low, stop = np.where(earlier & (low < stop), middle + 1, low), np.where(earlier, stop, middle)
         return begin, stop
 
+    def has_history(self, events: Events) -> NDArray[np.bool_]:
+        """Return True for each event that has a history, [e], without which nothing is asked."""
+        begin, stop = self.histories(events)
+        return begin < stop
+
     def taken(self, events: Events) -> tuple[NDArray[np.int32], Events, Events]:
         """Return the items of all targets, and where among them those of the history of each event start and end."""
         start, stop = self.histories(events)

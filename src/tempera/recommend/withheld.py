@@ -5,6 +5,7 @@ Letters in shapes: e events, i items, c withheld items, t targets.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -46,24 +47,24 @@ def withhold(timeline: Timeline, division: Division, share: float, seed: int) ->
     left = ~(cold[timeline.item] & (division.part == TRAIN))
     place = np.cumsum(left) - 1  # of an event that is left
     fewer, part = timeline.kept(left), division.part[left]
-    targets = _asked(fewer, np.flatnonzero(cold[fewer.item] & (part == TEST)))
+    targets = np.flatnonzero(cold[fewer.item] & (part == TEST))
+    targets = targets[fewer.has_history(targets)]
     if not len(targets):
         raise DataError(
             f"evaluation.cold_items is {share:g}: it withholds {len(items)} items, none of which occurs in the test: "
             "give a larger share, or the split more of the data"
         )
+
+    def left_of(protocols: Mapping[str, Events]) -> dict[str, Events]:
+        moved = {name: place[events] for name, events in protocols.items()}
+        return {name: events[fewer.has_history(events)] for name, events in moved.items()}
+
     moved = replace(
         division,
         part=part,
-        validation={name: _asked(fewer, place[events]) for name, events in division.validation.items()},
-        test={name: _asked(fewer, place[events]) for name, events in division.test.items()},
+        validation=left_of(division.validation),
+        test=left_of(division.test),
         counts={**division.counts, "interactions with items that are withheld": int((~left).sum())},
         notes=(*division.notes, f"{len(items):,} items are withheld from training and evaluated as new ones"),
     )
     return fewer, moved, Withheld(items, counts[items], targets, timeline)
-
-
-def _asked(timeline: Timeline, events: Events) -> Events:
-    """Return the events that have a history."""
-    begin, stop = timeline.histories(events)
-    return events[begin < stop]

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from .. import config as configuration
 from ..artifacts.index import Index
 from ..artifacts.run_folder import Run
 from ..build import Config, build
 from ..errors import DataError
+from ..io.vector_files import KEY
 from ..text.embedder import trained_on
 from ..text.held_out import HELD_OUT, Questions
 from ..text.lexical import Settings
@@ -95,13 +95,13 @@ def asked(run: Path, name: str, split: Split, rows: Rows) -> RetrievalTask:
     questions = Questions.of(split, pairs.distinct("query")[1], pairs.distinct("doc")[1], rows)
     queries = _table(pairs.shown_ids("query", questions.rows), questions.queries)
     docs = _table(pairs.shown_ids("doc", split.corpus), pairs.texts("doc", split.corpus))
-    docs = docs.append_column("key", pairs.table["doc_id"].take(pa.array(split.corpus)).cast(pa.large_string()))
+    docs = docs.append_column(KEY, pairs.table["doc_id"].take(pa.array(split.corpus)))
     task = RetrievalTask.of(name, queries, docs, questions.relevant, {})
     if tuned := Run(run).document.get("bm25"):  # on other queries
         task = replace(task, words=Settings(**tuned))
     if Kept.read(model_folder(run)) is None:
         return task
-    index, places = indexed(run, model_folder(run), task.corpus["key"])
+    index, places = indexed(run, model_folder(run), task.corpus[KEY])
     if lost := int((places < 0).sum()):
         raise DataError(
             f"{index.folder} lacks {lost:,} of the {len(places):,} documents of its run: copy the run's own index, or train again"
@@ -118,8 +118,7 @@ def indexed(run: Path, model: Path, keys: pa.ChunkedArray | pa.Array) -> tuple[I
     index = Index(run / "index")
     if index.stamp is not None:
         index.stamp.refuse_other(fingerprint(model), index.folder)
-    places = pc.fill_null(pc.index_in(keys, value_set=index.keys.combine_chunks()), -1)
-    return index, places.to_numpy().astype(np.int64)
+    return index, index.find(keys)
 
 
 def _table(ids: pa.ChunkedArray, texts: Sequence[str]) -> pa.Table:

@@ -118,7 +118,7 @@ def unlearned(run: Path) -> tuple[Split, Rows]:
 
 def _in_index(model: Model, pairs: Pairs) -> QuerySet | None:
     """Return the queries of pairs, to be searched for in the corpus of a run; None if no answer is in it."""
-    index, doc = indexed(Path(model.path), model.folder, pa.array(pairs.ids("doc")).cast(pa.large_string()))
+    index, doc = indexed(Path(model.path), model.folder, pa.array(pairs.ids("doc")))
     known_docs = doc >= 0
     first, query = Pairs(pairs.table.filter(pa.array(known_docs))).distinct("query")
     if not len(first):

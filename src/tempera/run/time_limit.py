@@ -40,12 +40,12 @@ def limited(
     options, settle = prepared.config.train, settle or (lambda run: run)
     if options.max_time is None:
         return settle(prepared)
-    record = dict(known or measured(prepared, options.max_time))
+    record = dict(known or measure(prepared, options.max_time))
     settled = settle(_within(prepared, record))
     train = replace(settled.config.train, max_time=options.max_time, max_steps=None)
     settled = replace(settled, config=replace(settled.config, train=train))
     if not known and settled.task is not prepared.task:
-        record = measured(settled, options.max_time)
+        record = measure(settled, options.max_time)
     wanted, allowed = _steps(settled), int(record["steps"])
     if settled.devices.group.main:
         settled.log.write(event=TIME_LIMIT, **record)
@@ -56,7 +56,7 @@ def limited(
     return within
 
 
-def measured(prepared: Prepared, limit: float) -> dict[str, float]:
+def measure(prepared: Prepared, limit: float) -> dict[str, float]:
     """Return the steps that fit a limit in seconds, the limit, and the seconds of a step."""
     step, spent = rate(prepared, limit)
     allowed = max(1, int((limit - spent) / step / Refit(prepared).times))

@@ -63,16 +63,21 @@ class Frozen(Tower):
         return torch.cat([F.normalize(self(block).float(), dim=-1).cpu() for block in blocks])
 
 
-def _keys(file: VectorFile, stamped: bool) -> NDArray[np.int64]:
-    """Return what the documents of a file are told apart by: their keys, else their ids, which are hashes in the index of a run."""
+def _keys(file: VectorFile, stamped: bool) -> list[NDArray[np.int64]]:
+    """Return what the documents of a file are looked for by, [c] each, in this order.
+
+    These are the keys of a run's index; without any, hashes of the ids, and before these the ids themselves where they may be
+    hashes: the index of a run on texts without ids has no others, and that of a recommender may have integers.
+    """
     if file.keys is not None:
-        return file.keys
-    hashed = stamped and pc.all(pc.match_substring_regex(file.ids, r"^-?\d+$")).as_py()
+        return [file.keys]
+    hashes = given_ids(file.ids)
+    if not (stamped and pc.all(pc.match_substring_regex(file.ids, r"^-?\d+$")).as_py()):
+        return [hashes]
     try:
-        keys: NDArray[np.int64] = file.ids.cast(pa.int64()).to_numpy() if hashed else given_ids(file.ids)
+        return [file.ids.cast(pa.int64()).to_numpy(), hashes]
     except pa.ArrowInvalid:  # longer than a hash
-        return given_ids(file.ids)
-    return keys
+        return [hashes]
 
 
 def numbered(rows: NDArray[np.int64]) -> Ragged:
@@ -147,14 +152,12 @@ class IndexSide(Frozen):
         self.path, self.stamp = path, Stamp.read(file.metadata, path)
         if self.stamp is not None and file.exact:
             self.stamp.refuse_changed(file.vectors, path)
-        keys = _keys(file, self.stamp is not None)
-        self.given = keys if file.keys is not None else given_ids(file.ids)  # a stamped index may have integers for ids
-        self.order_given = np.argsort(self.given, kind="stable")
+        self.keys = [(keys, np.argsort(keys, kind="stable")) for keys in _keys(file, self.stamp is not None)]
         self.example = file.ids[0].as_py() if len(file.ids) else ""
-        self.keys, self.order = keys, np.argsort(keys, kind="stable")
-        rising = keys[self.order]
+        keys, order = self.keys[0]
+        rising = keys[order]
         if len(twice := np.flatnonzero(rising[1:] == rising[:-1])):
-            first, second = self.order[twice[0] : twice[0] + 2].tolist()
+            first, second = order[twice[0] : twice[0] + 2].tolist()
             raise DataError(
                 f"{path} holds the id {file.ids[first].as_py()!r} twice, in rows {first + 1:,} and {second + 1:,}: "
                 "give every document one vector"
@@ -189,8 +192,10 @@ class IndexSide(Frozen):
 
     def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the row of each id, [n]; -1 for an id that the index lacks."""
-        rows = places(ids, self.keys, self.order)
-        return np.where(rows < 0, places(ids, self.given, self.order_given), rows)
+        rows = np.full(len(ids), -1)
+        for keys, order in self.keys:
+            rows = np.where(rows < 0, places(ids, keys, order), rows)
+        return rows
 
     def named(self, ids: NDArray[np.int64], texts: Sequence[str]) -> Ragged:
         """Return the features of documents by their ids, or else by the content of their texts.

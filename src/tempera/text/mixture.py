@@ -93,20 +93,29 @@ def _apart(pairs: Pairs, earlier: Sequence[Pairs], salt: int) -> Pairs:
         taken = [_with_another_text(own.distinct(role), each.distinct(role)) for each in catalogues]
         ids, others = pairs.ids(role), np.concatenate([*taken, np.empty(0, np.int64)])
         if len(others):
-            twice = np.isin(ids, others)
-            changed = {f"{role}_id": pa.array(np.where(twice, mixed(ids, salt), ids))}
-            if GIVEN[role] in table.column_names:  # which two texts would share
-                changed[GIVEN[role]] = pc.if_else(pa.array(twice), None, table[GIVEN[role]])
+            changed = {f"{role}_id": _others(ids, others, salt)}
+            if GIVEN[role] in table.column_names:
+                changed[GIVEN[role]] = _unshared(pairs.given(role), ids, others)
             if role == "doc" and len(pairs.negatives[0]):
                 numbers, offsets = pairs.negatives
-                twice, ends = np.isin(numbers, others), pa.array(offsets)
-                lists = {"negative_ids": pa.array(np.where(twice, mixed(numbers, salt), numbers))}
+                lists = {"negative_ids": _others(numbers, others, salt)}
                 if GIVEN["negatives"] in table.column_names:
-                    lists[GIVEN["negatives"]] = pc.if_else(pa.array(twice), None, pairs.negative_given.combine_chunks())
+                    lists[GIVEN["negatives"]] = _unshared(pairs.negative_given, numbers, others)
+                ends = pa.array(offsets)
                 changed |= {name: pa.LargeListArray.from_arrays(ends, values) for name, values in lists.items()}
             for name, column in changed.items():
                 table = table.set_column(table.column_names.index(name), name, column)
     return replace(pairs, table=table)
+
+
+def _others(ids: Ids, taken: Ids, salt: int) -> pa.Array:
+    """Return ids, of which those that are taken are others."""
+    return pa.array(np.where(np.isin(ids, taken), mixed(ids, salt), ids))
+
+
+def _unshared(shown: pa.ChunkedArray, ids: Ids, taken: Ids) -> pa.Array:
+    """Return the ids that users see without those that two texts would share."""
+    return pc.if_else(pa.array(np.isin(ids, taken)), None, shown.combine_chunks())
 
 
 def _with_another_text(own: tuple[Ids, Texts], other: tuple[Ids, Texts]) -> Ids:

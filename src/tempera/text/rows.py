@@ -107,11 +107,9 @@ class PairReader(BlockReader):
     def places(self, side: RoleTexts) -> pa.Array:
         """Return where each text stands, [k], with its id where the table holds one."""
         places = pa.array([self.block.place(row) for row in side.rows.tolist()], pa.large_string())
-        return (
-            places
-            if side.own_ids is None
-            else pc.binary_join_element_wise(places, side.own_ids, pa.scalar(", ", places.type))
-        )
+        if side.own_ids is None:
+            return places
+        return pc.binary_join_element_wise(places, side.own_ids, pa.scalar(", ", places.type))
 
     def refuse_blank(self, role: str, blank: Mask, rows: Rows, name: str | None = None) -> None:
         """Refuse texts that are missing or blank, [k], or leave their rows out."""

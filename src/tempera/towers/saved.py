@@ -162,9 +162,9 @@ def _table(path: Path) -> NDArray[np.float32]:
     from safetensors import safe_open
 
     with safe_open(path, framework="numpy") as file:
-        halves = any(file.get_slice(name).get_dtype() == "BF16" for name in file.keys())  # noqa: SIM118  # it is no mapping
-        tensors = {} if halves else {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    tensors = tensors or _with_halves(path)
+        names = list(file.keys())
+        halves = any(file.get_slice(name).get_dtype() == "BF16" for name in names)
+        tensors = _with_halves(path) if halves else {name: file.get_tensor(name) for name in names}
     if "embeddings" not in tensors:
         return tensors["embedding.weight"].astype(np.float32, copy=False)
     table = tensors["embeddings"]
