@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -18,6 +19,8 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file
+
+from ..conftest import WORDS, write_pairs
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "CUDA_VISIBLE_DEVICES": ""}
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "tempera"]
@@ -183,6 +186,26 @@ def test_two_processes_choose_as_one_does(tiny: list[str], tmp_path: Path) -> No
         each.pop("seconds")  # of the CPU, which differ
     one, two = recipes
     assert one == two and len(one["tried"]) > 4
+
+
+@pytest.mark.long
+def test_all_processes_go_on_from_the_chosen_weights(tiny: list[str], tmp_path: Path) -> None:
+    """The first process alone has those of the best validation; then all train on what was held out."""
+    draw = random.Random(0)
+    docs = [" ".join(draw.choice(WORDS) for _ in range(60)) for _ in range(300)]
+    path = write_pairs(tmp_path / "long.jsonl", [{"query": " ".join(doc.split()[::20]), "doc": doc} for doc in docs])
+    more = [f"data.path={path}", "train.made_rows=1", "train.refit=auto", "train.learning_rate=0.3"]
+    more += ["evaluation.validation=60", "train.evaluations=6", "train.max_steps=48"]
+    runs = []
+    for name, launcher in (("one", ["-m", "tempera"]), ("two", TORCHRUN)):
+        runs.append(launch(tmp_path / name, tiny, python(*launcher), more=more))
+        ((code, out, err),) = runs[-1].ended()
+        assert code == 0, err
+        best = json.loads(out)["best"]
+        assert 0 < best["step"] < best["taken"] and "training goes on, also on all that was held out" in err
+    one, two = runs
+    assert two.metrics() == one.metrics()
+    apart(two, one, 1e-4)
 
 
 @pytest.mark.long

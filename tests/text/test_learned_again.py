@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +28,7 @@ from tempera.text.held_out import HeldOutQueries
 from tempera.text.retrieval import TextTask
 from tempera.towers.saved import TRAINED
 
-from ..conftest import planted, write_pairs
+from ..conftest import WORDS, planted, write_pairs
 
 
 @pytest.fixture
@@ -105,6 +106,30 @@ def test_what_is_saved_is_a_run_on_all_pairs(options: dict[str, Any], tmp_path: 
     by_hand = train({**options, "train": {**options["train"], "max_steps": steps}}, tmp_path / "by_hand")
     assert pairs == by_hand.document["data"]["train"] == 300
     assert np.array_equal(weights(again.folder / "model"), weights(by_hand.folder / "model"))
+
+
+def test_after_made_rows_training_goes_on_from_the_chosen_weights(options: dict[str, Any], tmp_path: Path) -> None:
+    """A run on all pairs that begins with the evaluated model, for half as many steps at half of the rate, without such rows."""
+    draw = random.Random(0)
+    docs = [" ".join(draw.choice(WORDS) for _ in range(60)) for _ in range(300)]
+    path = write_pairs(tmp_path / "long.jsonl", [{"query": " ".join(doc.split()[::20]), "doc": doc} for doc in docs])
+    options["data"]["path"] = str(path)
+    options["train"] |= {"made_rows": 2, "evaluations": 8, "learning_rate": 0.3}
+    run = train(with_refit(options, "auto"), tmp_path / "run")
+    best = run.document["best"]
+    assert 0 < best["step"] < best["taken"]
+    ((part, pairs, steps),) = records(run)
+    assert (part, pairs, steps) == ("test", 300, round(0.5 * best["step"] * 300 / run.document["data"]["train"]))
+    by_hand = train(
+        {
+            **options,
+            "tower": {"dimensions": 16, "teacher": str(run.folder / "evaluated")},
+            "train": {**options["train"], "max_steps": steps, "learning_rate": 0.15, "made_rows": 0},
+            "evaluation": {"queries": 0, "validation": 0, "bm25": False},
+        },
+        tmp_path / "by_hand",
+    )
+    assert np.array_equal(weights(run.folder / "model"), weights(by_hand.folder / "model"))
 
 
 def test_all_learns_validation_before_the_test_is_evaluated(

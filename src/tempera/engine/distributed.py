@@ -161,6 +161,16 @@ class Group:
                 dist.all_reduce(values)
         return values
 
+    def share(self, tensors: Iterable[Tensor]) -> None:
+        """Give all processes the values that the first one has, in place."""
+        if self.size == 1:
+            return
+        for tensor in tensors:
+            values = tensor.detach().to(self.device, copy=True).contiguous()  # a temperature lies on the host
+            with self._together("the broadcast of weights"):
+                dist.broadcast(values, 0)
+            tensor.detach().copy_(values)
+
     def all_reduce_max(self, count: int) -> int:
         """Return the largest of all processes' counts."""
         return int(self._agree(count, dist.ReduceOp.MAX)) if self.size > 1 else count

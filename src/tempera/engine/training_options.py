@@ -106,7 +106,8 @@ class Training:
             whose figures stay those of the evaluated one, in `evaluated/`; "none" saves the weights that validation has
             chosen; "auto" trains again where more than a twentieth of the data is held out. Then it is "all" for
             interactions; for texts it is one training after the evaluation, on everything but a test or validation that the
-            user has named.
+            user has named. Where rows are made of documents (`made_rows`), it goes on from the weights that validation has chosen:
+            half as many steps, at half of the learning rate and without such rows.
         patience: number of evaluations without improvement after which training stops early; None takes every step.
         save_steps: number of steps between checkpoints; None writes one every ten minutes. They stay in OUTPUT.checkpoints,
             beside the run, until it has ended.

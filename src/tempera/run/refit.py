@@ -8,9 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from torch import nn
 
 from ..engine.clock import Phases
-from ..engine.training_options import RefitOn
+from ..engine.training_options import RefitOn, Training
 from ..io.console import logger, silenced
 from ..io.documents import JsonLines
 from ..ranking.ranking import Part
@@ -18,13 +19,19 @@ from .fit import Fitted, fit
 from .prepare import Prepared, move_tower, reading_of
 
 WORTH = 0.05  # share of the data that is held out, from which `auto` trains again
+# Of the steps, and of their learning rate, where training goes on from trained weights (bench/results/continued.json).
+_SHARE = 0.5
 LEARNED: dict[Part, str] = {"validation": "also on validation", "test": "also on all that was held out"}
 # With withheld items, validation is not trained on before the test: it may hold them.
 _PARTS: dict[RefitOn, tuple[Part, ...]] = {"none": (), "validation": ("validation",), "all": ("validation", "test")}
 
 
 class Refit:
-    """Train a run anew on more data, by `train.refit`: begun with the weights and the objective that it has before its training.
+    """Train a run on more data, by `train.refit`.
+
+    It begins anew, with the weights and the objective that the run has before its training. Where rows are made of documents
+    (`train.made_rows`), which is the longest part of a training, it goes on from the trained weights: for half of the steps, at
+    half of the learning rate and without such rows.
 
     Args:
         prepared: the run, before its training.
@@ -38,15 +45,19 @@ class Refit:
         parts = {**_PARTS, "auto": prepared.task.refits if worth else ()}[self.train.refit]
         self.parts = [each for each in parts if each == "test" or not prepared.config.evaluation.cold_items]
         self.learned = prepared.task.learned
+        self.goes_on, self.share = bool(self.train.made_rows), 1.0  # the share of steps
+        if self.goes_on:
+            self.train, self.share = _onward(self.train), _SHARE
 
     @property
     def times(self) -> float:
         """Return the most steps of all trainings together, in those of the first one."""
         sizes = [self.pairs, *map(self.learned, self.parts)]
-        return float(sum(size for size, before in zip(sizes, [0, *sizes]) if size != before) / self.pairs)
+        more = sum(size for size, before in zip(sizes[1:], sizes, strict=False) if size != before)
+        return float(1 + self.share * more / self.pairs)
 
     def __call__(self, part: Part, run: Prepared, fitted: Fitted) -> Prepared:
-        """Return the run trained also on a part of its data, for as many passes as its best weights have taken; all processes call.
+        """Return the run trained also on a part of its data, for the passes that its best weights have taken; all processes call.
 
         The same run where this part is not asked for or adds no pair, or where no step has helped.
         """
@@ -54,20 +65,34 @@ class Refit:
         best = group.all_reduce_max(fitted.step if group.main else -1)
         if part not in self.parts or not best:
             return run
-        config = replace(run.config, objective=copy.deepcopy(self.objective))
+        start = run.config.objective if self.goes_on else self.objective
+        config = replace(run.config, objective=copy.deepcopy(start))
         with run.phases("refit"), TemporaryDirectory(dir=run.folder) as folder:
             torch.manual_seed(self.train.seed)  # of the first weights, as `prepare` does
-            task = run.task.extended(reading_of(config, run.devices), part)
+            task = run.task.extended(reading_of(replace(config, train=self.train), run.devices), part)
             move_tower(config, task, run.devices)
             pairs = task.showcase.facts().counts["train"]
             if pairs == self.latest:
                 return run
             self.latest = pairs
-            steps = max(1, round(best * pairs / self.pairs))
-            logger.info(f"training again, {LEARNED[part]}: {steps:,} steps on {pairs:,} pairs")
+            if self.goes_on:
+                task.data.tower.load_state_dict(run.task.data.tower.state_dict())
+                # The first process alone has the best weights.
+                group.share(nn.ModuleList([task.data.tower, config.objective]).state_dict().values())
+            steps = max(1, round(self.share * best * pairs / self.pairs))
+            logger.info(
+                f"training {'on' if self.goes_on else 'again'}, {LEARNED[part]}: {steps:,} steps on {pairs:,} pairs"
+            )
             run.log.write(event="refit", part=part, pairs=pairs, steps=steps)
             with JsonLines(Path(folder) / "log.jsonl") as log, silenced(bars=True):
                 train = replace(self.train, max_steps=steps, max_time=None)
                 again = replace(run, config=replace(config, train=train), task=task, log=log, phases=Phases())
                 fit(again, looks=False)
         return replace(run, config=config, task=task)
+
+
+def _onward(train: Training) -> Training:
+    """Return the options of a training that goes on from trained weights."""
+    tables = train.table_learning_rate
+    slower = None if tables is None else _SHARE * tables
+    return replace(train, made_rows=0, learning_rate=_SHARE * train.learning_rate, table_learning_rate=slower)
