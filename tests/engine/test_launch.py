@@ -196,6 +196,7 @@ def test_all_processes_go_on_from_the_chosen_weights(tiny: list[str], tmp_path: 
     path = write_pairs(tmp_path / "long.jsonl", [{"query": " ".join(doc.split()[::20]), "doc": doc} for doc in docs])
     more = [f"data.path={path}", "train.made_rows=1", "train.refit=auto", "train.learning_rate=0.3"]
     more += ["evaluation.validation=60", "train.evaluations=6", "train.max_steps=48"]
+    more += ["objective.pools=[docs, memory]", "objective.memory=4096"]  # which has another length on each process
     runs = []
     for name, launcher in (("one", ["-m", "tempera"]), ("two", TORCHRUN)):
         runs.append(launch(tmp_path / name, tiny, python(*launcher), more=more))

@@ -126,6 +126,7 @@ def test_sizes_train_on_nested_pairs_and_ask_the_same_test(
             [],
             "the data leave 2 of .* pairs to train on; a learning curve .*: give more pairs",
         ),
+        ({"train": {"refit": "all"}}, [], "train.refit is all, which trains on held-out pairs, too"),
         ({"train": {"max_pairs": 60}}, [], "half of 60 training pairs is below 50; .* such as --sizes 30,60"),
         ({"data": {"source": "interactions", "path": "x"}, "tower": {"kind": "features"}}, [], "needs pairs of texts"),
     ],

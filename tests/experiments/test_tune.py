@@ -91,12 +91,16 @@ def test_the_best_run_stays_and_no_other(finished: Tuning, tmp_path: Path, valid
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("keep", [0, 2])
 def test_as_many_runs_stay_as_are_asked_for(keep: int, small: dict[str, Any], tmp_path: Path) -> None:
-    result = tune(small, SPACE, 3, tmp_path / "out", QUICK, keep=keep)
+    result = tune(small, SPACE, 3, tmp_path / "out", [*QUICK, "train.refit=auto"], keep=keep)
     order = sorted(result.trials, key=lambda trial: (-(trial.value or 0), trial.number))
     folders = {int(folder.name) for folder in (tmp_path / "out" / "trials").glob("*/")}
     assert folders == {trial.number for trial in order[:keep]}
     for number in folders:
-        assert Run(tmp_path / "out" / "trials" / f"{number:04}").document["metrics"]
+        run = Run(tmp_path / "out" / "trials" / f"{number:04}")
+        assert run.document["metrics"]
+        resolved = yaml.safe_load((run.folder / "config.yaml").read_text())
+        assert resolved["train"]["refit"] == "none"  # no trial is trained again
+    assert result.config["train"]["refit"] == "auto"
 
 
 def test_conditions_hold(finished: Tuning) -> None:

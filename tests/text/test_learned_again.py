@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 import tempera
 from tempera.artifacts.run_folder import Run
-from tempera.errors import ConfigError, DataError
+from tempera.errors import ConfigError, DataError, OutputError
 from tempera.io.ids import content_id
 from tempera.ranking.resolved import Config
 from tempera.run import refit
@@ -108,28 +108,47 @@ def test_what_is_saved_is_a_run_on_all_pairs(options: dict[str, Any], tmp_path: 
     assert np.array_equal(weights(again.folder / "model"), weights(by_hand.folder / "model"))
 
 
-def test_after_made_rows_training_goes_on_from_the_chosen_weights(options: dict[str, Any], tmp_path: Path) -> None:
-    """A run on all pairs that begins with the evaluated model, for half as many steps at half of the rate, without such rows."""
+@pytest.mark.parametrize(
+    ("part", "rates", "slower"),
+    [
+        ("auto", {"learning_rate": 0.3}, {"learning_rate": 0.15}),
+        ("all", {"learning_rate": 0.3}, {"learning_rate": 0.15}),
+        ("auto", {"table_optimizer": "rowwise_adagrad"}, {"table_learning_rate": 0.025}),
+    ],
+)
+def test_after_made_rows_training_goes_on_from_the_chosen_weights(
+    part: str, rates: dict[str, Any], slower: dict[str, Any], options: dict[str, Any], tmp_path: Path
+) -> None:
+    """A run on all pairs that begins with the chosen weights, for half as many steps at half of the rate, without such rows."""
     draw = random.Random(0)
     docs = [" ".join(draw.choice(WORDS) for _ in range(60)) for _ in range(300)]
     path = write_pairs(tmp_path / "long.jsonl", [{"query": " ".join(doc.split()[::20]), "doc": doc} for doc in docs])
     options["data"]["path"] = str(path)
-    options["train"] |= {"made_rows": 2, "evaluations": 8, "learning_rate": 0.3}
-    run = train(with_refit(options, "auto"), tmp_path / "run")
-    best = run.document["best"]
-    assert 0 < best["step"] < best["taken"]
-    ((part, pairs, steps),) = records(run)
-    assert (part, pairs, steps) == ("test", 300, round(0.5 * best["step"] * 300 / run.document["data"]["train"]))
+    options["train"] |= {"made_rows": 2, "evaluations": 8, **rates}
+    plain, run = (train(with_refit(options, each), tmp_path / each) for each in ("none", part))
+    best, first = plain.document["best"], plain.document["data"]["train"]
+    assert best["step"] > 0 and (best["step"] < best["taken"] or "table_optimizer" in rates)
+    assert [steps for _, _, steps in records(run)] == [
+        round(0.5 * best["step"] * pairs / first) for _, pairs, _ in records(run)
+    ]
+    last, pairs, steps = records(run)[-1]
+    assert (last, pairs) == ("test", 300)
     by_hand = train(
         {
             **options,
-            "tower": {"dimensions": 16, "teacher": str(run.folder / "evaluated")},
-            "train": {**options["train"], "max_steps": steps, "learning_rate": 0.15, "made_rows": 0},
+            "tower": {"dimensions": 16, "teacher": str(plain.folder)},
+            "train": {**options["train"], "max_steps": steps, "made_rows": 0, **slower},
             "evaluation": {"queries": 0, "validation": 0, "bm25": False},
         },
         tmp_path / "by_hand",
     )
     assert np.array_equal(weights(run.folder / "model"), weights(by_hand.folder / "model"))
+
+
+def test_where_no_row_can_be_made_training_begins_again(options: dict[str, Any], tmp_path: Path) -> None:
+    plain = train(with_refit(options, "auto"), tmp_path / "plain")
+    options["train"]["made_rows"] = 2  # of texts with five words
+    assert records(train(with_refit(options, "auto"), tmp_path / "none")) == records(plain)
 
 
 def test_all_learns_validation_before_the_test_is_evaluated(
@@ -253,19 +272,21 @@ def test_only_train_learns_what_is_held_out(options: dict[str, Any], tmp_path: P
     assert run.document["data"]["train"] == 200
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OutputError("No space left"), ZeroDivisionError()])
 def test_a_run_that_is_stopped_while_it_trains_again_ends_with_the_same_model(
-    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: BaseException, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = train(with_refit(options, "auto"), tmp_path / "whole")
     extended = TextTask.extended
 
     def stopped(self: TextTask, config: Config, part: Any) -> TextTask:
         extended(self, config, part)
-        raise KeyboardInterrupt
+        raise error
 
     monkeypatch.setattr(TextTask, "extended", stopped)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(type(error)):
         train(with_refit(options, "auto"), tmp_path / "stopped")
+    assert [*(tmp_path / "stopped.checkpoints").iterdir()]
     monkeypatch.setattr(TextTask, "extended", extended)
     again = train(with_refit(options, "auto"), tmp_path / "stopped")
     for part in ("model", "evaluated"):

@@ -38,6 +38,12 @@ def long_pairs(folder: Path, words: int = 80) -> Path:
     return write_pairs(folder / "long.jsonl", [{"query": " ".join(doc.split()[:3]), "doc": doc} for doc in docs])
 
 
+@pytest.fixture
+def many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few pairs are enough for the rows of a source."""
+    monkeypatch.setattr("tempera.text.made_rows.MANY", 10)
+
+
 def options(path: Path, **more: Any) -> dict[str, Any]:
     return {
         "data": {"source": "pairs", "path": str(path)},
@@ -176,6 +182,7 @@ def no_text_{i}(value):
 """
 
 
+@pytest.mark.usefixtures("many")
 def test_functions_without_a_docstring_stand_beside_pairs_of_code(tmp_path: Path) -> None:
     source = tmp_path / "src"
     source.mkdir()
@@ -197,10 +204,11 @@ def test_functions_without_a_docstring_stand_beside_pairs_of_code(tmp_path: Path
     searched = task.showcase.searched()
     assert not set(ids.tolist()) & set(searched.documents["doc_id"].to_pylist())  # code without its name
     few = {**given, "train": {**given["train"], "made_rows": "auto"}}
-    assert read(few, tmp_path / "few").data.texts.made is None
+    assert read(few, tmp_path / "many").data.made.count == 32
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tempera.text.made_rows.MANY", 10)
-        assert read(few, tmp_path / "many").data.made.count == 32
+        patch.setattr("tempera.text.made_rows.MANY", 20_000)
+        assert read(few, tmp_path / "few").data.texts.made is None
+        assert read(given, tmp_path / "four").data.texts.made is None  # a resolved number means what "auto" meant
     run = train(given, tmp_path / "run")
     assert yaml.safe_load((run.folder / "config.yaml").read_text())["train"]["made_rows"] == 4
 
@@ -254,6 +262,7 @@ def code(folder: Path, count: int = 60) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("many")
 def test_queries_that_are_held_out_ask_for_no_made_row(tmp_path: Path) -> None:
     source = code(tmp_path / "src")
     plain = {**options(source, batch_size=8, made_rows=4), "data": {"path": str(source)}}
@@ -269,6 +278,7 @@ def test_queries_that_are_held_out_ask_for_no_made_row(tmp_path: Path) -> None:
     assert not set(asked.tolist()) & set(data.texts.made.query_ids.tolist())
 
 
+@pytest.mark.usefixtures("many")
 def test_a_mixture_keeps_made_rows_unless_its_batches_are_of_one_source(tmp_path: Path) -> None:
     source, pairs = code(tmp_path / "src"), long_pairs(tmp_path)
     sources = [{"installed_python": {"roots": [str(source)]}}, {"pairs": {"path": str(pairs)}}]
@@ -280,6 +290,7 @@ def test_a_mixture_keeps_made_rows_unless_its_batches_are_of_one_source(tmp_path
         read(single, tmp_path / "b")
 
 
+@pytest.mark.usefixtures("many")
 def test_a_sweep_reads_made_rows_where_a_setting_has_some(tmp_path: Path) -> None:
     source = code(tmp_path / "src")
     base = {**options(source, made_rows=0, batch_size=8), "data": {"path": str(source)}}

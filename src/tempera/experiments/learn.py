@@ -86,6 +86,11 @@ def _sizes(config: Config, sizes: Sequence[int]) -> list[int]:
         raise ConfigError("data: a learning curve needs pairs of texts, and these are interactions of users with items")
     if config.evaluation.queries == 0:
         raise ConfigError("evaluation.queries is 0, but a learning curve is measured on test queries: give at least 1")
+    if config.train.refit not in ("none", "auto"):
+        raise ConfigError(
+            f"train.refit is {config.train.refit}, which trains on held-out pairs, too, and a learning curve counts those that are "
+            "trained on: remove it"
+        )
     pairs, candidates = config.data.read()
     count = len(hold_out(pairs, candidates, config.evaluation, config.train.max_pairs).train)
     if count < 3:

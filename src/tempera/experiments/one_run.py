@@ -128,7 +128,8 @@ class Trainings:
             verdict = prepared.task.held_out.judge(job["part"])
             value = verdict.ranking.metrics[metric]
             if before is not None and (job["bar"] is None or value > job["bar"]):
-                publish(prepared, fitted, before, judge(prepared), prepared)
+                once = replace(prepared, config=prepared.config.trained_with(refit="none"))
+                publish(once, fitted, before, judge(prepared), once)
         shutil.rmtree(folder / CACHE, ignore_errors=True)
         return replace(
             record,

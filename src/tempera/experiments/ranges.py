@@ -17,6 +17,9 @@ SPELLINGS = (
     "low:high:log, low:high:linear, low:high:int or low:high:int:log, each with :COUNT for evenly spaced values or "
     ":step X if needed, or a list a,b,c"
 )
+NEVER_AGAIN = (
+    "runs are compared by what is held out, so none is trained on it again: leave train.refit to `tempera train`"
+)
 _KINDS = {"log", "linear", "int", "int:log"}
 _DOTS = re.compile(r"([-+.\de]*\d)\.\.+([-+.\de]+)")  # as other languages write a range
 _RANGE = re.compile(r"([^:,]+):([^:,]+):([a-z:]+?)(?::\s*(?:step\s+([^:]+)|([^:]*\d[^:]*)))?")

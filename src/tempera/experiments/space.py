@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import config as configuration
 from ..errors import ConfigError
-from .ranges import SPELLINGS, Range, listed, number, parse, refuse_mapping
+from .ranges import NEVER_AGAIN, SPELLINGS, Range, listed, number, parse, refuse_mapping
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -185,6 +185,8 @@ def _domain(field: str, value: Any, around: frozenset[str]) -> Range | Choices:
         raise ConfigError("an option has a section, such as objective.temperature")
     if field == "train.seed":
         raise ConfigError("train.seed cannot be tuned")
+    if field == "train.refit":
+        raise ConfigError(NEVER_AGAIN)
     if field in around:
         raise ConfigError("defined twice: here and in an enclosing branch")
     if isinstance(value, str):

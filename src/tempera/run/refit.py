@@ -11,12 +11,14 @@ import torch
 from torch import nn
 
 from ..engine.clock import Phases
+from ..engine.optim import TABLE_RATE
 from ..engine.training_options import RefitOn, Training
 from ..io.console import logger, silenced
 from ..io.documents import JsonLines
 from ..ranking.ranking import Part
 from .fit import Fitted, fit
 from .prepare import Prepared, move_tower, reading_of
+from .task import RunTask
 
 WORTH = 0.05  # share of the data that is held out, from which `auto` trains again
 # Of the steps, and of their learning rate, where training goes on from trained weights (bench/results/continued.json).
@@ -30,8 +32,8 @@ class Refit:
     """Train a run on more data, by `train.refit`.
 
     It begins anew, with the weights and the objective that the run has before its training. Where rows are made of documents
-    (`train.made_rows`), which is the longest part of a training, it goes on from the trained weights: for half of the steps, at
-    half of the learning rate and without such rows.
+    (`train.made_rows`), which is the longest part of a training, it goes on from the weights that validation has chosen: for half
+    of the steps, at half of the learning rates and without such rows. A memory is empty then, and schedules begin again.
 
     Args:
         prepared: the run, before its training.
@@ -46,6 +48,7 @@ class Refit:
         self.parts = [each for each in parts if each == "test" or not prepared.config.evaluation.cold_items]
         self.learned = prepared.task.learned
         self.goes_on, self.share = bool(self.train.made_rows), 1.0  # the share of steps
+        self.chosen: Prepared | None = None  # the run after its first training
         if self.goes_on:
             self.train, self.share = _onward(self.train), _SHARE
 
@@ -62,11 +65,11 @@ class Refit:
         The same run where this part is not asked for or adds no pair, or where no step has helped.
         """
         group = run.devices.group
+        self.chosen = self.chosen or run
         best = group.all_reduce_max(fitted.step if group.main else -1)
         if part not in self.parts or not best:
             return run
-        start = run.config.objective if self.goes_on else self.objective
-        config = replace(run.config, objective=copy.deepcopy(start))
+        config = replace(run.config, objective=copy.deepcopy(self.objective))
         with run.phases("refit"), TemporaryDirectory(dir=run.folder) as folder:
             torch.manual_seed(self.train.seed)  # of the first weights, as `prepare` does
             task = run.task.extended(reading_of(replace(config, train=self.train), run.devices), part)
@@ -76,13 +79,10 @@ class Refit:
                 return run
             self.latest = pairs
             if self.goes_on:
-                task.data.tower.load_state_dict(run.task.data.tower.state_dict())
-                # The first process alone has the best weights.
-                group.share(nn.ModuleList([task.data.tower, config.objective]).state_dict().values())
+                _begin(self.chosen, task, config.objective)
             steps = max(1, round(self.share * best * pairs / self.pairs))
-            logger.info(
-                f"training {'on' if self.goes_on else 'again'}, {LEARNED[part]}: {steps:,} steps on {pairs:,} pairs"
-            )
+            how = "training goes on" if self.goes_on else "training again"
+            logger.info(f"{how}, {LEARNED[part]}: {steps:,} steps on {pairs:,} pairs")
             run.log.write(event="refit", part=part, pairs=pairs, steps=steps)
             with JsonLines(Path(folder) / "log.jsonl") as log, silenced(bars=True):
                 train = replace(self.train, max_steps=steps, max_time=None)
@@ -93,6 +93,20 @@ class Refit:
 
 def _onward(train: Training) -> Training:
     """Return the options of a training that goes on from trained weights."""
-    tables = train.table_learning_rate
-    slower = None if tables is None else _SHARE * tables
-    return replace(train, made_rows=0, learning_rate=_SHARE * train.learning_rate, table_learning_rate=slower)
+    tables = train.table_learning_rate or (TABLE_RATE if train.table_optimizer == "rowwise_adagrad" else None)
+    return replace(
+        train,
+        made_rows=0,
+        learning_rate=_SHARE * train.learning_rate,
+        temperature_learning_rate=_SHARE * train.temperature_learning_rate,
+        table_learning_rate=None if tables is None else _SHARE * tables,
+    )
+
+
+def _begin(chosen: Prepared, task: RunTask, objective: nn.Module) -> None:
+    """Give a run's tower and objective the weights that validation has chosen, which the first process alone has."""
+    task.data.tower.load_state_dict(chosen.task.data.tower.state_dict())
+    with torch.no_grad():
+        for mine, trained in zip(objective.parameters(), chosen.config.objective.parameters(), strict=True):
+            mine.copy_(trained)
+    chosen.devices.group.share([*task.data.tower.state_dict().values(), *objective.parameters()])

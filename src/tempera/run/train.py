@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from ..artifacts.run_folder import Run
 from ..build import Config, build
 from ..config import Options
 from ..engine.devices import Devices, one_voice, start
+from ..errors import TemperaError
 from ..forms import source_of
 from ..io.atomic import staged
 from ..io.documents import JsonLines
@@ -139,7 +141,8 @@ def _run(
         served = again("test", judged, fitted)
         if main:
             publish(judged, fitted, before, after, served)
-    except (SystemExit, KeyboardInterrupt):
+    except BaseException:  # the training is not lost with what follows it
         if devices.group.size == 1:
-            fitted.keep()
+            with suppress(TemperaError):
+                fitted.keep()
         raise

@@ -25,7 +25,7 @@ from .samplers import Order
 
 LONG = 64  # tokens of the median document that "auto" cuts up: rows of shorter ones do harm
 ENOUGH = 1_000  # training pairs beside which it does so: fewer show nothing
-MANY = 20_000  # pairs above which it takes the rows of a source: they brought nothing to 8,300, and 0.011 to 119,000 on validation
+MANY = 20_000  # pairs above which rows of a source are taken: they brought nothing to 8,300, and 0.011 to 119,000 on validation
 _SPAN = (8, 40)  # tokens of a span, which is never more than half of its document
 _MOST = 2048  # rows of a batch with spans; rows of a source, which are no longer than pairs, double the largest batch
 _STREAM = 1 << 20  # of random numbers, apart from those of samplers with the same seed
@@ -223,7 +223,7 @@ class MadeRows:
 
 def takes_source(config: Config, pairs: int) -> bool:
     """Return whether a run takes the rows that its source has made, beside so many training pairs."""
-    return wanted(config) and (config.train.made_rows != "auto" or pairs > MANY)
+    return wanted(config) and pairs > MANY
 
 
 def cut(rows: Ragged, draw: np.random.Generator) -> tuple[Ragged, Ragged]:

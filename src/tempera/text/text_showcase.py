@@ -87,13 +87,15 @@ class TextShowcase:
             "corpus": len(split.corpus),
             **({"shared_documents": split.shared} if split.shared else {}),
         }
-        first, *notes = split.lines()
-        notes += [note] if (note := self.data.made.note()) else []
+        made, (first, *notes) = self.data.made, split.lines()
+        notes += [note] if (note := made.note()) else []
         if only := int((self.texts.catalogue.doc_first >= len(split.pairs)).sum()):
             notes.append(
                 f"{only:,} of the documents are negatives alone: they are searched, but no evaluation ranks them"
             )
-        return DataFacts(split.pairs.source, first, counts, tuple(notes), split.pairs.about, self.data.made.beside)
+        return DataFacts(
+            split.pairs.source, first, counts, tuple(notes), split.pairs.about, made.beside if made.count else 0
+        )
 
     def preview(self) -> dict[str, Any]:
         """Return three rows, lengths, repeats, and negatives of a query."""
