@@ -24,6 +24,7 @@ Text = Literal["query", "doc"]
 REPEATED = "repeated pairs"
 TRAIN, VALIDATION, TEST, RANKED = 0, 1, 2, 3  # of the column `part`
 TRAINABLE = "trainable"  # column of generated queries
+IDS = {"query": "query_id", "doc": "doc_id", "negatives": "negative_ids"}
 # columns of ids as the source has them
 GIVEN = {"query": "given_query_id", "doc": "given_doc_id", "negatives": "given_negative_ids"}
 MADE_OF = "made_of"  # column of rows that are made of a document
@@ -89,7 +90,7 @@ class Pairs:
             folder: where the rows are written, to be memory-mapped from then on; None keeps them in memory.
             dropped: counts to which the repeated rows are added.
         """
-        table = gathered(tables, "the source", folder)
+        table = named_alike(gathered(tables, "the source", folder))
         keys = row_keys(table)
         first = np.sort(np.unique(keys, return_index=True)[1])
         counts = Counter(dropped or {})
@@ -111,6 +112,15 @@ class Pairs:
     def texts(self, role: str, rows: Rows | None = None) -> list[str]:
         """Return a column of texts, of all rows or of some."""
         return self.view(role, rows)[:]
+
+    def sharing(self, role: Text, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which rows share a query or a document with some rows, [n]: its id, or its text, which may have several ids."""
+        ids = self.ids(role)
+        shares = np.isin(ids, ids[rows])
+        if GIVEN[role] in self.table.column_names:
+            contents = self.contents(role, np.arange(len(self)))
+            shares |= np.isin(contents, contents[rows])
+        return shares
 
     def contents(self, role: Text, rows: Rows) -> Ids:
         """Return the ids of the contents of some rows' texts, [r], whatever ids were given to them."""
@@ -192,12 +202,18 @@ class Pairs:
         lengths = [np.diff(chunk.offsets.to_numpy()) for chunk in lists.chunks]
         return np.concatenate(ids), np.concatenate([[0], *lengths]).cumsum()
 
+    def side(self, role: str) -> tuple[Ids, pa.ChunkedArray, pa.ChunkedArray]:
+        """Return the ids of a role's texts, their ids as the source has them, and the texts, row after row, [n] or [m]."""
+        if role == "negatives":
+            return self.negatives[0], self.negative_given, self.negative_texts
+        return self.table[IDS[role]].to_numpy(), self.given(role), self.table[role]
+
     @property
     def negative_texts(self) -> pa.ChunkedArray:
         """Texts of all negatives, row after row, [m]."""
         return self._of_negatives("negatives")
 
-    def given(self, role: Text) -> pa.ChunkedArray:
+    def given(self, role: str) -> pa.ChunkedArray:
         """Return the ids of the queries or documents as the source has them, [n]; null for one that has none."""
         column = GIVEN[role]
         return self.table[column] if column in self.table.column_names else _nulls(len(self))
@@ -242,6 +258,36 @@ def distinct(ids: Ids) -> tuple[Rows, Rows]:
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     return first[order], place[inverse]
+
+
+def named_alike(table: pa.Table) -> pa.Table:
+    """Return rows in which a text that the source gives no id has the id of an equal text that it gives one.
+
+    A document and a negative are named alike, too.
+    """
+    pairs = Pairs(table)
+    for roles in (("query",), ("doc", "negatives")):
+        sides = [pairs.side(role) for role in roles]
+        own = pa.chunked_array([chunk for _, own, _ in sides for chunk in own.cast(_KIND).chunks], _KIND)
+        known: NDArray[np.bool_] = own.is_valid().to_numpy()
+        if known.all() or not known.any():
+            continue
+        contents = np.concatenate([content_ids(texts) for _, _, texts in sides])
+        named, first = np.unique(contents[known], return_index=True)
+        place = np.searchsorted(named, contents).clip(max=len(named) - 1)
+        alike = ~known & (named[place] == contents)
+        taken = np.where(alike, np.flatnonzero(known)[first[place]], np.arange(len(known)))
+        ids, own, start = np.concatenate([ids for ids, _, _ in sides])[taken], own.take(pa.array(taken)), 0
+        for role, (before, _, _) in zip(roles, sides, strict=True):
+            rows = slice(start, start + len(before))
+            columns = {IDS[role]: pa.array(ids[rows]), GIVEN[role]: own[rows].combine_chunks()}
+            for name, values in columns.items() if alike[rows].any() else ():
+                if role == "negatives":
+                    values = pa.LargeListArray.from_arrays(pa.array(pairs.negatives[1]), values)
+                table = table.drop_columns(name) if name in table.column_names else table
+                table = table.append_column(name, values)
+            start = rows.stop
+    return table
 
 
 def row_keys(table: pa.Table) -> Ids:

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from .pairs import TEST, TRAIN, VALIDATION, Pairs
+from .pairs import TEST, TRAIN, VALIDATION, Pairs, named_alike
 
 
 class Named(Protocol):
@@ -48,4 +48,5 @@ def joined(parts: Mapping[int, Pairs]) -> Pairs:
     for pairs in parts.values():
         dropped.update(pairs.dropped)
     about = "; ".join(pairs.about for pairs in parts.values())
-    return Pairs(pa.concat_tables(tables, promote_options="default"), dict(dropped), about=about)
+    table = named_alike(pa.concat_tables(tables, promote_options="default"))
+    return Pairs(table, dict(dropped), about=about)

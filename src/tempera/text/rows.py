@@ -222,6 +222,7 @@ class PairReader(BlockReader):
         items = self.side("negatives", "negative_ids", self.roles.doc_prompt, "negative_scores")
         items = items[self.keep[items.rows]]
         answers = np.isin(mixed(items.ids, items.rows), mixed(doc.ids, doc.rows))
+        answers |= np.isin(mixed(items.content, items.rows), mixed(doc.content, doc.rows))  # whatever their ids
         answers |= query.content[query.at(items.rows)] == items.content
         self.count("negatives that are a query or answer of the same row", answers)
         items = items[~answers]

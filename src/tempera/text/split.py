@@ -169,10 +169,9 @@ def _left(pairs: Pairs, held: _Mask, parts: tuple[int, ...], keeps: bool) -> tup
         parts: what `Pairs.part` names rows that are not, if they share no text with them.
         keeps: train on rows that share a document with what is held out.
     """
-    query_ids, doc_ids, part = pairs.ids("query"), pairs.ids("doc"), pairs.part
+    part, of_query = pairs.part, pairs.sharing("query", held)
     named = np.isin(part, parts)
-    of_query = np.isin(query_ids, query_ids[held])
-    of_doc = ~of_query & named & np.isin(doc_ids, doc_ids[held])
+    of_doc = ~of_query & named & pairs.sharing("doc", held)
     train = ~of_query & named & (keeps | ~of_doc) & pairs.trainable
     lost = {
         SHARES_QUERY: int((of_query & ~held).sum()),
