@@ -22,6 +22,7 @@ from tempera.io import tables as readers
 from tempera.io.ids import given_ids
 from tempera.text.pairs import Pairs
 from tempera.text.sources import DOC_NAMES, QUERY_NAMES, Given, PairsFile
+from tempera.text.text_files import TextFiles
 
 ROWS = [("how, far", "as far as\nyou go"), ('a "b" c', "Größe 漢字"), (" padded ", "x")]
 KINDS = [".parquet", ".arrow"] + [
@@ -383,6 +384,23 @@ def test_hidden_files_are_not_read(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"query,doc\n{name} a,{name} b\n")
     assert PairsFile(str(tmp_path)).read()[0].texts("query") == ["pairs.csv a", "part/b.csv a"]
+
+
+def test_runs_in_the_folder_of_their_data_are_not_read(tmp_path: Path) -> None:
+    runs = (f"runs/a{end}" for end in ("", ".partial", ".replaced", ".checkpoints", ".trackers"))
+    kept = {"pairs.csv": "query,doc\na,b\n", "part.a/metrics.json": '{"query": "c", "doc": "d"}'}
+    made = {
+        f"{folder}/{name}": "" for folder in runs for name in ("config.yaml", "metrics.json", "log.jsonl", "README.md")
+    }
+    for name, content in {**kept, **made}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    pairs = PairsFile(str(tmp_path)).read()[0]
+    assert sorted(pairs.texts("query")) == ["a", "c"]
+    (tmp_path / "page.md").write_text("# Tea\n\nHow to make it. And how to drink it.\n")
+    pages = TextFiles(str(tmp_path)).read()[0]
+    assert {place.rpartition(":")[0] for place in pages.texts("place")} == {str(tmp_path / "page.md")}
+    assert pages.dropped == {"files with other endings (.csv, .json)": 2}
 
 
 def test_a_blank_negative_is_none_and_its_row_stays(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ _SEPARATORS = ("::", ";", "\t", "|")  # that other programs write in place of co
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _ARE_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _TYPES = ("token", "float", "token_seq", "float_seq")  # of columns of RecBole's files
+_BESIDE_RUNS = (".partial", ".replaced", ".checkpoints", ".trackers")  # ends of folders that are written beside a run
 
 
 @dataclass(frozen=True)
@@ -186,9 +187,13 @@ def is_run(folder: Path) -> bool:
 
 
 def visible_files(folder: Path) -> Iterator[Path]:
-    """Yield what lies below a folder, but for folders, and is not hidden, nor in a hidden folder."""
+    """Yield what lies below a folder, but for folders, and is not hidden, nor in a hidden folder, a run or what lies beside one."""
     for here, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [
+            name
+            for name in folders
+            if not (name.startswith(".") or name.endswith(_BESIDE_RUNS) or is_run(Path(here, name)))
+        ]
         yield from (Path(here, name) for name in files if not name.startswith("."))
 
 
