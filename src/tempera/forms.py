@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from .errors import DataError
+from .io.atomic import is_run
 from .io.columns import headless
 from .io.saved_sets import splits
-from .io.tables import blocks, files_of, is_run, is_table, visible_files
+from .io.tables import blocks, files_of, is_table, visible_files
 from .recommend.interactions import TABLE as EVENTS
 from .recommend.sessions import Sessions
 from .text.beir import is_beir, split_names

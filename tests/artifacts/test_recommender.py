@@ -651,6 +651,12 @@ def test_some_users_known_or_not(run: Path, tmp_path: Path, tempera: Any) -> Non
     ):
         refused = tempera("recommend", run, *arguments)
         assert refused.code == 2 and says in refused.err and refused.err.count("\n") == 1
+    own = shutil.copytree(run, tmp_path / "run")
+    for name in ("model/x.parquet", "model/items.parquet", "x.parquet"):
+        refused = tempera("recommend", own, "--all", "-o", own / name, "--overwrite")
+        assert refused.code == 2 and f"is in {own}" in refused.err and refused.err.count("\n") == 1
+        refused = tempera("evaluate", own, tmp_path / "users.csv", "--per-query", own / name, "--overwrite")
+        assert refused.code == 2 and f"is in {own}" in refused.err
     with pytest.raises(DataError, match="there is no user to recommend to"):
         Run(run).recommend_all(tmp_path / "x.parquet", users=[])
     assert not (tmp_path / "x.parquet").exists() and not [*tmp_path.glob("*.partial")]

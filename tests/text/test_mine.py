@@ -114,6 +114,25 @@ def test_the_command(tempera: Any, tiny_run: Path, tmp_path: Path, pairs: tuple[
     assert wrong.code == 2 and "raise depth" in wrong.err
 
 
+def test_nothing_is_written_into_a_run_or_a_model(
+    tempera: Any, tiny_run: Path, pairs_file: Path, tmp_path: Path
+) -> None:
+    run, model = shutil.copytree(tiny_run, tmp_path / "run"), shutil.copytree(tiny_run / "model", tmp_path / "model")
+    (run / "words.parquet").write_text("of the run")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for output in (run / "model" / "x.parquet", run / "words.parquet", model / "new" / "x.parquet"):
+        for command in (
+            ["mine", run, pairs_file, "--cross-encoder", model, "-o"],
+            ["evaluate", run, pairs_file, "--against", model, "--per-query"],
+            ["evaluate", run, "--against", model, "--per-query"],
+        ):
+            refused = tempera(*command, output, "--overwrite")
+            where = run if output.is_relative_to(run) else model
+            assert refused.code == 2 and refused.err.count("\n") == 1, refused.err
+            assert f"{output} is in {where}" in refused.err and "give a file outside it" in refused.err
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
 def test_roles_of_columns_are_given_as_in_training(tempera: Any, tiny_run: Path, tmp_path: Path) -> None:
     rows = [{"title": f"ka {word}", "body": f"zu {word} tel", "year": "1"} for word in WORDS]
     given = tmp_path / "pairs.jsonl"

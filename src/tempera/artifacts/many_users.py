@@ -60,13 +60,14 @@ def write_recommendations(
         The numbers of users, of those whom the run does not know, and of rows; the system that ranks; and notes for the reader.
 
     Raises:
-        OutputError: the file exists, or cannot be written.
+        OutputError: the file exists, is in a run, or cannot be written.
         DataError: no user, a table that cannot be read, or a hybrid of a run without counts.
     """
     refuse_out_of_range(k, elapsed)
     if path.suffix != ".parquet":
         raise OutputError(f"cannot write recommendations to {path}; give a name that ends in .parquet")
-    refuse_replacing(path, overwrite, recommender.folder, *([users] if isinstance(users, str | Path) else []))
+    read = [users] if isinstance(users, str | Path) else []
+    refuse_replacing(path, overwrite, *read, models=[recommender.folder])
     recommender = recommender.within(context) if context else recommender
     counting, known = recommender.counting(hybrid), entities(recommender.folder / USERS).table["id"]
     ids = known if users is None else _ids(recommender, users, known.type)

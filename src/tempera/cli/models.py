@@ -75,7 +75,7 @@ def evaluate(
         raise TemperaError(f"--queries is for recommenders, and {model} is none")
     paths, roles = with_roles(data) if data else ([], None)
     if per_query is not None:
-        judge.refuse_scores(per_query, overwrite, paths or inputs_of(model))
+        judge.refuse_scores(per_query, overwrite, paths or inputs_of(model), [model, *([against] if against else [])])
     how: dict[str, Any] = {"metrics": names, "k": depths, "mixed_precision": mixed_precision, **comparison}
     if not paths:
         refuse_split(split, "test")
@@ -102,7 +102,7 @@ def _evaluate_events(
             "give a table of later interactions to evaluate on" + "".join(f", with {each}" for each in options[:1])
         )
     if per_query is not None:
-        refuse_scores(per_query, overwrite, [file])
+        refuse_scores(per_query, overwrite, [file], [run])
     finding = Run(run).evaluate(file, options=options, **judged)
     if per_query is not None:
         write_per_query(per_query, [finding], overwrite)

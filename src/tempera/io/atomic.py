@@ -18,6 +18,11 @@ from .lock import alone
 MARK = "metrics.json"  # the file that tells a finished run from other folders
 
 
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is one that a run has written, which holds tables, too."""
+    return all((folder / name).is_file() for name in ("config.yaml", MARK))
+
+
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """Give a file to write that replaces `path` when the block ends without an error; otherwise it is removed.
@@ -98,11 +103,19 @@ def staged(output: Path, overwrite: bool = False, read: Sequence[str | Path] = (
                 yield folder
 
 
-def refuse_replacing(output: Path, overwrite: bool, *read: str | Path) -> None:
-    """Raise OutputError if a file is there and may not be replaced, and if it is one of those that are read, or in one."""
+def refuse_replacing(output: Path, overwrite: bool, *read: str | Path, models: Sequence[str | Path] = ()) -> None:
+    """Raise OutputError for a file in a run or a model, and for one that is there and may not be replaced, or is read.
+
+    Args:
+        read: files and folders of data; what is in a folder is read, and another file may be added.
+        models: folders of models or runs that are used; other runs are known by their files.
+    """
+    place, used = output.resolve(), [Path(model).resolve() for model in models]
+    if whole := next((folder for folder in place.parents if folder in used or is_run(folder)), None):
+        raise OutputError(f"{output} is in {whole}, whose files tell it from others; give a file outside it")
     if not output.exists():
         return
-    if any(output.resolve().is_relative_to(Path(path).resolve()) for path in read):
+    if any(place.is_relative_to(Path(path).resolve()) for path in read):
         raise OutputError(f"{output} is read by this command and is never replaced by it; give another file to write")
     if not overwrite:
         raise OutputError(f"{output} exists; give another file, or --overwrite to replace it")

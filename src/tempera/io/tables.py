@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from .atomic import is_run
 from .json_tables import BLOCK, json_tables, opened
 from .saved_sets import arrow_files
 from .untrusted import refuse_irregular
@@ -179,11 +180,6 @@ def files_of(path: Path) -> list[Path]:
     if not files:
         raise DataError(f"{path} holds no table: give tables, such as .parquet, .jsonl or .csv")
     return files
-
-
-def is_run(folder: Path) -> bool:
-    """Return whether a folder is one that a run has written, which holds tables, too."""
-    return all((folder / name).is_file() for name in ("config.yaml", "metrics.json"))
 
 
 def visible_files(folder: Path) -> Iterator[Path]:

@@ -198,17 +198,20 @@ def resolved(metrics: Sequence[str], k: Sequence[int]) -> tuple[str, ...]:
     return Evaluation(metrics=tuple(dict.fromkeys(name for part in parts for name in part))).metrics
 
 
-def refuse_scores(path: Path, overwrite: bool = False, read: Sequence[str | Path] = ()) -> None:
+def refuse_scores(
+    path: Path, overwrite: bool = False, read: Sequence[str | Path] = (), models: Sequence[str | Path] = ()
+) -> None:
     """Raise OutputError unless `path` can take the scores of every query; called before they are computed.
 
     Args:
         path: a file of .parquet or .csv.
         overwrite: replace a file that is there.
-        read: what is evaluated, which is never replaced.
+        read: the data, which are never replaced.
+        models: what is evaluated, in whose folders nothing is written.
     """
     if path.suffix not in (".parquet", ".csv"):
         raise OutputError(f"cannot write scores to {path}; give a name that ends in .parquet or .csv")
-    refuse_replacing(path, overwrite, *read)
+    refuse_replacing(path, overwrite, *read, models=models)
 
 
 def write_per_query(path: Path, findings: Sequence[PerQuery], overwrite: bool = False) -> None:

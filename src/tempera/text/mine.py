@@ -81,8 +81,8 @@ def mine(
 
     Raises:
         DataError: data or a model that cannot be read, or no pairs.
-        OutputError: the output exists, is one of the files that were read, is not called .parquet, is written by another
-            process, or cannot be written.
+        OutputError: the output exists, is one of the files that were read, lies in a run or model, is not called .parquet, is
+            written by another process, or cannot be written.
 
     >>> report = mine("runs/first", "pairs.jsonl", "runs/mined.parquet", Mining(negatives=2, relative_margin=0.05))
     >>> report.queries
@@ -91,7 +91,8 @@ def mine(
     model, output, options = model_folder(Path(model)), Path(output), options or Mining()
     more = None if corpus is None else Path(corpus)
     task = pairs if isinstance(pairs, MiningTask) else MiningTask.read(Path(pairs), roles, more, split)
-    refuse_replacing(output, overwrite, *task.read_from)
+    models = [model] if cross_encoder is None else [model, cross_encoder]
+    refuse_replacing(output, overwrite, *task.read_from, models=models)
     if output.suffix.lower() != ".parquet":
         raise OutputError(f"cannot write hard negatives to {output}; give a name that ends in .parquet")
     if not len(task.answers[0]):
