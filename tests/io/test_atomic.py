@@ -91,6 +91,13 @@ def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
     assert holds(tmp_path / "run") == NEW and len(list(tmp_path.iterdir())) == 1
 
 
+def test_a_lock_of_another_program_stays(tmp_path: Path) -> None:
+    (tmp_path / "poetry.lock").write_text("packages")
+    write(tmp_path / "poetry")
+    assert holds(tmp_path / "poetry") == NEW and (tmp_path / "poetry.lock").read_text() == "packages"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["poetry", "poetry.lock"]
+
+
 def test_a_run_is_replaced_whole(run: Path) -> None:
     write(run, overwrite=True)
     assert holds(run) == NEW and len(list(run.parent.iterdir())) == 1

@@ -48,6 +48,15 @@ def test_who_is_patient_waits_and_says_so(tmp_path: Path, caplog: pytest.LogCapt
     assert caplog.messages == ["waiting for another process"]
 
 
+def test_a_file_of_somebody_else_is_no_lock(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("packages")
+    (tmp_path / "folder.lock").mkdir()
+    for name in ("lock", "folder.lock"):
+        with pytest.raises(OutputError, match="holds something, so it is no lock"), alone(tmp_path / name, "busy"):
+            pytest.fail("it is held")
+    assert (tmp_path / "lock").read_text() == "packages" and (tmp_path / "folder.lock").is_dir()
+
+
 def test_an_error_lets_go(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="inner"), alone(tmp_path / "a" / "lock", "busy"):

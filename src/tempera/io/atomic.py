@@ -96,7 +96,7 @@ def staged(output: Path, overwrite: bool = False, read: Sequence[str | Path] = (
     busy = f"{partial}: another process is writing there; wait for it, or give another --output"
     with as_output_error(output, partial):
         _refuse(output, overwrite, read)
-        with alone(output.with_name(f"{output.name}.lock"), busy):
+        with alone(output.with_name(f".{output.name}.lock"), busy):
             _finish(partial, output)
             _refuse(output, overwrite, read)  # another process may have finished in between
             with new_folder(output) as folder:
