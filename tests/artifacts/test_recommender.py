@@ -652,7 +652,7 @@ def test_some_users_known_or_not(run: Path, tmp_path: Path, tempera: Any) -> Non
         refused = tempera("recommend", run, *arguments)
         assert refused.code == 2 and says in refused.err and refused.err.count("\n") == 1
     own = shutil.copytree(run, tmp_path / "run")
-    for name in ("model/x.parquet", "model/items.parquet", "x.parquet"):
+    for name in ("model/x.parquet", "model/items.parquet", "histories.parquet"):
         refused = tempera("recommend", own, "--all", "-o", own / name, "--overwrite")
         assert refused.code == 2 and f"is in {own}" in refused.err and refused.err.count("\n") == 1
         refused = tempera("evaluate", own, tmp_path / "users.csv", "--per-query", own / name, "--overwrite")

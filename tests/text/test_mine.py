@@ -131,6 +131,7 @@ def test_nothing_is_written_into_a_run_or_a_model(
             assert refused.code == 2 and refused.err.count("\n") == 1, refused.err
             assert f"{output} is in {where}" in refused.err and "give a file outside it" in refused.err
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert tempera("evaluate", run, pairs_file, "--per-query", run / "new.csv").code == 0  # beside the files of the run
 
 
 def test_roles_of_columns_are_given_as_in_training(tempera: Any, tiny_run: Path, tmp_path: Path) -> None:

@@ -104,15 +104,18 @@ def staged(output: Path, overwrite: bool = False, read: Sequence[str | Path] = (
 
 
 def refuse_replacing(output: Path, overwrite: bool, *read: str | Path, models: Sequence[str | Path] = ()) -> None:
-    """Raise OutputError for a file in a run or a model, and for one that is there and may not be replaced, or is read.
+    """Raise OutputError for a file of a run or a model, and for one that is there and may not be replaced, or is read.
+
+    A new file may stand beside the files of a run, but in none of its folders.
 
     Args:
         read: files and folders of data; what is in a folder is read, and another file may be added.
         models: folders of models or runs that are used; other runs are known by their files.
     """
     place, used = output.resolve(), [Path(model).resolve() for model in models]
-    if whole := next((folder for folder in place.parents if folder in used or is_run(folder)), None):
-        raise OutputError(f"{output} is in {whole}, whose files tell it from others; give a file outside it")
+    whole = next((folder for folder in place.parents if folder in used or is_run(folder)), None)
+    if whole and (output.exists() or whole != place.parent or not is_run(whole)):
+        raise OutputError(f"{output} is in {whole}, whose files belong together; give a file outside it")
     if not output.exists():
         return
     if any(place.is_relative_to(Path(path).resolve()) for path in read):
