@@ -32,6 +32,7 @@ from tempera.recommend.counts import COUNTS
 from tempera.recommend.full_catalogue import Histories
 from tempera.recommend.recommendation import InteractionTask
 from tempera.run.train import train
+from tempera.towers.stamp import Stamp
 
 ITEMS, USERS, WIDTH = 30, 40, 8
 KINDS = ("red", "green", "blue")
@@ -670,3 +671,16 @@ def test_vectors_of_all_users_are_exported(counted: Path, tmp_path: Path) -> Non
     expected = recommender.vectors(range(USERS), [recommender.past(user).items.each[0] for user in range(USERS)])
     np.testing.assert_allclose(np.array(table["vector"].to_pylist()), expected, atol=1e-6)
     assert len(Index(tmp_path / "out").documents) == ITEMS
+
+
+def test_users_are_cut_to_the_width_of_the_items(counted: Path, tmp_path: Path) -> None:
+    opened, width = Run(counted), WIDTH // 2
+    opened.export("parquet", tmp_path / "whole")
+    opened.export("parquet", tmp_path / "cut", width=width)
+    whole, cut = (parquet.read_table(tmp_path / name / "users.parquet") for name in ("whole", "cut"))
+    first = np.array(whole["vector"].to_pylist())[:, :width]
+    vectors = np.array(cut["vector"].to_pylist(), np.float32)
+    np.testing.assert_allclose(vectors, first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-6)
+    stamps = [Stamp.read(table.schema.metadata, tmp_path) for table in (whole, cut)]
+    assert [stamp and (stamp.dimensions, stamp.checksum) for stamp in stamps] == [(WIDTH, None), (width, None)]
+    assert Index(tmp_path / "cut").scores(vectors).shape == (USERS, ITEMS)

@@ -6,6 +6,7 @@ Letters in shapes: u users.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from ..errors import DataError, OutputError
 from ..io.atomic import new_file, refuse_replacing
 from ..io.console import progress_bar
 from ..io.tables import blocks
+from ..ranking.small_vectors import SmallVectors
 from ..recommend.entity_tables import entities
 from ..recommend.feature_tables import KEY, keyed
 from ..recommend.full_catalogue import query_blocks
@@ -95,18 +97,23 @@ def write_recommendations(
     return {**facts, "notes": [*([_UNKNOWN.format(unknown)] if unknown else []), *recommender.notes_of(elapsed)]}
 
 
-def write_user_vectors(recommender: Recommender, folder: Path) -> dict[str, Any]:
+def write_user_vectors(recommender: Recommender, folder: Path, width: int | None = None) -> dict[str, Any]:
     """Write users.parquet with the columns id and vector for all users that the run knows; return their number.
 
     The vectors are those of users who have just had their latest event, for towers that read the time since it.
+
+    Args:
+        width: keep the first numbers of each vector, as an index that is narrowed to it keeps those of the items.
     """
     codes: Codes = np.arange(len(recommender.users.table) - 1)
-    ids, stamp = recommender.users.table["id"], recommender.index.stamp
+    ids, index = recommender.users.table["id"], recommender.index
+    width = index.vectors.shape[1] if width is None else width
+    stamp = index.stamp and replace(index.stamp, dimensions=width, checksum=None)  # the checksum is of the items
 
     def tables() -> Iterator[pa.Table]:
         for rows, past in _past(recommender, codes, "embedding users"):
-            vectors = recommender.vectors_of(codes[rows].tolist(), past)
-            column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
+            vectors = SmallVectors(recommender.vectors_of(codes[rows].tolist(), past), width)[:]
+            column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), width)
             yield pa.table({"id": ids.take(pa.array(codes[rows])), "vector": column})
 
     return {"users": _write(folder / _VECTORS, tables(), None if stamp is None else stamp.metadata())}

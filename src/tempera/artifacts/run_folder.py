@@ -247,6 +247,6 @@ class Run(RunFolder):
         if self.recommends:
             from .many_users import write_user_vectors
 
-            write = partial(write_user_vectors, self.recommender)
+            write = partial(write_user_vectors, self.recommender, width=width)
             users = self.recommender.export_users if to == "onnx" else write
         return export(self.folder, to, None if output is None else Path(output), kind, users, overwrite, width)
