@@ -85,6 +85,13 @@ def test_vectors_are_found_by_id_in_files_of_every_form(form: str, vectors: np.n
     assert side.notes() == []
 
 
+def test_a_column_of_the_user_that_is_called_key_replaces_no_id(vectors: np.ndarray, tmp_path: Path) -> None:
+    path = write(tmp_path / "vectors.parquet", vectors, ids())
+    parquet.write_table(parquet.read_table(path).append_column("key", pa.array(range(100, 109))), path)
+    assert read_vectors(path).keys is None
+    assert IndexSide(path).find(given_ids(pa.array(ids()))).tolist() == list(range(9))
+
+
 def test_what_is_unusual_of_an_index_is_said(vectors: np.ndarray, tmp_path: Path) -> None:
     half = IndexSide(write(tmp_path / "half.parquet", vectors.astype(np.float16), ids()))
     assert [note.split(": ")[1] for note in half.notes()] == ["they are compared in float32"]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..io.tables import parquet_table
 from ..io.untrusted import refuse_unsafe
-from ..io.vector_files import KEY, matrix
+from ..io.vector_files import DOCUMENT, KEY, matrix
 from ..ranking.nearest import top
 from ..ranking.showcase import Searched
 from ..ranking.small_vectors import SmallVectors
@@ -33,8 +33,7 @@ Positions = NDArray[np.int64]
 
 _PREVIEW = 400
 _VECTORS, _DOCUMENTS, _TABLE = "vectors.npy", "documents.arrow", "vectors.parquet"
-_COLUMNS = ["id", "name", "place", "preview"]
-_SCHEMA = pa.schema([*((name, pa.large_string()) for name in _COLUMNS), (KEY, pa.int64())])
+_SCHEMA = pa.schema([*((name, pa.large_string()) for name in DOCUMENT), (KEY, pa.int64())])
 
 
 @dataclass(frozen=True)
@@ -170,7 +169,7 @@ class Index:
 
     def hits(self, scores: Sequence[float] | NDArray[np.floating], positions: NDArray[np.int64]) -> list[Found]:
         """Return the documents at some positions, best first, with their scores."""
-        rows = self.documents.select(_COLUMNS).take(pa.array(positions)).to_pylist()
+        rows = self.documents.select(DOCUMENT).take(pa.array(positions)).to_pylist()
         return [Found(i + 1, float(score), **row) for i, (score, row) in enumerate(zip(scores, rows, strict=True))]
 
     @property

@@ -23,6 +23,7 @@ from .require import require
 from .tables import parquet_table
 from .untrusted import refuse_unsafe
 
+DOCUMENT = ("id", "name", "place", "preview")  # columns of the documents in every table of an index
 KEY = "key"  # column of the ids by which a run has told documents apart, beside the ids that the user gave them
 _COLUMNS = RoleTable(
     {"id": ("id", "_id", "doc_id", "docid"), "vector": ("vector", "embedding", "vectors", "embeddings")},
@@ -94,8 +95,8 @@ def _parquet(path: Path) -> VectorFile:
 
 
 def _keys(table: pa.Table) -> NDArray[np.int64] | None:
-    """Return the keys of documents, if a table has any."""
-    if KEY not in table.column_names or table[KEY].type != pa.int64() or table[KEY].null_count:
+    """Return the keys of documents, if a table has any; in a table that has not all columns of an index, `key` is the user's."""
+    if not {*DOCUMENT, KEY} <= {*table.column_names} or table[KEY].type != pa.int64() or table[KEY].null_count:
         return None
     keys: NDArray[np.int64] = table[KEY].to_numpy()
     return keys
