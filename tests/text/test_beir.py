@@ -150,11 +150,19 @@ FAULTS: list[tuple[dict[str, bytes], str]] = [
     ),
     (
         {"corpus": jsonl([*CORPUS, {"_id": "d9", "text": "a", "title": 7}])},
-        "corpus.jsonl, row 5: column 'title' holds number, and string before: give every row values of one kind",
+        "corpus.jsonl, row 5: column 'title' holds number: write it as a text, such as \"7\"",
     ),
     (
         {"queries": jsonl([*QUERIES, {"_id": 7, "text": "a"}])},
-        "queries.jsonl, row 6: column '_id' holds number, and string before: give every row values of one kind",
+        "queries.jsonl, row 6: column '_id' holds number: write it as a text, such as \"7\"",
+    ),
+    (
+        {"corpus": jsonl([{"_id": 7, "text": "a"}])},
+        "corpus.jsonl, row 1: column '_id' holds number: write it as a text, such as \"7\"",
+    ),
+    (
+        {"corpus": jsonl([{"_id": ["d"], "text": "a"}])},
+        "corpus.jsonl, row 1: column '_id' holds array: write it as a text, such as \"7\"",
     ),
     ({"queries": jsonl([*QUERIES, {"_id": "", "text": "a"}])}, "queries.jsonl, row 6: column '_id' has no id"),
     ({"queries": jsonl([*QUERIES, {"text": "a"}])}, "queries.jsonl, row 6: column '_id' has no id"),

@@ -49,7 +49,7 @@ def json_tables(path: Path, schema: pa.Schema | None = None) -> Iterator[pa.Tabl
             _refuse_fatal(lines, path, first)
             table = _table(lines, schema)
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-            _refuse_row(path, lines, first, error)
+            _refuse_row(path, lines, first, error, schema)
         yield table
         first += len(table)
 
@@ -132,7 +132,7 @@ def _refuse_fatal(lines: bytes, path: Path, first: int) -> None:
                 raise DataError(f"{path}, row {row}: more than {_DEEPEST} lists and objects inside one another")
 
 
-def _refuse_row(path: Path, lines: bytes, first: int, error: Exception) -> NoReturn:
+def _refuse_row(path: Path, lines: bytes, first: int, error: Exception, schema: pa.Schema | None) -> NoReturn:
     """Name the row that is wrong; reading line by line is slow, and only for blocks with a fault."""
     for row, line in enumerate(_rows(lines), first):
         try:
@@ -149,7 +149,8 @@ def _refuse_row(path: Path, lines: bytes, first: int, error: Exception) -> NoRet
     text = re.sub(r"^JSON parse error: | in row \d+$", "", str(error).splitlines()[0])
     if kinds := _KINDS.match(text):
         column, before, after = kinds[1].replace("/", "."), kinds[2], kinds[3]
-        raise DataError(
-            f"{path}, row {row}: column {column!r} holds {after}, and {before} before: give every row values of one kind"
-        ) from None
+        wrong = f"{after}, and {before} before: give every row values of one kind"
+        if schema is not None and before == "string":  # which the schema expects, whatever the rows before hold
+            wrong = f'{after}: write it as a text, such as "7"'
+        raise DataError(f"{path}, row {row}: column {column!r} holds {wrong}") from None
     raise DataError(f"{path}, row {row}: {text[0].lower()}{text[1:]}") from None
