@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 import pytest
 
 import tempera
 from tempera.artifacts.calibrated import Calibration, read_calibration, write_calibration
+from tempera.artifacts.index import write_index
 from tempera.artifacts.run_folder import Run
 from tempera.errors import ConfigError, DataError, OutputError
-from tempera.io.ids import content_ids
+from tempera.io.ids import content_ids, given_ids
 from tempera.ranking.probability import Isotonic
 from tempera.run.calibrate import calibrate
 from tempera.run.known_pairs import held_out, known
@@ -157,6 +159,42 @@ def test_what_is_not_in_the_corpus_is_counted_and_without_any_the_pairs_are_sear
         row["doc"] = f"{row['doc']} and more"
     parquet.write_table(pa.Table.from_pylist(rows), path)
     assert calibrate(run, path).about == calibrate(run / "model", path).about
+
+
+def test_a_table_without_answers_of_the_corpus_is_told_what_they_are_found_by(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "tempera")
+    path, index = table(tmp_path / "pairs.parquet", run, labels=False), Run(run).index
+    says = f"no answer of {path} is in the corpus of {run} by"
+    docs = index.documents.rename_columns(["doc_id", "name", "place", "doc"])
+    keys, urls = docs["doc_id"].cast(pa.int64()), pa.array([f"url{i}" for i in range(len(docs))], pa.large_string())
+    shutil.rmtree(run / "index")
+    docs = docs.set_column(0, "doc_id", pa.array(given_ids(urls))).append_column("given_doc_id", urls)
+    write_index(run / "index", index.vectors, docs, index.stamp)
+    known(Model(str(run)), path, None, 10, "test")
+    assert (
+        f"{says} ids such as 'url0' (name their column as data.doc_id): the documents of {path} are searched"
+        in caplog.text
+    )
+    shutil.rmtree(run / "index")
+    docs = docs.set_column(0, "doc_id", pc.add(keys, 1)).drop(["given_doc_id"])
+    write_index(run / "index", index.vectors, docs, index.stamp)
+    known(Model(str(run)), path, None, 10, "test")
+    assert f"{says} content: the documents of {path} are searched instead" in caplog.text
+
+
+def test_ids_that_the_corpus_has_not_give_way_to_content_as_the_message_says(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "tempera")
+    path = table(tmp_path / "pairs.parquet", run, labels=False)
+    rows = parquet.read_table(path)
+    parquet.write_table(rows.append_column("doc_id", pa.array([f"url{i}" for i in range(len(rows))])), path)
+    assert known(Model(str(run)), path, None, 10, "test").about["documents"] == 40
+    assert f"{run} by data.doc_id, which its own data had not (name that column in data.metadata" in caplog.text
+    roles = Roles(identical="keep", metadata=("doc_id",))
+    assert known(Model(str(run)), path, roles, 10, "test").about["documents"] == 300
 
 
 def test_data_that_have_changed_do_not_say_what_was_held_out(run: Path, pairs_file: Path, tmp_path: Path) -> None:

@@ -16,14 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from ..artifacts.index import Index
 from ..errors import DataError
 from ..io.console import logger
 from ..io.ids import mixed
+from ..io.vector_files import KEY
 from ..ranking.calibration import Scored
 from ..ranking.metrics import Relevant
 from ..text.beir import is_beir
 from ..text.embedder import Model, Vectors, encode_all
-from ..text.pairs import Pairs, Rows, Text
+from ..text.pairs import GIVEN, Pairs, Rows, Text
 from ..text.roles import UNTRAINED, Roles, refuse_roles
 from ..text.sources import PairsFile, read_table
 from ..text.split import Split
@@ -88,8 +90,9 @@ def known(model: Model, path: Path | None, roles: Roles | None, depth: int, spli
     if (run / "index").is_dir():
         if (queries := _in_index(model, pairs)) is not None:
             return queries.shown(model, depth)
+        sought = _sought_by(pairs, run)
         logger.info(
-            f"no answer of {path} is in the corpus of {run} by data.doc_id or content: the documents of {path} are searched instead"
+            f"no answer of {path} is in the corpus of {run} by {sought}: the documents of {path} are searched instead"
         )
     return _of_task(model, RetrievalTask.pairs(path, roles)).shown(model, depth)
 
@@ -133,6 +136,16 @@ def _in_index(model: Model, pairs: Pairs) -> QuerySet | None:
     queries = pairs.table["query"].filter(pa.array(known_docs)).take(pa.array(first))
     relevant = Relevant.of_pairs(len(first), query, doc[known_docs])
     return QuerySet(queries, index.vectors, relevant, _counted(left_out))
+
+
+def _sought_by(pairs: Pairs, run: Path) -> str:
+    """Return what the answers of pairs were looked for by in a run's corpus, for a message."""
+    documents = Index(run / "index").documents
+    if KEY in documents.column_names:
+        return f"ids such as {documents['id'][0].as_py()!r} (name their column as data.doc_id)"
+    if GIVEN["doc"] in pairs.table.column_names:
+        return "data.doc_id, which its own data had not (name that column in data.metadata, to look for content)"
+    return "content"
 
 
 def _of_task(model: Model, task: RetrievalTask) -> QuerySet:
