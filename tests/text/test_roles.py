@@ -204,7 +204,7 @@ def test_texts_that_share_an_id_are_counted() -> None:
 
 def test_rows_without_a_text_are_dropped_and_counted() -> None:
     rows = [
-        {"query": "a", "doc": ["x", " "], "negatives": ["u"]},
+        {"query": "a", "doc": [None, " "], "negatives": ["u"]},
         {"query": None, "doc": ["y"], "negatives": ["u"]},
         {"query": "c", "doc": [], "negatives": ["u"]},
         {"query": "d", "doc": ["z"], "negatives": ["v"]},
@@ -215,6 +215,22 @@ def test_rows_without_a_text_are_dropped_and_counted() -> None:
         given(rows, missing_text="refuse")
     pairs = given(rows)
     assert shown(pairs) == [("d", "z", ["v"])] and pairs.dropped == {"rows without a text": 3}
+
+
+def test_of_several_answers_only_the_blank_ones_are_left_out() -> None:
+    rows = [
+        {"query": "a", "doc": ["x", " ", "y"], "doc_id": ["1", "2", "3"], "positive_scores": [0.9, None, 0.5]},
+        {"query": "b", "doc": [" ", ""], "doc_id": ["4", None], "positive_scores": [0.1, 0.2]},
+        {"query": "c", "doc": [None, "z"], "doc_id": [None, "5"], "positive_scores": [None, 0.7]},
+        {"query": " ", "doc": ["v"], "doc_id": [None], "positive_scores": [None]},  # no id is missed where no text is
+    ]
+    pairs = given(rows)
+    assert shown(pairs) == [("a", "x", []), ("a", "y", []), ("c", "z", [])]
+    assert pairs.dropped == {"rows without a text": 2}
+    assert pairs.table["given_doc_id"].to_pylist() == ["1", "3", "5"]
+    assert pairs.table["positive_score"].to_pylist() == [0.9, 0.5, 0.7]
+    with pytest.raises(DataError, match=r"row 1: column 'doc' has no text \(4 such rows\): set data.missing_text=drop"):
+        given(rows[:3], missing_text="refuse")
 
 
 def test_categories_are_texts() -> None:

@@ -77,9 +77,9 @@ class PairReader(BlockReader):
         self.remedy = ": set data.missing_text=drop to leave such rows out"
         self.leave_out_below("score", self.roles.min_score)
         query = self.side("query", "query_id", self.roles.query_prompt)
+        self.refuse_empty("query", query)
         doc = self.side("doc", "doc_id", self.roles.doc_prompt, "positive_scores")
-        for role, side in (("query", query), ("doc", doc)):
-            self.refuse_blank(role, self.per_row(side) == 0, np.arange(len(self.keep)))
+        self.refuse_empty("doc", doc)
         self.refuse("query", self.per_row(query) > 1, "has several texts; expected one")
         doc = doc[self.keep[doc.rows]]
         doc = doc[self.not_itself(query, doc)]
@@ -111,11 +111,12 @@ class PairReader(BlockReader):
             return places
         return pc.binary_join_element_wise(places, side.own_ids, pa.scalar(", ", places.type))
 
-    def refuse_blank(self, role: str, blank: Mask, rows: Rows, name: str | None = None) -> None:
-        """Refuse texts that are missing or blank, [k], or leave their rows out."""
+    def refuse_empty(self, role: str, side: RoleTexts) -> None:
+        """Refuse rows in which no text of a role is left, or leave them out."""
+        empty = self.per_row(side) == 0
         if self.roles.missing_text == "drop":
-            self.leave_out("rows without a text", np.bincount(rows[blank], minlength=len(self.keep)) > 0)
-        self.refuse(role, blank, f"has no text{self.remedy}", rows, name)
+            self.leave_out("rows without a text", empty)
+        self.refuse(role, empty, f"has no text{self.remedy}")
 
     def per_row(self, side: RoleTexts) -> Rows:
         """Count the texts of each row, [r]."""
@@ -129,10 +130,8 @@ class PairReader(BlockReader):
         rows = np.concatenate([row for _, row, _ in parts]) if parts else np.empty(0, np.int64)
         order = np.argsort(rows, kind="stable")
         texts, rows = texts.take(pa.array(order)), rows[order]
-        every, kept = rows, np.ones(len(rows), bool)
-        if role == "negatives":  # an empty cell is no negative, and neither is a blank text
-            kept = ~_blank(texts)
-            texts, rows = texts.filter(pa.array(kept)), rows[kept]
+        every, kept = rows, ~_blank(texts)  # an empty cell is no negative, and a blank text is none of any role
+        texts, rows = texts.filter(pa.array(kept)), rows[kept]
         content, own = content_ids(texts), [part for _, _, part in parts if part is not None]
         prompts = self.prompts(role, prompt, rows)
         own_ids = None
@@ -183,10 +182,11 @@ class PairReader(BlockReader):
             values = values.cast(pa.large_string())
         if not is_text(values.type):
             self.refuse_type(name, values.type, "texts")
-        if role != "negatives":
-            self.refuse_blank(role, _blank(values), rows, name)
-        elif self.roles.missing_text == "refuse":
-            self.refuse_blank(role, _blank(values) & values.is_valid().to_numpy(zero_copy_only=False), rows, name)
+        if self.roles.missing_text == "refuse":
+            blank = _blank(values)
+            if role == "negatives":
+                blank &= values.is_valid().to_numpy(zero_copy_only=False)
+            self.refuse(role, blank, f"has no text{self.remedy}", rows, name)
         return values.cast(pa.large_string()).fill_null(""), rows, ids
 
     def flat(self, role: str, rows: Rows, every: Rows, kept: Mask) -> pa.Array:
