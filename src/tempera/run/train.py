@@ -15,7 +15,7 @@ from ..artifacts.run_folder import Run
 from ..build import Config, build
 from ..config import Options
 from ..engine.devices import Devices, one_voice, start
-from ..errors import TemperaError
+from ..errors import OutputError, TemperaError
 from ..forms import source_of
 from ..io.atomic import staged
 from ..io.documents import JsonLines
@@ -141,8 +141,8 @@ def _run(
         served = again("test", judged, fitted)
         if main:
             publish(judged, fitted, before, after, served)
-    except BaseException:  # the training is not lost with what follows it
-        if devices.group.size == 1:
+    except BaseException as error:  # the training is not lost with what follows it, unless the disk takes nothing
+        if devices.group.size == 1 and not isinstance(error, OutputError):
             with suppress(TemperaError):
                 fitted.keep()
         raise
