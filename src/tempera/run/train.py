@@ -142,7 +142,7 @@ def _run(
         if main:
             publish(judged, fitted, before, after, served)
     except BaseException as error:  # the training is not lost with what follows it, unless the disk takes nothing
-        if devices.group.size == 1 and not isinstance(error, OutputError):
+        if devices.group.size == 1 and not isinstance(error, OSError | OutputError):
             with suppress(TemperaError):
                 fitted.keep()
         raise
