@@ -18,7 +18,7 @@ from ..errors import ConfigError, DataError
 from ..io.ids import Ids, content_ids, mixed
 from ..io.texts import Texts
 from .catalogue import Catalogue
-from .pairs import GIVEN, Pairs, Source
+from .pairs import GIVEN, Pairs, Source, Text
 from .samplers import Mixed
 
 _ROWS = 1 << 16  # that are copied at once
@@ -88,34 +88,18 @@ class Mixture:
 
 def _apart(pairs: Pairs, earlier: Sequence[Pairs], salt: int) -> Pairs:
     """Return pairs in which an id that has another text in earlier ones is another id, of a document or a negative, too."""
-    own, table, catalogues = Catalogue.of(pairs), pairs.table, [Catalogue.of(each) for each in earlier]
-    for role in ("query", "doc"):
-        taken = [_with_another_text(own.distinct(role), each.distinct(role)) for each in catalogues]
-        ids, others = pairs.ids(role), np.concatenate([*taken, np.empty(0, np.int64)])
-        if len(others):
-            changed = {f"{role}_id": _others(ids, others, salt)}
-            if GIVEN[role] in table.column_names:
-                changed[GIVEN[role]] = _unshared(pairs.given(role), ids, others)
-            if role == "doc" and len(pairs.negatives[0]):
-                numbers, offsets = pairs.negatives
-                lists = {"negative_ids": _others(numbers, others, salt)}
-                if GIVEN["negatives"] in table.column_names:
-                    lists[GIVEN["negatives"]] = _unshared(pairs.negative_given, numbers, others)
-                ends = pa.array(offsets)
-                changed |= {name: pa.LargeListArray.from_arrays(ends, values) for name, values in lists.items()}
-            for name, column in changed.items():
-                table = table.set_column(table.column_names.index(name), name, column)
-    return replace(pairs, table=table)
-
-
-def _others(ids: Ids, taken: Ids, salt: int) -> pa.Array:
-    """Return ids, of which those that are taken are others."""
-    return pa.array(np.where(np.isin(ids, taken), mixed(ids, salt), ids))
-
-
-def _unshared(shown: pa.ChunkedArray, ids: Ids, taken: Ids) -> pa.Array:
-    """Return the ids that users see without those that two texts would share."""
-    return pc.if_else(pa.array(np.isin(ids, taken)), None, shown.combine_chunks())
+    own, catalogues = Catalogue.of(pairs), [Catalogue.of(each) for each in earlier]
+    texts: tuple[tuple[Text, tuple[str, ...]], ...] = (("query", ("query",)), ("doc", ("doc", "negatives")))
+    for text, roles in texts:
+        taken = [_with_another_text(own.distinct(text), each.distinct(text)) for each in catalogues]
+        others = np.concatenate([*taken, np.empty(0, np.int64)])
+        for role in roles if len(others) else ():
+            ids, shown, _ = pairs.side(role)
+            if len(ids):  # of negatives, there may be none
+                twice = np.isin(ids, others)
+                unshared = pc.if_else(pa.array(twice), None, shown.combine_chunks())
+                pairs = pairs.renamed(role, np.where(twice, mixed(ids, salt), ids), pa.chunked_array([unshared]))
+    return pairs
 
 
 def _with_another_text(own: tuple[Ids, Texts], other: tuple[Ids, Texts]) -> Ids:

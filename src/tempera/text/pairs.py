@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -118,9 +119,16 @@ class Pairs:
         ids = self.ids(role)
         shares = np.isin(ids, ids[rows])
         if GIVEN[role] in self.table.column_names:
-            contents = self.contents(role, np.arange(len(self)))
-            shares |= np.isin(contents, contents[rows])
+            shares |= np.isin(self.all_contents[role], self.all_contents[role][rows])
         return shares
+
+    @cached_property
+    def all_contents(self) -> dict[Text, Ids]:
+        """Return the ids of the contents of all queries, and of all documents, [n], for roles with ids of the source."""
+        roles: tuple[Text, ...] = ("query", "doc")
+        return {
+            role: self.contents(role, np.arange(len(self))) for role in roles if GIVEN[role] in self.table.column_names
+        }
 
     def contents(self, role: Text, rows: Rows) -> Ids:
         """Return the ids of the contents of some rows' texts, [r], whatever ids were given to them."""
@@ -208,6 +216,23 @@ class Pairs:
             return self.negatives[0], self.negative_given, self.negative_texts
         return self.table[IDS[role]].to_numpy(), self.given(role), self.table[role]
 
+    def renamed(self, role: str, ids: Ids, own: pa.ChunkedArray) -> Pairs:
+        """Return the rows with other ids of a role's texts and, where there are any, as the source has them, row after row."""
+        table, columns = self.table, {IDS[role]: pa.chunked_array([ids])}
+        if GIVEN[role] in table.column_names or own.null_count < len(own):
+            columns[GIVEN[role]] = own
+        for name, column in columns.items():
+            values = column.combine_chunks()
+            if role == "negatives":
+                values = pa.LargeListArray.from_arrays(pa.array(self.negatives[1]), values)
+            known = name in table.column_names
+            table = (
+                table.set_column(table.column_names.index(name), name, values)
+                if known
+                else table.append_column(name, values)
+            )
+        return replace(self, table=table)
+
     @property
     def negative_texts(self) -> pa.ChunkedArray:
         """Texts of all negatives, row after row, [m]."""
@@ -280,14 +305,10 @@ def named_alike(table: pa.Table) -> pa.Table:
         ids, own, start = np.concatenate([ids for ids, _, _ in sides])[taken], own.take(pa.array(taken)), 0
         for role, (before, _, _) in zip(roles, sides, strict=True):
             rows = slice(start, start + len(before))
-            columns = {IDS[role]: pa.array(ids[rows]), GIVEN[role]: own[rows].combine_chunks()}
-            for name, values in columns.items() if alike[rows].any() else ():
-                if role == "negatives":
-                    values = pa.LargeListArray.from_arrays(pa.array(pairs.negatives[1]), values)
-                table = table.drop_columns(name) if name in table.column_names else table
-                table = table.append_column(name, values)
+            if alike[rows].any():
+                pairs = pairs.renamed(role, ids[rows], own[rows])
             start = rows.stop
-    return table
+    return pairs.table
 
 
 def row_keys(table: pa.Table) -> Ids:

@@ -80,7 +80,7 @@ class PairsFile(Roles):
     def _refuse_restarted(self, pairs: Pairs, role: Text, column: str) -> None:
         """Raise DataError where most ids that the files share name other texts, as numbers do that begin anew in each file."""
         first, which = pairs.distinct(role)
-        content = pairs.contents(role, np.arange(len(pairs)))
+        content = pairs.all_contents[role]
         shared = pairs.part != pairs.part[first[which]]
         other = int((shared & (content != content[first[which]])).sum())
         if 2 * other > shared.sum():
