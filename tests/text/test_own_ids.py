@@ -9,8 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
+from tempera.errors import DataError
+from tempera.io.ids import content_id
+from tempera.mining.hard_negatives import Mining
 from tempera.ranking.ranking import Evaluation
 from tempera.text.catalogue import Catalogue
+from tempera.text.mine import mine
+from tempera.text.mining_task import MiningTask
 from tempera.text.mixture import Mixture
 from tempera.text.pairs import REPEATED, Pairs
 from tempera.text.sources import PairsFile
@@ -80,3 +85,44 @@ def test_negatives_are_known_by_their_texts_where_one_side_has_ids(columns: tupl
     if columns:
         assert pairs.given("doc").to_pylist() == [f"d{i}" for i in range(40)]
         assert pairs.negative_given.to_pylist() == [f"d{(i + 1) % 40}" for i in range(40)]
+
+
+@pytest.mark.parametrize("columns", [("query_id", "doc_id", "negative_ids"), ("doc_id",), ("query_id",), ()])
+def test_mined_rows_have_the_ids_of_their_source(columns: tuple[str, ...], tiny_run: Path, tmp_path: Path) -> None:
+    path, output = table(tmp_path / "pairs.parquet", range(40), *columns), tmp_path / "mined.parquet"
+    corpus = {"doc": ["answer 7", "more", "far"], "doc_id": ["d7", "d99", "d98"]}
+    parquet.write_table(
+        pa.table(corpus if "doc_id" in columns else {"doc": corpus["doc"]}), tmp_path / "corpus.parquet"
+    )
+    mine(tiny_run, path, output, Mining(45, depth=50), corpus=tmp_path / "corpus.parquet")
+    mined, source = PairsFile(str(output)).read()[0], PairsFile(path).read()[0]
+    for role in ("query", "doc"):
+        if f"{role}_id" in columns:
+            own = dict(zip(source.texts(role), source.given(role).to_pylist(), strict=True))
+            assert mined.given(role).to_pylist() == [own[text] for text in mined.texts(role)]
+            assert set(mined.ids(role)) == set(source.ids(role))
+    known = {f"answer {i}": f"d{i}" for i in range(40)} | {"more": "d99", "far": "d98"}
+    negatives = dict(zip(mined.negative_texts.to_pylist(), mined.negative_given.to_pylist(), strict=True))
+    of = known if "doc_id" in columns else {text: str(content_id(text)) for text in known}
+    assert negatives == {text: of[text] for text in negatives} and {"far", "answer 7"} <= set(negatives)
+    kind = pa.large_string() if "doc_id" in columns else pa.int64()
+    assert parquet.read_schema(output).field("negative_ids").type.value_type == kind
+
+
+def test_a_text_of_an_answers_id_is_no_negative_of_its_query(tiny_run: Path, tmp_path: Path) -> None:
+    rows = {"query": ["a", "b"], "doc": ["ka zu", "ban"], "doc_id": ["1", "2"], "negatives": [["ban"], ["ka zu mori"]]}
+    parquet.write_table(pa.table(rows | {"negative_ids": [["2"], ["1"]]}), tmp_path / "pairs.parquet")
+    task = MiningTask.read(tmp_path / "pairs.parquet")
+    assert task.docs.texts == ["ka zu", "ban"] and task.docs.shown.to_pylist() == ["1", "2"]
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text(
+        '{"text": "ka zu, whole", "doc_id": 1}\n{"text": "ban", "doc_id": 2}\n{"text": "tel", "doc_id": 3}\n'
+    )
+    task = MiningTask.read(tmp_path / "pairs.parquet", corpus=corpus)
+    assert task.docs.texts == ["ka zu", "ban", "tel"] and task.docs.shown.to_pylist() == ["1", "2", "3"]
+    before = MiningTask.read(tmp_path / "pairs.parquet").key()
+    parquet.write_table(pa.table(rows | {"negative_ids": [["2"], ["7"]]}), tmp_path / "pairs.parquet")
+    assert MiningTask.read(tmp_path / "pairs.parquet").key() != before
+    corpus.write_text('{"text": "tel", "doc_id": 1}\n{"text": "fin", "doc_id": 2}\n')
+    with pytest.raises(DataError, match=r"corpus\.jsonl: 2 documents have an id that .* gives to another text"):
+        MiningTask.read(tmp_path / "pairs.parquet", corpus=corpus)

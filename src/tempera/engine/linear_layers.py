@@ -119,7 +119,7 @@ class _Product(torch.autograd.Function):
         return (
             (grad @ lowered)[: ctx.shape[:-1].numel()].view(ctx.shape).to(of_rows) if needs_rows else None,
             (grad.mT @ low).to(of_weight) if needs_weight else None,
-            grad.sum(0, dtype=of_bias) if needs_bias else None,
+            grad.sum(0).to(of_bias) if needs_bias else None,
             None,
             None,
             None,

@@ -30,20 +30,6 @@ from .embedder import Reading, in_half
 from .mining_task import MiningTask
 from .roles import Roles
 
-SCHEMA = pa.schema(
-    [
-        ("query_id", pa.int64()),
-        ("query", pa.large_string()),
-        ("positive_ids", pa.list_(pa.int64())),
-        ("positives", pa.list_(pa.large_string())),
-        ("positive_scores", pa.list_(pa.float32())),
-        ("negative_ids", pa.list_(pa.int64())),
-        ("negatives", pa.list_(pa.large_string())),
-        ("negative_scores", pa.list_(pa.float32())),
-        ("negative_ranks", pa.list_(pa.int32())),
-    ]
-)
-
 
 def mine(
     model: str | Path,
@@ -111,7 +97,7 @@ def mine(
             about = {"report": json.dumps(asdict(block.report))}
             with new_file(_part(parts, number)) as partial:  # makes the folder with the first
                 parquet.write_table(table.replace_schema_metadata(about), partial)
-        report = _joined(parts, output, -(-len(task.queries.ids) // BLOCK))
+        report = _joined(parts, output, -(-len(task.queries.ids) // BLOCK), _schema(task))
         shutil.rmtree(parts)
     return replace(report, left_out=dict(task.left_out))
 
@@ -160,22 +146,38 @@ def _table(task: MiningTask, block: Mined, start: int) -> pa.Table:
     negative = _offsets(filled.sum(1))
     chosen = block.positions[filled]
     lists = [
-        (positive, task.docs.ids[answers]),
+        (positive, task.docs.shown.take(pa.array(answers))),
         (positive, [task.docs.texts[d] for d in answers]),
         (positive, block.answer_scores),
-        (negative, task.docs.ids[chosen]),
+        (negative, task.docs.shown.take(pa.array(chosen))),
         (negative, [task.docs.texts[d] for d in chosen]),
         (negative, block.scores[filled]),
         (negative, block.ranks[filled]),
     ]
+    schema = _schema(task)
     columns = [
         pa.ListArray.from_arrays(offsets, pa.array(values, field.type.value_type))
-        for (offsets, values), field in zip(lists, list(SCHEMA)[2:], strict=True)
+        for (offsets, values), field in zip(lists, list(schema)[2:], strict=True)
     ]
-    queries = slice(start, start + count)
-    return pa.table(
-        [pa.array(task.queries.ids[queries]), pa.array(task.queries.texts[queries], pa.large_string()), *columns],
-        SCHEMA,
+    queries = task.queries.texts[start : start + count]
+    return pa.table([task.queries.shown.slice(start, count), pa.array(queries, pa.large_string()), *columns], schema)
+
+
+def _schema(task: MiningTask) -> pa.Schema:
+    """Return the columns of the file, whose ids are those of the source where it has any."""
+    text, score = pa.large_string(), pa.float32()
+    return pa.schema(
+        [
+            ("query_id", task.queries.shown.type),
+            ("query", text),
+            ("positive_ids", pa.list_(task.docs.shown.type)),
+            ("positives", pa.list_(text)),
+            ("positive_scores", pa.list_(score)),
+            ("negative_ids", pa.list_(task.docs.shown.type)),
+            ("negatives", pa.list_(text)),
+            ("negative_scores", pa.list_(score)),
+            ("negative_ranks", pa.list_(pa.int32())),
+        ]
     )
 
 
@@ -183,10 +185,10 @@ def _offsets(counts: Ints) -> pa.Array:
     return pa.array(np.concatenate([[0], counts.cumsum()]), pa.int32())
 
 
-def _joined(parts: Path, output: Path, total: int) -> Report:
+def _joined(parts: Path, output: Path, total: int, schema: pa.Schema) -> Report:
     """Write all parts as one file, and return the sum of their reports."""
     report = Report()
-    with new_file(output) as partial, parquet.ParquetWriter(partial, SCHEMA) as writer:
+    with new_file(output) as partial, parquet.ParquetWriter(partial, schema) as writer:
         for number in range(total):
             part = parquet_table(_part(parts, number))
             report += Report(**parsed(part.schema.metadata[b"report"]))

@@ -21,7 +21,8 @@ from ..io.tables import TableBlock
 from .pairs import GIVEN
 from .roles import WHOLE, Roles
 
-_NOTHING, _SPACE = (pa.scalar(text, pa.large_string()) for text in ("", " "))
+_KIND = pa.large_string()
+_NOTHING, _SPACE = (pa.scalar(text, _KIND) for text in ("", " "))
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,13 @@ def rows_of(block: TableBlock, roles: Roles, columns: Columns, dropped: Counter[
     return PairReader(block, roles, columns, dropped).read()
 
 
-def docs_of(block: TableBlock, columns: Columns) -> list[str]:
-    """Return the texts of a column of documents, or of lists of them; raises as `rows_of` does."""
-    texts: list[str] = PairReader(block, WHOLE, columns, Counter()).side("doc", "doc_id", "").texts.to_pylist()
-    return texts
+def docs_of(block: TableBlock, columns: Columns) -> tuple[pa.Array, pa.Array]:
+    """Return the texts of a column of documents, or of lists of them, and their ids, null if there are none.
+
+    Raises as `rows_of` does.
+    """
+    side = PairReader(block, WHOLE, columns, Counter()).side("doc", "doc_id", "")
+    return side.texts, pa.nulls(len(side.texts), _KIND) if side.own_ids is None else side.own_ids
 
 
 class PairReader(BlockReader):

@@ -25,7 +25,7 @@ from ..towers.saved import model_folder
 from .beir import UNNAMED, Beir, read_beir
 from .pairs import GIVEN, RANKED, TRAIN, Pairs, Source, Text
 from .parts import joined, named_parts
-from .roles import DOC_NAMES, QUERY_NAMES, TABLE, Roles, known_by_texts
+from .roles import DOC_NAMES, QUERY_NAMES, TABLE, USUAL, Roles, known_by_texts
 from .round_trip import found_again
 from .rows import docs_of, rows_of
 
@@ -205,15 +205,21 @@ class BeirFolder:
         return pa.table({**columns, "query_id": query_ids, "doc_id": given_ids(docs["id"])})
 
 
-def documents(path: Path) -> list[str]:
-    """Return the documents of a table, with or without queries: its column of a usual name, or `text`.
+def documents(path: Path) -> tuple[list[str], pa.ChunkedArray]:
+    """Return the documents of a table, with or without queries, and their ids as it has them, null where it has none.
+
+    They are in its column of a usual name, or `text`.
 
     Raises:
         DataError: a file that cannot be read, by file, row and column.
     """
-    table = RoleTable({"doc": (*DOC_NAMES, "text")}, ("doc",))
-    columns = ColumnsSoFar(partial(table.columns, Roles(metadata=("*",))))
-    return [text for block in columns.of(blocks(path)) for text in docs_of(block, columns.columns)]
+    table = RoleTable({"doc": (*DOC_NAMES, "text"), "doc_id": USUAL["doc_id"]}, ("doc",))
+    columns, texts, own = ColumnsSoFar(partial(table.columns, Roles(metadata=("*",)))), list[str](), []
+    for block in columns.of(blocks(path)):
+        of_block, ids = docs_of(block, columns.columns)
+        texts += of_block.to_pylist()
+        own.append(ids)
+    return texts, pa.chunked_array(own, pa.large_string())
 
 
 def _pairs(
