@@ -1,4 +1,4 @@
-"""Eight sets of pairs from what Debian and GitHub offer, to judge defaults on that were chosen on others by `bench/recipe.py`.
+"""Ten sets of pairs from what Debian and GitHub offer, to judge defaults on that were chosen on others by `bench/recipe.py`.
 
 `python bench/_fresh_sets.py SOURCES OUTPUT` writes OUTPUT/NAME.parquet, with the columns query and document, for each folder or
 file that SOURCES holds:
@@ -11,9 +11,11 @@ file that SOURCES holds:
     biology   a clone of thiagoprocaci/biology-question-answer-data: a question's title, and its best answer
     doctors   a clone of LasseRegin/medical-question-answer-data: a question, and a doctor's answer
     concode   the folder concode of a clone of microsoft/CodeXGLUE: the comment of a method in Java, and its tokens
+    mail      the folder data/messages of a clone of r-mailing-lists/data: the subject of a thread's first mail, and its text; and
+              as the set replies: a mail of at most 200 words, and what answers it, both without what they quote
 
 The temperature of many long texts, and the weight of vectors beside words, have been chosen with rfc, debian and commits in view;
-nothing has with the other five.
+nothing has with the other seven.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -110,6 +113,39 @@ def concode(folder: Path) -> Pairs:
             yield each["nl"].split("concode_field_sep")[0], each["code"]
 
 
+def mails(folder: Path) -> list[dict[str, Any]]:
+    """Return mails with their own words: without lines that they quote, and without what stands below a signature's mark."""
+    columns = ["message_id", "in_reply_to", "subject", "body"]
+    tables = [parquet.read_table(path, columns=columns) for path in sorted(folder.glob("r-*.parquet"))]
+    rows: list[dict[str, Any]] = pa.concat_tables(tables).to_pylist()
+    for row in rows:
+        written = re.split(r"(?m)^(?:-- ?$|_{10,}|-{5,}|-\.-)", row["body"])[0]
+        written = re.sub(r"(?m)^(?:\s*[>|:].*|.* wrote:\s*|.* writes:\s*)(?:\n|\Z)", "", written)
+        row["own"] = re.sub(r"\n{3,}", "\n\n", written).strip()
+    return rows
+
+
+def mail(folder: Path) -> Pairs:
+    """Return subjects of the first mails of threads, and their texts."""
+    marks, texts = r"(?i)^\s*(?:(?:re|fwd?|aw|sv)\s*:\s*|\[[^\]]*\]\s*)+", dict[str, str]()
+    for each in mails(folder):
+        subject = re.sub(marks, "", each["subject"]).strip()
+        if each["in_reply_to"] is None and len(subject.split()) >= 3 and not each["subject"].lower().startswith("re:"):
+            texts.setdefault(subject, each["own"][:4000])
+    yield from texts.items()
+
+
+def replies(folder: Path) -> Pairs:
+    """Return mails, and the first that answers each."""
+    rows, texts = mails(folder), dict[str, str]()
+    known = {each["message_id"]: each["own"] for each in rows}
+    for each in rows:
+        asked = known.get(each["in_reply_to"], "")
+        if 10 <= len(asked.split()) <= 200 and len(each["own"].split()) <= 400:
+            texts.setdefault(asked, each["own"][:4000])
+    yield from texts.items()
+
+
 # The fewest words of a document where short ones say nothing.
 SETS = {
     elisp: 0,
@@ -120,7 +156,10 @@ SETS = {
     biology: FEWEST_WORDS,
     doctors: 0,
     concode: 0,
+    mail: FEWEST_WORDS,
+    replies: FEWEST_WORDS,
 }
+SOURCES = {replies: "mail"}  # of a set that is made of another's
 
 
 def main() -> None:
@@ -131,7 +170,7 @@ def main() -> None:
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     for read, fewest in SETS.items():
-        if not (source := options.sources / read.__name__).exists():
+        if not (source := options.sources / SOURCES.get(read, read.__name__)).exists():
             print(f"{read.__name__}: {source} is missing")
             continue
         of_doc = {doc.strip(): query.strip() for query, doc in read(source)}
