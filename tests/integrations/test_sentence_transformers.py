@@ -159,6 +159,13 @@ def test_a_guide_leaves_out_what_the_peers_guide_leaves_out(
     assert abs(float(found[0] - unguided[0])) > 1e-3
 
 
+def test_models_that_are_not_trained_stay_in_their_mode(model: Any) -> None:
+    other, data = copy.deepcopy(model).float().eval(), texts(ROWS)
+    run(model, lambda m: ContrastiveLoss(m, presets.gist(), guide=other), data)
+    run(model, lambda m: ContrastiveLoss(m, presets.mnr(teacher=Teacher(0.5)), teacher=other), data)
+    assert not any(module.training for module in other.modules())
+
+
 def test_a_guide_that_finds_pairs_equal_makes_no_anchor_its_own_negative(model: Any) -> None:
     """The peer leaves the anchor itself in, against itself, where the guide finds the pair as close as that."""
     data = texts(ROWS)

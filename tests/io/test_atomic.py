@@ -22,8 +22,8 @@ from tempera.errors import OutputError
 from tempera.io.atomic import MARK, new_file, staged, write_file
 from tempera.io.documents import JsonLines, write_json
 
-NEW = {"metrics.json": "{}", "model/weights": "1 2 3", "empty": None}
-OLD = {"metrics.json": "old", "model/old": "0", "notes.txt": "by hand"}
+NEW = {"metrics.json": '{"made_by": "tempera"}', "model/weights": "1 2 3", "empty": None}
+OLD = {"metrics.json": '{"made_by": "tempera", "old": 1}', "model/old": "0", "notes.txt": "by hand"}
 Content = dict[str, str | None]
 
 
@@ -123,9 +123,26 @@ def test_what_a_link_stands_for_is_replaced(run: Path) -> None:
     assert sorted(path.name for path in run.parent.iterdir()) == ["latest", "run"]
 
 
+@pytest.mark.parametrize("text", ["{}", '{"made_by": "hand"}', "[]", "no JSON"])
+def test_a_folder_with_the_metrics_of_another_program_stays(tmp_path: Path, text: str) -> None:
+    theirs = {"metrics.json": text, "config.yaml": "", "thesis.tex": "years of work"}
+    assert "holds files that are not a run of Tempera" in refused(fill(tmp_path / "run", theirs), overwrite=True)
+    fill(tmp_path / "new.replaced", theirs)
+    assert f"{tmp_path / 'new.replaced'}, where an earlier result would wait, is none" in refused(tmp_path / "new")
+    assert holds(tmp_path / "run") == theirs == holds(tmp_path / "new.replaced") and len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_run_that_does_not_say_who_has_made_it_is_replaced(tmp_path: Path) -> None:
+    run = fill(
+        tmp_path / "run", dict.fromkeys(("config.yaml", "log.jsonl", "report.html"), "") | {"metrics.json": "{}"}
+    )
+    write(run, overwrite=True)
+    assert holds(run) == NEW
+
+
 @pytest.mark.parametrize("left", ["partial", "replaced"])
 def test_what_a_killed_run_left_is_cleared(run: Path, left: str) -> None:
-    fill(run.parent / f"run.{left}", {"model/half": "0", "metrics.json": "older"})
+    fill(run.parent / f"run.{left}", {"model/half": "0", "metrics.json": '{"made_by": "tempera"}'})
     write(run, overwrite=True)
     assert holds(run) == NEW and len(list(run.parent.iterdir())) == 1
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, DataError, OutputError, did_you_mean
-from ..io.atomic import MARK, staged
-from ..io.documents import write_json
+from ..io.atomic import staged, write_mark
 from ..towers.saved import EVALUATED, EXPORTS, MODEL, model_folder
 from .index import Index, write_approximate, write_parquet
 
@@ -59,7 +58,7 @@ def export(
     place = place_of(run, to, output)
     with staged(place, overwrite, [run]) as folder:
         facts = {"to": to, "output": str(place), **_written(run, to, folder, kind, users, width)}
-        write_json(folder / MARK, facts)
+        write_mark(folder, facts)
     return facts
 
 

@@ -130,6 +130,18 @@ def sent(rows: X, device: torch.device | str) -> X:
 
 
 @contextmanager
+def without_dropout(module: Any) -> Iterator[None]:
+    """Switch dropout off in the block; each module within has its own mode again afterwards, as one that is never trained."""
+    training = [each for each in module.modules() if each.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for each in training:
+            each.training = True
+
+
+@contextmanager
 def without_cudnn_attention(device: torch.device) -> Iterator[None]:
     """Attend by torch's own kernels on CUDA: cuDNN, which torch prefers on an H100, takes long to prepare for each new shape.
 

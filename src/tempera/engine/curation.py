@@ -20,6 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ..core.abilities import without_dropout
 from ..core.batch import Batch, Role, take
 from ..core.masks import Guided
 from ..core.objective import Objective, base_of
@@ -84,7 +85,7 @@ def scored(
     if by == "learnability":
         if not cache.footprints:
             cache.plan(towers, batch, group)  # measures graphs with dropout
-        with _judged(towers), _without_graphs(cache), torch.no_grad():
+        with without_dropout(towers), _without_graphs(cache), torch.no_grad():
             mine += judge.contrastive_losses(embed_once(towers, batch, cache, group))
     scores = mine.new_zeros(len(everyone))
     scores[everyone.local] = mine
@@ -121,15 +122,3 @@ def _without_graphs(cache: Cache) -> Iterator[None]:
         yield
     finally:
         cache.mode, cache.backward = mode, share
-
-
-@contextmanager
-def _judged(towers: Any) -> Iterator[None]:
-    """Switch dropout off."""
-    modules: list[nn.Module] = [module for module in towers.modules() if module.training]
-    towers.eval()
-    try:
-        yield
-    finally:
-        for module in modules:
-            module.training = True

@@ -8,19 +8,28 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from ..errors import OutputError
+from ..errors import DataError, OutputError
+from .documents import read_json, write_json
 from .lock import alone
 
 MARK = "metrics.json"  # the file that tells a finished run from other folders
+_MADE_BY = {"made_by": "tempera"}  # in it, for other programs call a file so, too
+_RUN = ("config.yaml", MARK, "log.jsonl", "report.html")  # of runs that do not say who has made them
 
 
 def is_run(folder: Path) -> bool:
     """Return whether a folder is one that a run has written, which holds tables, too."""
     return all((folder / name).is_file() for name in ("config.yaml", MARK))
+
+
+def write_mark(folder: Path, document: Mapping[str, Any]) -> None:
+    """Write what is known of a result into its folder, which may be replaced from then on."""
+    write_json(folder / MARK, {**_MADE_BY, **document})
 
 
 @contextmanager
@@ -97,6 +106,10 @@ def staged(output: Path, overwrite: bool = False, read: Sequence[str | Path] = (
     with as_output_error(output, partial):
         _refuse(output, overwrite, read)
         with alone(output.with_name(f".{output.name}.lock"), busy):
+            if (old := _replaced(output)).exists() and not _is_ours(old):
+                raise OutputError(
+                    f"{old}, where an earlier result would wait, is none of Tempera: move it, or give another folder"
+                )
             _finish(partial, output)
             _refuse(output, overwrite, read)  # another process may have finished in between
             with new_folder(output) as folder:
@@ -176,13 +189,24 @@ def _refuse(output: Path, overwrite: bool, read: Sequence[str | Path]) -> None:
         )
     if not any(output.iterdir()):
         return
-    if not (output / MARK).exists():
-        raise OutputError(f"--output {output} holds files that are not a run of Tempera; give another folder")
     refuse_read(output, read)
+    if not _is_ours(output):
+        raise OutputError(f"--output {output} holds files that are not a run of Tempera; give another folder")
     if not overwrite:
         raise OutputError(
             f"--output {output} holds an earlier result; give another folder, or --overwrite to replace it"
         )
+
+
+def _is_ours(folder: Path) -> bool:
+    """Return whether Tempera has written a folder."""
+    try:
+        document = read_json(folder / MARK)
+    except (OSError, ValueError, DataError):
+        return False
+    return isinstance(document, dict) and (
+        _MADE_BY.items() <= document.items() or all((folder / name).is_file() for name in _RUN)
+    )
 
 
 def _replaced(place: Path) -> Path:

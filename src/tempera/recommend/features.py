@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from ..core.abilities import without_dropout
 from ..core.batch import Role
 from ..core.frame import Frame
 from ..errors import ConfigError
@@ -150,14 +151,11 @@ class FeatureTowers(Encoder):
     @torch.no_grad()
     def encode(self, features: Frame, role: Role = "doc") -> Tensor:
         """Return vectors of rows as they are compared, [n, D], on the CPU: of length 1 if `normalised`."""
-        tower, training = self.of(role), self.training
-        device = next(self.parameters()).device
-        self.eval()
-        parts = []
-        for start in range(0, len(features), _BLOCK):
-            vectors = tower(features[start : start + _BLOCK].to(device)).float()
-            parts.append((F.normalize(vectors, dim=-1) if self.normalised else vectors).cpu())
-        self.train(training)
+        tower, device, parts = self.of(role), next(self.parameters()).device, []
+        with without_dropout(self):
+            for start in range(0, len(features), _BLOCK):
+                vectors = tower(features[start : start + _BLOCK].to(device)).float()
+                parts.append((F.normalize(vectors, dim=-1) if self.normalised else vectors).cpu())
         return torch.cat(parts) if parts else torch.empty(0, self.width)
 
     def save(self, folder: Path) -> None:

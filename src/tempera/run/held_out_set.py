@@ -12,9 +12,8 @@ from .. import config as configuration
 from ..artifacts.export import BEIR, place_of
 from ..build import build
 from ..errors import DataError
-from ..io.atomic import MARK, staged
+from ..io.atomic import staged, write_mark
 from ..io.console import logger
-from ..io.documents import write_json
 from ..text.beir import write_beir
 from ..text.embedder import Reading
 from ..text.evaluate import Finding, evaluate
@@ -142,7 +141,7 @@ def export_held_out(run: str | Path, output: str | Path | None = None, overwrite
         write_beir(folder, _texts(pairs, "doc", split.corpus), queries, judged)
         counts = {f"{part}_queries": split.queries(rows) for part, rows in parts.items()}
         facts = {"to": BEIR, "output": str(place), "documents": len(split.corpus), **counts}
-        write_json(folder / MARK, facts)
+        write_mark(folder, facts)
     return facts
 
 

@@ -13,9 +13,8 @@ from ..artifacts.pictures import draw_merge
 from ..build import Config
 from ..engine.devices import named
 from ..errors import ConfigError, DataError, OutputError
-from ..io.atomic import MARK, staged, write_file
+from ..io.atomic import staged, write_file, write_mark
 from ..io.console import logger
-from ..io.documents import write_json
 from ..ranking.ranking import LEAST_TO_CHOOSE
 from ..ranking.verdict import main_metric
 from ..text.embedder import learned as learned_by
@@ -87,7 +86,7 @@ def merge(
         if folder is not None:
             merged.at(document["weight"])
             merged.save(folder)
-            write_json(folder / MARK, document)
+            write_mark(folder, document)
             if some := learned_by([run, base]):
                 np.save(folder / TRAINED, np.unique(np.concatenate(some)), allow_pickle=False)
     return document

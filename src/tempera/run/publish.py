@@ -17,7 +17,8 @@ from ..artifacts.index import write_searched
 from ..artifacts.report import RunReport, render
 from ..artifacts.report_tables import tables
 from ..engine.clock import peak_memory_bytes
-from ..io.documents import first_event, write_json
+from ..io.atomic import write_mark
+from ..io.documents import first_event
 from ..ranking.compare import Difference, bootstrap_metrics
 from ..ranking.fusion import Fusion
 from ..ranking.spread import Spread
@@ -109,7 +110,7 @@ def _publish(
     report = _report(prepared, metrics, systems, spreads, differences)
     (folder / "report.html").write_text(render(report), encoding="utf-8")
     (folder / "model" / "README.md").write_text(render_card(_card(prepared, metrics, systems)), encoding="utf-8")
-    write_json(folder / "metrics.json", {**metrics, "seconds": prepared.phases.seconds()})
+    write_mark(folder, {**metrics, "seconds": prepared.phases.seconds()})
     shutil.rmtree(folder / CACHE, ignore_errors=True)  # what is mapped stays readable
 
 

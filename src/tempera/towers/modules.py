@@ -16,7 +16,7 @@ import torch.nn.functional as F
 import xxhash
 from torch import Tensor, nn
 
-from ..core.abilities import without_cudnn_attention
+from ..core.abilities import without_cudnn_attention, without_dropout
 from ..core.advice import refuse_batch_statistics
 from ..core.batch import Role
 from ..core.ragged import Ragged, from_lengths
@@ -124,29 +124,25 @@ class TextTower(Tower):
     @torch.no_grad()
     def encode(self, features: Ragged, role: Role = "doc", tokens: int | None = None) -> Tensor:
         """Unit vectors of rows, [n, D], as the saved model gives them; in blocks of rows of like length and at most `tokens`."""
-        training, device = self.training, next(self.parameters()).device
+        device = next(self.parameters()).device
         on_host = _ENCODED_AT_ONCE if self.reads == torch.float32 else _ENCODED_IN_HALF
         tokens = tokens or (on_host if device.type == "cpu" else _ENCODED_ON_DEVICE)
         vectors = torch.empty(len(features), self.width)
         order = features.lengths.cpu().argsort(stable=True)
         lengths = features.lengths.cpu()[order].clamp(min=1)
-        self.eval()
         end = len(order)
-        try:
-            with lowered(self, self.reads):
-                while end:  # the longest first: memory is short at once or never
-                    start = max(0, end - max(1, tokens // int(lengths[end - 1])))
-                    rows = order[start:end]
-                    try:
-                        vectors[rows] = F.normalize(self(features[rows].to(device)).float(), dim=-1).cpu()
-                    except torch.OutOfMemoryError:
-                        if len(rows) == 1:
-                            raise
-                        tokens = len(rows) // 2 * int(lengths[end - 1])
-                        continue
-                    end = start
-        finally:
-            self.train(training)
+        with without_dropout(self), lowered(self, self.reads):
+            while end:  # the longest first: memory is short at once or never
+                start = max(0, end - max(1, tokens // int(lengths[end - 1])))
+                rows = order[start:end]
+                try:
+                    vectors[rows] = F.normalize(self(features[rows].to(device)).float(), dim=-1).cpu()
+                except torch.OutOfMemoryError:
+                    if len(rows) == 1:
+                        raise
+                    tokens = len(rows) // 2 * int(lengths[end - 1])
+                    continue
+                end = start
         return vectors
 
     def save(self, folder: Path) -> None:
