@@ -40,7 +40,7 @@ CEILINGS = {
     "engine": 3415,  # with options apart from the loop, memory that stays, half precision, divided tables, kernels, paper
     "experiments": 2371,  # with a folder for each file, what a race leaves to the data, and settings of it that diverge
     "integrations": 520,  # with a temperature that stays on the host, and models that nothing asks
-    "io": 1198,  # with vectors of other programs, texts of polars, lines of text, signals, what a run replaces, keys beside ids
+    "io": 1201,  # with vectors of other programs, texts of polars, lines of text, signals, what a run replaces, keys beside ids
     "mining": 619,  # with an exact search through candidates in bf16, and products by the faster library
     "ranking": 1002,  # with keys of scores and positions, a bound of ranks, and gains that validation does not show
     "recommend": 3602,  # with behaviours that no event has, and counts of another run

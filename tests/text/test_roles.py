@@ -236,6 +236,14 @@ def test_of_several_answers_only_the_blank_ones_are_left_out() -> None:
 def test_categories_are_texts() -> None:
     table = pa.table({"query": ["a", "b"], "doc": pa.array(["x", "x"]).dictionary_encode(), "topic": ["t", "t"]})
     assert Given.of(table, metadata=("topic",)).read()[0].texts("doc") == ["x", "x"]
+    several = pa.ListArray.from_arrays(pa.array([0, 2, 3]), pa.array(["x", "y", "x"]).dictionary_encode())
+    passages = pa.StructArray.from_arrays([pa.array(["v", "w"]).dictionary_encode()], ["text"])
+    table = pa.table({"query": ["a", "b"], "doc": several, "negatives": passages})
+    assert shown(Given.of(table).read()[0]) == [("a", "x", ["v"]), ("a", "y", ["v"]), ("b", "x", ["w"])]
+    views = pa.DictionaryArray.from_arrays(pa.array([0, 0, 0], pa.int8()), pa.array(["x"]).cast(pa.string_view()))
+    table = pa.table({"query": ["a", "b"], "doc": pa.ListArray.from_arrays(pa.array([0, 2, 3]), views)})
+    with pytest.raises(DataError, match=r"column 'doc' holds .*dictionary.*; expected texts"):
+        Given.of(table).read()
 
 
 def test_an_array_of_json(tmp_path: Path) -> None:

@@ -101,7 +101,10 @@ def blocks_of(path: Path, parse: Parse | None = None) -> Iterator[TableBlock]:
 
 
 def decoded(table: pa.Table) -> pa.Table:
-    """Return a table without dictionaries, such as categories of pandas, and with texts of polars as other writers have them."""
+    """Return a table without dictionaries, such as categories of pandas, and with texts of polars as other writers have them.
+
+    Dictionaries of views within lists are left, since Arrow does not cast them.
+    """
     for i, field in enumerate(table.schema):
         column = table.column(i)
         if pa.types.is_dictionary(field.type):
@@ -109,13 +112,16 @@ def decoded(table: pa.Table) -> pa.Table:
             parts = [chunk.dictionary.cast(kind).take(chunk.indices) for chunk in column.chunks]
             column = pa.chunked_array(parts, kind)
         if (kind := _without_views(column.type)) != column.type:
-            column = column.cast(kind)
+            with suppress(pa.ArrowNotImplementedError):
+                column = column.cast(kind)
         table = table if column.type == field.type else table.set_column(i, field.name, column)
     return table
 
 
 def _without_views(kind: pa.DataType) -> pa.DataType:
-    """Return a type whose texts, in lists and structs too, are not views into buffers, and in no lists of a fixed size."""
+    """Return a type whose texts, in lists and structs too, are in no dictionary, no views and no lists of a fixed size."""
+    if pa.types.is_dictionary(kind):
+        return _without_views(kind.value_type)
     if pa.types.is_string_view(kind):
         return pa.large_string()
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
