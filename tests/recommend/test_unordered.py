@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pytest
 import torch
@@ -40,8 +41,10 @@ from tempera.recommend.interactions import Interactions
 from tempera.recommend.judgement import Recommended
 from tempera.recommend.pooling import BagOfOthers
 from tempera.recommend.popularity import Popularity
+from tempera.recommend.recommendation import InteractionTask
 from tempera.recommend.segments import Contexts, Segments
-from tempera.recommend.timeline import Timeline
+from tempera.recommend.timeline import HISTORIES, Timeline, timeline_of
+from tempera.recommend.timeline import ITEMS as ITEMS_TABLE
 from tempera.recommend.visits import Visits
 from tempera.run.fit import fit
 from tempera.run.judge import judge
@@ -335,6 +338,46 @@ def test_runs(name: str, tmp_path: Path) -> None:
         if name == "bag":  # what the data have decided is written down
             assert resolved["tower"]["history"]["pools"][0].keys() == {"bag"}
             assert resolved["data"]["split"].keys() == {"random"}
+
+
+@pytest.mark.parametrize("kind", ["random", "random without times", "files", "withheld"])
+def test_what_a_run_keeps_of_users_in_parts_is_as_it_happened(kind: str, tmp_path: Path) -> None:
+    """The latest last, and its time, whatever part an event was drawn for."""
+    draw = random.Random(4)
+    events = [(f"u{user}", f"i{draw.randrange(ITEMS)}", at) for user in range(USERS) for at in range(12)]
+    named = {"time": [7 * at for _, _, at in events]}
+    named = {"position": [at for _, _, at in events]} if kind == "random without times" else named
+    rows = pa.table({"user": [row[0] for row in events], "item": [row[1] for row in events], **named})
+    data: dict[str, Any] = {"source": "interactions", "split": "random", "repeated": "keep"}
+    if kind == "files":
+        tests = pa.array([draw.random() < 0.3 for _ in events])
+        parts = {"path": rows.filter(pc.invert(tests)), "test": rows.filter(tests)}
+        for name, part in parts.items():
+            csv.write_csv(part, tmp_path / f"{name}.csv")
+        data |= {"split": "files", **{name: str(tmp_path / f"{name}.csv") for name in parts}}
+    evaluation = {"cold_items": 0.2 if kind == "withheld" else 0}
+    tower = {**TOWER, "history": {"pools": [{"mean": {"last": 1}}]}}
+    config = build(of({"data": data, "tower": tower, "train": {"batch_size": 64}, "evaluation": evaluation}))
+    config = config if kind == "files" else replace(config, data=config.data.hand(rows))
+    task = InteractionTask.read(config, tmp_path / "cache")
+    tables = [each.showcase.searched().tables for each in (task, task.extended(config, "validation"))]
+    for kept in tables:
+        names = kept[ITEMS_TABLE]["id"].to_pylist()
+        taken = {row["id"]: [names[item] for item in row["items"]] for row in kept[HISTORIES].to_pylist()}
+        assert taken == {f"u{user}": [row[1] for row in events if row[0] == f"u{user}"] for user in range(USERS)}
+        assert "position" in named or set(kept[HISTORIES]["time"].to_pylist()) == {7 * 11}
+
+
+def test_strict_times_need_parts_that_follow_each_other() -> None:
+    rows = {"user": [1] * 9, "item": [*range(9)], "time": [*range(9)], "part": np.array([0] * 5 + [2] * 4, np.uint8)}
+    mixed = {**rows, "time": [0, 2, 4, 6, 8, 1, 3, 5, 7]}
+    NamedFiles(validation_share=0)(timeline_of(pa.table(rows), strict_time=True))
+    for split, line in (
+        (NamedFiles(0), timeline_of(pa.table(mixed), strict_time=True)),
+        (AtRandom(0.4, 0.2), replace(Timeline.of([1] * 9, [*range(9)], time=[*range(9)]), strict_time=True)),
+    ):
+        with pytest.raises(ConfigError, match=r"data\.strict_time=true needs times that rise .* data\.split"):
+            split(line)
 
 
 # Peers ---------------------------------------------------------------------------------------------------------------

@@ -293,6 +293,11 @@ def _by_part(timeline: Timeline) -> Division:
     """Return the division of a timeline with parts, whose queries are users."""
     part = timeline.part
     assert part is not None
+    if timeline.strict_time and not timeline.rises:
+        raise ConfigError(
+            "data.strict_time=true needs times that rise from the training part to the test part, which those of this data.split "
+            "(random or files) do not: leave out data.strict_time, or set data.split=global_time"
+        )
     user = timeline.user_of(np.arange(len(part)))
     fresh = np.diff(user * 3 + part, prepend=-1) > 0
     fresh &= timeline.has_history(np.arange(len(part)))

@@ -86,7 +86,7 @@ class ItemShowcase:
     def searched(self) -> Searched:
         """Return the items with their vectors, and what is known of users and items, with all histories."""
         timeline, users, items = self.events.timeline, self.events.users, self.events.items
-        whole = timeline if self.events.withheld is None else self.events.withheld.whole
+        whole = (timeline if self.events.withheld is None else self.events.withheld.whole).chronological
         histories = pa.LargeListArray.from_arrays(whole.offsets, np.asarray(whole.item, np.int32))
         taken = {"id": whole.user_ids, "items": histories}
         if whole.time is not None and whole.ordered:

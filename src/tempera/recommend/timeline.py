@@ -53,6 +53,7 @@ class Timeline:
     about: str = ""  # a sentence on what was read
     strict_time: bool = False  # whether what carries an event's own time is no history of it
     part: NDArray[np.uint8] | None = None  # [e] rising for each user: 0 trains, 1 validates, 2 tests; None: no parts
+    place: Events | None = None  # [e] rank of each event before parts were put one after the other; None: as they stand
     ordered: bool = True  # whether the order of a user's events means anything; without, there are parts
     context: NDArray[np.int32] | None = None  # [e] row of `contexts` that each event happened in
     contexts: pa.Table | None = None  # the distinct circumstances of events, such as device and price
@@ -104,7 +105,9 @@ class Timeline:
     @property
     def _columns(self) -> dict[str, Any]:
         """Everything that is known of each event, by name."""
-        columns = {name: getattr(self, name) for name in ("item", "time", "weight", "part", "context", "target")}
+        columns = {
+            name: getattr(self, name) for name in ("item", "time", "weight", "part", "place", "context", "target")
+        }
         return {name: values for name, values in columns.items() if values is not None}
 
     def without(self, disliked: NDArray[np.bool_]) -> Timeline:
@@ -116,9 +119,29 @@ class Timeline:
 
     def arranged(self, part: NDArray[np.uint8]) -> Timeline:
         """Return the timeline with these parts of its events, [e], which every user then has one after the other."""
-        order = np.lexsort((part, self.user_of(np.arange(len(self)))))
+        place = np.arange(len(self)) if self.place is None else self.place
+        return replace(self, part=part, place=place)._sorted(place, part)
+
+    @property
+    def chronological(self) -> Timeline:
+        """Return the timeline with the events of each user as they happened, by time where there are times, whatever their parts."""
+        if self.part is None or not self.ordered:
+            return self
+        return self._sorted(*(keys for keys in (self.place, self.time) if keys is not None))
+
+    def _sorted(self, *keys: NDArray[Any]) -> Timeline:
+        """Return the timeline with the events of each user by the last of these keys, then by those before it."""
+        order = np.lexsort((*keys, self.user_of(np.arange(len(self)))))
         columns: dict[str, Any] = {name: values[order] for name, values in self._columns.items()}
-        return replace(self, **{**columns, "part": part[order]})
+        return replace(self, **columns)
+
+    @property
+    def rises(self) -> bool:
+        """Return whether no time of a user falls from one event to the next, which times of parts may do."""
+        if self.time is None:
+            return True
+        falls = np.flatnonzero(self.time[1:] < self.time[:-1]) + 1
+        return bool(np.isin(falls, self.offsets).all())
 
     @property
     def judged(self) -> Events:
