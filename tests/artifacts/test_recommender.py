@@ -215,13 +215,15 @@ def test_parts_of_several_runs_are_refused(run: Path, titled: Path, tmp_path: Pa
             Run(folder).recommend("u1")
 
 
-def test_who_has_no_history_has_no_time_since_it(data: Path, tmp_path: Path) -> None:
-    """As in training, where that time is unknown, and not 0."""
-    given = options(data, query=["elapsed"], history={"pools": [{"mean": {"last": 2}}]})
+@pytest.mark.parametrize("history", [{"pools": [{"mean": {"last": 2}}]}, None])
+def test_who_has_no_history_has_no_time_since_it(data: Path, tmp_path: Path, history: Any) -> None:
+    """As in training, where that time is unknown, and not 0; who has one has it though no pool reads the history."""
+    given = options(data, query=["elapsed"], history=history)
     folder = train(given, tmp_path / "run", ["train.max_steps=20"]).folder
     recommender = Recommender(folder)
     nothing, one = np.empty(0, np.int64), np.zeros(1, np.int64)
     found = recommender.vectors([None, 0], [nothing, one], elapsed=0.0)
+    assert not np.allclose(found[1], recommender.vectors([0], [one], elapsed=1e6)[0], atol=1e-4)
     events = Events(torch.zeros(1, dtype=torch.int64), torch.tensor([0, 0]), torch.tensor([0, 1]))
     users = torch.tensor([len(recommender.users.table) - 1, 0])
     frame = Frame({"user": users, "history": events, "elapsed": torch.tensor([math.nan, 0.0])})

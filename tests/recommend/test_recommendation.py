@@ -337,6 +337,13 @@ def test_what_cannot_be_trained_is_told(
         train(options, tmp_path / "run")
 
 
+def test_without_an_order_there_is_no_time_since_the_last_event(options: dict[str, Any], tmp_path: Path) -> None:
+    options["data"] |= {"ordered": False, "split": "random"}
+    options["tower"] = {"kind": "features", "query": ["id", "elapsed"]}
+    with pytest.raises(ConfigError, match=r"elapsed needs times, but data\.ordered is false"):
+        train(options, tmp_path / "run")
+
+
 # What peers get wrong ------------------------------------------------------------------------------------------------
 
 WIDTH = 5

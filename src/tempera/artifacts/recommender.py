@@ -324,7 +324,7 @@ class Recommender(RunFolder):
         columns: dict[str, Column] = {
             "user": torch.tensor([unknown if user is None else user for user in users]),
             "history": history,
-            "elapsed": torch.tensor([elapsed if len(codes) else math.nan for codes in read]),
+            "elapsed": torch.tensor([elapsed if len(codes) else math.nan for codes in histories]),
         }
         if self.contexts is not None:
             nobody, query = len(self.contexts.table) - 2, len(self.contexts.table) - 1

@@ -49,10 +49,14 @@ class InteractionTask:
                 f"all {len(timeline):,} interactions are with the item {timeline.item_ids[0].as_py()!r}, and a recommender "
                 "needs several to choose from: give more data"
             )
-        if timeline.time is None and Elapsed() in config.tower.query:
+        if Elapsed() in config.tower.query and (timeline.time is None or not timeline.ordered):
             raise ConfigError(
-                "tower.query: elapsed needs times, but the interactions have only an order: name a column of times with "
-                "data.time=COLUMN, or leave elapsed out"
+                "tower.query: elapsed needs times, but "
+                + (
+                    "the interactions have only an order: name a column of times with data.time=COLUMN, or leave elapsed out"
+                    if timeline.time is None
+                    else "data.ordered is false, which says that times mean nothing: leave out one of both"
+                )
             )
         division: Division = timeline.source.split(timeline)
         timeline = division.timeline or timeline

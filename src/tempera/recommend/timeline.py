@@ -124,7 +124,7 @@ class Timeline:
 
     @property
     def chronological(self) -> Timeline:
-        """Return the timeline with the events of each user as they happened, by time where there are times, whatever their parts."""
+        """Return the timeline with the events of each user as they happened, by time if there are times, whatever their parts."""
         if self.part is None or not self.ordered:
             return self
         return self._sorted(*(keys for keys in (self.place, self.time) if keys is not None))
