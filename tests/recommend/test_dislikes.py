@@ -67,6 +67,13 @@ def test_what_is_left_are_the_interactions_without_low_ratings(least: int | None
     assert f"{len(expected)} dislikes are no interactions" in with_dislikes.about
 
 
+def test_users_who_only_dislike_are_counted_as_such() -> None:
+    taken = next(item for _, item, rating, _ in generated() if rating > 2)
+    line = read([*generated(), (99, taken, 1, 3), (99, taken, 2, 4), (98, taken, 1, 3)])
+    assert line.dropped["dislikes of users who take nothing"] == 3 and "repeated interactions" not in line.dropped
+    assert line.user_ids.equals(read(generated()).user_ids)
+
+
 @pytest.mark.parametrize("part", [None, "validation"])
 @pytest.mark.parametrize("split", [LeaveLastOut(), GlobalTime(0.3, 0.2)])
 @pytest.mark.parametrize("seed", range(3))

@@ -18,7 +18,7 @@ _SHOWN = 10  # behaviours that a message names
 
 
 def usable_dislikes(events: pa.Table, dropped: Counter[str]) -> pa.Table:
-    """Leave out dislikes of items that nobody takes, and those in files of validation and test."""
+    """Leave out dislikes of items that nobody takes, of users who take nothing, and those in files of validation and test."""
     if "disliked" not in events.column_names:
         return events
     taken = pc.invert(events["disliked"])
@@ -28,7 +28,11 @@ def usable_dislikes(events: pa.Table, dropped: Counter[str]) -> pa.Table:
     left = pc.or_(taken, usable)
     if unusable := len(events) - (pc.sum(left).as_py() or 0):
         dropped["dislikes of items that nobody takes, or held out"] = unusable
-    return events.filter(left)
+    events = events.filter(left)
+    known = pc.is_in(events["user"], pc.unique(events["user"].filter(pc.invert(events["disliked"]))))
+    if strangers := len(events) - (pc.sum(known).as_py() or 0):
+        dropped["dislikes of users who take nothing"] = strangers
+    return events.filter(known)
 
 
 def refuse_unknown(events: pa.Table, options: Mapping[str, Iterable[str]], where: str) -> None:

@@ -69,7 +69,7 @@ class Interactions:
         min_rating: rows of a lower rating are left out, and counted.
         dislikes: rows of at most this rating, or of these behaviours, are dislikes and no interactions: neither asked nor part of
             histories, they are hard negatives of their user, and never recommended to him. Dislikes of items that nobody
-            takes are left out.
+            takes, and of users who take nothing, are left out.
         negatives: dislikes of its user that an event has beside it in a batch, at most.
         missing_time: what to do with a row that has no time: drop counts them.
         repeated: what to do with a row of the same user, item, time and position as one before: drop counts them. "auto" drops
