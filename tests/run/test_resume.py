@@ -193,6 +193,52 @@ def test_data_that_have_changed_and_other_options_are_refused(
     assert not (tmp_path / "run.checkpoints").exists()
 
 
+@pytest.mark.parametrize("what", ["weight", "time", "context", "user", "kind", "disliked"])
+def test_a_recommender_goes_on_with_the_same_interactions_alone(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a row says beside its item counts, and features do."""
+    generator = np.random.default_rng(0)
+    events = {
+        "user": [f"u{i}" for i in range(30) for _ in range(8)],
+        "item": generator.integers(0, 20, 240).tolist(),
+        "time": list(range(240)),
+        "weight": [1.0] * 240,
+        "context": ["a", "b"] * 120,
+        "rating": [5] * 240,
+    }
+    items = {"item": [*range(20)], "kind": ["x", "y"] * 10}
+    changed = {"user": "u0", "time": 0, "weight": 2.0, "context": "b", "kind": "y"}
+    paths = {name: str(tmp_path / f"{name}.parquet") for name in ("path", "items")}
+
+    def write() -> None:
+        for path, table in zip(paths.values(), (events, items)):
+            parquet.write_table(pa.table(table), path)
+
+    options = {
+        "data": {"source": "interactions", **paths, "split": "leave_last_out", "context": ["context"], "dislikes": 1},
+        "tower": {"kind": "features", "dimensions": 8, "doc": ["id", {"category": {"column": "kind"}}]},
+        "objective": {"temperature": 0.1, "masks": ["same_id", "known_positives"]},
+        "train": {"batch_size": 32, "num_train_epochs": 4, "evaluations": 0, "save_steps": 4},
+        "evaluation": {"validation": 20},
+    }
+    if what == "disliked":
+        events["rating"][3:5] = [1, 1]
+    write()
+    with monkeypatch.context() as patch:
+        stop_after(patch, 7)
+        with pytest.raises(Stopped):
+            train(options, tmp_path / "run")
+    if what == "disliked":
+        events["item"][3:5] = events["item"][4:2:-1]
+    else:
+        values = {**events, **items}[what]
+        values[8] = changed[what]
+    write()
+    with pytest.raises(DataError, match="a run on other data, although the options are the same"):
+        train(options, tmp_path / "run")
+
+
 def test_a_run_goes_on_with_less_memory(
     options_of: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,7 +92,7 @@ class Timeline:
         """Return the timeline of some of the events, [e], and of the users who have one of them."""
         offsets = np.concatenate([[0], np.cumsum(left)])[self.offsets]
         stay = np.diff(offsets) > 0
-        columns: dict[str, Any] = {name: values[left] for name, values in self._columns.items()}
+        columns: dict[str, Any] = {name: values[left] for name, values in self.columns.items()}
         return replace(
             self,
             user_ids=self.user_ids.filter(pa.array(stay)),
@@ -103,7 +103,7 @@ class Timeline:
         )
 
     @property
-    def _columns(self) -> dict[str, Any]:
+    def columns(self) -> dict[str, Any]:
         """Everything that is known of each event, by name."""
         columns = {
             name: getattr(self, name) for name in ("item", "time", "weight", "part", "place", "context", "target")
@@ -132,7 +132,7 @@ class Timeline:
     def _sorted(self, *keys: NDArray[Any]) -> Timeline:
         """Return the timeline with the events of each user by the last of these keys, then by those before it."""
         order = np.lexsort((*keys, self.user_of(np.arange(len(self)))))
-        columns: dict[str, Any] = {name: values[order] for name, values in self._columns.items()}
+        columns: dict[str, Any] = {name: values[order] for name, values in self.columns.items()}
         return replace(self, **columns)
 
     @property

@@ -146,9 +146,12 @@ class TrainingEvents:
         return {}
 
     def content(self) -> Iterable[Tensor]:
-        """Yield the items of all events, and which are trained on."""
-        yield torch.from_numpy(np.array(self.events.timeline.item))
-        yield torch.from_numpy(self.events.division.train)
+        """Yield all that is known of events, dislikes, and features, as the tower has read these."""
+        timeline, division = self.events.timeline, self.events.division
+        dislikes = {} if timeline.dislikes is None else vars(timeline.dislikes)
+        each = [timeline.offsets, *timeline.columns.values(), division.part, *dislikes.values()]
+        yield from (torch.from_numpy(np.array(values)) for values in each if values is not None and len(values))
+        yield from self.tower.buffers()
 
     def source(self) -> Iterable[Tensor]:
         """Yield how many events each user and each item has."""
