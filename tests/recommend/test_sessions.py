@@ -48,6 +48,34 @@ def test_lists_of_a_user_follow_each_other_and_times_go_along() -> None:
     assert taken(without) == {7: [3, 1, 4, 2], 8: [5]}
 
 
+def test_rows_of_items_that_come_twice_are_repeated_interactions() -> None:
+    lists = [["a", "b", "a"], ["a", "b", "a"], ["c", "d"], ["c"], ["d", "c"]]
+    table = pa.table({"user": [1] * 5, "items": lists, "time": [5, 5, 6, 7, 6]})
+    timeline = Interactions.of(table).read()
+    assert taken(timeline) == {1: ["a", "b", "a", "c", "d", "d", "c", "c"]}
+    assert timeline.dropped == {"repeated interactions": 3}
+    kept = Interactions.of(table, repeated="keep").read()
+    assert len(kept) == 11 and taken(kept)[1][6:] == ["c", "d", "d", "c", "c"]
+    flat = pa.table({"user": [1] * 6, "items": list("ababcc"), "time": [5, 5, 5, 5, 6, 6]})
+    rows = pa.table({"user": [1] * 4, "items": [["a", "b"], ["a", "b"], ["c"], ["c"]], "time": [5, 5, 6, 6]})
+    assert taken(Interactions.of(rows).read()) == taken(Interactions.of(flat).read()) == {1: ["a", "b", "c"]}
+
+
+def test_rows_of_items_without_times_are_kept_and_counted_unless_all_are_copies() -> None:
+    baskets = pa.table({"user": [1, 1, 2], "items": [["a", "b"], ["c", "a"], ["a"]]})
+    timeline = Interactions.of(baskets).read()
+    assert taken(timeline) == {1: ["a", "b", "c", "a"], 2: ["a"]} and timeline.ordered
+    assert "1 rows repeat a user and an item, and are kept" in timeline.about
+    dropping = Interactions.of(baskets, repeated="drop").read()
+    assert taken(dropping) == {1: ["a", "b", "c"], 2: ["a"]} and dropping.dropped == {"repeated interactions": 1}
+    rows = [[f"i{(user + at) % 12}" for at in range(6)] for user in range(20)]
+    copied = pa.table(
+        {"user": [user for user in range(20) for _ in (0, 1)], "items": [x for x in rows for _ in (0, 1)]}
+    )
+    timeline = Interactions.of(copied).read()
+    assert taken(timeline) == dict(enumerate(rows)) and "every row has a copy" in timeline.about
+
+
 @pytest.mark.parametrize("sign", [" ", "|"])
 def test_texts_are_lists_when_a_separator_is_named(sign: str, tmp_path: Path) -> None:
     lines = ["basket"] + [sign.join(items) for items in LISTS if items]

@@ -72,7 +72,8 @@ class Interactions:
             takes, and of users who take nothing, are left out.
         negatives: dislikes of its user that an event has beside it in a batch, at most.
         missing_time: what to do with a row that has no time: drop counts them.
-        repeated: what to do with a row of the same user, item, time and position as one before: drop counts them. "auto" drops
+        repeated: what to do with a row of the same user, item, time and position as one before: drop counts them. An item of a list
+            has its place there beside the row's time. "auto" drops
             them, but keeps rows of data without times and positions, where an item may be taken again, and says how many
             there are, unless every row has a copy.
         validation: a file of the interactions to choose by, with the columns of `path`.
@@ -257,7 +258,11 @@ def _timeline(
         "contexts": contexts,
         "anonymous": sessions.anonymous,
     }
-    drops = options.repeated == "drop" or (options.repeated == "auto" and bool({"time", "position"} & {*columns}))
+    apart = {"time", "position"} & {*columns}
+    if sessions.placed:  # rows and their items are in order as they are read
+        apart -= {"position"}
+        events = events.rename_columns(["within" if name == "position" else name for name in events.column_names])
+    drops = options.repeated == "drop" or (options.repeated == "auto" and bool(apart))
     timeline = timeline_of(events, folder, drops, ordered, **fields)
     if isinstance(options.split, Fitting):
         timeline = replace(timeline, source=replace(source, split=options.split.choice(timeline)))

@@ -27,7 +27,7 @@ class Sessions:
     """Flatten lists of items, block by block; other tables stay as they are.
 
     Other lists of a row, such as times, go along item by item, and single values are repeated. A row of a table without users
-    is a session of its own, numbered over all blocks.
+    is a session of its own, numbered over all blocks. Positions that a table does not have are places within a row.
 
     Args:
         roles: the roles of the columns.
@@ -43,8 +43,8 @@ class Sessions:
     options: Mapping[str, Any]
     dropped: Counter[str] = field(default_factory=Counter)
     rows: int = 0  # of all blocks so far
-    events: int = 0
     anonymous: bool = False  # whether users were numbered
+    placed: bool = False  # whether positions are places within a row, by which rows have no order
 
     def flat(self, block: TableBlock) -> TableBlock:
         """Return a block with one row for each item.
@@ -73,11 +73,11 @@ class Sessions:
             self.anonymous = True
             columns[SESSION] = pa.array(self.rows + 1 + row)
         if self._column("position", names) is None:
-            columns[POSITION] = pa.array(self.events + np.arange(len(row)))
+            self.placed = True
+            columns[POSITION] = pa.array(np.arange(len(row)) - (lengths.cumsum() - lengths)[row])
         if empty := int((lengths == 0).sum()):
             self.dropped["rows without an item"] += empty
         self.rows += len(lists)
-        self.events += len(row)
         return TableBlock(pa.table(columns), block.file, block.first, row)
 
     def _column(self, role: str, names: list[str]) -> str | None:

@@ -220,6 +220,8 @@ def timeline_of(
 ) -> Timeline:
     """Return a timeline from columns user, item and, where there are any, part, time, position, weight, context, target, disliked.
 
+    A column within tells apart rows of one time, as position does, but does not order them.
+
     Rows go to their user by counting, some at a time, then into order user by user: memory beyond the result is that of
     the users' and items' numbers and of some rows.
 
@@ -237,18 +239,19 @@ def timeline_of(
         counts += np.bincount(part, minlength=len(counts))
     offsets = np.concatenate([[0], counts.cumsum()])
     parts: dict[str, Iterable[NDArray[Any]]] = {"item": items}
-    for name in ("part", "time", "position", "weight", "context", "target", "disliked"):
+    for name in ("part", "time", "position", "within", "weight", "context", "target", "disliked"):
         if name in events.column_names:
             parts[name] = map(_numbers, _chunks(events[name]))
     columns: dict[str, Any] = {name: _by_user(users, offsets, values, name, folder) for name, values in parts.items()}
     _order(offsets, columns)
-    apart = ("time", "position", "context", "disliked") if ordered else ("disliked",)
+    apart = ["disliked", *(("time", "position", "context") if ordered else ())]
+    apart += ["within"] if "time" in columns and ordered else []
     alike = ["item", *(name for name in apart if name in columns)]
     drops = drop_repeats or not ordered
     if drops and (repeats := _repeats(offsets, [columns[name] for name in alike])).any():
         offsets = np.concatenate([[0], np.cumsum(~repeats)])[offsets]
         columns = {name: _compacted(values, ~repeats) for name, values in columns.items()}
-    disliked, _ = columns.pop("disliked", None), columns.pop("position", None)
+    disliked, _, _ = (columns.pop(name, None) for name in ("disliked", "position", "within"))
     timeline = Timeline(user_ids, item_ids, offsets, **columns, ordered=ordered, **about)
     return timeline if disliked is None else timeline.without(disliked)
 
