@@ -435,6 +435,16 @@ def test_texts_that_are_integers_of_the_run_are_no_new_items(data: Path, tmp_pat
     assert opened.recommend_all(tmp_path / "all.parquet", ["03", 3, "3", "x"], k=1)["users"] == 2
     parquet.write_table(pa.table({"user": ["03", "3"]}), tmp_path / "few.parquet")
     assert opened.recommend_all(tmp_path / "few_all.parquet", tmp_path / "few.parquet", k=1)["users"] == 1
+    (tmp_path / "some.csv").write_text("user\n003\n+4\nnobody\n")  # one of whom is no integer
+    facts = opened.recommend_all(tmp_path / "some.parquet", tmp_path / "some.csv", k=1)
+    assert (facts["users"], facts["unknown"]) == (3, 1)
+    assert parquet.read_table(tmp_path / "some.parquet")["user"].to_pylist() == ["3", "4", "nobody"]
+    assert opened.recommend("9" * 5000).notes == (f"user {'9' * 5000!r} is unknown; recommended by no history",)
+    later = {"user": [3, 3, 40, 40], "item": [7, 8, 7, 9], "time": [20 + at for at in range(4)]}
+    texts = {**later, **{name: [f"{'x' * (each > 39)}00{each}" for each in later[name]] for name in ("user", "item")}}
+    found = [opened.evaluate(pa.table(each)) for each in (later, texts)]
+    assert found[0].counts == found[1].counts and found[0].counts["known_users"] == 1
+    assert found[0].metrics == found[1].metrics
     new = {"item": ["007", "31", "0031"], "title": ["a", "b", "c"]}
     parquet.write_table(pa.table(new), tmp_path / "new.parquet")
     with pytest.raises(DataError, match="has two rows for the item 31: keep one"):

@@ -378,6 +378,18 @@ def test_features_stand_beside_their_ids(put) -> None:
     assert handed.items.to_pylist() == [{"title": "b"}]
 
 
+def test_features_of_texts_that_are_integers_of_the_interactions(put) -> None:
+    """Where ids are texts, "07" is another one than "7"."""
+    items, events = {"item": ["001", "+2", "x"], "title": ["a", "b", "c"]}, {"user": [1, 1], "item": [1, 2]}
+    line = Interactions.of(pa.table(events), items=pa.table(items)).read()
+    assert line.items is not None and line.items["title"].to_pylist() == ["a", "b"]
+    assert line.dropped == {"rows of features of items without an interaction": 1}
+    line = Interactions.of(pa.table({**events, "item": ["1", "x"]}), items=pa.table(items)).read()
+    assert line.items is not None and line.items["title"].to_pylist() == [None, "c"]
+    with pytest.raises(DataError, match="have two rows for item '1': give each item one row"):
+        Interactions.of(pa.table(events), items=pa.table({"item": ["1", "01"], "title": ["a", "b"]})).read()
+
+
 def test_features_of_other_ids_are_refused(put) -> None:
     items = put({"item": ["x1", "x2"], "title": ["a", "b"]}, "items.parquet")
     message = refused(put({"user": [1, 1], "item": [1, 2]}), items=items)

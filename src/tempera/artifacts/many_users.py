@@ -124,14 +124,15 @@ def _ids(recommender: Recommender, users: str | Path | Sequence[Any], kind: pa.D
     if isinstance(users, str | Path):
         options = configuration.load(recommender.folder / "config.yaml").values.get("data", {})
         column = options.get("user") or "user"
-        texts = [keyed(block, "user", column, USUAL["user"])[KEY].unique() for block in blocks(Path(users))]
+        spelling, read = recommender.integers["user"], blocks(Path(users))
+        texts = [keyed(block, "user", column, USUAL["user"], spelling)[KEY].unique() for block in read]
     else:
         texts = [pa.array([recommender.named("user", user) for user in users], pa.large_string())]
     ids = pa.chunked_array([pa.chunked_array(texts).unique()])
     if not len(ids):
         raise DataError("there is no user to recommend to: give at least one")
     try:
-        return pa.chunked_array([ids.cast(kind).unique()])
+        return ids.cast(kind)
     except pa.ArrowInvalid:
         return ids
 

@@ -21,6 +21,7 @@ from ..ranking.verdict import COUNTED
 from ..recommend.continued import Continued
 from ..recommend.division import GlobalTime, Undivided
 from ..recommend.encoders import Elapsed
+from ..recommend.feature_tables import texts_of
 from ..recommend.full_catalogue import Histories, Scores, inner
 from ..recommend.interactions import Interactions
 from ..recommend.later_events import drawn, judge_events
@@ -117,9 +118,8 @@ def evaluate_events(
         raise ConfigError(
             "data.split of an evaluation on other interactions is global_time, with its least and rolling"
         )
-    recommender, later = _in_contexts(recommender, _read(config.data, data))
-    ids = later.user_ids.cast(pa.large_string())
-    latest = recommender.stored.latest(ids)
+    recommender, later = _in_contexts(recommender, _read(config.data, data, recommender.integers))
+    latest = recommender.stored.latest(ids := later.user_ids)
     if latest is None and Elapsed() in recommender.options.query:
         raise DataError(
             f"{recommender.folder} does not know when its histories ended, which its tower's elapsed reads: train it again"
@@ -142,8 +142,8 @@ def evaluate_events(
     return _described(recommender, later, events, total, reached)
 
 
-def _read(options: Interactions, data: Any) -> Timeline:
-    """Return the timeline of other data, read as those of the run were."""
+def _read(options: Interactions, data: Any, integers: Mapping[str, bool]) -> Timeline:
+    """Return the timeline of other data, read as those of the run were, with ids as texts as the run has them."""
     absent: dict[str, Any] = dict.fromkeys(("path", "users", "items", "validation", "test"))
     source = replace(options, **absent, split=Undivided())
     named = replace(source, path=str(data)) if isinstance(data, str | Path) else source.hand(data)
@@ -151,7 +151,8 @@ def _read(options: Interactions, data: Any) -> Timeline:
     if later.anonymous:  # the same numbers are other sessions in the run
         names = [f"session {name}" for name in later.user_ids.to_pylist()]
         later = replace(later, user_ids=pa.array(names, pa.large_string()))
-    return later
+    users, items = (texts_of(getattr(later, f"{role}_ids"), integers[role]) for role in ("user", "item"))
+    return replace(later, user_ids=users, item_ids=items)
 
 
 def _refuse_another_unit(later: Timeline, recommender: Recommender) -> None:
@@ -199,7 +200,7 @@ def _vectors(recommender: Recommender, timeline: Timeline, events: Events) -> Fl
     contexts = Contexts(timeline, history.last, history.targets) if history else Contexts(timeline, 1)
     frame = Visits(timeline, np.zeros(len(timeline), bool), contexts).frame(torch.from_numpy(events))
     known = recommender.users.table["id"]
-    codes = pc.index_in(timeline.user_ids.cast(pa.large_string()), value_set=known).fill_null(len(known) - 1)
+    codes = pc.index_in(timeline.user_ids, value_set=known).fill_null(len(known) - 1)
     user = torch.from_numpy(codes.to_numpy().astype(np.int64)[timeline.user_of(events)])
     vectors: Floats = recommender.tower.encode(Frame({**frame.columns, "user": user}), "query").numpy()
     return vectors
@@ -214,7 +215,7 @@ def _described(
 ) -> EventsFinding:
     """Return a finding with what was read, left out and asked."""
     ids = events.timeline.user_ids
-    known = pc.is_in(ids.cast(pa.large_string()), value_set=recommender.users.table["id"])
+    known = pc.is_in(ids, value_set=recommender.users.table["id"])
     users = {"users": len(ids), "known_users": pc.sum(known).as_py() or 0}
     queries = {name: len(each) for name, each in events.test.items()}
     left_out = {reason: count for reason, count in {**later.dropped, **events.left_out}.items() if count}
@@ -225,7 +226,7 @@ def _described(
     lines = [later.about, text.format(**counts) + tests]
     lines += [f"left out: {quantity(count, reason)}" for reason, count in left_out.items()]
     cautions = []
-    untimed = later.time is None or recommender.stored.latest(ids.cast(pa.large_string())) is None
+    untimed = later.time is None or recommender.stored.latest(ids) is None
     if untimed and 2 * events.again > events.later:
         cautions.append(
             f"{events.again:,} of {events.later:,} interactions are with an item that the history of their user holds already: "

@@ -6,7 +6,6 @@ Letters in shapes: n rows, u users, i items, w items of a history, D width.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from ..recommend.counts import Counting, open_counts
 from ..recommend.encoders import Category, Elapsed, Entities
 from ..recommend.entity_tables import entities, opened, titles_of
 from ..recommend.exportable_users import UserModule
+from ..recommend.feature_tables import texts_of
 from ..recommend.features import Features, FeatureTowers
 from ..recommend.full_catalogue import Histories
 from ..recommend.past_events import PastEvents, nothing
@@ -40,7 +40,6 @@ from .onnx_users import write_users
 from .stored_histories import Codes, StoredHistories
 
 BLANK = "the model knows nothing of a user without a history: items by their number of training events"
-_WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")
 _NO_CONTEXT = "the model reads what a user asks in, and it is not given: name it with --context NAME=VALUE"
 _NO_FEATURE = "the model has no feature that reads the context of a query"
 _NO_ELAPSED = "the model has no feature that reads the time since the latest event"
@@ -274,8 +273,8 @@ class Recommender(RunFolder):
     def named(self, role: Literal["user", "item"], name: Any) -> str:
         """Return an id as the run has it, as a text: where it has integers, "007" and 7.0 are 7."""
         whole = isinstance(name, float | np.floating) and float(name).is_integer()
-        text = str(int(name) if whole else name)
-        return str(int(text)) if self.integers[role] and _WHOLE.fullmatch(text) else text
+        text = pa.array([str(int(name) if whole else name)], pa.large_string())
+        return str(texts_of(text, self.integers[role])[0].as_py())
 
     def codes(self, ids: Sequence[str]) -> Codes:
         """Return the codes of items.

@@ -42,7 +42,8 @@ class Continued:
         out and counted. Data with an order are asked as `GlobalTime` asks events after its cut, others as `NamedFiles` does.
 
         Args:
-            later: the events of the file; their contexts, if there are any, are numbered like the stored ones.
+            later: the events of the file, with ids as `items` has them; their contexts, if there are any, are numbered like
+                the stored ones.
             items: ids of the run's items, as texts.
             stored: what each user of the file has done before, u rows.
             latest: the time of each user's latest stored event, [u], nan where there is none; None without times.

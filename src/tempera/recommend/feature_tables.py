@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,15 +12,29 @@ import pyarrow.compute as pc
 from ..errors import DataError
 from ..io.columns import plain
 from ..io.tables import TableBlock, joined, refuse_repeated
-from .events import EventReader
+from .events import TEXT, EventReader
 
 KEY = "\0id"  # a column of ids as texts
+# Integers in texts, without signs, zeros and spaces that say nothing; of any length.
+_WHOLE = ((r"^\s*[+-]?0*(0)\s*$", r"\1"), (r"^\s*(?:\+|(-))?0*([1-9][0-9]*)\s*$", r"\1\2"))
+
+
+def texts_of(ids: Any, integers: bool) -> Any:
+    """Return ids, an array or a column, as texts; where others are integers, the text of one is written as they are.
+
+    >>> texts_of(pa.array(["007", " -07", "+0", "7a", "7.0"]), True).to_pylist()
+    ['7', '-7', '0', '7a', '7.0']
+    """
+    texts = ids.cast(TEXT)
+    for pattern, written in _WHOLE if integers else ():
+        texts = pc.replace_substring_regex(texts, pattern, written)
+    return texts
 
 
 def aligned(
     read: Iterable[TableBlock], ids: pa.Array, role: str, column: str, usual: Sequence[str], dropped: Counter[str]
 ) -> pa.Table:
-    """Return features in the order of `ids`, texts as large_string, with nulls for absent rows; 7 and "7" are one id.
+    """Return features in the order of `ids`, texts as large_string, with nulls for absent rows; 7, "7" and "07" are one id.
 
     Args:
         read: rows in any order, with a column of ids: `column`, or one of a usual name, or "id".
@@ -34,7 +49,7 @@ def aligned(
     ['a', None, 'c']
     """
     blocks = list(read)
-    table = by_id(blocks, role, column, usual)
+    table = by_id(blocks, role, column, usual, pa.types.is_integer(ids.type))
     keys = table[KEY].combine_chunks()
     keys = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
     at = pc.index_in(ids.cast(pa.large_string()), value_set=keys)
@@ -49,15 +64,20 @@ def aligned(
     return table.drop_columns([KEY]).take(at)
 
 
-def by_id(read: Iterable[TableBlock], role: str, column: str, usual: Sequence[str]) -> pa.Table:
+def by_id(read: Iterable[TableBlock], role: str, column: str, usual: Sequence[str], integers: bool = False) -> pa.Table:
     """Return all rows, with their ids as texts in the column `KEY`.
+
+    Args:
+        integers: the ids that they are compared with are, as `texts_of` has it.
 
     Raises:
         DataError: no column of ids, a row without an id, or an id with two rows.
     """
     blocks = [block for block in read if len(block.table)]
     what = f"the {role}s' features" + (f" ({blocks[0].file})" if blocks else "")
-    table = joined([keyed(block, role, column, usual) for block in blocks], f"{what} do not fit into one table")
+    table = joined(
+        [keyed(block, role, column, usual, integers) for block in blocks], f"{what} do not fit into one table"
+    )
     counts = pc.value_counts(table[KEY])
     if len(counts) < len(table):
         twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
@@ -65,7 +85,7 @@ def by_id(read: Iterable[TableBlock], role: str, column: str, usual: Sequence[st
     return table
 
 
-def keyed(block: TableBlock, role: str, column: str, usual: Sequence[str]) -> pa.Table:
+def keyed(block: TableBlock, role: str, column: str, usual: Sequence[str], integers: bool = False) -> pa.Table:
     """Return a block with its ids, as texts, in the column `KEY`."""
     names = block.table.column_names
     refuse_repeated(names, block.file)
@@ -81,7 +101,7 @@ def keyed(block: TableBlock, role: str, column: str, usual: Sequence[str]) -> pa
     for i, field in enumerate(features.schema):
         if pa.types.is_string(field.type):
             features = features.set_column(i, field.name, features[field.name].cast(pa.large_string()))
-    return features.append_column(KEY, keys.cast(pa.large_string()))
+    return features.append_column(KEY, texts_of(keys, integers))
 
 
 def _count(dropped: Counter[str], reason: str, number: int) -> None:
