@@ -82,7 +82,16 @@ def test_with_strict_time_nobody_is_asked_without_a_history() -> None:
         assert (begin < stop).all()
     timeline = Timeline.of([1, 1, 1, 2, 2, 2], ["x", "y", "z", "x", "y", "z"], time=[8, 8, 9, 1, 2, 2])
     for strict, asked in ((False, [1, 4]), (True, [4])):
-        assert LeaveLastOut()(replace(timeline, strict_time=strict)).validation["last"].tolist() == asked
+        division = LeaveLastOut()(replace(timeline, strict_time=strict))
+        assert division.validation["last"].tolist() == asked
+        reason = "without two events to ask that have a history before them" if strict else "of fewer than 3 events"
+        assert division.counts == {f"users {reason}": 2 - len(asked)}
+    with pytest.raises(DataError, match=r"3 events, two of them to ask .* by data\.strict_time, but there are none"):
+        LeaveLastOut()(replace(timeline, strict_time=True).kept(timeline.time == 8))
+    bought = replace(timeline, target=np.array([2, 0, 2, 2, 2, 2], np.uint8))
+    assert LeaveLastOut()(bought).counts == {"users without two events to ask that have a history before them": 1}
+    with pytest.raises(DataError, match=r"by data\.strict_time and data\.targets, but there are none"):
+        LeaveLastOut()(replace(bought, strict_time=True, target=np.zeros(6, np.uint8)))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -141,8 +141,8 @@ class GlobalTime:
 class LeaveLastOut:
     """Test on the last event of each user that may be evaluated, validate on the one before it, train on those before.
 
-    As the published sequential recommenders do; users of fewer than three events train only. Where users overlap in
-    time, training sees the future of what is asked.
+    As the published sequential recommenders do; users without two such events and one before them train only. Where users
+    overlap in time, training sees the future of what is asked.
 
     >>> division = LeaveLastOut()(Timeline.of([1, 1, 1, 2, 2], ["x", "y", "z", "x", "y"]))
     >>> division.part.tolist(), division.validation["last"].tolist(), division.test["last"].tolist()
@@ -159,8 +159,13 @@ class LeaveLastOut:
         before = judged[ends[1:][two] - 2]
         enough = timeline.has_history(before)
         before, last, stop = before[enough], judged[ends[1:][two] - 1][enough], timeline.offsets[1:][two][enough]
+        options = {"data.strict_time": timeline.strict_time, "data.targets": timeline.target is not None}
+        limits = " and ".join(option for option, limited in options.items() if limited)
         if not len(last):
-            raise DataError("leave_last_out needs users with at least 3 events, but there are none: give more data")
+            which = f", two of them to ask and with a history before them by {limits}" if limits else ""
+            raise DataError(
+                f"leave_last_out needs users with at least 3 events{which}, but there are none: give more data"
+            )
         rises = np.zeros(len(timeline) + 1, np.int8)
         for events, by in ((before, 1), (last, 1), (stop, -2)):
             np.add.at(rises, events, by)
@@ -182,7 +187,8 @@ class LeaveLastOut:
                     f"{again:,} of {len(last):,} users have the same item twice at their end: if events are written twice, "
                     "remove the repetitions, since they make the test easy"
                 )
-        return Division(part, {"last": before}, {"last": last}, {"users of fewer than 3 events": few}, tuple(notes))
+        reason = "without two events to ask that have a history before them" if limits else "of fewer than 3 events"
+        return Division(part, {"last": before}, {"last": last}, {f"users {reason}": few}, tuple(notes))
 
 
 @dataclass(frozen=True)
