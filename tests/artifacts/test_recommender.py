@@ -29,6 +29,7 @@ from tempera.io.atomic import staged
 from tempera.recommend import baselines, full_catalogue
 from tempera.recommend.baselines import Transitions
 from tempera.recommend.counts import COUNTS
+from tempera.recommend.encoders import buckets_of
 from tempera.recommend.full_catalogue import Histories
 from tempera.recommend.recommendation import InteractionTask
 from tempera.run.train import train
@@ -230,6 +231,27 @@ def test_who_has_no_history_has_no_time_since_it(data: Path, tmp_path: Path, his
     assert np.allclose(found, recommender.tower.encode(frame, "query").numpy(), atol=1e-6)
     frame.columns["elapsed"] = torch.tensor([0.0, 0.0])
     assert not np.allclose(found[0], recommender.tower.encode(frame, "query").numpy()[0], atol=1e-4)
+
+
+def test_who_is_new_has_the_vector_of_a_bucket(data: Path, tmp_path: Path) -> None:
+    """Wherever users are asked for: one by one, many at once, and in an evaluation."""
+    given = options(data, query=[{"id": {"buckets": 5}}], history={"pools": [{"mean": {"last": 2}}]})
+    opened = Run(train(given, tmp_path / "run", ["train.max_steps=20"]).folder)
+    old, new = parquet.read_table(opened.folder / "model" / "users.parquet")["id"].to_pylist(), ["x", "y", "z", "w"]
+    buckets = buckets_of(pa.chunked_array([[*old, *new]]), 5).tolist()
+    many = opened.recommend_all(tmp_path / "x.parquet", new, k=4)
+    assert many["unknown"] == 4
+    rows = parquet.read_table(tmp_path / "x.parquet").to_pylist()
+    for name, bucket in zip(new, buckets[len(old) :]):
+        alike, one = old[buckets.index(bucket)], opened.recommend(name, k=4)
+        assert one.notes == (f"user {name!r} is unknown; recommended by no history",)
+        assert one.hits == opened.recommend(alike, [], k=4).hits
+        assert [row["item"] for row in rows if row["user"] == name] == [hit.id for hit in one.hits]
+    later = [{"user": user, "item": f"i0{at}", "time": 10**3 + at} for user in (old[0], "x") for at in range(3)]
+    assert opened.evaluate(pa.Table.from_pylist(later)).counts["known_users"] == 1
+    recommender = Recommender(opened.folder).meeting(pa.array(["x"]))
+    bucket, nobody = recommender.vectors([len(old), None], [np.zeros(1, np.int64)] * 2)
+    assert not np.allclose(bucket, nobody, atol=1e-4)
 
 
 def test_a_baseline_of_too_many_items_is_left_out_with_a_line(

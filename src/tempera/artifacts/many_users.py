@@ -73,7 +73,10 @@ def write_recommendations(
     recommender = recommender.within(context) if context else recommender
     counting, known = recommender.counting(hybrid), entities(recommender.folder / USERS).table["id"]
     ids = known if users is None else _ids(recommender, users, known.type)
-    items, codes = entities(recommender.folder / ITEMS).table["id"], _codes(recommender, ids)
+    items = entities(recommender.folder / ITEMS).table["id"]
+    unknown = int((_codes(recommender, ids) == len(recommender.users.table) - 1).sum())
+    recommender = recommender.meeting(ids.cast(pa.large_string()))
+    codes = _codes(recommender, ids)
 
     def tables() -> Iterator[pa.Table]:
         for rows, past in _past(recommender, codes, "recommending"):
@@ -91,7 +94,6 @@ def write_recommendations(
 
     with new_file(path) as partial:
         written = _write(partial, tables())
-    unknown = int((codes == len(recommender.users.table) - 1).sum())
     system = "the vectors" if counting is None else counting.ranks
     facts = {"output": str(path), "users": len(ids), "unknown": unknown, "rows": written, "ranked_by": system}
     return {**facts, "notes": [*([_UNKNOWN.format(unknown)] if unknown else []), *recommender.notes_of(elapsed)]}

@@ -130,7 +130,8 @@ def evaluate_events(
     if queries is not None:
         test = {name: drawn(each, queries, config.evaluation.seed) for name, each in events.test.items()}
         events = replace(events, test=test)
-    scores = {name: _systems(recommender, events.timeline, each) for name, each in events.test.items()}
+    met = recommender if later.anonymous else recommender.meeting(later.user_ids)
+    scores = {name: _systems(met, events.timeline, each) for name, each in events.test.items()}
     counts, names = recommender.items.count, tuple(metrics) or config.evaluation.metrics
     reached = {
         system: {

@@ -26,7 +26,7 @@ from ..core.frame import Column, Events, Frame
 from ..errors import DataError, did_you_mean, one_line
 from ..ranking.nearest import top_of
 from ..recommend.counts import Counting, open_counts
-from ..recommend.encoders import Category, Elapsed, Entities
+from ..recommend.encoders import Category, Elapsed, Entities, Id
 from ..recommend.entity_tables import entities, opened, titles_of
 from ..recommend.exportable_users import UserModule
 from ..recommend.feature_tables import texts_of
@@ -143,6 +143,16 @@ class Recommender(RunFolder):
         other.tower = other.opened(self.items)
         return other
 
+    def meeting(self, ids: pa.Array | pa.ChunkedArray) -> Recommender:
+        """Return the same recommender with rows for users whom the run does not know, if their ids have vectors of buckets."""
+        if not any(isinstance(feature, Id) and feature.buckets for feature in self.options.query):
+            return self
+        new = pc.unique(ids).filter(pc.invert(pc.is_in(pc.unique(ids), value_set=self.users.table["id"])))
+        other = copy(self)
+        other.users = _texts(Entities(self.users.table[:-1], self.users.count[:-1]), *new.to_pylist(), "")
+        other.tower = other.opened(self.items)
+        return other
+
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes where the towers read no context of a query, and it is known, or the other way round, and on unseen categories."""
@@ -174,7 +184,7 @@ class Recommender(RunFolder):
         """Return the k best items for a user, for a history, or for a user with another history than the run knows.
 
         Args:
-            user: an id; one that the run does not know has the vector of unknown users.
+            user: an id; one that the run does not know has the vector of its bucket or of unknown users.
             history: ids of items, the latest last; None takes all that the run knows of the user.
             exclude_seen: leave out what the history holds, and what the user is known not to like.
             index: an exported index to search instead of the run's own.
@@ -194,8 +204,12 @@ class Recommender(RunFolder):
         if user is None and history is None:
             raise DataError("give a user, a history, or both")
         refuse_out_of_range(k, elapsed)
-        code = None if user is None else _place(self.users.table["id"], self.named("user", user))
-        past = self.past(code)
+        name = "" if user is None else self.named("user", user)
+        code, met = _place(self.users.table["id"], name), self
+        past, row = self.past(code), code
+        if name and code is None:
+            met = self.meeting(pa.array([name], pa.large_string()))
+            row = _place(met.users.table["id"], name)
         if history is not None:
             if isinstance(history, str) or not isinstance(history, Iterable):
                 raise DataError(f"history is {history!r}; expected a list of ids of items, the latest last")
@@ -206,14 +220,14 @@ class Recommender(RunFolder):
             notes = (_unknown(user, history), *notes)
         counting, taken = self.counting(hybrid, index), int(past.items.lengths[0])
         other = None if index is None else Index(Path(index))
-        vector = self.vectors_of([code], past, elapsed)[0] if other is not None and counting is None else None
+        vector = met.vectors_of([row], past, elapsed)[0] if other is not None and counting is None else None
         if other is not None and vector is not None and (taken or vector.any()):
             seen = set(self.item_ids.take(past.left_out[1]).to_pylist()) if exclude_seen else set()
             hits = other.search(vector, k + len(seen), self.fingerprint)
             hits = [hit for hit in hits if hit.id not in seen][:k]
             return Recommendations([replace(hit, rank=rank) for rank, hit in enumerate(hits, 1)], taken, notes)
         place = self.index if other is None or counting is None else other
-        scores, codes, blank = self.best([code], past, k, exclude_seen, elapsed, counting, place)
+        scores, codes, blank = met.best([row], past, k, exclude_seen, elapsed, counting, place)
         if blank[0]:
             notes = (*notes, BLANK)
         left = np.isfinite(scores[0])
