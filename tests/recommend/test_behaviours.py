@@ -244,6 +244,7 @@ def test_a_run_reads_the_context_and_is_asked_in_one(tmp_path: Path) -> None:
             device = draw.choice(["phone", "desk"])
             item = (item + (1 if device == "phone" else 2)) % ITEMS
             rows.append((user, item, at, "buy", device))
+    rows[-1] = (*rows[-1][:4], "tablet")  # which is held out
     options: dict[str, Any] = {
         "data": {
             "source": "interactions",
@@ -269,5 +270,8 @@ def test_a_run_reads_the_context_and_is_asked_in_one(tmp_path: Path) -> None:
     firsts = {device: int(answer.hits[0].id) for device, answer in answers.items()}
     assert firsts["phone"] == (last[1] + 1) % ITEMS and firsts["desk"] == (last[1] + 2) % ITEMS
     assert not answers["phone"].notes and "reads what a user asks in" in run.recommend(user=last[0]).notes[0]
+    assert not run.recommend(user=last[0], context={"device": None}).notes  # as where items were looked at
+    (note,) = run.recommend(user=last[0], context={"device": "tablet"}).notes
+    assert note == "training has seen no device=tablet, which stands for an unknown one"
     with pytest.raises(DataError, match="has no context 'devic': its contexts have device, behaviour"):
         run.recommend(user=last[0], context={"devic": "phone"})

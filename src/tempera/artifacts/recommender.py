@@ -117,11 +117,11 @@ class Recommender(RunFolder):
         other = self.among({name: [value] for name, value in context.items()}, 1)
         other.has_context = True
         read = {feature.column for feature in self.options.query if isinstance(feature, Category)}
-        seen = self.contexts.table.slice(0, len(self.contexts.table) - 2)
+        seen = self.contexts.table[:-2].filter(pa.array(self.contexts.known[:-2])).combine_chunks()
         other.unseen = tuple(
             f"training has seen no {name}={value}, which stands for an unknown one"
             for name, value in context.items()
-            if name in read and pc.index(seen[name], _cast(seen.schema.field(name), [value])[0]).as_py() < 0
+            if name in read and not pc.is_in(_cast(seen.schema.field(name), [value]), value_set=seen[name])[0].as_py()
         )
         return other
 
