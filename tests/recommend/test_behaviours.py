@@ -227,6 +227,9 @@ def test_faults_of_behaviours_are_one_line(options: dict[str, Any], message: str
     with pytest.raises((ConfigError, DataError), match=message) as error:
         read(generated(), **options)
     assert "\n" not in str(error.value)
+    numbered = table(generated()).append_column("id", pa.array(range(len(generated()))))
+    with pytest.raises(DataError, match=r"data.context names the column 'id', .*: rename it"):
+        Interactions.of(numbered, context=("id",), metadata=("*",)).read()
     nested = table(generated()).append_column("tags", pa.array([[1]] * len(generated())))
     with pytest.raises(
         DataError, match=r"column 'tags' holds list.*; expected one value in each row, for data.context"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 import torch
 import torch.nn.functional as F
@@ -28,6 +29,7 @@ from tempera.engine.step import step
 from tempera.errors import ConfigError
 from tempera.recommend.division import LeaveLastOut
 from tempera.recommend.encoders import Categories, Category, Elapsed, Entities, Id, Number, Text
+from tempera.recommend.entity_tables import entities, with_counts
 from tempera.recommend.features import Features, FeatureTowers
 from tempera.recommend.history import History
 from tempera.recommend.pooling import Attention, Causal, Gru, Max, Mean
@@ -261,3 +263,11 @@ def test_what_cannot_be_built_is_told(options: dict[str, Any], message: str) -> 
 def test_batches_are_larger_where_users_are_bags() -> None:
     assert Features().schedule(10**6) == (1024, 12.0) and Features().suited(False).schedule(10**6) == (2048, 12.0)
     assert Features().suited(False).schedule(9_000) == Features().schedule(9_000) == (64, 12.0)
+
+
+def test_a_feature_may_be_called_as_the_count_of_training_events(tmp_path: Path) -> None:
+    for names in (("size",), ("count",), ("count", "training count")):
+        made = Entities(pa.table({"id": ["a", "b"], **{name: [5, 6] for name in names}}), np.array([3, 0]))
+        parquet.write_table(with_counts(made), tmp_path / "items.parquet")
+        read = entities(tmp_path / "items.parquet")
+        assert read.table.equals(made.table) and read.count.tolist() == [3, 0]

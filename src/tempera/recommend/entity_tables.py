@@ -19,8 +19,11 @@ TITLES = ("title", "name")  # columns that an item is called by
 
 
 def with_counts(known: Entities) -> pa.Table:
-    """Return the table that `entities` reads."""
-    return known.table.append_column("count", pa.array(known.count))
+    """Return the table that `entities` reads: the last column is the count, of a name that no feature has."""
+    name = "count"
+    while name in known.table.column_names:
+        name = f"training {name}"
+    return known.table.append_column(name, pa.array(known.count))
 
 
 def entities(path: Path) -> Entities:

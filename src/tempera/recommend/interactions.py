@@ -164,6 +164,10 @@ class Interactions:
             if name not in names:
                 near = did_you_mean(name, names)
                 raise DataError(f"{where} has no column {name!r} for data.context; it has {', '.join(names)}.{near}")
+        if "id" in self.context:
+            raise DataError(
+                f"{where}: data.context names the column 'id', as a run calls the numbers of contexts: rename it"
+            )
         of_roles = {name for role in USUAL for name in (getattr(self, role), *TABLE.usual_columns(role, names))}
         besides = (name for name in self.context if name not in of_roles)
         columns = TABLE.columns(replace(self, metadata=(*self.metadata, *besides)), names, where)
