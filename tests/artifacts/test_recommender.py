@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
@@ -676,6 +677,18 @@ def test_some_users_known_or_not(run: Path, tmp_path: Path, tempera: Any) -> Non
     ]
     expected = [(user, hit.id) for user in ("u7", "nobody") for hit in Run(run).recommend(user, k=2).hits]
     assert [(row["user"], row["item"]) for row in parquet.read_table(file).to_pylist()] == expected
+    for table in (
+        pd.DataFrame({"user_id": ["u7", "nobody"]}),
+        pa.table({"user": ["u7", "nobody"], "town": ["a", "b"]}),
+    ):
+        Run(run).recommend_all(file, table, k=2, overwrite=True)
+        assert [(row["user"], row["item"]) for row in parquet.read_table(file).to_pylist()] == expected
+    for users, says in (
+        (pd.DataFrame({"town": ["a"]}), "data has no column of user ids"),
+        ({}, "no user to recommend"),
+    ):
+        with pytest.raises(DataError, match=says):
+            Run(run).recommend_all(file, users, overwrite=True)
     for arguments, says in (
         (["--all", "-o", file], "exists; give another file, or --overwrite"),
         (["--all", "-o", tmp_path / "some.csv"], "give a name that ends in .parquet"),

@@ -5,7 +5,7 @@ Letters in shapes: u users.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -20,6 +20,7 @@ from .. import config as configuration
 from ..errors import DataError, OutputError
 from ..io.atomic import new_file, refuse_replacing
 from ..io.console import progress_bar
+from ..io.streams import stream
 from ..io.tables import blocks
 from ..ranking.small_vectors import SmallVectors
 from ..recommend.entity_tables import entities
@@ -39,7 +40,7 @@ _ROWS = 1 << 17  # of a row group, at least
 def write_recommendations(
     recommender: Recommender,
     path: Path,
-    users: str | Path | Sequence[Any] | None = None,
+    users: Any = None,
     k: int = 10,
     exclude_seen: bool = True,
     elapsed: float = 0.0,
@@ -53,8 +54,8 @@ def write_recommendations(
 
     Args:
         path: a .parquet file, which appears whole or not at all.
-        users: a table with a column of ids, or a list of ids, each taken once; None is all users that the run knows. Users
-            whom it does not know are counted, and recommended to by no history.
+        users: a table with a column of ids, in a file or in memory, or a list of ids, each taken once; None is all users that
+            the run knows. Users whom it does not know are counted, and recommended to by no history.
         context: what all of them ask in.
         overwrite: replace a file that is there.
 
@@ -121,12 +122,13 @@ def write_user_vectors(recommender: Recommender, folder: Path, width: int | None
     return {"users": _write(folder / _VECTORS, tables(), None if stamp is None else stamp.metadata())}
 
 
-def _ids(recommender: Recommender, users: str | Path | Sequence[Any], kind: pa.DataType) -> pa.ChunkedArray:
+def _ids(recommender: Recommender, users: Any, kind: pa.DataType) -> pa.ChunkedArray:
     """Return the ids of a table or a list, each once, in the type that the run has; as texts if they do not fit it."""
-    if isinstance(users, str | Path):
+    if isinstance(users, str | Path) or hasattr(users, "columns"):  # which frames and tables have, and no series
         options = configuration.load(recommender.folder / "config.yaml").values.get("data", {})
         column = options.get("user") or "user"
-        spelling, read = recommender.integers["user"], blocks(Path(users))
+        read = blocks(Path(users)) if isinstance(users, str | Path) else stream(users)
+        spelling = recommender.integers["user"]
         texts = [keyed(block, "user", column, USUAL["user"], spelling)[KEY].unique() for block in read]
     else:
         texts = [pa.array([recommender.named("user", user) for user in users], pa.large_string())]
