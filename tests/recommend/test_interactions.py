@@ -361,6 +361,16 @@ def test_a_damaged_file_is_named(put, tmp_path: Path) -> None:
     assert refused(str(path)).startswith("a.parquet: not a readable parquet file")
 
 
+def test_files_whose_columns_of_a_role_differ_are_told_apart(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"user": [1], "item": [1]}), tmp_path / "a.parquet")
+    parquet.write_table(pa.table({"user_id": [1], "item_id": [1]}), tmp_path / "b.parquet")
+    message = (
+        r"b\.parquet with what was read before it \(user, item\) has 2 columns that are usual for a user: user, user_id"
+    )
+    with pytest.raises(DataError, match=message):
+        Interactions(path=str(tmp_path)).read()
+
+
 def test_features_stand_beside_their_ids(put) -> None:
     items = put({"title": ["c", "a", "z"], "itemId": ["3", "1", "9"]}, "items.parquet")
     users = put("id,age\n5,20\n4,30\n", "users.csv")

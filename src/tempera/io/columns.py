@@ -172,8 +172,10 @@ class ColumnsSoFar:
             names = block.table.column_names
             new = [name for name in names if name not in self.names or names.count(name) > 1]
             if new or not self.columns:
+                earlier = [name for name in self.names if name not in names]
+                before = f" with what was read before it ({', '.join(earlier)})" if earlier else ""
                 self.names.extend(new)
-                self.columns = self.choose(self.names, block.file)
+                self.columns = self.choose(self.names, block.file + before)
             yield block
 
     def sentence(self, file: str, rows: str) -> str:
