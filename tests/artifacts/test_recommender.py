@@ -7,12 +7,14 @@ import math
 import shutil
 from collections import Counter
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 import pytest
 import torch
@@ -436,6 +438,28 @@ def test_tables_of_new_items_that_do_not_fit(titled: Path, tmp_path: Path, colum
         Run(run).add_items(tmp_path / "new.parquet")
     assert (run / "index" / "vectors.npy").read_bytes() == (titled / "index" / "vectors.npy").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new.parquet", "run"]
+
+
+def test_times_of_new_items_are_read_as_the_run_has_them(data: Path, tmp_path: Path) -> None:
+    """Texts of a CSV file in the run, and whatever a table has beside it."""
+    items = {"item": [f"i{at:02}" for at in range(ITEMS)], "out": [f"2020-{1 + at % 9:02}-01" for at in range(ITEMS)]}
+    csv.write_csv(pa.table(items), tmp_path / "items.csv")
+    given = options(data, doc=["id", {"time": {"column": "out", "parts": ["month"]}}])
+    given["data"]["items"] = str(tmp_path / "items.csv")
+    folder = train(given, tmp_path / "run", ["train.max_steps=2"]).folder
+    new, vectors = tmp_path / "new.parquet", []
+    times = pa.array([datetime(2021, 3, 1, 5, tzinfo=UTC)], pa.timestamp("us", "UTC"))
+    for number, out in enumerate((times, times.cast(pa.timestamp("ns")), times.cast(pa.date32()), ["2021-03-01"])):
+        parquet.write_table(pa.table({"item": [f"n{number}"], "out": out}), new)
+        Run(folder).add_items(new)
+        vectors.append(np.load(folder / "index" / "vectors.npy")[-1])
+    np.testing.assert_allclose(vectors, np.stack([vectors[-1]] * 4))
+    parquet.write_table(pa.table({"item": ["x"], "out": ["soon"]}), new)
+    says = (
+        r"new\.parquet does not fit the run: .*cannot read the column 'out', which is 'soon' for 'x': expected a date"
+    )
+    with pytest.raises(DataError, match=says):
+        Run(folder).add_items(new)
 
 
 def test_texts_that_are_integers_of_the_run_are_no_new_items(data: Path, tmp_path: Path) -> None:

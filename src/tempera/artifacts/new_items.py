@@ -16,6 +16,7 @@ from .. import config as configuration
 from ..core.frame import Frame
 from ..errors import DataError
 from ..io.atomic import staged
+from ..io.reader import is_text
 from ..io.tables import blocks
 from ..ranking.showcase import Searched
 from ..recommend.counts import COUNTS
@@ -57,7 +58,7 @@ def _added(run: Path, path: Path, folder: Path) -> dict[str, Any]:
     old, dropped = entities(run / ITEMS), Counter[str]()
     new, ignored = _new(path, recommender, old.table, dropped)
     items = Entities(pa.concat_tables([old.table, new]), np.append(old.count, np.zeros(len(new), np.int64)))
-    tower = recommender.opened(items)
+    tower = recommender.opened(items, str(path))
     index = recommender.index
     if index.stamp is not None:
         index.stamp.refuse_other(recommender.fingerprint, index.folder)
@@ -112,8 +113,11 @@ def _cast(table: pa.Table, field: pa.Field, path: Path) -> pa.ChunkedArray | pa.
     name = KEY if field.name == "id" else field.name
     if name not in table.column_names:
         return pa.nulls(len(table), field.type)
+    values = table[name]
     try:
-        return table[name].cast(field.type)
+        if pa.types.is_timestamp(values.type) and is_text(field.type):
+            values = values.cast(pa.timestamp("s"), safe=False)  # as the towers read times, in texts, too
+        return values.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise DataError(
             f"{path}: column {field.name!r} is {table[name].type}; expected {field.type} as in the run: {error}"

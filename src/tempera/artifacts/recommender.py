@@ -98,11 +98,11 @@ class Recommender(RunFolder):
         if not self.recommends:
             raise DataError(f"{self.folder} is not a run of a recommender: {HISTORIES} is missing")
 
-    def opened(self, items: Entities) -> FeatureTowers:
-        """Return the saved towers, for the run's users and these items."""
+    def opened(self, items: Entities, added: str = "") -> FeatureTowers:
+        """Return the saved towers, for the run's users and these items; `added` is the file that some of them are from."""
         normalised = self.config.similarity.name == "cosine"
         weights = self.folder / "model" / "model.safetensors"
-        return opened(self.options, normalised, self.users, items, weights, self.contexts)
+        return opened(self.options, normalised, self.users, items, weights, self.contexts, added)
 
     def within(self, context: Mapping[str, Any]) -> Recommender:
         """Return the same recommender for queries in a context, such as {"device": "phone"}.

@@ -60,12 +60,14 @@ def opened(
     items: Entities,
     weights: Path,
     contexts: Entities | None = None,
+    added: str = "",
 ) -> FeatureTowers:
     """Build the towers for these users and items, with saved weights.
 
     Args:
         normalised: vectors are compared by cosine.
         contexts: what events happened in, if the run knows it.
+        added: a file of items that the run did not have, for the message.
 
     Raises:
         DataError: weights that are of other towers, or no weights.
@@ -74,7 +76,12 @@ def opened(
         tower = options.build(users, items, contexts)
         tower.load_state_dict(tensors_of(weights.read_bytes()))
     except DataError as error:
-        raise DataError(f"the tables in {weights.parent} do not fit the run's config.yaml: {error}") from None
+        what = (
+            f"{added} does not fit the run"
+            if added
+            else f"the tables in {weights.parent} do not fit the run's config.yaml"
+        )
+        raise DataError(f"{what}: {error}") from None
     except FileNotFoundError:
         raise DataError(f"{weights} is missing: the run is incomplete") from None
     except (RuntimeError, SafetensorError) as error:
