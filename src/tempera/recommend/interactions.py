@@ -83,7 +83,7 @@ class Interactions:
         ordered: whether the order of a user's interactions means anything; without, a user has an item once, and is the set
             of the items taken. None is true, but for a split by files, by chance or none of data without times and positions.
         strict_time: histories leave out the events of the target's own time; without, they hold whatever stands before
-            it, as published figures do.
+            it, as published figures do. Where a split is by files or by chance, times have to rise from part to part.
     """
 
     path: str | None = None
