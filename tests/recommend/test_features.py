@@ -251,6 +251,7 @@ def test_the_learning_rate_is_that_of_the_most_delicate_part() -> None:
             "dimensions is 6, which 4 heads",
         ),
         ({"doc": (Text("title", Features()),)}, "features is not a text tower"),
+        ({"doc": (Category("id"),)}, "reads the column 'id', .*: give the feature id, or rename the column"),
     ],
 )
 def test_what_cannot_be_built_is_told(options: dict[str, Any], message: str) -> None:

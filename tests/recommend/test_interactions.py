@@ -425,10 +425,6 @@ def test_features_that_are_not_there_are_missed_before_the_interactions_are_read
             {"x": [1, 2]},
             "items.parquet has no column of item ids: name it 'item' as in the interactions; it has x",
         ),
-        (
-            {"item": [1, 2], "id": [5, 6]},
-            "the items' features (items.parquet) have a column 'id' beside that of the ids, which a run calls so: rename it",
-        ),
     ],
 )
 def test_faults_of_features_are_named(put, tmp_path: Path, items: dict[str, Any], message: str) -> None:

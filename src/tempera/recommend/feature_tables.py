@@ -42,7 +42,7 @@ def aligned(
         dropped: ids without a row, and rows without an id among these, are added to these counts.
 
     Raises:
-        DataError: no column of ids, a row without an id, an id with two rows, no row for any of `ids`, or a further column id.
+        DataError: no column of ids, a row without an id, an id with two rows, or no row for any of `ids`.
 
     >>> table = pa.table({"item": [3, 1], "title": ["c", "a"]})
     >>> aligned([TableBlock(table, "items")], pa.array([1, 2, 3]), "item", "item", (), Counter())["title"].to_pylist()
@@ -50,10 +50,6 @@ def aligned(
     """
     blocks = list(read)
     table = by_id(blocks, role, column, usual, pa.types.is_integer(ids.type))
-    if "id" in table.column_names:
-        raise DataError(
-            f"the {role}s' features ({blocks[0].file}) have a column 'id' beside that of the ids, which a run calls so: rename it"
-        )
     keys = table[KEY].combine_chunks()
     keys = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
     at = pc.index_in(ids.cast(pa.large_string()), value_set=keys)

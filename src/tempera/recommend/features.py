@@ -64,6 +64,10 @@ class Features:
             raise ConfigError("users have neither features nor a history: give query or history")
         if any(isinstance(feature, Id) and feature.init != "random" for feature in self.query):
             raise ConfigError("tower.query: id with init cooccurrence is for items: put it into tower.doc")
+        if any(getattr(feature, "column", None) == "id" for feature in (*self.doc, *self.query)):
+            raise ConfigError(
+                "a feature reads the column 'id', as a run calls the ids themselves: give the feature id, or rename the column"
+            )
         for heads in [pool.heads for pool in (self.history.pools if self.history else ()) if isinstance(pool, Causal)]:
             if self.dimensions % heads:
                 raise ConfigError(
