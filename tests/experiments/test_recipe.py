@@ -125,7 +125,7 @@ def test_nothing_is_chosen_by_too_few_queries_or_on_request(
     monkeypatch.setattr(racing, "run_race", None)
     run = train({**options, **change}, tmp_path / "run")
     written = yaml.safe_load((run.folder / "config.yaml").read_text())
-    rate = 0.003 if "recipe" in change else 0.001  # few pairs take the lowest of the race's
+    rate = 0.003 if "recipe" in change else 0.001  # a low one of few pairs
     assert written["objective"]["temperature"]["value"] == 0.05 and written["train"]["learning_rate"] == rate
 
 
@@ -161,7 +161,7 @@ def test_many_long_texts_are_raced_for_their_rate_alone(
     monkeypatch.setattr(static, "_MANY", 1)
     with caplog.at_level("INFO"):
         record = tried(train(options, tmp_path / "run").folder)
-    assert [each["values"] for each in record["tried"]] == [{TEMPERATURE: 0.04, RATE: r} for r in (0.003, 0.01, 0.001)]
+    assert [each["values"] for each in record["tried"]] == [{TEMPERATURE: 0.04, RATE: r} for r in (0.003, 0.01, 5e-4)]
     assert (
         f"chosen on validation: learning_rate={record['chosen'][RATE]:g}; by the data: temperature=0.04" in caplog.text
     )
@@ -187,10 +187,13 @@ def test_a_race_begins_with_the_default() -> None:
         assert DIMENSIONS not in Static(teacher="runs/a").race(pairs, tokens).start
     assert DIMENSIONS not in Static().race(20_001, 40).start
     rates, temperatures = [[each.values for each in one.variations] for one in race.rounds]
-    assert rates == [{RATE: 0.003}, {RATE: 0.01}, {RATE: 0.001}]
+    assert rates == [{RATE: 0.003}, {RATE: 0.01}, {RATE: 0.0005}]
+    assert (
+        race.trial({RATE: 0.0005})[RATE] == race.trial({RATE: 0.001})[RATE] == 0.001 * math.sqrt(2)
+    )  # few steps favour it
     assert temperatures == [{TEMPERATURE: 0.05}, {TEMPERATURE: 0.1}]
     assert many.rounds == race.rounds[:1]
-    assert race.among([]).settings() == [Setting({})]
+    assert race.among([]).settings() == [Setting({})] and race.among([TEMPERATURE]).instead == {}
     other = with_options(made, {TEMPERATURE: 0.1, RATE: 0.01})
     assert (other.base.temperature.value, other.train.learning_rate) == (pytest.approx(0.1), 0.01)
     assert made.base.temperature.value == pytest.approx(0.05) and made.train.learning_rate == 0.003
@@ -221,10 +224,10 @@ def test_a_setting_that_diverges_loses_the_race(
         return trained(prepared, values, steps)
 
     monkeypatch.setattr(racing, "trained", diverging)
-    diverges = 0.001
+    diverges, lowest = 0.001, 0.0005  # which is tried at twice its value
     record = tried(train(options, tmp_path / "run").folder)
     scores = {each["values"][RATE]: each["score"] for each in record["tried"] if each["values"][TEMPERATURE] == 0.05}
-    assert scores[diverges] == 0 < min(score for rate, score in scores.items() if rate != diverges)
+    assert scores[lowest] == 0 < min(score for rate, score in scores.items() if rate != lowest)
     monkeypatch.setattr(racing, "trained", lambda *_: (_ for _ in ()).throw(NotFinite(fault)))
     with pytest.raises(NotFinite):  # as all of them do
         train(options, tmp_path / "none")
@@ -306,7 +309,8 @@ def test_short_texts_are_embedded_in_more_dimensions(
     options = {**options, "tower": {"vocabulary": 300, **tower}, "train": {**options["train"], **given}}
     run = train(options, tmp_path / "run")
     rates = [each["values"].get(RATE, rate) for each in run.document["recipe"]["tried"]]
-    assert trials == [(narrower, pytest.approx(each * faster)) for each in rates]
+    factors = {0.0005: 2 * faster} if rate is None else {}  # the lowest that is raced
+    assert trials == [(narrower, pytest.approx(each * factors.get(each, faster))) for each in rates]
     assert config.load(run.folder / "config.yaml").values["tower"]["dimensions"] == width
     assert run.index.vectors.shape == (400, width) and run.encode(["a"]).shape == (1, width)
     tried = [each["values"].get(DIMENSIONS) for each in run.document["recipe"]["tried"]]

@@ -95,7 +95,7 @@ def settle(prepared: Prepared, free: Sequence[str], known: Mapping[str, Any] | N
         with prepared.phases("race"):
             tried, winner = run_race(prepared, race, min(steps, MOST_STEPS))
         record = {"metric": main_metric(config.evaluation.metrics), "tried": [asdict(each) for each in tried]}
-        record |= {"chosen": winner.values, "factors": race.factors}
+        record |= {"chosen": winner.values, "factors": race.factors, "instead": race.instead}
     if group.main:
         prepared.log.write(event="recipe", **record)
         logger.info(_said(record))
