@@ -219,6 +219,15 @@ def test_an_adapter_alone(tiny: Path, texts: list[str], tmp_path: Path) -> None:
     assert not (tmp_path / "model" / "model.safetensors").exists()
 
 
+def test_an_adapter_alone_of_two_routes_could_not_be_opened(tiny: Path, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    alone = Lora(2, merge=False)
+    Pretrained(str(tiny), sides="two").build([]).save(tmp_path / "routes")
+    for options in ({"sides": "two"}, {"sides": "heads"}, {"model": str(tmp_path / "routes")}):
+        with pytest.raises(ConfigError, match=r"^tower.lora.merge is false, and .* routes .*: give true, or leave out"):
+            Pretrained(**{"model": str(tiny), "lora": alone, **options}).build([])  # type: ignore[arg-type]
+
+
 def test_a_rank_scales_what_is_learned(tiny: Path) -> None:
     lora = pytest.importorskip("peft.tuners.lora")
     for alpha, scale in ((None, 2.0), (1, 0.25)):

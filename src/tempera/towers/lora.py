@@ -28,7 +28,7 @@ class Lora:
         dropout: of what goes into A.
         layers: names of the layers, as query and value; None is every linear layer of the transformer.
         merge: save a model of the usual kind, with B A added to W; otherwise the adapter alone, which needs the model it
-            was trained on.
+            was trained on, and is for one tower only.
     """
 
     rank: Annotated[int, Field(gt=0)] = 16
@@ -41,7 +41,7 @@ class Lora:
         """Freeze a model's transformers and give them adapters, which change nothing yet.
 
         Raises:
-            ConfigError: no transformer, or no such layers.
+            ConfigError: no transformer, no such layers, or an adapter alone that could not be opened again.
         """
         require("lora", "tower.lora")
         from peft import LoraConfig
@@ -49,6 +49,11 @@ class Lora:
         modules = transformers_of(model)
         if not modules:
             raise ConfigError("tower.lora is for transformers, and this model has none: drop it")
+        if not self.merge and not set(model).issuperset(modules):
+            raise ConfigError(
+                "tower.lora.merge is false, and sentence-transformers opens no adapters of a model with routes for queries and "
+                "documents: give true, or leave out what makes the routes (tower.sides)"
+            )
         alpha = 2 * self.rank if self.alpha is None else self.alpha
         layers = "all-linear" if self.layers is None else list(self.layers)
         for module in modules:
