@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file
 
@@ -43,6 +44,22 @@ def failing(*given):
     return step(*given)
 
 loop.add_gradients = failing
+main()
+"""
+# `tempera` that breaks off in a step, counted from 1 and from where the run goes on.
+BROKEN_OFF = """
+from tempera.cli import main
+from tempera.engine import loop
+
+step, steps = loop.add_gradients, []
+
+def breaking(*given):
+    steps.append(1)
+    if len(steps) == {step}:
+        raise SystemExit(3)
+    return step(*given)
+
+loop.add_gradients = breaking
 main()
 """
 # `tempera`, and whether threads of the others' are left, which would abort a process while Python is being torn down.
@@ -117,12 +134,12 @@ def free_port() -> str:
         return str(probe.getsockname()[1])
 
 
-def pair(folder: Path, tiny: list[str], *command: str, prefix: str = "") -> Launched:
+def pair(folder: Path, tiny: list[str], *command: str, prefix: str = "", more: Sequence[str] = ()) -> Launched:
     """Two processes that a scheduler has started: nobody watches over them. `prefix` is of the names of MPI."""
     names = {"RANK": "{rank}", "LOCAL_RANK": "{rank}", "SIZE" if prefix else "WORLD_SIZE": "2", "LOCAL_SIZE": "2"}
     place = {"MASTER_ADDR": "localhost", "MASTER_PORT": free_port()}
     ranks = {f"{prefix}{name}": value for name, value in names.items()}
-    return launch(folder, tiny, python(*command), python(*command), **ranks, **place)
+    return launch(folder, tiny, python(*command), python(*command), more=more, **ranks, **place)
 
 
 def same(several: Launched, one: Launched) -> None:
@@ -218,6 +235,29 @@ def test_divided_towers_train_as_one(alone: Launched, tiny: list[str], tmp_path:
     assert json.loads(out)["metrics"] == several.metrics() and several.evaluations() == alone.evaluations()
     same(several, alone)
     apart(several, alone, 1e-5)
+
+
+@pytest.mark.long
+def test_more_processes_go_on_with_the_guide_of_the_run(tiny: list[str], tmp_path: Path) -> None:
+    """From two processes to one and back: the guide of step 8 was made by one of them alone."""
+    more = ["train.guide=self", "train.guide_every=4", "objective.masks=[same_id, guided]", "train.save_steps=1"]
+    one = launch(tmp_path / "one", tiny, python("-m", "tempera"), more=more)
+    assert one.ended()[0][0] == 0
+    folder, kept = tmp_path / "several", tmp_path / "several" / "run.checkpoints"
+    for together, broken in ((True, 6), (False, 5)):
+        command = ["-c", BROKEN_OFF.format(step=broken)]
+        several = (
+            pair(folder, tiny, *command, more=more) if together else launch(folder, tiny, python(*command), more=more)
+        )
+        assert {code for code, _, _ in several.ended()} == {3}
+        assert [path.name for path in kept.glob("step-*")] == [f"step-{5 if together else 9:09}"]
+    (guide,) = (kept / "anew-0").rglob("guide-000000008-doc.npy")
+    stale = kept / "anew-1" / guide.relative_to(kept / "anew-0")
+    np.save(stale, np.flip(np.load(guide), 0))  # whatever an earlier process of this rank has left
+    several = pair(folder, tiny, "-m", "tempera", more=more)
+    ends = several.ended()
+    assert {code for code, _, _ in ends} == {0}, ends
+    same(several, one)
 
 
 @pytest.mark.slow

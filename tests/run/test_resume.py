@@ -446,6 +446,22 @@ def test_files_that_are_no_checkpoints_stay(tmp_path: Path) -> None:
     assert not other.parent.exists()
 
 
+def test_every_process_goes_on_with_the_vectors_of_the_first(tmp_path: Path) -> None:
+    kept = checkpoints.Checkpoints(tmp_path / "run.checkpoints", {})
+    first = kept.vectors(0) / "every-4"
+    assert not kept.vectors(1).exists()  # nothing is made yet
+    first.mkdir(parents=True)
+    (first / "guide-000000008-doc.npy").write_bytes(b"now")
+    (first / "guide-000000012-doc.npy.partial").write_bytes(b"half")
+    other = kept.folder / "anew-1" / "every-4"
+    other.mkdir(parents=True)
+    for name in ("guide-000000004-doc.npy", "guide-000000008-doc.npy"):
+        (other / name).write_bytes(b"before")
+    assert kept.vectors(1) == other.parent and kept.vectors(0) == first.parent
+    assert [(path.name, path.read_bytes()) for path in other.iterdir()] == [("guide-000000008-doc.npy", b"now")]
+    assert len(list(first.iterdir())) == 2
+
+
 def test_data_and_models_in_a_run_are_not_replaced_by_another(tiny_run: Path, pairs_file: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(tiny_run, tmp_path / "run"))
     shutil.copy(pairs_file, run / "mined.jsonl")

@@ -6,6 +6,7 @@ The same command resumes from the latest one, and ends with the same bits as a r
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import threading
@@ -26,6 +27,7 @@ from torch import Tensor
 
 from ..engine.checkpoint import State
 from ..errors import DataError, OutputError
+from ..io.atomic import as_output_error
 from ..io.console import logger
 from ..io.documents import first_event, parsed, read_json, read_json_lines
 from ..io.signals import heard_signals
@@ -33,7 +35,8 @@ from ..io.untrusted import refuse_unsafe
 
 EVERY = 600.0  # seconds from one checkpoint to the next, where no number of steps is given
 _POSITION, _LOG, _BEST = "run.json", "log.jsonl", "best.safetensors"
-_OWN = ("step-?????????*", "anew-*")  # folders of checkpoints, and of vectors that follow the model
+_VECTORS = "anew-{}"
+_OWN = ("step-?????????*", _VECTORS.format("*"))  # folders of checkpoints, and of vectors that follow the model
 Weights = dict[str, Tensor]
 
 
@@ -109,6 +112,16 @@ class Checkpoints:
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise _damaged(folder, error) from None
 
+    def vectors(self, rank: int) -> Path:
+        """Return a process's folder for vectors that follow the model; all go on with those of the first, however many they are."""
+        first, own = (self.folder / _VECTORS.format(each) for each in (0, rank))
+        if own != first:
+            with as_output_error(own):
+                shutil.rmtree(own, ignore_errors=True)
+                if first.is_dir():
+                    shutil.copytree(first, own, ignore=shutil.ignore_patterns("*.partial"), copy_function=_linked)
+        return own
+
     def due(self, step: int) -> bool:
         """Return True if a checkpoint is due after `step` steps."""
         return time.monotonic() - self.saved >= EVERY if self.steps is None else step % self.steps == 0
@@ -181,6 +194,14 @@ class Checkpoints:
         except (OSError, ValueError, TypeError) as error:
             raise _damaged(folder, error) from None
         return about
+
+
+def _linked(source: str, target: str) -> None:
+    """Let a file that is only ever replaced stand in a second place, as a copy where the disk has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def _checksum(content: bytes) -> str:

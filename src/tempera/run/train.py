@@ -126,7 +126,7 @@ def _run(
     settle: Settle | None,
 ) -> None:
     """Prepare, settle within the limit of time, fit, train again, judge, publish. One process judges and writes for all."""
-    prepared = prepare(config, devices, folder, log, vectors, checkpoints.folder / f"anew-{devices.group.rank}")
+    prepared = prepare(config, devices, folder, log, vectors, checkpoints.vectors(devices.group.rank))
     choose = None if settle is None else partial(settle, known=checkpoints.record("recipe"))
     prepared = limited(prepared, checkpoints.record(TIME_LIMIT), choose)
     main, again = devices.group.main, Refit(prepared)
