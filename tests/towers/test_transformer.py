@@ -219,6 +219,16 @@ def test_an_adapter_alone(tiny: Path, texts: list[str], tmp_path: Path) -> None:
     assert not (tmp_path / "model" / "model.safetensors").exists()
 
 
+def test_an_adapter_alone_is_opened_from_anywhere(
+    tiny: Path, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("peft")
+    monkeypatch.chdir(tiny.parent)
+    tower = Pretrained(tiny.name, lora=Lora(2, merge=False)).build([])
+    monkeypatch.chdir(tmp_path)
+    agree(tower, tmp_path / "model", texts)
+
+
 def test_an_adapter_alone_of_two_routes_could_not_be_opened(tiny: Path, tmp_path: Path) -> None:
     pytest.importorskip("peft")
     alone = Lora(2, merge=False)
