@@ -44,7 +44,7 @@ CEILINGS = {
     "mining": 619,  # with an exact search through candidates in bf16, and products by the faster library
     "ranking": 1002,  # with keys of scores and positions, a bound of ranks, and gains that validation does not show
     "recommend": 3672,  # with behaviours that no event has, counts of another run, histories as they happened, ids in any spelling
-    "run": 2271,  # with proof of what a guide chooses, cautions, rows for the beginning, going on with vectors, teachers
+    "run": 2273,  # with proof of what a guide chooses, cautions, rows for the beginning, going on with vectors, teachers
     "text": 4455,  # with documents that keep vectors or are only searched, made rows, words in another order, ids of users, mined
     "towers": 1544,  # with models put together, texts read in bf16, vectors that are cut, tables with a model, words in arrays
 }

@@ -177,6 +177,8 @@ def test_patience_counts_as_the_process_that_judges() -> None:
         (["train.keep_best=false"], "since train.keep_best is off"),
         (["evaluation.validation=49"], "since validation has fewer than 50 queries"),
         (["evaluation.validation=0"], "since evaluation.validation is 0"),
+        (["evaluation.validation=49", "train.patience=1"], "so that train.patience could not end the training"),
+        (["evaluation.validation=0", "train.patience=1"], "so that train.patience could not end the training"),
     ],
 )
 def test_nothing_chosen_saves_the_last_weights_and_says_why(

@@ -108,7 +108,8 @@ class Training:
             interactions; for texts it is one training after the evaluation, on everything but a test or validation that the
             user has named. Where rows are made of documents (`made_rows`), it goes on from the weights that validation has chosen:
             half as many steps, at half of the learning rate and without such rows.
-        patience: number of evaluations without improvement after which training stops early; None takes every step.
+        patience: number of evaluations without improvement after which training stops early; None takes every step. It needs a
+            validation set of at least 50 queries or events.
         save_steps: number of steps between checkpoints; None writes one every ten minutes. They stay in OUTPUT.checkpoints,
             beside the run, until it has ended.
         save_total_limit: number of the latest checkpoints to keep.

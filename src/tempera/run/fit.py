@@ -222,6 +222,8 @@ class _Course:
             if self.prepared.config.evaluation.validation != 0
             else "evaluation.validation is 0"
         )
+        if self.options.patience is not None and not self.chooses:
+            why += ", so that train.patience could not end the training"
         return f"saved: the weights of the last step, {self.state.step:,}, since {why}"
 
     @property

@@ -152,9 +152,8 @@ def open_model(
     beside = [each.parent.name for each in sorted(folder.parent.glob("*/modules.json"))] if "/" in name else []
     if beside and not folder.is_dir():  # hardly a name of the hub
         raise ConfigError(f"tower.model: there is no folder {name}; {folder.parent} has {', '.join(beside)}")
-    source = (
-        str(folder.resolve()) if folder.is_dir() else name
-    )  # an adapter that is saved alone names what it belongs to
+    # Whole, for an adapter that is saved alone names what it belongs to.
+    source = str(folder.resolve()) if folder.is_dir() else name
     try:
         with quietly(), without_panics():
             model = SentenceTransformer(
