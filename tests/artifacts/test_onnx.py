@@ -94,6 +94,11 @@ def test_vectors_of_a_transformer_are_those_of_the_saved_model(tmp_path: Path) -
     agrees(model, tmp_path / "out", prompted=True)
 
 
+def test_surrogates_are_replaced_as_the_saved_model_does(network: Path) -> None:
+    model = OnnxModel(network / "out")
+    np.testing.assert_array_equal(model.encode(["a\udcffb"]), model.encode(["a?b"]))
+
+
 def test_a_network_of_another_model_is_not_kept(network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "other"
     static(other)

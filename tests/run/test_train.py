@@ -447,6 +447,7 @@ def test_searches_that_ask_nothing(tiny_run: Path) -> None:
 def test_what_is_no_list_of_texts_is_not_embedded(tiny_run: Path) -> None:
     with pytest.raises(DataError, match="'kaban' is one text; expected a list of texts"):
         Run(tiny_run).encode("kaban")
+    np.testing.assert_array_equal(Run(tiny_run).encode(["\ud800 kaban"]), Run(tiny_run).encode(["? kaban"]))
     with pytest.raises(DataError, match="text 2 is None; expected a str"):
         Run(tiny_run).encode(["kaban", None])  # type: ignore[list-item]
 

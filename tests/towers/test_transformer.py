@@ -238,6 +238,11 @@ def test_an_adapter_alone_of_two_routes_could_not_be_opened(tiny: Path, tmp_path
             Pretrained(**{"model": str(tiny), "lora": alone, **options}).build([])  # type: ignore[arg-type]
 
 
+def test_a_lone_surrogate_is_read_as_a_question_mark(tiny: Path) -> None:
+    encode = load(tiny)
+    np.testing.assert_array_equal(encode(["a\ud800b"]), encode(["a?b"]))
+
+
 def test_a_rank_scales_what_is_learned(tiny: Path) -> None:
     lora = pytest.importorskip("peft.tuners.lora")
     for alpha, scale in ((None, 2.0), (1, 0.25)):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..io.documents import read_json
 from ..io.require import require
+from ..io.texts import encodable
 from ..io.untrusted import refuse_unsafe, without_panics
 from ..towers.saved import said
 
@@ -65,7 +66,9 @@ class OnnxModel:
     def encode(self, texts: Sequence[str], role: str = "query") -> Vectors:
         """Embed texts, each after the prompt of its role, as unit vectors, [n, D]."""
         prompt = self.prompts.get(role, "")
-        rows = self.tokenizer.encode_batch([prompt + text for text in texts], add_special_tokens=self.special_tokens)
+        rows = self.tokenizer.encode_batch(
+            [encodable(prompt + text) for text in texts], add_special_tokens=self.special_tokens
+        )
         values = ([row.ids for row in rows], [row.attention_mask for row in rows])
         inputs = {name: np.array(value, np.int64).reshape(len(rows), -1) for name, value in zip(INPUTS, values)}
         if not inputs["input_ids"].shape[1]:  # no text has a token: one that is masked

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import DataError
 from ..io.console import logger
 from ..io.documents import parsed
+from ..io.texts import encodable
 from ..ranking.fusion import fused
 from ..ranking.nearest import top_of
 from ..text.hybrid import open_words, weight_of
@@ -119,7 +120,7 @@ class Run(RunFolder):
             raise DataError("the query is empty; give words to search for")
         if k < 1:
             raise DataError(f"k is {k}; expected at least 1")
-        text = query.encode("utf-8", "replace").decode("utf-8")  # a terminal may pass on bytes that are no text
+        text = encodable(query)  # a terminal may pass on bytes that are no text
         place: Index = self.index if index is None else self._once(Index, Path(index))
         model = self if onnx is None else self._once(OnnxModel, Path(onnx))
         vector = model.encode([text])[0]

@@ -1,4 +1,4 @@
-"""A column of texts that is read where it lies: on disk, if it is memory-mapped."""
+"""A column of texts that is read where it lies: on disk, if it is memory-mapped; and what every text has to be."""
 
 from __future__ import annotations
 
@@ -8,6 +8,15 @@ from typing import overload
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+
+def encodable(text: str) -> str:
+    """Return text that Arrow and tokenizers can hold: lone surrogates, of bytes that are no text, are replaced.
+
+    >>> encodable("a\\ud800b")
+    'a?b'
+    """
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 class Texts(Sequence[str]):

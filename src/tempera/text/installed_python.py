@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from ..errors import DataError, quantity
 from ..io.console import progress_bar
 from ..io.tables import visible_files
+from ..io.texts import encodable
 from .pairs import RANKED, TRAIN, Pairs
 from .parts import joined
 from .python_source import PythonSource
@@ -209,14 +210,9 @@ def _rows(root: str, path: str, kinds: Sequence[str]) -> Iterator[tuple[str, ...
         read = PythonSource(source)
         for kind in kinds:
             for name, query, code, line in _KINDS[kind](read):
-                yield *map(_clean, (query, code, f"{module}.{name}", f"{path}:{line}", root)), kind
+                yield *map(encodable, (query, code, f"{module}.{name}", f"{path}:{line}", root)), kind
     except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError, OSError):
         return  # not Python of this version, or unreadable: other people's file, not ours to report
-
-
-def _clean(text: str) -> str:
-    """Return text that Arrow can hold, with lone surrogates replaced."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from ..errors import ConfigError, DataError
 from ..io.console import quietly
 from ..io.documents import read_json
 from ..io.require import require
+from ..io.texts import encodable
 from ..io.untrusted import inside, refuse_unsafe, without_panics
 from .prompts import NAMES, prompt_among
 from .word_ids import reader
@@ -194,7 +195,7 @@ def _static(folder: Path, width: int | None) -> Encode:
     read = reader(tokenizer)
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
-        refuse_no_texts(texts)
+        texts = read_as_texts(texts)
         try:
             with without_panics():
                 ids, lengths = read(texts)
@@ -270,7 +271,7 @@ def _by_library(model: SentenceTransformer, role: Role, folder: Path) -> Encode:
 
 def _guarded(encode: Encode, folder: Path) -> Encode:
     def guarded(texts: Sequence[str]) -> NDArray[np.float32]:
-        refuse_no_texts(texts)
+        texts = read_as_texts(texts)
         try:
             return encode(texts)
         except Exception as error:  # whatever its modules raise
@@ -279,10 +280,10 @@ def _guarded(encode: Encode, folder: Path) -> Encode:
     return guarded
 
 
-def refuse_no_texts(texts: Any) -> None:
-    """Raise DataError unless what is to be embedded is a list of texts.
+def read_as_texts(texts: Any) -> list[str]:
+    """Return what is to be embedded as texts that a tokenizer takes; raise DataError unless it is a list of texts.
 
-    >>> refuse_no_texts(["a", None])
+    >>> read_as_texts(["a", None])
     Traceback (most recent call last):
         ...
     tempera.errors.DataError: text 2 is None; expected a str
@@ -292,6 +293,7 @@ def refuse_no_texts(texts: Any) -> None:
     for number, text in enumerate(texts, 1):
         if not isinstance(text, str):
             raise DataError(f"text {number:,} is {text!r}; expected a str")
+    return [encodable(text) for text in texts]
 
 
 def said(error: Exception) -> str:
