@@ -17,10 +17,12 @@ from tempera.core.corrections import LogQ
 from tempera.core.definition import Definition, holds_positive
 from tempera.core.diagnose import QUANTILES, Diagnosis, diagnose
 from tempera.core.masks import Guided, KnownPositives, SameId
+from tempera.core.matryoshka import Matryoshka
 from tempera.core.memory import Memory
 from tempera.core.objective import Objective
 from tempera.core.similarity import cosine, dot
 from tempera.core.temperature import Temperature
+from tempera.errors import DataError
 
 WHOLE = [*(examples.made(seed) for seed in range(2)), examples.made(2, shared=True)]
 EACH_ROW = ("rank", "probability", "effective_negatives", "hardest_share", "positive", "hardest")
@@ -211,6 +213,20 @@ def test_autocast_does_not_lower_the_precision_of_what_is_seen() -> None:
         found = diagnose(presets.mnr(), batch)
     for name in EACH_ROW:
         torch.testing.assert_close(getattr(found, name), getattr(plain, name), rtol=1e-5, atol=1e-5)
+
+
+def test_the_objective_of_all_widths_sees_whole_embeddings() -> None:
+    objective, queries, docs = presets.mnr(), *torch.randn(2, 6, 8)
+    nested = Matryoshka(objective, (4,))
+    assert str(diagnose(nested, queries, docs)) == str(diagnose(objective, queries, docs))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_embeddings_that_are_not_finite_have_no_rank(value: float) -> None:
+    docs = torch.eye(4)
+    docs[2, 1] = value
+    with pytest.raises(DataError, match=r"^the doc embeddings are not finite \(1 of 4 rows, the first is row 2\), "):
+        diagnose(presets.mnr(), torch.eye(4), docs)
 
 
 def test_one_row_has_no_random_document() -> None:

@@ -328,6 +328,11 @@ def test_what_is_wrong_is_one_line(models: tuple[Path, Path], beir: Path, tmp_pa
         evaluate(tmp_path, beir)
     with pytest.raises(DataError, match=r"holds no table: give tables"):
         evaluate(models[0], tmp_path)
+    for rows in ([{"query": "list", "doc": "ls"}], []):
+        with pytest.raises(
+            DataError, match=r"^data 2 to evaluate on is a list; expected the path of a table .*: write rows"
+        ):
+            evaluate(models[0], beir, rows)  # type: ignore[arg-type]
     with pytest.raises(OutputError, match="ends in"):
         write_per_query(tmp_path / "scores.xls", [])
     assert not list(tmp_path.iterdir())

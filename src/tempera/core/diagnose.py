@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ..errors import DataError
 from .batch import Batch, as_batch
-from .objective import Objective, autocast_off
+from .matryoshka import Matryoshka
+from .objective import Objective, autocast_off, base_of
 from .pools import Block
 from .row_losses import Tile
 from .tiles import Term, Vectors, leave_out, tiles
@@ -69,18 +70,18 @@ class Diagnosis:
 
 
 def diagnose(
-    objective: Objective, queries: Batch[Tensor] | Tensor, documents: Tensor | None = None, seed: int = 0
+    objective: Objective | Matryoshka, queries: Batch[Tensor] | Tensor, documents: Tensor | None = None, seed: int = 0
 ) -> Diagnosis:
     """Return what an objective sees in a batch of embeddings; nothing is changed.
 
     Args:
-        objective: any, without its widths.
+        objective: any; of a `Matryoshka` what its objective sees of whole embeddings.
         queries: embeddings, [b, D]; or a `Batch` with what the objective's parts need.
         documents: embeddings, [b, D], of which row i answers query i; None with a `Batch`.
         seed: seed of the rows that are compared at random.
 
     Raises:
-        DataError: a part needs ids or other data that the batch does not have, or there is no row.
+        DataError: a part needs ids or other data that the batch does not have, there is no row, or embeddings are not finite.
 
     >>> diagnosis = diagnose(Objective(temperature=0.1), torch.eye(4), torch.eye(4))
     >>> diagnosis.rank.tolist(), round(float(diagnosis.effective_negatives.mean()), 3)
@@ -98,8 +99,15 @@ def diagnose(
     batch = as_batch(queries, documents)
     if batch.local.stop <= batch.local.start:
         raise DataError("a batch without rows cannot be diagnosed: give at least one pair")
+    for role, side in batch.sides().items():
+        wrong = ~side.rows.isfinite().flatten(1).all(1)
+        if wrong.any():
+            raise DataError(
+                f"the {role} embeddings are not finite ({int(wrong.sum()):,} of {len(wrong):,} rows, the first is row "
+                f"{int(wrong.int().argmax())}), and cannot be ranked: diagnose a batch of before the model has diverged"
+            )
     with torch.no_grad(), autocast_off(batch.doc.rows):
-        return _diagnosis(objective, batch, seed)
+        return _diagnosis(base_of(objective), batch, seed)
 
 
 def _diagnosis(objective: Objective, batch: Batch[Tensor], seed: int) -> Diagnosis:

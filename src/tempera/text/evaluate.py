@@ -150,7 +150,7 @@ def evaluate(
 
     Raises:
         ConfigError: no data, an unknown metric or precision, or a model against itself.
-        DataError: a model or data that cannot be read.
+        DataError: a model or data that cannot be read, or that is no path.
 
     >>> (finding,) = evaluate("runs/first", "pairs.jsonl", bm25=True, metrics=["ndcg@10"])
     >>> list(finding.systems), list(finding.comparisons["bm25"])
@@ -161,6 +161,12 @@ def evaluate(
         raise ConfigError(
             "no data to evaluate on: give a table of pairs or a BEIR folder, or a run to evaluate_held_out"
         )
+    for number, task in enumerate(data, 1):
+        if not isinstance(task, str | Path | RetrievalTask | Graded):
+            raise DataError(
+                f"data {number} to evaluate on is a {type(task).__name__}; expected the path of a table of pairs or of a BEIR "
+                "folder: write rows to a file, such as pairs.jsonl"
+            )
     if against is not None and Path(against).resolve() == Path(model).resolve():
         raise ConfigError(f"cannot compare {model} with itself; give another model")
     half = in_half(mixed_precision)
