@@ -34,7 +34,7 @@ from tempera.errors import TemperaError
 from tempera.recommend.encoders import Categories, Elapsed, Entities, Id
 from tempera.recommend.features import Features
 from tempera.recommend.history import History
-from tempera.recommend.pooling import Gru, Mean
+from tempera.recommend.pooling import Causal, Gru, Mean
 
 MODES: tuple[Mode, ...] = ("always", "auto", "never")
 MEMORY, TOKENS = 12_000.0, 8  # of this, "auto" keeps some
@@ -307,12 +307,12 @@ def nobody(group: Group, layout: Layout) -> str:
 
 
 def recommended(group: Group) -> Found:
-    """Loss and gradients of a recommender's towers, of two rows that the first process has."""
+    """Loss and gradients of a recommender's towers, of two rows that the first process has: their transformer reads two groups."""
     torch.manual_seed(1)
     known = Entities(pa.table({"id": list("abcd"), "tags": ["x|y", "y", "", "z"]}), np.ones(4, np.int64))
-    history = History((Mean(2), Gru(2)), targets=1)
+    history = History((Mean(2), Gru(2), Causal(8, layers=2, heads=2, dropout=0.0)), targets=1)
     towers = Features((Id(), Categories("tags")), (Id(), Elapsed()), history, WIDTH).build(known, known).double()
-    seen = Events.of(torch.tensor([1, 2, 3]), torch.tensor([0, 2]), torch.tensor([2, 3]))
+    seen = Events.of(torch.tensor([1, 2, *[3, 1, 0, 2] * 2]), torch.tensor([0, 2]), torch.tensor([2, 10]))
     users = Frame({"user": torch.arange(2), "history": seen, "elapsed": torch.tensor([1.0, torch.nan])})
     items = torch.tensor([0, 2])
     batch = Batch(Side(users, ids=torch.arange(2)), Side(Frame({"item": items}), ids=items), answer=items)

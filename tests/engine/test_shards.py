@@ -16,7 +16,7 @@ from worlds import LAYOUTS, Found
 
 from tempera.engine.devices import Devices
 from tempera.engine.distributed import ALONE, Group
-from tempera.engine.shards import _apart, _layers, refuse_compiled
+from tempera.engine.shards import _apart, _layers, _units, refuse_compiled
 from tempera.engine.training_options import Training
 from tempera.errors import ConfigError
 
@@ -176,6 +176,16 @@ def test_layers_are_the_members_of_the_outermost_lists() -> None:
     inner = nn.Sequential(nn.Linear(2, 2), nn.ModuleList([nn.Linear(2, 2)]))
     several = nn.ModuleList([nn.Sequential(tied), inner, nn.Sequential(tied, nn.Tanh())])
     assert _layers(nn.Sequential(nn.Linear(2, 2), several)) == [inner]
+
+
+def test_what_is_within_a_member_of_a_list_is_divided_with_it() -> None:
+    """Also where the list has been taken apart, since towers share another member of it: a member calls its parts as it likes."""
+    shared, block = nn.Linear(2, 2), nn.ModuleList([nn.Linear(2, 2)])
+    query = nn.Sequential(
+        nn.ModuleList([nn.Sequential(nn.Tanh(), block), shared]), nn.Sequential(nn.ModuleList([nn.Linear(2, 2)]))
+    )
+    members: Any = query[0]
+    assert _units([query, nn.Sequential(shared)]) == [members[0], shared, query[1][0][0], query[1]]
 
 
 def test_options_that_divided_towers_do_not_go_with_are_refused() -> None:

@@ -38,8 +38,7 @@ def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None =
     if group.size == 1:
         raise ConfigError(ONE_PROCESS.format("fsdp"))
     modules = list(towers)
-    roots = _apart(modules)
-    refuse_compiled(roots)
+    refuse_compiled(modules)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
@@ -47,15 +46,14 @@ def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None =
     warnings.filterwarnings("ignore", "FSDP2-wrapped module")
     mesh = init_device_mesh(group.device.type, (group.size,))
     policy = MixedPrecisionPolicy(dtype, torch.float32 if dtype else None, cast_forward_inputs=False)
-    for root in roots:
-        for module in [*_layers(root), root]:
-            fully_shard(module, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
-            assert isinstance(module, FSDPModule)
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)  # gloo has sums only
-            if can_restart(module):
-                module.set_custom_all_gather(_Paced(group, dist.all_gather_single))  # type: ignore[arg-type]
-                module.set_custom_reduce_scatter(_Paced(group, dist.reduce_scatter_single))  # type: ignore[arg-type]
+    for module in _units(modules):
+        fully_shard(module, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
+        assert isinstance(module, FSDPModule)
+        module.set_gradient_divide_factor(1.0)
+        module.set_force_sum_reduction_for_comms(True)  # gloo has sums only
+        if can_restart(module):
+            module.set_custom_all_gather(_Paced(group, dist.all_gather_single))  # type: ignore[arg-type]
+            module.set_custom_reduce_scatter(_Paced(group, dist.reduce_scatter_single))  # type: ignore[arg-type]
     for tower in modules:
         tower.to(group.device)  # what two towers own apart from the parts that they share
 
@@ -176,6 +174,17 @@ def gather(towers: nn.Module, into: nn.Module, group: Group, everyone: bool = Tr
                 own.copy_(everything)
             else:  # it has been released
                 own.data = everything.to(own.device)
+
+
+def _units(towers: Sequence[nn.Module]) -> list[nn.Module]:
+    """Return the modules of towers that are put together at once, inner ones before those that hold them.
+
+    What is within a member of a list is divided with it: how often it runs depends on the rows (groups of like length), and all
+    processes have to call each unit equally often.
+    """
+    within = {part for tower in towers for member in _members(tower) for part in member.modules()}
+    roots = _apart(towers)
+    return [module for root in roots for module in ([root] if root in within else [*_layers(root), root])]
 
 
 def _apart(modules: Iterable[nn.Module]) -> list[nn.Module]:
