@@ -125,7 +125,7 @@ def test_nothing_is_chosen_by_too_few_queries_or_on_request(
     monkeypatch.setattr(racing, "run_race", None)
     run = train({**options, **change}, tmp_path / "run")
     written = yaml.safe_load((run.folder / "config.yaml").read_text())
-    rate = 0.003 if "recipe" in change else 0.001  # a low one of few pairs
+    rate = 0.003 if "recipe" in change else 0.001  # few pairs take the lowest of the race's
     assert written["objective"]["temperature"]["value"] == 0.05 and written["train"]["learning_rate"] == rate
 
 
@@ -161,7 +161,7 @@ def test_many_long_texts_are_raced_for_their_rate_alone(
     monkeypatch.setattr(static, "_MANY", 1)
     with caplog.at_level("INFO"):
         record = tried(train(options, tmp_path / "run").folder)
-    assert [each["values"] for each in record["tried"]] == [{TEMPERATURE: 0.04, RATE: r} for r in (0.003, 0.01, 5e-4)]
+    assert [each["values"] for each in record["tried"]] == [{TEMPERATURE: 0.04, RATE: r} for r in (0.003, 0.01, 0.001)]
     assert (
         f"chosen on validation: learning_rate={record['chosen'][RATE]:g}; by the data: temperature=0.04" in caplog.text
     )
@@ -187,10 +187,8 @@ def test_a_race_begins_with_the_default() -> None:
         assert DIMENSIONS not in Static(teacher="runs/a").race(pairs, tokens).start
     assert DIMENSIONS not in Static().race(20_001, 40).start
     rates, temperatures = [[each.values for each in one.variations] for one in race.rounds]
-    assert rates == [{RATE: 0.003}, {RATE: 0.01}, {RATE: 0.0005}]
-    assert (
-        race.trial({RATE: 0.0005})[RATE] == race.trial({RATE: 0.001})[RATE] == 0.001 * math.sqrt(2)
-    )  # few steps favour it
+    assert rates == [{RATE: 0.003}, {RATE: 0.01}, {RATE: 0.001}]
+    assert race.trial({RATE: 0.0005}) == race.trial({RATE: 0.001}) == {RATE: 0.001 * math.sqrt(2)}
     assert temperatures == [{TEMPERATURE: 0.05}, {TEMPERATURE: 0.1}]
     assert many.rounds == race.rounds[:1]
     assert race.among([]).settings() == [Setting({})] and race.among([TEMPERATURE]).instead == {}
@@ -224,10 +222,10 @@ def test_a_setting_that_diverges_loses_the_race(
         return trained(prepared, values, steps)
 
     monkeypatch.setattr(racing, "trained", diverging)
-    diverges, lowest = 0.001, 0.0005  # which is tried at twice its value
+    diverges = 0.001
     record = tried(train(options, tmp_path / "run").folder)
     scores = {each["values"][RATE]: each["score"] for each in record["tried"] if each["values"][TEMPERATURE] == 0.05}
-    assert scores[lowest] == 0 < min(score for rate, score in scores.items() if rate != lowest)
+    assert scores[diverges] == 0 < min(score for rate, score in scores.items() if rate != diverges)
     monkeypatch.setattr(racing, "trained", lambda *_: (_ for _ in ()).throw(NotFinite(fault)))
     with pytest.raises(NotFinite):  # as all of them do
         train(options, tmp_path / "none")
@@ -277,7 +275,29 @@ def test_a_race_goes_beyond_the_temperature_that_is_shown_best(
         assert winner.values[RATE] == 0.01 and winner.values[TEMPERATURE] == min(
             tried, key=lambda t: abs(math.log(t / maximum))
         )
-    assert len(race.among([RATE, DIMENSIONS]).settings()) == 3
+    assert len(race.among([RATE, DIMENSIONS]).settings()) == 4  # three that are tried, and half of the lowest
+
+
+@pytest.mark.parametrize(("lead", "rate"), [(0.1, 0.0005), (0.0, 0.003), (-0.1, 0.01)])
+def test_a_lowest_rate_that_is_shown_best_is_halved_without_another_trial(
+    monkeypatch: pytest.MonkeyPatch, lead: float, rate: float
+) -> None:
+    trials = list[float]()
+
+    def trained(_: object, values: dict[str, float], steps: int) -> float:
+        trials.append(values[RATE])
+        return values[RATE]
+
+    def score(rate: float) -> Floats:
+        return 0.5 - lead * math.log(rate / 0.003) * np.ones(100)
+
+    monkeypatch.setattr(racing, "trained", trained)
+    monkeypatch.setattr(racing, "score", score)
+    race = Static().race(10_000, 100).among([RATE])
+    record, winner = racing.run_race(cast(Prepared, OfDevices(start("no"))), race, 120)
+    assert winner.values == {RATE: rate} and trials == [0.003, 0.01, 0.001]
+    assert [each.values[RATE] for each in record] == [*trials, *([rate] if rate == 0.0005 else [])]
+    assert all(each.score == record[2].score for each in record[3:]) and winner in race.settings()
 
 
 @pytest.mark.parametrize(
@@ -309,8 +329,7 @@ def test_short_texts_are_embedded_in_more_dimensions(
     options = {**options, "tower": {"vocabulary": 300, **tower}, "train": {**options["train"], **given}}
     run = train(options, tmp_path / "run")
     rates = [each["values"].get(RATE, rate) for each in run.document["recipe"]["tried"]]
-    factors = {0.0005: 2 * faster} if rate is None else {}  # the lowest that is raced
-    assert trials == [(narrower, pytest.approx(each * factors.get(each, faster))) for each in rates]
+    assert trials == [(narrower, pytest.approx(each * faster)) for each in rates]
     assert config.load(run.folder / "config.yaml").values["tower"]["dimensions"] == width
     assert run.index.vectors.shape == (400, width) and run.encode(["a"]).shape == (1, width)
     tried = [each["values"].get(DIMENSIONS) for each in run.document["recipe"]["tried"]]

@@ -25,7 +25,7 @@ from tempera.engine import loop
 from tempera.engine.faults import NotFinite
 from tempera.errors import OutputError, TemperaError
 from tempera.io.arrays import reserved
-from tempera.io.documents import write_json
+from tempera.io.atomic import write_mark
 from tempera.ranking.compare import bootstrap
 from tempera.ranking.spread import Spread, effective_rank, least_rank, spread
 from tempera.run import train as training
@@ -447,7 +447,7 @@ def test_sigterm_while_judging_or_saving(
 ) -> None:
     whole = left(train(job, tmp_path / "whole").folder)
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    judge, write, judged = HeldOutQueries.judge, write_json, iter(range(9))
+    judge, write, judged = HeldOutQueries.judge, write_mark, iter(range(9))
     asked = {"on the way": 2, "at the end": 4}.get(moment)
 
     def judging(held_out: HeldOutQueries, *given: Any, **named: Any) -> Any:
@@ -463,7 +463,7 @@ def test_sigterm_while_judging_or_saving(
     try:
         with monkeypatch.context() as patch:
             patch.setattr(HeldOutQueries, "judge", judging)
-            patch.setattr("tempera.run.publish.write_json", writing)
+            patch.setattr("tempera.run.publish.write_mark", writing)
             with pytest.raises(SystemExit) as stop:
                 train(job, tmp_path / "run")
     finally:

@@ -127,7 +127,8 @@ class Race:
         >>> Race({}, instead={"rate": {0.1: 0.2}}).trial({"rate": 0.1})
         {'rate': 0.2}
         """
-        tried = {name: self.instead.get(name, {}).get(value, value) for name, value in values.items()}
+        here = {name: other for name, other in self.instead.items() if name in values}
+        tried = {**values, **{name: other.get(values[name], values[name]) for name, other in here.items()}}
         scaled = {
             name: type(tried[name])(tried[name] * factor) for name, factor in self.factors.items() if name in tried
         }
