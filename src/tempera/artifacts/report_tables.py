@@ -68,8 +68,6 @@ def _tried(recipe: Mapping[str, Any]) -> ReportTable:
     (('', 'ndcg@10', 'less the best', 'CPU seconds'), {'40 steps': [('learning_rate=0.003, chosen', '0.500', '', '2.4')]})
     >>> _tried({"metric": "m", "tried": [], "chosen": {}, "factors": {"tower.dimensions": 0.5}}).title.partition("; ")[2]
     'each was tried with 0.5 times dimensions'
-    >>> _tried({"metric": "m", "tried": [], "chosen": {}, "instead": {"train.rate": {"0.1": 0.2}}}).title.partition("; ")[2]
-    'rate=0.1 was tried as 0.2'
     """
     sections: dict[str, list[Row]] = {}
     for each in recipe["tried"]:
@@ -81,8 +79,6 @@ def _tried(recipe: Mapping[str, Any]) -> ReportTable:
     title = "on validation, with the 95 % interval of the difference from the best of the round"
     factors = " and ".join(f"{v:.3g} times {name.rpartition('.')[2]}" for name, v in recipe.get("factors", {}).items())
     title += factors and f"; each was tried with {factors}"
-    for name, others in recipe.get("instead", {}).items():
-        title += "".join(f"; {name.rpartition('.')[2]}={value} was tried as {v:g}" for value, v in others.items())
     return ReportTable(title, ("", recipe["metric"], "less the best", "CPU seconds"), sections)
 
 

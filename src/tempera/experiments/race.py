@@ -95,7 +95,7 @@ def settle(prepared: Prepared, free: Sequence[str], known: Mapping[str, Any] | N
         with prepared.phases("race"):
             tried, winner = run_race(prepared, race, min(steps, MOST_STEPS))
         record = {"metric": main_metric(config.evaluation.metrics), "tried": [asdict(each) for each in tried]}
-        record |= {"chosen": winner.values, "factors": race.factors, "instead": race.instead}
+        record |= {"chosen": winner.values, "factors": race.factors}
     if group.main:
         prepared.log.write(event="recipe", **record)
         logger.info(_said(record))
@@ -134,8 +134,7 @@ def run_race(prepared: Prepared, race: Race, steps: int) -> tuple[list[Tried], S
     """Train the settings of each round for their part of the run's steps, and go on with the best; return the winner, too.
 
     A lead that may be chance counts: to keep the default unless it is shown to be worse loses on the test (docs/towers.md).
-    Where the best value is at an edge, and shown to be the best, the race goes on beyond it, as far as what is tried is no worse.
-    One process calls.
+    Where the best value is at an edge, and shown to be the best, the race goes on beyond it. One process calls.
     """
     alone = replace(prepared, devices=replace(prepared.devices, group=Group(device=prepared.devices.group.device)))
     tried, kept, known = list[Tried](), [Setting(race.start)], Known()
@@ -144,8 +143,7 @@ def run_race(prepared: Prepared, race: Race, steps: int) -> tuple[list[Tried], S
         if len(kept) > 1:
             best = best_first(scores := compare(alone, race, kept, part, known))
             while each.beyond and best[1].high < 0 and (more := each.next(*(one.setting for one in best))):
-                scores = compare(alone, race, kept := [*kept, more], part, known)
-                best = best_first([scores[-1], *scores[:-1]])
+                best = best_first(scores := compare(alone, race, kept := [*kept, more], part, known))
             tried += scores
             kept = [one.setting for one in best[: each.keep]]
     return tried, kept[0]
@@ -158,28 +156,26 @@ def best_first(scores: Sequence[Tried]) -> list[Tried]:
 
 def compare(prepared: Prepared, race: Race, settings: Sequence[Setting], steps: int, known: Known) -> list[Tried]:
     """Train settings of a race for so many steps, unless their scores are known, and compare each with the best of them."""
-    trials = [race.trial(each.values) for each in settings]
-    places = [f"{steps} {json.dumps(trial, sort_keys=True)}" for trial in trials]
-    new = {
-        place: (each, trial) for place, each, trial in zip(places, settings, trials, strict=True) if place not in known
-    }
-    if new and _SHARE * steps >= _MEASURED:
-        seconds = sum(mean(step_seconds(with_setting(prepared, each), _MEASURED)[1:]) for _, each in new.values())
-        names = "; ".join(setting(asdict(each)) for each, _ in new.values())
+    places = [f"{steps} {json.dumps(each.values, sort_keys=True)}" for each in settings]
+    new = {place: each for place, each in zip(places, settings, strict=True) if place not in known}
+    trials = {place: race.trial(each.values) for place, each in new.items()}
+    if _SHARE * steps >= _MEASURED:
+        seconds = sum(mean(step_seconds(with_setting(prepared, each), _MEASURED)[1:]) for each in trials.values())
+        names = "; ".join(setting(asdict(each)) for each in new.values())
         logger.info(f"trying {names}: {steps:,} steps each, about {steps * seconds:,.0f} s together")
     failed: dict[str, tuple[NotFinite, float]] = {}
     with progress_bar("choosing options", len(new), "setting") as bar:
-        for place, (_, trial) in new.items():
+        for place, values in trials.items():
             began = time.process_time()
             try:
-                known[place] = score(trained(prepared, trial, steps)), round(time.process_time() - began, 3)
+                known[place] = score(trained(prepared, values, steps)), round(time.process_time() - began, 3)
             except NotFinite as error:
                 failed[place] = error, round(time.process_time() - began, 3)
             bar.update()
     for place, (fault, cpu) in failed.items():  # a setting that diverges finds nothing
         if not known:
             raise fault
-        logger.info(f"{setting({'values': new[place][0].values})} diverges")
+        logger.info(f"{setting({'values': new[place].values})} diverges")
         known[place] = np.zeros_like(next(iter(known.values()))[0]), cpu
     scores = [known[place] for place in places]
     best = max((values for values, _ in scores), key=lambda values: float(values.mean()))

@@ -95,14 +95,12 @@ class Race:
         unproven: values that are taken where validation is too small to choose.
         factors: of options while settings are tried, where that costs less and tells them apart as well; none, unless the race
             sets all these.
-        instead: values of options, and those with which they are tried: a part of the steps favours others than the whole.
     """
 
     start: Values
     rounds: Sequence[Round] = ()
     unproven: Values | None = None
     factors: Mapping[str, float] = field(default_factory=dict)
-    instead: Mapping[str, Mapping[float, float]] = field(default_factory=dict)
 
     def among(self, free: Collection[str]) -> Race:
         """Return the race for some of its options; settings that are equal in these become one.
@@ -116,23 +114,18 @@ class Race:
             distinct = [one for i, one in enumerate(variations) if one.values not in [v.values for v in variations[:i]]]
             rounds.append(replace(each, variations=distinct, beyond=[b for b in each.beyond if {*b.values} <= {*free}]))
         unproven = None if self.unproven is None else _only(self.unproven, free)
-        factors = self.factors if {*self.factors} <= {*free} else {}
-        return Race(_only(self.start, free), rounds, unproven, factors, _only(self.instead, free))
+        return Race(_only(self.start, free), rounds, unproven, self.factors if {*self.factors} <= {*free} else {})
 
     def trial(self, values: Values) -> Values:
         """Return the values with which a setting is tried.
 
         >>> Race({"width": 1024, "rate": 0.3}, factors={"width": 0.5, "rate": 2.0}).trial({"width": 1024, "rate": 0.1})
         {'width': 512, 'rate': 0.2}
-        >>> Race({}, instead={"rate": {0.1: 0.2}}).trial({"rate": 0.1})
-        {'rate': 0.2}
         """
-        here = {name: other for name, other in self.instead.items() if name in values}
-        tried = {**values, **{name: other.get(values[name], values[name]) for name, other in here.items()}}
         scaled = {
-            name: type(tried[name])(tried[name] * factor) for name, factor in self.factors.items() if name in tried
+            name: type(values[name])(values[name] * factor) for name, factor in self.factors.items() if name in values
         }
-        return {**tried, **scaled}
+        return {**values, **scaled}
 
     def settings(self) -> list[Setting]:
         """Return every setting that may win."""

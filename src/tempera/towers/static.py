@@ -30,9 +30,7 @@ _COUNTED = 8_000  # texts in which tokens are counted; more change nothing on va
 _TEMPERATURES, _BEYOND = (0.05, 0.1), (0.035, 0.14)
 # Of long texts, from so many tokens of all documents on: a third of the steps favours a high temperature, which loses in the end.
 _OF_LONG, _MANY = 0.04, 250_000
-# Of the tower's own learning rate. A sixth of the steps favours high rates: if the lowest is shown to be the best, the whole run
-# has half of it, which is not tried anew.
-_FACTORS, _LOWER = (1.0, 10 / 3, 1 / 3), 1 / 6
+_FACTORS = (1.0, 10 / 3, 1 / 3)  # of the tower's own learning rate
 # Above so many pairs a race costs minutes; on 119,094 pairs of code the higher rate had nDCG@10 0.503, the lower 0.495.
 MOST_PAIRS = 20_000
 # Twice the width brings 0.000 to 0.009 nDCG@10 where the median document has fewer tokens than SHORT, and 0.010 to 0.022 where it
@@ -84,8 +82,7 @@ class Static:
     def race(self, pairs: int, tokens: float) -> Race:
         """Return three learning rates, each for a sixth of the steps, then temperatures at the best of them for a third.
 
-        If the lowest rate is shown to be the best, half of it is taken. The temperatures are 0.05 and 0.1, and if one of them is
-        shown to be better, 0.035 or 0.14 beyond it. Many long texts have 0.04.
+        These are 0.05 and 0.1, and if one of them is shown to be better, 0.035 or 0.14 beyond it. Many long texts have 0.04.
 
         Short texts, and few long ones, are embedded in 1,024 dimensions, unless a teacher has a width of its own; their settings
         are tried at half the width.
@@ -93,10 +90,10 @@ class Static:
         Without a race, many pairs take the highest rate, and where validation is too small to choose, the lowest: on two
         samples each of six sets, 50 pairs then bring 0.021 nDCG@10 (0.008 at the tower's own rate), and 200 pairs 0.010 (-0.010).
         """
-        *rates, lower = (float(f"{self.learning_rate * factor:.2g}") for factor in (*_FACTORS, _LOWER))
+        rates = [float(f"{self.learning_rate * factor:.2g}") for factor in _FACTORS]
         if pairs > MOST_PAIRS:
             return Race({LEARNING_RATE: max(rates)})
-        rounds = [Round(6, over(LEARNING_RATE, rates), beyond=over(LEARNING_RATE, [lower]))]
+        rounds = [Round(6, over(LEARNING_RATE, rates))]
         start: dict[str, float] = {TEMPERATURE: _TEMPERATURES[0], LEARNING_RATE: self.learning_rate}
         if tokens >= SHORT and pairs * tokens >= _MANY:
             start[TEMPERATURE] = _OF_LONG
@@ -105,8 +102,7 @@ class Static:
         wide = (tokens < SHORT or pairs * tokens <= _CHEAP) and self.teacher is None
         if wide:
             start[DIMENSIONS] = _WIDE
-        instead = {LEARNING_RATE: {lower: min(rates)}}
-        return Race(start, rounds, {LEARNING_RATE: min(rates)}, _NARROW if wide else {}, instead)
+        return Race(start, rounds, {LEARNING_RATE: min(rates)}, _NARROW if wide else {})
 
     def build(self, texts: Sequence[str], embed: Embed = embedded) -> StaticTower:
         """An untrained tower whose tokenizer has read (an even sample of) the texts."""
