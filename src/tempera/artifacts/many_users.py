@@ -131,7 +131,7 @@ def _ids(recommender: Recommender, users: Any, kind: pa.DataType) -> pa.ChunkedA
         spelling = recommender.integers["user"]
         texts = [keyed(block, "user", column, USUAL["user"], spelling)[KEY].unique() for block in read]
     else:
-        texts = [pa.array([recommender.named("user", user) for user in users], pa.large_string())]
+        texts = [recommender.named("user", users)]
     ids = pa.chunked_array([pa.chunked_array(texts).unique()])
     if not len(ids):
         raise DataError("there is no user to recommend to: give at least one")

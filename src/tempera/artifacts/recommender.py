@@ -147,7 +147,10 @@ class Recommender(RunFolder):
         """Return the same recommender with rows for users whom the run does not know, if their ids have vectors of buckets."""
         if not any(isinstance(feature, Id) and feature.buckets for feature in self.options.query):
             return self
-        new = pc.unique(ids).filter(pc.invert(pc.is_in(pc.unique(ids), value_set=self.users.table["id"])))
+        distinct = pc.unique(ids)
+        new = distinct.filter(pc.invert(pc.is_in(distinct, value_set=self.users.table["id"])))
+        if not len(new):
+            return self
         other = copy(self)
         other.users = _texts(Entities(self.users.table[:-1], self.users.count[:-1]), *new.to_pylist(), "")
         other.tower = other.opened(self.items)
@@ -204,16 +207,13 @@ class Recommender(RunFolder):
         if user is None and history is None:
             raise DataError("give a user, a history, or both")
         refuse_out_of_range(k, elapsed)
-        name = "" if user is None else self.named("user", user)
-        code, met = _place(self.users.table["id"], name), self
-        past, row = self.past(code), code
-        if name and code is None:
-            met = self.meeting(pa.array([name], pa.large_string()))
-            row = _place(met.users.table["id"], name)
+        names = self.named("user", [] if user is None else [user])
+        code, met = _place(self.users.table["id"], names), self.meeting(names)
+        past, row = self.past(code), _place(met.users.table["id"], names)
         if history is not None:
             if isinstance(history, str) or not isinstance(history, Iterable):
                 raise DataError(f"history is {history!r}; expected a list of ids of items, the latest last")
-            own = self.codes([self.named("item", item) for item in history])
+            own = self.codes(self.named("item", history).to_pylist())
             past = PastEvents(Histories.of(own, np.array([0, len(own)])), dislikes=past.dislikes)
         notes = self.notes_of(elapsed)
         if user is not None and code is None:
@@ -284,11 +284,10 @@ class Recommender(RunFolder):
         """Return what a user has done, one row; nothing for an unknown user."""
         return nothing() if user is None else self.stored.of(self.users.table["id"][user])
 
-    def named(self, role: Literal["user", "item"], name: Any) -> str:
-        """Return an id as the run has it, as a text: where it has integers, "007" and 7.0 are 7."""
-        whole = isinstance(name, float | np.floating) and float(name).is_integer()
-        text = pa.array([str(int(name) if whole else name)], pa.large_string())
-        return str(texts_of(text, self.integers[role])[0].as_py())
+    def named(self, role: Literal["user", "item"], names: Iterable[Any]) -> pa.Array:
+        """Return ids as the run has them, as texts: where it has integers, "007" and 7.0 are 7."""
+        whole = (int(x) if isinstance(x, float | np.floating) and float(x).is_integer() else x for x in names)
+        return texts_of(pa.array(map(str, whole), pa.large_string()), self.integers[role])
 
     def codes(self, ids: Sequence[str]) -> Codes:
         """Return the codes of items.
@@ -417,9 +416,9 @@ def _best(
     return top_of(scores, k)
 
 
-def _place(ids: pa.ChunkedArray, name: str) -> int | None:
-    """Return the position of an id; None if it is absent."""
-    at = pc.index(ids, pa.scalar(name, ids.type)).as_py() if name else -1
+def _place(ids: pa.ChunkedArray, names: pa.Array) -> int | None:
+    """Return the position of an id, the only one; None if there is none, it is empty, or it is absent."""
+    at = pc.index(ids, names[0]).as_py() if len(names) and names[0].as_py() else -1
     return None if at < 0 else int(at)
 
 

@@ -108,29 +108,29 @@ def decoded(table: pa.Table) -> pa.Table:
     for i, field in enumerate(table.schema):
         column = table.column(i)
         if pa.types.is_dictionary(field.type):
-            kind = _without_views(field.type.value_type)
+            kind = _plain(field.type.value_type)
             parts = [chunk.dictionary.cast(kind).take(chunk.indices) for chunk in column.chunks]
             column = pa.chunked_array(parts, kind)
-        if (kind := _without_views(column.type)) != column.type:
+        if (kind := _plain(column.type)) != column.type:
             with suppress(pa.ArrowNotImplementedError):
                 column = column.cast(kind)
         table = table if column.type == field.type else table.set_column(i, field.name, column)
     return table
 
 
-def _without_views(kind: pa.DataType) -> pa.DataType:
+def _plain(kind: pa.DataType) -> pa.DataType:
     """Return a type whose texts, in lists and structs too, are in no dictionary, no views and no lists of a fixed size."""
     if pa.types.is_dictionary(kind):
-        return _without_views(kind.value_type)
+        return _plain(kind.value_type)
     if pa.types.is_string_view(kind):
         return pa.large_string()
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         make = pa.list_ if pa.types.is_list(kind) else pa.large_list
-        return make(kind.value_field.with_type(_without_views(kind.value_type)))
+        return make(kind.value_field.with_type(_plain(kind.value_type)))
     if pa.types.is_fixed_size_list(kind) and any(each(kind.value_type) for each in _ARE_TEXTS):
-        return pa.list_(_without_views(kind.value_type))
+        return pa.list_(_plain(kind.value_type))
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_without_views(field.type)) for field in kind])
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
     return kind
 
 

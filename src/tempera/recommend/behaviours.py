@@ -28,8 +28,9 @@ def usable_dislikes(events: pa.Table, dropped: Counter[str]) -> pa.Table:
     left = pc.or_(taken, usable)
     if unusable := len(events) - (pc.sum(left).as_py() or 0):
         dropped["dislikes of items that nobody takes, or held out"] = unusable
+    takers = events["user"].filter(taken).unique()
     events = events.filter(left)
-    known = pc.is_in(events["user"], pc.unique(events["user"].filter(pc.invert(events["disliked"]))))
+    known = pc.is_in(events["user"], takers)
     if strangers := len(events) - (pc.sum(known).as_py() or 0):
         dropped["dislikes of users who take nothing"] = strangers
     return events.filter(known)

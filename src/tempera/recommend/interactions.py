@@ -73,9 +73,8 @@ class Interactions:
         negatives: dislikes of its user that an event has beside it in a batch, at most.
         missing_time: what to do with a row that has no time: drop counts them.
         repeated: what to do with a row of the same user, item, time and position as one before: drop counts them. An item of a list
-            has its place there beside the row's time. "auto" drops
-            them, but keeps rows of data without times and positions, where an item may be taken again, and says how many
-            there are, unless every row has a copy.
+            has its place there beside the row's time. "auto" drops them, but keeps rows of data without times and positions,
+            where an item may be taken again, and says how many there are, unless every row has a copy.
         validation: a file of the interactions to choose by, with the columns of `path`.
         test: a file of the interactions to evaluate on, which a split by files needs.
         split: which events train, and which are asked. "auto" is files where `test` names one, random where there is no order,

@@ -18,12 +18,10 @@ from ..errors import DataError
 from ..io.ids import content_ids, given_ids, places
 from ..mining.search import Ints, Pairs
 from .beir import is_beir, read_beir
+from .pairs import KIND, distinct
 from .pairs import Pairs as Table
-from .pairs import distinct
 from .roles import UNTRAINED, Roles, refuse_roles
 from .sources import PairsFile, documents
-
-_KIND = pa.large_string()
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ class MiningTask:
         for array in (self.queries.ids, self.docs.ids, *self.answers):
             whole.update(np.ascontiguousarray(array).tobytes())
         for side in (self.queries, self.docs):
-            if side.shown.type == _KIND:
+            if side.shown.type == KIND:
                 whole.update(given_ids(side.shown).tobytes())
         return whole.hexdigest()
 
@@ -98,10 +96,10 @@ class _Named:
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> _Named:
-        return cls(list(texts), pa.chunked_array([pa.nulls(len(texts), _KIND)]))
+        return cls(list(texts), pa.chunked_array([pa.nulls(len(texts), KIND)]))
 
     def __add__(self, other: _Named) -> _Named:
-        return _Named([*self.texts, *other.texts], pa.chunked_array([*self.own.chunks, *other.own.chunks], _KIND))
+        return _Named([*self.texts, *other.texts], pa.chunked_array([*self.own.chunks, *other.own.chunks], KIND))
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ class _Distinct:
             row = np.full(len(head), -1)
             row[of] = known[at]
             own = named.own.combine_chunks().take(pa.array(row, mask=row < 0))
-            shown = pc.coalesce(own, shown.cast(_KIND))
+            shown = pc.coalesce(own, shown.cast(KIND))
         return cls([named.texts[i] for i in first[head]], ids, shown), which
 
 
@@ -156,7 +154,7 @@ def _beir(path: Path, split: str, roles: Roles | None = None) -> _Read:
     queries, answers = beir.queries.take(pa.array(beir.query[good])), beir.corpus.take(pa.array(beir.doc[good]))
     unused = {reason: count for reason, count in beir.unused.items() if count}
     query, answer, other = (
-        _Named(side["text"].to_pylist(), side["id"].cast(_KIND)) for side in (queries, answers, beir.corpus)
+        _Named(side["text"].to_pylist(), side["id"].cast(KIND)) for side in (queries, answers, beir.corpus)
     )
     return _Read(query, answer, other, unused)
 

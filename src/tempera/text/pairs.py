@@ -29,7 +29,7 @@ IDS = {"query": "query_id", "doc": "doc_id", "negatives": "negative_ids"}
 # columns of ids as the source has them
 GIVEN = {"query": "given_query_id", "doc": "given_doc_id", "negatives": "given_negative_ids"}
 MADE_OF = "made_of"  # column of rows that are made of a document
-_KIND = pa.large_string()
+KIND = pa.large_string()
 _BLOCK = 100_000  # texts that are in memory at once
 _LABEL = 200  # letters of a document that has no name
 
@@ -259,17 +259,17 @@ class Pairs:
         True
         """
         at = pa.array(rows)
-        return pc.coalesce(self.given(role).take(at), self.table[f"{role}_id"].take(at).cast(_KIND))
+        return pc.coalesce(self.given(role).take(at), self.table[f"{role}_id"].take(at).cast(KIND))
 
     def _of_negatives(self, column: str) -> pa.ChunkedArray:
         """Return a column of lists of texts, row after row; nothing without the column."""
         if column not in self.table.column_names:
             return _nulls(0)
-        return pa.chunked_array([chunk.flatten() for chunk in self.table[column].chunks], _KIND)
+        return pa.chunked_array([chunk.flatten() for chunk in self.table[column].chunks], KIND)
 
 
 def _nulls(count: int) -> pa.ChunkedArray:
-    return pa.chunked_array([pa.nulls(count, _KIND)])
+    return pa.chunked_array([pa.nulls(count, KIND)])
 
 
 def distinct(ids: Ids) -> tuple[Rows, Rows]:
@@ -293,7 +293,7 @@ def named_alike(table: pa.Table) -> pa.Table:
     pairs = Pairs(table)
     for roles in (("query",), ("doc", "negatives")):
         sides = [pairs.side(role) for role in roles]
-        own = pa.chunked_array([chunk for _, own, _ in sides for chunk in own.cast(_KIND).chunks], _KIND)
+        own = pa.chunked_array([chunk for _, own, _ in sides for chunk in own.cast(KIND).chunks], KIND)
         known: NDArray[np.bool_] = own.is_valid().to_numpy()
         if known.all() or not known.any():
             continue

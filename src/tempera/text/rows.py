@@ -18,11 +18,10 @@ from ..io.columns import Columns
 from ..io.ids import content_ids, given_ids, mixed
 from ..io.reader import BlockReader, Mask, Rows, is_list, is_text
 from ..io.tables import TableBlock
-from .pairs import GIVEN
+from .pairs import GIVEN, KIND
 from .roles import WHOLE, Roles
 
-_KIND = pa.large_string()
-_NOTHING, _SPACE = (pa.scalar(text, _KIND) for text in ("", " "))
+_NOTHING, _SPACE = (pa.scalar(text, KIND) for text in ("", " "))
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def docs_of(block: TableBlock, columns: Columns) -> tuple[pa.Array, pa.Array]:
     Raises as `rows_of` does.
     """
     side = PairReader(block, WHOLE, columns, Counter()).side("doc", "doc_id", "")
-    return side.texts, pa.nulls(len(side.texts), _KIND) if side.own_ids is None else side.own_ids
+    return side.texts, pa.nulls(len(side.texts), KIND) if side.own_ids is None else side.own_ids
 
 
 class PairReader(BlockReader):
